@@ -196,6 +196,7 @@ REASONS = {
     "omegaconf": "a rank does without Hydra",
     "jinja2": "a run on this machine renders no script",
     "train_anywhere.launch.local_run": "a submission trains nothing here",
+    "train_anywhere.inference.predictor": "a submission predicts nothing, and needs no numpy",
     "train_anywhere.launch.rank": "a submission is no rank",
     "train_anywhere.distributed.horovod.installation": "a submission looks for Horovod where it is asked for",
     "train_anywhere.monitor.report.page": "its libraries are of no use before the end",

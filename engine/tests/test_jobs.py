@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -15,9 +16,7 @@ import pytest
 import train_anywhere.distributed.programs
 import train_anywhere.slurm.scheduler.queue
 from train_anywhere.commands import jobs
-from train_anywhere.files import ROOT
-from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.lock import RunLock
+from train_anywhere.files import ENGINE, ROOT
 from train_anywhere.runs.reopen.trust import remember_script
 from train_anywhere.slurm.status.show_logs import Tail
 
@@ -125,12 +124,24 @@ def test_a_run_that_ran_here(
 def test_a_run_that_runs_here_has_its_process(
     results: Path, squeue: Path, make: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """`cancel` asks that process to save and stop."""
     folder = make("20260101-000000-aaaa", script=False, state="running")
-    with RunLock(RunDir(folder)):
+    code = "import sys, time; from pathlib import Path; from train_anywhere.runs.folder import RunDir\n"
+    code += "from train_anywhere.runs.lock import RunLock\n"
+    code += "with RunLock(RunDir(Path(sys.argv[1]))): print(flush=True); time.sleep(60)"
+    command = [sys.executable, "-c", code, str(folder)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ENGINE)}
+    ) as process:
+        assert process.stdout and process.stdout.readline() == b"\n"
         assert run(results, "status") == 0
-        assert f"running  process {os.getpid()} on " in capsys.readouterr().out
-        assert run(results, "cancel") == 2
-        assert f"stop it there with `kill {os.getpid()}`" in capsys.readouterr().err
+        shown = capsys.readouterr().out
+        assert (
+            f"running  process {process.pid} on " in shown and "jobs.py cancel 20260101-000000-aaaa" in shown
+        )
+        assert run(results, "cancel") == 0
+        assert f"process {process.pid} saves a checkpoint and stops" in capsys.readouterr().out
+        assert process.wait(30) == -signal.SIGTERM
     run(results, "status")
     assert "aaaa  lost  on this machine" in capsys.readouterr().out
 
@@ -550,11 +561,11 @@ def test_list_tells_of_all_runs_newest_first(
     (damaged / "run.json").write_text("{")
     assert run(results, "list") == 2
     said = capsys.readouterr()
-    assert [line.split()[:2] for line in said.out.splitlines()] == [
-        ["run", "state"],
-        ["20260103-000000-aaaa", "completed"],
-        ["20260102-000000-aaaa", "running"],
-        ["20260101-000000-aaaa", "completed"],
+    assert [line.split()[:3] for line in said.out.splitlines()] == [
+        ["run", "name", "state"],
+        ["20260103-000000-aaaa", "digits", "completed"],
+        ["20260102-000000-aaaa", "digits", "running"],
+        ["20260101-000000-aaaa", "digits", "completed"],
     ]
     assert "error: 20260104-000000-aaaa: " in said.err and "is damaged" in said.err
     assert all("--jobs=7" in line for line in (tmp_path / "asked").read_text().splitlines())
@@ -616,7 +627,8 @@ def test_a_real_run_of_this_machine_while_it_trains_and_after(
                 assert time.monotonic() < end
                 [one] = document(results, capsys, "status")["runs"]
             progress = one["progress"]
-            assert (one["state"], one["alive"], one["next"]) == ("running", True, [f"kill {training.pid}"])
+            assert (one["state"], one["alive"]) == ("running", True)
+            assert "jobs.py cancel" in one["next"][0]
             assert progress["section"] in ("train", "validation", "checkpoint")
             assert 0 < progress["step"] < progress["steps"] == 1400000
             assert progress["rate"] > 0 and progress["seconds_left"] > 0 and progress["moved"] < 30

@@ -79,7 +79,8 @@ slurm slurm.script job render units begin=begin_time facts=format_checks gpu_hou
 slurm slurm.status runs=find_runs show_logs ran_here=local_runs
 slurm.status slurm.status report=run_status page=text_page watch=watch_runs commands=next_commands
 slurm.status slurm.status.sources ended=job_end files=run_files gather pending samples=node_samples
-slurm slurm.submission launch=prepare submit rollback snapshot left_out=exclusions git evaluation trials resubmit dry_run allocation
+slurm runs git=provenance
+slurm slurm.submission launch=prepare submit rollback snapshot left_out=exclusions evaluation trials resubmit dry_run allocation
 slurm.testbed slurm.testbed config=testbed_config cluster=testbed_cluster errors=testbed_errors
 src.training training monitors=monitored_metric network=native_network
 src.training.keras training.keras after=inference initial=initial_weights loaders=batches make=native
@@ -123,6 +124,7 @@ slurm.scheduler.wait_for_jobs slurm.scheduler.queue_poller
 slurm.script.begin slurm.script.begin_time
 slurm.script.readable slurm.script.format_checks
 slurm.status.sources.ended slurm.status.sources.job_end
+slurm.submission.git runs.provenance
 slurm.submission.left_out slurm.submission.exclusions
 training.lightning.checkpoint.plain training.lightning.checkpoint.plain_values
 training.lightning.checkpoint.read_weights training.lightning.checkpoint.stored_weights

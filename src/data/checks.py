@@ -44,7 +44,15 @@ def _mnist_length(folder: Path, download: bool) -> int | None:
     return None
 
 
-def imagefolder(dir: str, image_size: int, channels: int, look: bool, stage: bool) -> Known:
+def imagefolder(
+    dir: str,
+    image_size: int,
+    channels: int,
+    look: bool,
+    stage: bool,
+    val_fraction: float | None = None,
+    test_fraction: float | None = None,
+) -> Known:
     """Return the shape of the images; raise DataError if there are no class folders, or if `dir` is an archive without `stage`."""
     folder = Path(resolve_node_path(dir)) if look else Path()
     packed = look and is_archive(folder)
@@ -52,8 +60,11 @@ def imagefolder(dir: str, image_size: int, channels: int, look: bool, stage: boo
         raise DataError(
             f"data.dir={dir} is an archive, which has to be unpacked before it is read; use data.stage=true."
         )
-    for split in ("train", "val") if look and not packed else ():
-        class_folders(folder / split)
+    if test_fraction is not None and val_fraction is None:
+        raise DataError(f"data.test_fraction={test_fraction} needs data.val_fraction too.")
+    if look and not packed:
+        for split in ("train", "val") if val_fraction is None else ("",):
+            class_folders(folder / split)
     return Known(
         None, {"shape": (image_size, image_size, channels)}, later=(*LABELS, "class_names", "row_names")
     )

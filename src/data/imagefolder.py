@@ -1,24 +1,38 @@
 """imagefolder: pictures in the layout of ImageNet, `train/<class>/*.jpeg` and `val/<class>/*.jpeg`."""
 
+import math
 import os
 import struct
 from collections import Counter
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from src.data.class_folders import class_folders
 from src.data.transforms import UnknownPixelsError, prepare_image
-from train_anywhere.config import AbsoluteFolder, Side, resolve_node_path
-from train_anywhere.data import Splits, Staged, as_it_is, describe, image_splits, is_hidden, left_out, walk
+from train_anywhere.config import AbsoluteFolder, Range, Side, resolve_node_path
+from train_anywhere.data import (
+    Splits,
+    Staged,
+    as_it_is,
+    describe,
+    image_splits,
+    is_hidden,
+    left_out,
+    permutation,
+    walk,
+)
 from train_anywhere.errors import DataError
 
 EXTENSIONS = (
     ".jpeg", ".jpg", ".jfif", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm", ".pbm",
 )  # fmt: skip
 """Extensions of pictures, in lower or upper case (ImageNet uses .JPEG); other files are only counted."""
+
+Fraction = Annotated[float, Range(above=0, below=1)]
 
 DAMAGED = (OSError, SyntaxError, ValueError, EOFError, struct.error)
 """Errors that Pillow raises for damaged files, depending on the format."""
@@ -69,33 +83,65 @@ class ImageFolder:
             image[:] = self._read_one(index, random)
         return images, self.labels[indices]
 
-    def _read_one(self, index: int, random: np.random.Generator | None) -> np.ndarray:
+    def row_of(self, item: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return the row of a new picture, a file or an array uint8 [H, W] or [H, W, 3], with the label 0; raise DataError."""
         from PIL import Image
 
-        path = self.path(index)
-        try:
-            with Image.open(path) as image:
-                image.load()  # raises if the file is damaged; errors of `prepare_image` have other causes
-        except (*DAMAGED, Image.DecompressionBombError) as error:
-            reason = str(error).partition("\n")[0]
-            raise DataError(
-                f"{path} is not a picture that can be read ({reason}): replace or delete it."
-            ) from error
-        try:
-            return prepare_image(image, self.shape[0], self.shape[2], random)
-        except UnknownPixelsError as error:
-            raise DataError(
-                f"{path} has pixels of Pillow's mode {image.mode!r}, which can't be made RGB or grey ({error}): convert it to 8 bits."
-            ) from error
+        if isinstance(item, str | Path):
+            return _read_picture(Path(item), self.shape, None), np.int64(0)
+        return _prepare(Image.fromarray(np.asarray(item)), "an array", self.shape, None), np.int64(0)
+
+    def part(self, rows: np.ndarray) -> "ImageFolder":
+        """Return the samples of `rows` (int64 [m]) as a data set of their own."""
+        chosen = copy(self)
+        chosen.labels, chosen.names = self.labels[rows], self.names[rows]
+        return chosen
+
+    def _read_one(self, index: int, random: np.random.Generator | None) -> np.ndarray:
+        return _read_picture(self.path(index), self.shape, random)
+
+
+def _read_picture(path: Path, shape: tuple[int, int, int], random: np.random.Generator | None) -> np.ndarray:
+    """Return a picture, float32 `shape`; raise DataError."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            image.load()  # raises if the file is damaged; errors of `prepare_image` have other causes
+    except (*DAMAGED, Image.DecompressionBombError) as error:
+        reason = str(error).partition("\n")[0]
+        raise DataError(
+            f"{path} is not a picture that can be read ({reason}): replace or delete it."
+        ) from error
+    return _prepare(image, str(path), shape, random)
+
+
+def _prepare(
+    image: Any, name: str, shape: tuple[int, int, int], random: np.random.Generator | None
+) -> np.ndarray:
+    try:
+        return prepare_image(image, shape[0], shape[2], random)
+    except UnknownPixelsError as error:
+        raise DataError(
+            f"{name} has pixels of Pillow's mode {image.mode!r}, which can't be made RGB or grey ({error}): convert it to 8 bits."
+        ) from error
 
 
 def open_imagefolder(
-    dir: AbsoluteFolder, image_size: Side, channels: Literal[1, 3], seed: int, staged: Staged = as_it_is
+    dir: AbsoluteFolder,
+    image_size: Side,
+    channels: Literal[1, 3],
+    seed: int,
+    staged: Staged = as_it_is,
+    val_fraction: Fraction | None = None,
+    test_fraction: Fraction | None = None,
 ) -> Splits:
     """Return the splits `train` and `val` below the folder `dir`, and `test` if it exists, else `val` again.
 
     Args:
-        dir: a folder, or with `staged` a tar file of one.
+        dir: a folder, or with `staged` a tar file of one. With `val_fraction` its sub-folders are the classes.
+        val_fraction: share of the pictures to validate on; the split is the same for every seed.
+        test_fraction: share of the pictures to test on; None: the validation again.
         image_size: side of the square crop, in pixels.
         channels: 3 for RGB, 1 for grey.
         seed: seed of the random crops.
@@ -105,13 +151,36 @@ def open_imagefolder(
         DataError: folders are missing, or a split has classes that `train` does not have.
     """
     folder, size = staged(Path(resolve_node_path(dir))), image_size
+    if val_fraction is not None:
+        train, val, test = _random_splits(folder, size, channels, seed, val_fraction, test_fraction)
+        return _splits(train, val, test)
     train = ImageFolder(folder / "train", class_folders(folder / "train"), size, channels, seed)
     val = _evaluation_split(folder / "val", train)
     test = _evaluation_split(folder / "test", train) if (folder / "test").is_dir() else val
+    return _splits(train, val, test)
+
+
+def _random_splits(
+    folder: Path, size: int, channels: int, seed: int, val_fraction: float, test_fraction: float | None
+) -> tuple[ImageFolder, ImageFolder, ImageFolder]:
+    """Return the splits of one folder of classes; without `test_fraction` the test is the validation."""
+    everything = ImageFolder(folder, class_folders(folder), size, channels, seed)
+    rows = permutation(len(everything), seed=0, epoch=0)
+    val, test = (math.ceil(len(rows) * fraction) for fraction in (val_fraction, test_fraction or 0.0))
+    if val + test >= len(rows):
+        raise DataError(
+            f"{folder} has {len(rows)} pictures, and {val + test} of them would not be trained on; use smaller fractions."
+        )
+    held_out = everything.part(rows[:val])
+    tested = everything.part(rows[val : val + test]) if test else held_out
+    return everything.part(rows[val + test :]), held_out, tested
+
+
+def _splits(train: ImageFolder, val: ImageFolder, test: ImageFolder) -> Splits:
     splits = image_splits(train, val, test)
     sets = {"train": train, "val": val, "test": test}
     facts = {"class_names": train.class_names, "row_names": {n: one.row_names for n, one in sets.items()}}
-    notes = [line for one in dict.fromkeys(sets.values()) for line in one.notes()]
+    notes = [*dict.fromkeys(line for one in sets.values() for line in one.notes())]
     return replace(splits, facts={**splits.facts, **facts}, notes=tuple(notes))
 
 

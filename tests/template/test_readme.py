@@ -7,8 +7,10 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
+import yaml
 
 from train_anywhere.commands import jobs, scaling
+from train_anywhere.config.command.compose import compose
 from train_anywhere.files import ENGINE, ROOT
 from train_anywhere.testing.plugin import require_packages
 
@@ -100,15 +102,19 @@ def test_jobs_commands_serve_a_run(
     """The commands work on a finished run of this machine, which has no log and no job."""
     run = tmp_path / "results" / "digits" / "20260101-000000-aaaa"
     run.mkdir(parents=True)
-    (run / "config.yaml").write_text("checkpoint: {monitor: val/acc, mode: max}\n")
+    tree = compose(["checkpoint.monitor=val/acc", "checkpoint.mode=max"])
+    (run / "config.yaml").write_text(yaml.safe_dump(tree))
+    (run / "overrides.txt").touch()
     (run / "run.json").write_text('{"state": "completed", "metrics": {"val/acc": 0.5}}')
     (run / "metrics.csv").write_text("step,epoch,val/acc,val/loss\n7,1,0.5,0.25\n")
     (tmp_path / "results" / "latest").symlink_to(run)
     monkeypatch.chdir(tmp_path)
-    words = shlex.split(command)[2:]
+    words = [run.name if word == "RUN" else word for word in shlex.split(command)[2:]]
     code = jobs.main([*words, "--results", str(tmp_path / "results")])
     said = capsys.readouterr()
-    if words[0] in ("status", "list", "best"):
+    if "--state" in words:
+        assert "no run is selected" in said.out + said.err
+    elif words[0] in ("status", "list", "best", "diff"):
         assert code == 0 and run.name in said.out, said.err
     else:
         assert code == 2 and "ran on this machine" in said.err

@@ -27,7 +27,7 @@ def test_torch_opens_what_lightning_wrote(runs: Runs, evaluated: Evaluate, tmp_p
     import torch
 
     model = load_model(runs["lightning"].path)
-    assert isinstance(model, torch.nn.Module) and not model.training
+    assert isinstance(model.network, torch.nn.Module) and not model.training
     for file in (tmp_path / "weights.pt", tmp_path / "model.pt2"):
         format = {".pt": "torch", ".pt2": "torch.export"}[file.suffix]
         code, _, error = evaluated(runs["lightning"].path, "--export", format, "--to", file)
@@ -72,7 +72,7 @@ def test_keras_opens_what_it_wrote(runs: Runs, evaluated: Evaluate, tmp_path: Pa
     import tensorflow as tf
 
     model = load_model(runs["keras"].path)
-    assert isinstance(model, keras.Model)
+    assert isinstance(model.network, keras.Model)
     for format, file in (("keras", tmp_path / "model.keras"), ("savedmodel", tmp_path / "served")):
         code, _, error = evaluated(runs["keras"].path, "--export", format, "--to", file)
         assert code == 0, error

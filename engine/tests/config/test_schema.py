@@ -162,7 +162,7 @@ OUT_OF_RANGE: list[tuple[str, str, list[object]]] = [
     ("", "trainer.log_every_n_steps", [0, -1]),
     ("", "trainer.early_stopping.patience", [-1, 1.5]),
     ("", "trainer.early_stopping.min_delta", [-1, NAN, INF]),
-    ("", "checkpoint.every_n_epochs", [0, -1, None]),
+    ("", "checkpoint.every_n_epochs", [0, -1]),
     ("", "checkpoint.every_n_steps", [0, -1]),
     ("", "checkpoint.every_n_seconds", [0, -1, NAN, INF]),
     ("", "checkpoint.keep_last", [0, -1]),

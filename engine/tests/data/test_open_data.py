@@ -153,7 +153,7 @@ def test_arrays_are_read_by_rows(
 
 
 def test_arrays_of_different_lengths_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DataError, match=r"have \[8, 7\] rows; all must have the same number"):
+    with pytest.raises(DataError, match=r"have \[8, 7\] rows, but all need the same number of rows"):
         returned(tmp_path, monkeypatch, f"({X}, {Y}[:7]), ({X}, {Y})")
 
 

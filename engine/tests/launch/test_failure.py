@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from train_anywhere.files import ROOT
 from train_anywhere.launch.failure import report_failure, save_traceback, watch_threads
 from train_anywhere.runs.debug import append_debug, claim_first
 from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.summary import display_path
 from train_anywhere.testing.frameworks import FIRST, FRAMEWORKS
 from train_anywhere.testing.pages import PAGES
 
@@ -145,7 +147,10 @@ def run(tmp_path: Path) -> RunDir:
 def test_a_rank_alone_has_its_traceback(run: RunDir, capsys: Capture) -> None:
     for _ in range(2):
         report_failure(run, Topology(), ZeroDivisionError("by nothing"))
-    assert capsys.readouterr().err.count("ZeroDivisionError: by nothing") == 2
+    said = capsys.readouterr().err
+    assert said.count("Traceback") + said.count("\nFailed:        ZeroDivisionError: by nothing\n") == 2
+    assert f"Run folder:    {display_path(run.path)}\n" in said
+    assert "correct it, then start again: there is no checkpoint yet" in said
     assert not run.debug.exists()
 
 
@@ -221,3 +226,17 @@ def test_a_sentence_of_ours_is_a_consequence_too(run: RunDir, tmp_path: Path) ->
     [line] = done.stderr.splitlines()
     assert line.startswith("error: rank 1 stops. Details: ")
     assert "LostRankError" in details(line) and details(line).endswith("frame #0: c10d\n")
+
+
+def test_the_last_lines_name_the_line_of_the_user(run: RunDir, capsys: Capture, tmp_path: Path) -> None:
+    """Not that of a library or of the engine; with a checkpoint there is a command to resume."""
+    (tmp_path / "theirs.py").write_text("import json\n\n\ndef step():\n    json.loads('{')\n")
+    scope: dict[str, Any] = {}
+    exec(compile((tmp_path / "theirs.py").read_text(), str(tmp_path / "theirs.py"), "exec"), scope)
+    (run.checkpoints / "00000012").mkdir(parents=True)
+    with pytest.raises(ValueError, match="Expecting") as caught:
+        scope["step"]()
+    report_failure(run, Topology(), caught.value)
+    said = capsys.readouterr().err
+    assert "theirs.py:5 in step" in said.partition("Failed:")[2].splitlines()[0]
+    assert f"resume={display_path(run.path)}" in said

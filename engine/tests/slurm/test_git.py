@@ -199,7 +199,7 @@ def put_first_on_path(monkeypatch: pytest.MonkeyPatch, folder: Path, script: str
 def test_a_git_that_hangs_is_ended(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commit(project)
     put_first_on_path(monkeypatch, project.parent, f"echo $$ > {project.parent}/pid; sleep 60 & sleep 60")
-    monkeypatch.setattr(snapshot.git, "TIMEOUT_S", 0.5)
+    monkeypatch.setattr(snapshot.provenance, "TIMEOUT_S", 0.5)
     with pytest.raises(SubmitError, match=r"^git did not answer within 0.5 s, .* `git -C .*project status`"):
         take_snapshot(project)
     assert not psutil.pid_exists(int((project.parent / "pid").read_text()))

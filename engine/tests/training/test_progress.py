@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import struct
 import subprocess
 import sys
@@ -142,22 +143,45 @@ with Progress("auto", plan) as progress:
 """
 
 
-def test_auto_is_a_bar_on_a_terminal() -> None:
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_auto_is_a_bar_that_fits_the_terminal(width: int) -> None:
+    shown = screen(BAR, width)
+    assert "resuming at step 0" in shown and "━" * 10 in shown
+    assert "33% epoch 1/3" in shown and "left loss 0.5" in shown
+    epoch = next(line for line in lines(shown) if "step 5/15" in line or "val/acc" in line)
+    assert epoch.startswith("epoch 1/3  val/acc 0.75  train/loss 0.5")
+    assert max(map(len, lines(shown))) <= width
+
+
+def test_a_narrow_terminal_cuts_the_end_of_a_line_off() -> None:
+    code = BAR.replace('{"val/acc": 0.75}', '{f"val/metric{n}": 0.125 for n in range(12)}')
+    epoch = next(line for line in lines(screen(code, 80)) if "val/metric0" in line)
+    assert len(epoch) <= 80 and epoch.endswith("  …")
+
+
+@pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_without_colors_where_they_are_not_wanted(environment: dict[str, str]) -> None:
+    assert "\x1b[3" not in screen(BAR, 100, **environment)
+
+
+def screen(code: str, width: int, **environment: str) -> str:
+    """Run a program on a terminal and return what it printed."""
     ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 160, 0, 0))
-    environment = {**os.environ, "TERM": "xterm-256color"}
-    with subprocess.Popen(
-        [sys.executable, "-c", BAR], stdout=theirs, stderr=theirs, env=environment
-    ) as process:
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, width, 0, 0))
+    environ = {**os.environ, "TERM": "xterm-256color", **environment}
+    with subprocess.Popen([sys.executable, "-c", code], stdout=theirs, stderr=theirs, env=environ) as process:
         os.close(theirs)
         shown = b""
         while chunk := read(ours):
             shown += chunk
-    assert process.returncode == 0
-    text = shown.decode()
-    assert "━" in text
-    assert "resuming at step 0" in text
-    assert "epoch 1/3  step 5/15  train/loss 0.5  val/acc 0.75" in text
+    assert process.returncode == 0, shown.decode()
+    return re.sub(r"\x1b\[[0-9;]*m", "", shown.decode()) if not environment else shown.decode()
+
+
+def lines(shown: str) -> list[str]:
+    """Return the lines of a screen, without control sequences."""
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
+    return [line.rstrip() for line in re.split(r"[\r\n]+", plain) if line.strip()]
 
 
 def read(terminal: int) -> bytes:
@@ -170,7 +194,9 @@ def read(terminal: int) -> bytes:
 
 def test_auto_is_plain_in_a_file() -> None:
     out = subprocess.run([sys.executable, "-c", BAR], capture_output=True, text=True, check=True).stdout
-    assert out.startswith("resuming at step 0\nepoch 1/3  step 5/15  train/loss 0.5  val/acc 0.75")
+    note, first, last = out.splitlines()
+    assert note == "resuming at step 0" and first.startswith("epoch 1/3  step 0/15  train/loss 0.5")
+    assert last.startswith("epoch 1/3  step 5/15  train/loss 0.5  val/acc 0.75")
 
 
 def test_what_is_told_to_who_asks_from_outside(

@@ -3,6 +3,7 @@
     python src/evaluate.py RUN                                  print the metrics on the test split, and save them in the run folder
     python src/evaluate.py RUN --split val --checkpoint newest
     python src/evaluate.py RUN --predict answers.csv            write the prediction for each row
+    python src/evaluate.py RUN --predict-files 'photos/*.jpg'   print file, label and probability of new files
     python src/evaluate.py RUN --generate "Once upon" --tokens 200 --temperature 0.8
     python src/evaluate.py RUN --export torch                   write the weights as a file of plain tensors
     python src/evaluate.py RUN cluster=neuron                   run as a job with one device

@@ -1,11 +1,13 @@
 """Show and control runs, submitted or not.
 
     python src/jobs.py status   [RUN] [--watch | --json]   show its state; for a sweep, one line per member
-    python src/jobs.py list     [--watch | --json]         show one line per run, newest first
-    python src/jobs.py best     [RUN] [--json]             show the best member of a sweep, or of all runs
+    python src/jobs.py list     [--watch | --json]         show one line per run, newest first; --name, --state, --since select
+    python src/jobs.py best     [RUN] [--json]             show the best member of a sweep, or of all runs of one name
+    python src/jobs.py diff     RUN RUN                    show what differs: configuration, code, environment, results
     python src/jobs.py logs     [RUN] [-f] [--rank N]      show its output; -f follows it until the job ends
     python src/jobs.py cancel   [RUN]                      remove it from the queue or stop it
     python src/jobs.py resubmit [RUN] [--failed] [--trust] submit it again in the same folder, from its newest checkpoint
+    python src/jobs.py prune    [RUN...] [--yes]           delete run folders, after asking; --name, --state, --until select
 
 RUN is a run folder, a run id, a job id or the id of a sweep; without it, the newest run. `resubmit` runs the code as it was
 at submission; to continue with the current code use `python src/train.py resume=RUN`.
@@ -16,19 +18,23 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from fnmatch import fnmatch
 from pathlib import Path
 
+from train_anywhere.commands.prune import prune
 from train_anywhere.errors import INTERRUPTED, ProjectError, SchedulerError, SubmitError
 from train_anywhere.files import ROOT
 from train_anywhere.files.plain_json import dumps
 from train_anywhere.files.terminal.printable import one_line, printable_output
 from train_anywhere.files.typed_paths import shell_folder
+from train_anywhere.monitor.report.compare_runs import compare_runs
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.scheduler import ownership, queue
 from train_anywhere.slurm.status import find_runs, local_runs, show_logs
 from train_anywhere.slurm.status.as_json import to_json, to_plain
 from train_anywhere.slurm.status.best import find_best as best_of
+from train_anywhere.slurm.status.list_page import has_colors, list_runs, parse_since, select, terminal_width
 from train_anywhere.slurm.status.run_status import FAILED
 from train_anywhere.slurm.status.sources.gather import RunReports, gather
 from train_anywhere.slurm.status.text_page import next_lines, page, table
@@ -50,6 +56,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _serve(parsed: argparse.Namespace) -> int:
     try:
+        if parsed.verb in (diff, prune_):
+            return int(parsed.verb(parsed) or 0)
         every = parsed.run is None and parsed.verb in (list_, best)
         results = _results(parsed)
         found = find_runs.find_all(results) if every else find_runs.find(parsed.run, results)
@@ -72,9 +80,9 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     verbs = parser.add_subparsers(required=True, metavar="VERB")
-    for verb in (status, list_, best, logs, cancel, resubmit):
+    for verb in (status, list_, best, logs, cancel, resubmit, diff, prune_):
         sub = verbs.add_parser(verb.__name__.rstrip("_"), help=(verb.__doc__ or "").split("\n")[0])
-        if verb is not list_:
+        if verb not in (list_, diff, prune_):
             newest = "all runs" if verb is best else "the newest run"
             sub.add_argument(
                 "run",
@@ -94,7 +102,40 @@ def _show_options(sub: argparse.ArgumentParser) -> None:
     how.add_argument("--json", action="store_true", help="print one JSON document")
 
 
+def _list_options(sub: argparse.ArgumentParser) -> None:
+    _show_options(sub)
+    _filter_options(sub)
+    sub.add_argument("--since", metavar="TIME", help="only runs that started since: 30m, 2h, 3d or a date")
+
+
+def _filter_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--name", metavar="PATTERN", help="only runs of this name, such as 'digits*'")
+    sub.add_argument(
+        "--state", metavar="STATE", help="only runs in this state, or in one of several: failed,lost"
+    )
+
+
+def _diff_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("first", metavar="RUN", help="run folder, run id or job id")
+    sub.add_argument("second", metavar="RUN", help="the run to compare with")
+
+
+def _prune_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "runs",
+        nargs="*",
+        metavar="RUN",
+        help="run folders, run ids, job ids or sweeps (default: all)",
+    )
+    _filter_options(sub)
+    sub.add_argument("--until", metavar="TIME", help="only runs that started before: 30d, 2w or a date")
+    sub.add_argument("--yes", action="store_true", help="do not ask")
+
+
 def _best_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--name", metavar="PATTERN", help="compare runs of this name (default: that of the newest run)"
+    )
     sub.add_argument("--metric", help="metric to compare (default: checkpoint.monitor)")
     sub.add_argument("--mode", choices=("min", "max"), help="which is better (default: checkpoint.mode)")
     sub.add_argument("--json", action="store_true", help="print one JSON document")
@@ -118,7 +159,9 @@ def _resubmit_options(sub: argparse.ArgumentParser) -> None:
 
 OPTIONS = {
     "status": _show_options,
-    "list_": _show_options,
+    "list_": _list_options,
+    "diff": _diff_options,
+    "prune_": _prune_options,
     "best": _best_options,
     "logs": _logs_options,
     "resubmit": _resubmit_options,
@@ -146,13 +189,18 @@ def for_each(found: Runs, do: Callable[[find_runs.RunEntry], None]) -> int:
 
 def status(found: Runs, parsed: argparse.Namespace) -> int:
     """Print the state of runs."""
-    return _show_status(lambda: gather(find_runs.find(parsed.run, _results(parsed))), parsed)
+    folders = [run.folder.path for run in found]  # `latest` may name another run by the next look
+    return _show_status(lambda: gather([find_runs.read_entry(folder) for folder in folders]), parsed)
 
 
 def list_(found: Runs, parsed: argparse.Namespace) -> int:
     """Print a line for each run, newest first."""
-    results = _results(parsed)
-    return _show_status(lambda: gather(find_runs.find_all(results), ended_too=False), parsed, many=True)
+
+    def look() -> RunReports:
+        gathered = gather(find_runs.find_all(_results(parsed)), ended_too=False)
+        return replace(gathered, reports=select(gathered.reports, parsed.name, parsed.state, parsed.since))
+
+    return _show_status(look, parsed, many=True)
 
 
 def _show_status(look: Callable[[], RunReports], parsed: argparse.Namespace, many: bool = False) -> int:
@@ -162,13 +210,16 @@ def _show_status(look: Callable[[], RunReports], parsed: argparse.Namespace, man
         known = [report for report in gathered.reports if not report.trouble]
         if len(gathered.reports) == 1 and not many:
             return page(known[0]) if known else ""
+        if many:
+            return list_runs(known, terminal_width(), has_colors()) if known else "no run is selected."
         return "\n".join([table(known), *next_lines(gathered.next)]) if known else ""
 
     gathered = watch(look, text) if parsed.watch else look()
     if parsed.json:
         print(to_json(gathered), end="")
     elif not parsed.watch and (page_text := text(gathered)):
-        print(page_text)
+        # each line of a page is printable already, apart from the colors of states
+        print(page_text, file=getattr(sys.stdout, "stream", sys.stdout))
     for line in [*(f"note: {n}" for n in gathered.notes), *(f"error: {t}" for t in gathered.trouble)]:
         print(line, file=sys.stderr)
     return gathered.code
@@ -176,6 +227,13 @@ def _show_status(look: Callable[[], RunReports], parsed: argparse.Namespace, man
 
 def best(found: Runs, parsed: argparse.Namespace) -> int:
     """Print the run with the best value of its metric."""
+    if parsed.run is None:  # runs of different data have nothing in common: those of one name are compared
+        name, everything = parsed.name or found[0].folder.path.parent.name, found
+        found = [run for run in found if fnmatch(run.folder.path.parent.name, name)]
+        if not found:
+            raise SubmitError(f"no run has the name {name}.")
+        if len(found) < len(everything) and not parsed.name:
+            print(one_line(f"compared: runs named {name}; others: --name PATTERN"), file=sys.stderr)
     winner = best_of(found, parsed.metric, parsed.mode)
     if parsed.json:
         print(dumps(to_plain(asdict(winner))), end="")
@@ -213,7 +271,8 @@ def cancel(found: Runs, parsed: argparse.Namespace) -> int:
 
     def end(run: find_runs.RunEntry) -> None:
         if run.scheduler is None:
-            raise SubmitError(local_runs.stop_message(run))
+            print(local_runs.stop(run))
+            return
         with explain_unreachable_scheduler("Nothing was cancelled."):
             run = find_runs.with_unrecorded_jobs(run)
             living = [*queue.query_queue(run.scheduler or "", run.job_ids).active(run.job_ids)]
@@ -253,3 +312,35 @@ def resubmit(found: Runs, parsed: argparse.Namespace) -> None:
         find_runs.refuse_unclear(run)
     job_id = submit_again(again, _results(parsed), parsed.trust)
     print(f"Submitted job {job_id}: {', '.join(r.folder.id for r in again)}")
+
+
+def diff(parsed: argparse.Namespace) -> None:
+    """Print what differs between two runs."""
+    both = [find_runs.find(name, _results(parsed)) for name in (parsed.first, parsed.second)]
+    for name, found in zip((parsed.first, parsed.second), both, strict=True):
+        if len(found) > 1:
+            raise SubmitError(
+                f"{name} is a sweep of {len(found)} members; name two runs, such as {found[0].folder.id}."
+            )
+    print("\n".join(map(one_line, compare_runs(both[0][0].folder, both[1][0].folder))))
+
+
+def prune_(parsed: argparse.Namespace) -> None:
+    """Delete run folders, after asking."""
+    filters = (parsed.name, parsed.state, parsed.until)
+    if not parsed.runs and not any(filters):
+        raise SubmitError("name runs, or select them: --state failed, --until 30d, --name 'digits*'.")
+    results = _results(parsed)
+    found = [run for name in parsed.runs for run in find_runs.find(name, results)] or find_runs.find_all(
+        results
+    )
+    gathered = gather(found)
+    before = parse_since(parsed.until).timestamp() if parsed.until else None
+    wanted = select(gathered.reports, parsed.name, parsed.state, None)
+    chosen = {r.path for r in wanted if before is None or (r.started is not None and r.started < before)}
+    pairs = [
+        (run, report) for run, report in zip(found, gathered.reports, strict=True) if report.path in chosen
+    ]
+    if not pairs:
+        raise SubmitError("no run is selected.")
+    prune(pairs, parsed.yes)

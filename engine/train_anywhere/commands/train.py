@@ -30,8 +30,9 @@ def main() -> int:
         return run_rank(parse_run_argument(sys.argv[2:]))
     import hydra  # a rank does not need it
 
-    sys.argv[1:] = build_hydra_arguments(sys.argv[1:])
-    with add_help_comments(sys.argv[1:]):
+    typed = sys.argv[1:]
+    sys.argv[1:] = build_hydra_arguments(typed)
+    with add_help_comments(typed):
         hydra.main(version_base="1.3", config_path=str(CONFIGS), config_name="train")(train)()
     return 0
 

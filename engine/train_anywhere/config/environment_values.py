@@ -1,7 +1,7 @@
 """Values of `${oc.env:NAME}`. A run folder holds the name of the variable, never its value, which may be a secret.
 
-Each rank reads the value from its environment. In `paths`, `data.dir` and `data.cache` the value is read at once: it is part of a folder's
-name, which is not secret and needed to create the run folder.
+Each rank reads the value from its own environment. `paths`, `data.dir` and `data.cache` are exceptions: their values are read when the
+command starts, because they name folders, which are not secret and needed before the ranks start.
 """
 
 import os
@@ -21,22 +21,24 @@ FOLDERS = ("dir", "cache")
 """Keys of `data` that name folders."""
 
 SAVED = ("cluster", "container", "name")
-"""Sections that are written into the batch script, and the name of the run folder."""
+"""Keys whose values are written into the batch script (two sections) or name the run folder; they can't refer to a variable."""
 
 
 def to_plain_tree(config: Any) -> dict[str, Any]:
-    """Return a DictConfig that Hydra composed as dicts and lists, with all other interpolations resolved.
+    """Convert the DictConfig that Hydra composed to dicts and lists.
+
+    All interpolations are resolved, except `${oc.env:NAME}` outside of folder names.
 
     Raises:
-        ConfigError: a variable in a folder's name is not set, or a key was deleted (`~paths`).
+        ConfigError: a variable in a folder name is not set, or a required key was deleted (`~paths`).
     """
     from omegaconf import OmegaConf
     from omegaconf.resolvers import oc
 
     OmegaConf.register_new_resolver("oc.env", _keep_reference, replace=True)
     paths = OmegaConf.select(config, "paths")
-    # lightning-hydra-template calls paths.data paths.data_dir
-    if known := OmegaConf.is_dict(paths) and "data_dir" not in paths:
+    # configurations from lightning-hydra-template refer to paths.data as paths.data_dir
+    if added := OmegaConf.is_dict(paths) and "data_dir" not in paths:
         OmegaConf.update(config, "paths.data_dir", "${paths.data}", force_add=True)
     try:
         values = {str(key): config[key] for key in config if key != "hydra"}
@@ -46,7 +48,7 @@ def to_plain_tree(config: Any) -> dict[str, Any]:
         }
     finally:
         OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
-    if known:
+    if added:
         del tree["paths"]["data_dir"]
     problems = [f"'{key}' is missing; a run needs it." for key in REQUIRED if key not in tree]
     if problems:
@@ -61,38 +63,40 @@ def to_plain_tree(config: Any) -> dict[str, Any]:
 
 
 def fill_variables(tree: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
-    """Return the configuration with the values of variables, and append a sentence to `problems` for each unusable one."""
-    for key in SAVED:
+    """Return the configuration with the values of the variables; append a message to `problems` for each invalid reference."""
+    for section in SAVED:
         problems += [
-            f"{where}={text!r} would be written into the run folder with the variable's value; if that is not a secret, "
-            "use $NAME, which your shell replaces; in cluster.setup the job's shell does it: 'export NAME=$NAME'."
-            for where, text in _find_references(tree.get(key), key)
+            f"{key}={text!r} would be written into the run folder with the variable's value; if it is not a secret, "
+            "type $NAME instead, so that your shell inserts it; in cluster.setup, the job's shell inserts it: 'export NAME=$NAME'."
+            for key, text in _find_references(tree.get(section), section)
         ]
     return {k: v if k in SAVED else _fill(v, k, problems) for k, v in tree.items()}
 
 
 def _keep_reference(name: str, *default: str | None) -> str:
+    """Resolve `${oc.env:NAME,default}` to itself."""
     return f"${{oc.env:{','.join([name, *('null' if d is None else d for d in default)])}}}"
 
 
-def _find_references(value: Any, where: str) -> list[tuple[str, str]]:
+def _find_references(value: Any, key: str) -> list[tuple[str, str]]:
     """Return the key and value of each string that refers to a variable."""
     if isinstance(value, Mapping):
-        return [found for k, v in value.items() for found in _find_references(v, f"{where}.{k}")]
+        return [found for k, v in value.items() for found in _find_references(v, f"{key}.{k}")]
     if isinstance(value, list):
-        return [found for v in value for found in _find_references(v, where)]
-    return [(where, value)] if isinstance(value, str) and VARIABLE.search(value) else []
+        return [found for v in value for found in _find_references(v, key)]
+    return [(key, value)] if isinstance(value, str) and VARIABLE.search(value) else []
 
 
-def _fill(value: Any, where: str, problems: list[str]) -> Any:
+def _fill(value: Any, key: str, problems: list[str]) -> Any:
+    """Return `value` with the variables replaced by their values or defaults."""
     if isinstance(value, Mapping):
-        return {k: _fill(v, f"{where}.{k}", problems) for k, v in value.items()}
+        return {k: _fill(v, f"{key}.{k}", problems) for k, v in value.items()}
     if isinstance(value, list):
-        return [_fill(v, where, problems) for v in value]
+        return [_fill(v, key, problems) for v in value]
     if not isinstance(value, str):
         return value
     for name, default in VARIABLE.findall(value):
         if name not in os.environ and not default:
-            problems.append(f"{where}={value!r}: the environment variable {name} is not set here; export it.")
-    found = VARIABLE.sub(lambda m: os.environ.get(m[1], m[2] or m[0]), value)
-    return None if found == "null" and value != found else found
+            problems.append(f"{key}={value!r}: the environment variable {name} is not set here; export it.")
+    filled = VARIABLE.sub(lambda m: os.environ.get(m[1], m[2] or m[0]), value)
+    return None if filled == "null" and value != filled else filled

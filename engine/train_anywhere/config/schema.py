@@ -69,17 +69,21 @@ class Trainer:
     accelerator: Literal["auto", "cpu", "gpu", "mps"]
     precision: Literal["32", "bf16-mixed", "16-mixed"]
     max_epochs: Count
+    min_epochs: Count | None  # early stopping waits for them
     max_steps: Count | None  # optimizer steps; null: no limit
     limit_train_batches: AtLeastOneBatch
     limit_val_batches: LimitBatches
     limit_test_batches: LimitBatches
+    overfit_batches: AtLeastOneBatch | None  # train and validate only on these, not shuffled
     fast_dev_run: bool  # one batch of each loop, without logs and checkpoints
     accumulate_grad_batches: Count
     gradient_clip_val: Annotated[float, Range(above=0, hint="null turns clipping off")] | None  # global norm
+    gradient_clip_algorithm: Literal["norm", "value"]
     check_val_every_n_epoch: Count
     log_every_n_steps: Count
     detect_nan: DetectNan
     early_stopping: EarlyStopping
+    deterministic: bool  # only deterministic operations; an error if an operation has none
     compile: bool  # compile the network, see docs/performance.md
     tf32: bool  # multiply float32 matrices in TF32 on GPUs
     fast_step: bool  # lightning: call only overridden hooks; false: Lightning's loop
@@ -87,6 +91,7 @@ class Trainer:
     # ddp: search each step for weights without a gradient; null: only with manual optimization
     find_unused_parameters: bool | None
     sync_batchnorm: bool  # normalize over the batches of all ranks, see docs/strategies.md
+    extra: Mapping[str, Any]  # lightning: more arguments of its Trainer
 
     @property
     def node_range(self) -> tuple[int, int]:
@@ -106,7 +111,7 @@ class Trainer:
 class Checkpoint:
     """When checkpoints are written, where first, and which are kept."""
 
-    every_n_epochs: Count
+    every_n_epochs: Count | None
     every_n_steps: Count | None
     every_n_seconds: Annotated[float, Range(above=0, hint="null turns it off")] | None
     # auto: from the measured cost of a checkpoint, see features/interval/interval.py

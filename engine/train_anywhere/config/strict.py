@@ -103,6 +103,8 @@ def _section(cls: type, value: Mapping[str, Any], problems: list[str], path: str
 
 def _fit(kind: Any, value: Any, problems: list[str], path: str) -> tuple[bool, Any]:
     """Return whether `value` has the type `kind`, and the converted value. Items and keys inside it report their problems."""
+    if kind is Any:
+        return True, value
     if dataclasses.is_dataclass(kind):
         if not isinstance(value, Mapping):
             return False, None

@@ -32,28 +32,29 @@ class ArrayRows:
 def array_rows(split: Any) -> ArrayRows | None:
     """Return the data set of `(x, y)`, `(x, y, weights)` or a dict of arrays; None for anything else.
 
-    A list whose entries all have the same shape is a list of rows. Numpy's float64 becomes float32, as in `keras.Model.fit`.
+    A list whose entries all have the same shape after the first dimension is taken for a list of rows: None.
+    float64 becomes float32, as in `keras.Model.fit`, except in memory maps and torch tensors.
 
     Raises:
-        DataError: the arrays of a tuple have different numbers of rows.
+        DataError: the arrays in a tuple differ in their number of rows.
     """
-    several = isinstance(split, tuple | list) and len(split) in (2, 3)
-    if not (several or (isinstance(split, Mapping) and split)):
+    is_pair_or_triple = isinstance(split, tuple | list) and len(split) in (2, 3)
+    if not (is_pair_or_triple or (isinstance(split, Mapping) and split)):
         return None
-    shapes = {repr(map_leaves(one, lambda value: getattr(value, "shape", ())[1:])) for one in split}
+    shapes = {repr(map_leaves(entry, lambda value: getattr(value, "shape", ())[1:])) for entry in split}
     if isinstance(split, list) and len(shapes) == 1:
         return None
     if type(split) in (tuple, list) and is_array(split[0]):  # labels may be a list of numbers
         rows = len(split[0])
         split = type(split)(np.asarray(v) if isinstance(v, list) and len(v) == rows else v for v in split)
-    found = leaves(split)
-    if not all(map(is_array, found)):
+    arrays = leaves(split)
+    if not all(map(is_array, arrays)):
         return None
-    lengths = [len(array) for array in found]
+    lengths = [len(array) for array in arrays]
     if len(set(lengths)) == 1:
         return ArrayRows(map_leaves(split, _to_numpy))
     if isinstance(split, tuple):
-        raise DataError(f"the arrays of one split have {lengths} rows; all must have the same number.")
+        raise DataError(f"the arrays of one split have {lengths} rows, but all need the same number of rows.")
     return None
 
 
@@ -63,14 +64,14 @@ def is_array(value: Any) -> bool:
 
 
 def leaves(tree: Any) -> list[Any]:
-    """Return the values in tuples, lists and dicts of any depth."""
-    found: list[Any] = []
-    map_leaves(tree, found.append)
-    return found
+    """Return all values inside tuples, lists and dicts of any depth."""
+    values: list[Any] = []
+    map_leaves(tree, values.append)
+    return values
 
 
 def map_leaves(tree: Any, function: Callable[[Any], Any]) -> Any:
-    """Apply `function` to the values in tuples, lists and dicts of any depth; return the same structure of results."""
+    """Return the same structure of tuples, lists and dicts with `function` applied to each value inside."""
     if isinstance(tree, Mapping):
         return {key: map_leaves(value, function) for key, value in tree.items()}
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
@@ -81,7 +82,7 @@ def map_leaves(tree: Any, function: Callable[[Any], Any]) -> Any:
 
 
 def _to_numpy(value: Any) -> np.ndarray:
-    if hasattr(value, "detach"):  # a torch tensor keeps its type
+    if hasattr(value, "detach"):  # a torch tensor keeps its dtype
         return np.asanyarray(value.detach().cpu())
     array = np.asanyarray(value)
     keep = isinstance(value, np.memmap) or array.dtype != np.float64

@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+
+from train_anywhere.errors import DataError
 
 Arrays = tuple[np.ndarray, ...] | Mapping[str, np.ndarray]
 """Rows: arrays of any dtype and shape, each [n, ...]."""
@@ -96,6 +99,24 @@ class ArraySet:
         images *= np.float32(self.scale)
         images += np.float32(self.shift)
         return images, self.labels[indices]
+
+    def row_of(self, image: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return the row of a new image, uint8 [H, W] or [H, W, C], with the label 0.
+
+        Raises:
+            DataError: it has another shape.
+        """
+        if isinstance(image, str | Path):
+            raise DataError(
+                f"{image}: this data set is in memory and reads arrays, not files; open the file first."
+            )
+        pixels = np.asarray(image)
+        pixels = pixels[..., np.newaxis] if pixels.ndim == 2 else pixels
+        if pixels.shape != self.shape:
+            raise DataError(
+                f"an image of this model has the shape {self.shape}, not {pixels.shape}: convert it first."
+            )
+        return pixels.astype(np.float32) * np.float32(self.scale) + np.float32(self.shift), np.int64(0)
 
     def part(self, rows: np.ndarray) -> "ArraySet":
         """Return a data set of the samples in `rows` (int64 [m])."""

@@ -10,12 +10,12 @@ from train_anywhere.distributed.topology import Topology
 
 @dataclass(frozen=True)
 class Layout:
-    """A strategy, and its devices and ranks on each node.
+    """The strategy of a run, with the numbers of devices and ranks on each node.
 
     Attributes:
         strategy: the name of the strategy; never auto.
-        devices: GPUs (or CPU processes) on each node.
-        ranks: processes on each node; fewer than devices if one process drives several.
+        devices: number of GPUs (or CPU processes) on each node.
+        ranks: number of processes on each node: one per device, or 1 if one process drives all devices of its node.
     """
 
     strategy: str
@@ -24,24 +24,28 @@ class Layout:
 
     @property
     def world_size(self) -> int:
-        """Ranks over all nodes."""
+        """Number of ranks over all nodes."""
         return sum(self.ranks)
 
     @property
     def device_count(self) -> int:
-        """Devices over all nodes."""
+        """Number of devices over all nodes."""
         return sum(self.devices)
 
 
 def make_layout(framework: str, strategy: str, devices: tuple[int, ...]) -> Layout:
-    """Return the layout for the number of devices on each node; `strategy` may be auto."""
+    """Return the layout for these numbers of devices, one entry per node; `strategy` may be auto."""
     strategy = resolve_strategy(framework, strategy, sum(devices), len(devices))
-    several = support(framework, strategy).ranks
-    return Layout(strategy, devices, devices if several else (1,) * len(devices))
+    rank_per_device = support(framework, strategy).ranks
+    return Layout(strategy, devices, devices if rank_per_device else (1,) * len(devices))
 
 
 def local_layout(config: Config) -> Layout:
-    """Return the layout on this machine: `trainer.devices`, or with `auto` all GPUs, or one CPU process."""
+    """Return the layout of a run on this machine.
+
+    It uses `trainer.total_devices` if that is a number, else `trainer.devices`. `auto` means all visible GPUs, or one device
+    if there is no GPU or `trainer.accelerator` is cpu or mps.
+    """
     t = config.trainer
     devices = t.total_devices if isinstance(t.total_devices, int) else t.devices
     if devices == "auto":
@@ -52,7 +56,7 @@ def local_layout(config: Config) -> Layout:
 def running_strategy(config: Config, topology: Topology) -> tuple[str, int]:
     """Return the strategy of a run whose ranks have started, and the number of devices that share the global batch.
 
-    That is one device per rank, or all devices of this machine if a single rank drives them.
+    Each rank has one of these devices; a single rank may drive all devices of this machine.
     """
     local = local_layout(config)
     if topology.world_size == local.world_size == 1:
@@ -62,5 +66,5 @@ def running_strategy(config: Config, topology: Topology) -> tuple[str, int]:
 
 
 def support(framework: str, strategy: str) -> Support:
-    """Return the abilities of a strategy; of an unknown one, which the schema refuses, all abilities."""
+    """Return what a strategy supports. An unknown strategy supports everything here, because the schema refuses it already."""
     return SUPPORTED[framework].get(strategy, Support(True, True, LAUNCHERS, ""))

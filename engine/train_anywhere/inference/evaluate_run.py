@@ -5,9 +5,11 @@ from pathlib import Path
 import numpy as np
 
 from train_anywhere.errors import ConfigError
+from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.plain_json import dumps
 from train_anywhere.inference.output_files import export_file, write_metrics
 from train_anywhere.inference.predictions import flatten_arrays, write_predictions
+from train_anywhere.inference.predictor import Predictor
 from train_anywhere.inference.request import FORMATS, EvaluationRequest
 from train_anywhere.inference.trained_model import LoadedRun, open_model
 from train_anywhere.runs.summary import display_path
@@ -27,7 +29,14 @@ def evaluate(request: EvaluationRequest) -> int:
         print(f"{request.export}: {display_path(path)}")
     if request.typed.generate is not None:
         print(generate_text(loaded, request))
-    if request.predictions is not None or not (request.export or request.typed.generate is not None):
+    if request.files:
+        table = Predictor(loaded.model, loaded.config).predict(request.files).table()
+        if request.output:
+            write_atomic(request.output, table)
+        print(f"predictions: {display_path(request.output)}" if request.output else table.rstrip())
+    if request.predictions is not None or not (
+        request.export or request.files or request.typed.generate is not None
+    ):
         measure(loaded, request.typed.split, request.predictions)
     return 0
 

@@ -1,7 +1,9 @@
 """The arguments of `src/evaluate.py`, checked before a framework is imported or a job is submitted."""
 
 import argparse
+import glob
 import math
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +14,7 @@ from train_anywhere.config.limits import MAX_COUNT
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.files import ROOT
+from train_anywhere.files.typed_paths import shell_folder
 from train_anywhere.inference.output_files import check_new_file, prediction_file
 from train_anywhere.inference.trained_model import find_run, read_config, refuse_export
 from train_anywhere.runs.dependency import is_waited_for
@@ -46,6 +49,8 @@ def make_parser(description: str) -> argparse.ArgumentParser:
     add("--checkpoint", default="best", metavar="best|newest|STEP", help="whose weights (%(default)s)")
     add("--split", choices=("test", "val", "train"), help="part of the data (default: the first that exists)")
     add("--predict", metavar="FILE", help="write the predictions for each row: a new .npz or .csv")
+    add("--predict-files", metavar="PATTERN", help="predict for new files, such as 'DIR/*.jpg'")
+    add("--output", metavar="FILE", help="a new .csv for --predict-files (default: print it)")
     add("--generate", metavar="TEXT", help="continue a prompt, with a language model")
     add("--tokens", type=int, default=200, metavar="N", help="number of tokens to generate (%(default)s)")
     add("--temperature", type=float, default=0.8, help="0 takes the most probable token (%(default)s)")
@@ -65,6 +70,8 @@ class EvaluationRequest:
         export: the export format, as in `FORMATS`.
         predictions: absolute path of the file of predictions; None: write none.
         to: absolute path of the export; None: in the run folder.
+        files: new files to predict for.
+        output: absolute path of the table for `files`; None: print it.
         typed: all arguments, as they were typed.
     """
 
@@ -74,6 +81,8 @@ class EvaluationRequest:
     export: str | None
     predictions: Path | None
     to: Path | None
+    files: list[Path]
+    output: Path | None
     typed: argparse.Namespace
 
 
@@ -97,7 +106,21 @@ def check_request(
     predictions = prediction_file(parsed.predict) if parsed.predict else None
     if not is_waited_for(after, run):
         choose(run, parsed.checkpoint, checksums=False)
-    return EvaluationRequest(run, config, changes, export, predictions, to, parsed)
+    output = check_new_file(Path(parsed.output)) if parsed.output else None
+    files = matching_files(parsed.predict_files)
+    return EvaluationRequest(run, config, changes, export, predictions, to, files, output, parsed)
+
+
+def matching_files(pattern: str | None) -> list[Path]:
+    """Return the files that match a pattern of the shell, sorted. Raises ConfigError: there are none."""
+    if pattern is None:
+        return []
+    found = sorted(glob.glob(os.path.expanduser(str(shell_folder() / pattern)), recursive=True))
+    if files := [Path(path) for path in found if os.path.isfile(path)]:
+        return files
+    raise ConfigError(
+        f"--predict-files {pattern}: no file matches; put a pattern in quotes, such as 'photos/*.jpg'."
+    )
 
 
 def split_run(words: Sequence[str]) -> tuple[RunDir, list[str]]:
@@ -122,6 +145,8 @@ def refuse_bad_values(parsed: argparse.Namespace) -> None:
         problems.append(f"--temperature {parsed.temperature} must be 0 or above.")
     if not 0 <= parsed.seed < 2**63:
         problems.append(f"--seed {parsed.seed} must not be negative.")
+    if parsed.output and not parsed.predict_files:
+        problems.append("--output keeps the table of --predict-files; add --predict-files PATTERN.")
     if parsed.to and not parsed.export:
         problems.append("--to names the file of an export; add --export FORMAT.")
     if problems:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -23,6 +23,9 @@ from train_anywhere.runs.reopen.frozen import read_frozen
 from train_anywhere.runs.reopen.resume import read_run_overrides, select_group_choices
 from train_anywhere.runs.reopen.trust import refuse_untrusted
 from train_anywhere.training.resume_messages import refuse_other_framework
+
+if TYPE_CHECKING:
+    from train_anywhere.inference.predictor import Predictor
 
 CHANGEABLE = ("data.dir", "data.cache", "data.workers", "paths.data", "trust", "trainer.accelerator", "trainer.precision",
               "trainer.limit_train_batches", "trainer.limit_val_batches", "trainer.limit_test_batches")  # fmt: skip
@@ -47,8 +50,11 @@ class LoadedRun:
     model: Any
 
 
-def load_model(run: str | Path, checkpoint: str | int = "best", trust: bool = False) -> Any:
-    """Return the trained network of a run, on the CPU and ready to predict: the network of a native task, or the drop-in model.
+def load_model(run: str | Path, checkpoint: str | int = "best", trust: bool = False) -> "Predictor":
+    """Return the trained model of a run, on the CPU and ready to predict.
+
+    `model.predict(files or arrays)` prepares new data like the run and returns labels and probabilities. `model(batch)` calls the
+    network of a native task, or the drop-in model.
 
     Args:
         run: a run folder.
@@ -58,8 +64,13 @@ def load_model(run: str | Path, checkpoint: str | int = "best", trust: bool = Fa
     Raises:
         CheckpointError, ConfigError: the run or the checkpoint does not exist or can't be read.
     """
+    from train_anywhere.inference.predictor import (
+        Predictor,  # imports numpy, which a submission does not need
+    )
+
     words = ["trainer.accelerator=cpu", *(["trust=true"] if trust else [])]
-    return open_model(find_run(str(run)), words, checkpoint).model.network
+    loaded = open_model(find_run(str(run)), words, checkpoint)
+    return Predictor(loaded.model, loaded.config)
 
 
 def find_run(named: str) -> RunDir:

@@ -8,13 +8,16 @@ from io import StringIO
 
 from train_anywhere.config.command.command_line import refuse_deleted_folder, split_flags, to_hydra_overrides
 from train_anywhere.config.command.compose import CONFIGS, install_choice_loader, quote_value
-from train_anywhere.config.command.help_comments import add_comments
+from train_anywhere.config.command.help_comments import add_comments, sections
 from train_anywhere.config.command.refusal import explain_refusal
 from train_anywhere.config.command.yaml_files import refuse_unusable_files
+from train_anywhere.config.strict import did_you_mean
 from train_anywhere.errors import INTERRUPTED, REFUSED, ConfigError, ProjectError
 from train_anywhere.files.terminal.output import escape_characters, output_problem
 from train_anywhere.files.terminal.printable import printable
 from train_anywhere.runs.reopen.resume import load_saved_overrides
+
+HELP = {"-h", "--help"}
 
 
 def build_hydra_arguments(arguments: Sequence[str]) -> list[str]:
@@ -27,7 +30,8 @@ def build_hydra_arguments(arguments: Sequence[str]) -> list[str]:
     refuse_deleted_folder()
     refuse_unusable_files(CONFIGS)
     install_choice_loader()
-    line = split_flags(arguments)
+    named = help_sections(arguments)
+    line = split_flags([word for word in arguments if word not in named])
     saved = load_saved_overrides(line.overrides)
     words = [quote_value(word) for word in to_hydra_overrides([*saved, *line.overrides])]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors instead of printing them
@@ -37,14 +41,32 @@ def build_hydra_arguments(arguments: Sequence[str]) -> list[str]:
 @contextmanager
 def add_help_comments(arguments: Sequence[str]) -> Iterator[None]:
     """Add the comments of the configuration files to the help page that Hydra prints inside the `with` block."""
-    if not {"-h", "--help"} & set(arguments):
+    if not HELP & set(arguments):
         yield
         return
     try:
         with redirect_stdout(StringIO()) as page:
             yield
     finally:  # Hydra exits after the help page
-        print(add_comments(page.getvalue()), end="")
+        print(add_comments(page.getvalue(), help_sections(arguments)), end="")
+
+
+def help_sections(arguments: Sequence[str]) -> list[str]:
+    """Return the sections that `--help trainer` names.
+
+    Raises:
+        ConfigError: there is no section of a name.
+    """
+    if not HELP & set(arguments):
+        return []
+    named = [word for word in arguments if "=" not in word and not word.startswith("-")]
+    known = sections()
+    unknown = [
+        f"there is no section {word}{did_you_mean(word, known)}" for word in named if word not in known
+    ]
+    if unknown:
+        raise ConfigError(*unknown)
+    return named
 
 
 def parse_run_argument(arguments: Sequence[str]) -> str:
@@ -91,6 +113,8 @@ def _output_message(error: Exception) -> str | None:
 def _read_overrides() -> list[str]:
     """Return the overrides on the command line; [] if they can't be parsed."""
     with suppress(ConfigError):
+        if HELP & {*sys.argv}:
+            return []
         return [quote_value(word) for word in to_hydra_overrides(split_flags(sys.argv[1:]).overrides)]
     return []
 

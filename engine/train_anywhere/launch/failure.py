@@ -2,7 +2,9 @@
 
 import os
 import re
+import shlex
 import sys
+import sysconfig
 import threading
 import traceback
 import zlib
@@ -13,9 +15,12 @@ from train_anywhere.distributed.network.addresses import node_name
 from train_anywhere.distributed.network.lost_rank import lost_rank
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import LostRankError, NotFiniteError, ProjectError
+from train_anywhere.files import ENGINE, ROOT
 from train_anywhere.files.ordinary import open_file
+from train_anywhere.files.terminal.printable import printable
 from train_anywhere.runs.debug import CAUSE, NODE, append_debug, claim_first
 from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.summary import display_path, train_command
 
 
 def report_failure(run: RunDir, topology: Topology, error: BaseException) -> None:
@@ -41,6 +46,40 @@ def report_failure(run: RunDir, topology: Topology, error: BaseException) -> Non
             claim_first(run, CAUSE, f"{me} on {node_name()}: {_last_line(error)}")
             claim_first(run, NODE, node_name())
         traceback.print_exception(error)
+        print_line("\n".join(closing_lines(run, error)))
+
+
+def closing_lines(run: RunDir, error: BaseException) -> list[str]:
+    """Return the lines that follow a traceback: the error at the user's line, the run folder, and how to resume."""
+    frame = user_frame(error)
+    at = f", at {display_path(Path(frame.filename))}:{frame.lineno} in {frame.name}" if frame else ""
+    saved = (
+        any(path.name.isdecimal() for path in run.checkpoints.iterdir())
+        if run.checkpoints.is_dir()
+        else False
+    )
+    resume = f"{train_command()} resume={shlex.quote(display_path(run.path))}"
+    reason = next((line for line in str(error).splitlines() if line.strip()), "")
+    rows = {
+        "Failed": printable(f"{type(error).__name__}: {reason}{at}"),
+        "Run folder": display_path(run.path),
+        "Next": f"correct it, then {resume if saved else 'start again: there is no checkpoint yet'}",
+    }
+    return ["", *(f"{name + ':':<15}{text}" for name, text in rows.items())]
+
+
+def user_frame(error: BaseException) -> traceback.FrameSummary | None:
+    """Return the innermost line of the traceback that is neither the engine's nor a library's; None if there is none."""
+    libraries = (str(ENGINE / "train_anywhere"), sysconfig.get_path("stdlib"), "<")
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = frame.filename
+        if (
+            Path(path).parent != ROOT / "src"
+            and not path.startswith(libraries)
+            and not {"site-packages", "dist-packages"} & {*Path(path).parts}
+        ):
+            return frame
+    return None
 
 
 def print_line(sentence: str) -> None:

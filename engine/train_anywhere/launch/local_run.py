@@ -19,10 +19,12 @@ from train_anywhere.distributed.horovod.installation import horovod_problem
 from train_anywhere.distributed.layout import Layout, local_layout
 from train_anywhere.distributed.packages import framework_problem
 from train_anywhere.errors import CheckpointError
+from train_anywhere.files import ROOT
 from train_anywhere.launch.preflight import data_problems
 from train_anywhere.launch.processes import refuse_nested_launch, run_here, run_monitor
 from train_anywhere.runs.folder import ATTEMPTS, RunDir, create, discard, open_run, point_latest
 from train_anywhere.runs.lock import RunLock
+from train_anywhere.runs.provenance import describe_code
 from train_anywhere.runs.reopen.completion import completion_message, is_complete
 from train_anywhere.runs.reopen.from_scratch import move_aside
 from train_anywhere.runs.reopen.frozen import write_frozen
@@ -70,6 +72,8 @@ def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
             with suppress(OSError):
                 point_latest(results, before)
         raise
+    if config.monitor.progress != "none":
+        print(f"{'Run folder:':<15}{display_path(run.path)}", flush=True)
     with run_monitor(run, config):
         code = run_here(run, layout)
     if before and never_trained(run):
@@ -84,9 +88,9 @@ def latest_run(results: Path) -> Path | None:
     return folder if folder and folder.is_dir() else None
 
 
-def make_run(config: Config, overrides: Sequence[str], layout: Layout) -> RunDir:
+def make_run(config: Config, overrides: Sequence[str], layout: Layout, run_id: str | None = None) -> RunDir:
     """Make a run folder with all files that its ranks read."""
-    run = create(Path(config.paths.results), config.name)
+    run = create(Path(config.paths.results), config.name, run_id)
     try:
         freeze(run, config, overrides, layout)
     except CheckpointError:
@@ -107,6 +111,7 @@ def freeze(run: RunDir, config: Config, overrides: Sequence[str], layout: Layout
             launch="local",
             cluster=config.cluster.name,
             world_size=layout.device_count,
+            **describe_code(ROOT),
         )
     except OSError as error:
         raise CheckpointError(

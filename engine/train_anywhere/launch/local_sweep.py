@@ -18,7 +18,7 @@ from train_anywhere.errors import STOPPED
 from train_anywhere.files.terminal.output import protect_output
 from train_anywhere.launch.local_run import format_dry_run, local_problems, make_run
 from train_anywhere.launch.processes import ForkServers, run_here, run_monitor
-from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.folder import RunDir, claim_sweep, new_run_id
 from train_anywhere.training.stop import SIGNALS
 
 
@@ -50,11 +50,15 @@ def run_all(trees: Sequence[Mapping[str, Any]], overrides: Sequence[Sequence[str
         print("\n\n".join(f"{' '.join(o)}\n{n}" for o, n in zip(overrides, numbers, strict=True)))
         return []
     protect_output()
-    finished, servers, signals = [], ForkServers(), list[int]()
+    finished, servers, signals, sweep = [], ForkServers(), list[int](), new_run_id()
     for number, (member, layout) in enumerate(zip(members, layouts, strict=True), 1):
-        print(f"\n[{number}/{len(members)}] {' '.join(member.overrides)}", flush=True)
+        print(
+            f"\n[{number}/{len(members)}] {' '.join(word.lstrip('+') for word in member.overrides)}",
+            flush=True,
+        )
         start = servers.get_starter(member.config.framework, layout.world_size)
-        run = make_run(member.config, member.overrides, layout)
+        run = make_run(member.config, member.overrides, layout, f"{sweep}-{number - 1}")
+        claim_sweep(run)
         with run_monitor(run, member.config, start), _restore_handlers():
             finished.append(FinishedMember(run, member.config, run_here(run, layout, start, signals)))
         if signals:

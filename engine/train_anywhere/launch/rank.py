@@ -33,6 +33,7 @@ from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.links import refuse_links
 from train_anywhere.runs.lock import RunLock
+from train_anywhere.runs.provenance import read_versions
 from train_anywhere.runs.rank_reports import report_location
 from train_anywhere.runs.recorder import RunRecorder
 from train_anywhere.runs.reopen.frozen import read_frozen
@@ -87,12 +88,15 @@ def run_rank(run: RunDir | str | Path) -> int:
 def _run_locked(config: Config, process: RankProcess) -> int:
     topology, recorder = process.topology, process.recorder
     if recorder:
-        recorder.record_start(topology.world_size, devices=running_strategy(config, topology)[1])
+        versions = read_versions(config.framework)
+        recorder.record_start(
+            topology.world_size, devices=running_strategy(config, topology)[1], versions=versions
+        )
     try:
         with SignalsAsErrors(), catch_os_exit(lambda: _try_to_record_failure(recorder)):
             outcome = train(config, process)
     except BaseException as error:
-        return _handle_failure(process, error)
+        return _handle_failure(config, process, error)
     # only rank 0 reports how the run ended: a launcher kills all ranks when one exits with another code
     try:
         return _finish(config, recorder, topology, process.stop, outcome) if recorder else 0
@@ -105,8 +109,7 @@ def _finish(config: Config, recorder: RunRecorder, topology: Topology, stop: Sto
     """Record and print how the run ended; return the exit code."""
     run, recorded = recorder.run, recorder.record_end(outcome, stop.requested)
     print(format_summary(run, config, stop.requested), flush=True)
-    if config.monitor.report and not config.trainer.fast_dev_run:
-        write_run_report(run)
+    write_run_report(config, run)
     if not recorded:
         print(f"error: {not_recorded_message(run, outcome.state)}", file=sys.stderr, flush=True)
         return 1
@@ -130,8 +133,10 @@ def publish_heartbeat(config: Config, run: RunDir, topology: Topology) -> Iterat
         heartbeat.close()
 
 
-def write_run_report(run: RunDir) -> None:
+def write_run_report(config: Config, run: RunDir) -> None:
     """Write the report and print its verdicts. An error is printed as one line and does not fail the run."""
+    if not config.monitor.report or config.trainer.fast_dev_run:
+        return
     try:
         from train_anywhere.monitor.report.page import write_report
 
@@ -160,7 +165,9 @@ def _try_to_record_failure(recorder: RunRecorder | None) -> None:
         print(f"run.json does not record that the run failed: {error}", file=sys.stderr, flush=True)
 
 
-def _handle_failure(process: RankProcess, error: BaseException) -> int:
+def _handle_failure(config: Config, process: RankProcess, error: BaseException) -> int:
     _try_to_record_failure(process.recorder)
+    if process.recorder and not isinstance(error, ProjectError):
+        write_run_report(config, process.run)
     report_failure(process.run, process.topology, error)
     return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1

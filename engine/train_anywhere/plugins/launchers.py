@@ -61,11 +61,16 @@ class HereLauncher(_Composer):
         """
         from train_anywhere.launch.local_sweep import run_all
         from train_anywhere.slurm.status.best import sweep_result
+        from train_anywhere.slurm.status.find_runs import read_entry
+        from train_anywhere.slurm.status.sweep_page import sweep_lines
 
         ended = run_all(self.compose_members(job_overrides), job_overrides)
         sweeper = str(self.config.hydra.sweeper.get("_target_", ""))
-        if sweeper.endswith(".ProductSweeper") and (code := next((e.code for e in ended if e.code), 0)):
-            sys.exit(code)
+        if sweeper.endswith(".ProductSweeper"):
+            if len(ended) > 1:
+                print("\n".join(sweep_lines([read_entry(e.run.path) for e in ended])))
+            if code := next((e.code for e in ended if e.code), 0):
+                sys.exit(code)
         return [
             _make_job_return(words, sweep_result(e.run, e.config.checkpoint))
             for words, e in zip(job_overrides, ended, strict=False)

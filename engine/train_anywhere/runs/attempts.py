@@ -58,6 +58,12 @@ class Outcome:
     unit: str = "samples"
 
 
+def describe_state(word: str, info: Mapping[str, Any]) -> str:
+    """Return the state of a run as people call it: one that Ctrl-C has stopped is interrupted."""
+    ends = [attempt.get("ended_by") for attempt in info.get(ATTEMPTS) or ()]
+    return "interrupted" if word == "preempted" and ends[-1:] == ["SIGINT"] else word
+
+
 def record_hang(run: RunDir, state: Literal["preempted", "failed"], step: int) -> None:
     """Record that the attempt hung and was stopped by the monitor, because its rank 0 can no longer record anything."""
     trains = run.read_info().get("state") == "running"  # else rank 0 has not recorded the attempt yet

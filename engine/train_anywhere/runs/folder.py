@@ -154,10 +154,15 @@ def _describe_error(error: Exception) -> str:
     return f"is damaged ({'not UTF-8' if isinstance(error, UnicodeDecodeError) else 'no JSON'})"
 
 
-def create(results: Path, name: str) -> RunDir:
+def create(results: Path, name: str, run_id: str | None = None) -> RunDir:
     """Make `results/<name>/<run id>` and point `results/latest` at it.
 
     Runs that start in the same second get different folders: the id ends in random digits and mkdir fails if the folder exists.
+
+    Args:
+        results: folder of all runs.
+        name: name of the run.
+        run_id: name of the folder; None: a new one.
 
     Raises:
         CheckpointError: the folder can't be made.
@@ -165,12 +170,13 @@ def create(results: Path, name: str) -> RunDir:
     try:
         (results / name).mkdir(parents=True, exist_ok=True)
         while True:
-            path = results / name / new_run_id()
+            path = results / name / (run_id or new_run_id())
             try:
                 path.mkdir()
                 break
             except FileExistsError:
-                continue
+                if run_id:
+                    raise
     except OSError as error:
         raise CheckpointError(_no_folder_message(results / name, error)) from error
     try:
@@ -205,6 +211,13 @@ def claim(path: Path) -> RunDir:
     return RunDir(path)
 
 
+def claim_sweep(member: RunDir) -> None:
+    """Make the folder of a sweep next to its member, for the report; an existing one is kept. Raises OSError."""
+    path = member.path.with_name(member.id.rpartition("-")[0])
+    if not path.is_dir():
+        make_owned(_place(path))
+
+
 def claim_code(code: Path) -> OwnedFolder:
     """Make the removable folder of a code snapshot in an existing run folder. Raises OSError."""
     place = OwnedFolder(code.parent, (code.name,), f"{code.name} of run {code.parent.name}")
@@ -218,6 +231,11 @@ def discard(run: RunDir) -> bool:
         if os.path.lexists(used):
             print_once(f"{run.path} is not removed: it has {used.name}.")
             return False
+    return remove(_place(run.path))
+
+
+def delete(run: RunDir) -> bool:
+    """Delete the folder of a run with all that is in it, if it is this user's; return whether it is gone."""
     return remove(_place(run.path))
 
 

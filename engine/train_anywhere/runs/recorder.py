@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import Any
 
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.ordinary import make_folder, open_file
@@ -40,7 +41,11 @@ class RunRecorder:
         self.steps_done: Callable[[], int] | None = None
 
     def record_start(
-        self, world_size: int, environ: Mapping[str, str] = os.environ, devices: int = 1
+        self,
+        world_size: int,
+        environ: Mapping[str, str] = os.environ,
+        devices: int = 1,
+        versions: Mapping[str, str] = {},
     ) -> None:
         """Record the start of an attempt on `devices` devices. An earlier attempt without `ended_by` was killed."""
         run = self.run
@@ -64,9 +69,14 @@ class RunRecorder:
             job_ids=job_ids(run, environ),
             started=info.get("started", attempt["started"]),
             ended=None,
+            versions={**versions},
             restarts=len(attempts),
             **{ATTEMPTS: [*attempts, attempt]},
         )
+
+    def record_facts(self, facts: Mapping[str, Any]) -> None:
+        """Record facts of the model, data and device in run.json."""
+        self.run.update_or_defer(**facts)
 
     def record_first_step(self, step: int) -> None:
         """Record the optimizer step that this attempt starts at. Call it before rows after this step are removed from metrics.csv."""

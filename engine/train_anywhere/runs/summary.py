@@ -6,8 +6,8 @@ import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from train_anywhere.config.checks.strategy_table import SUPPORTED
 from train_anywhere.config.schema import Config
 from train_anywhere.files import ROOT
 from train_anywhere.files.terminal.printable import one_line
@@ -37,7 +37,8 @@ def format_summary(run: RunDir, config: Config, signal: str | None = None) -> st
     if config.monitor.tensorboard:
         logs = shlex.quote(display_path(run.path.parent))
         rows.append(("TensorBoard", f"{command_path('tensorboard')} --logdir {logs}"))
-    rows.append(("Next", next_command(run, config, signal)))
+    if command := next_command(run, info, signal):
+        rows.append(("Next", command))
     return "\n" + "\n".join(f"{name + ':':<15}{one_line(text)}" for name, text in rows)
 
 
@@ -57,17 +58,14 @@ def not_recorded_message(run: RunDir, state: str) -> str:
     )
 
 
-def next_command(run: RunDir, config: Config, signal: str | None) -> str:
-    """Return a command to try after this run."""
-    if signal and run.config.exists():  # a removed folder can't be resumed
-        return f"{train_command()} resume={shlex.quote(display_path(run.path))}"
-    others = [name for name in SUPPORTED if name != config.framework]
-    first = config.framework == next(iter(SUPPORTED))
-    if others and first and len({*config.task.target.values()}) > 1:  # the task supports both frameworks
-        return f"{train_command()} framework={others[0]}"
-    # a task without metrics may bring its own optimizer
-    sweep = "optimizer.lr=0.001,0.003 seed=1,2" if config.task.metrics else "seed=1,2"
-    return f"{train_command()} -m {sweep}"
+def next_command(run: RunDir, info: Mapping[str, Any], signal: str | None) -> str:
+    """Return a command that fits the end of this run; empty if there is none."""
+    path = shlex.quote(display_path(run.path))
+    if signal and run.config.exists():  # a folder that was removed meanwhile can't be resumed
+        return f"{train_command()} resume={path}"
+    if not info.get("checkpoint"):
+        return ""
+    return f"{command_path('python')} {shlex.quote(display_path(ROOT / 'src' / 'evaluate.py'))} {path}"
 
 
 def train_command() -> str:

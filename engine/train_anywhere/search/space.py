@@ -115,8 +115,8 @@ def _range(sweep: RangeSweep) -> BaseDistribution:
     return FloatDistribution(float(start), float(last), step=float(step))
 
 
-def _extreme(make_distribution: BaseDistribution, at: int) -> Any:
-    if isinstance(make_distribution, CategoricalDistribution):
-        return make_distribution.choices[at]
-    assert isinstance(make_distribution, IntDistribution | FloatDistribution)
-    return (make_distribution.low, make_distribution.high)[at]
+def _extreme(distribution: BaseDistribution, at: int) -> Any:
+    if isinstance(distribution, CategoricalDistribution):
+        return distribution.choices[at]
+    assert isinstance(distribution, IntDistribution | FloatDistribution)
+    return (distribution.low, distribution.high)[at]

@@ -50,7 +50,7 @@ def make_plan(config: Config, train: int, val: int, test: int, world_size: int) 
             f"trainer.early_stopping.patience={t.early_stopping.patience} counts validations, and there is no validation data; use "
             "trainer.early_stopping.patience=null, or monitor a training metric: trainer.early_stopping.monitor=NAME."
         )
-    train = limit_batches(train, t.limit_train_batches, t.fast_dev_run)
+    train = limit_batches(train, t.overfit_batches or t.limit_train_batches, t.fast_dev_run)
     accumulate = batches_per_step(t)
     if train < accumulate:
         problems.append(
@@ -69,7 +69,7 @@ def make_plan(config: Config, train: int, val: int, test: int, world_size: int) 
         steps_per_epoch=steps,
         max_epochs=-(-total // steps),
         total_steps=total,
-        val_batches=limit_batches(val, t.limit_val_batches, t.fast_dev_run),
+        val_batches=limit_batches(val, t.overfit_batches or t.limit_val_batches, t.fast_dev_run),
         test_batches=limit_batches(test, t.limit_test_batches, t.fast_dev_run),
     )
 
@@ -101,3 +101,8 @@ def limit_batches(batches: int, limit: LimitBatches, fast_dev_run: bool) -> int:
     if isinstance(limit, int):
         return min(limit, batches)
     return min(batches, max(1, int(batches * limit))) if limit else 0
+
+
+def is_multiple(number: int, every: int | None) -> bool:
+    """Return whether a count is a multiple of `every`; never without one."""
+    return every is not None and number % every == 0

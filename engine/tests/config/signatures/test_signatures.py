@@ -121,6 +121,8 @@ WRONG = {
     "torch.optim.AddamW": "torch.optim has no AddamW. Did you mean 'AdamW'?",
     "torch.optim.adamww.AdamW": "torch.optim has no adamww. Did you mean 'AdamW'?",
     "torhc.optim.AdamW": "package 'torhc' is not found in this project or its environment. Did you mean 'torch'?",
+    "timm.create_model": "package 'timm' is not found in this project or its environment; a file of your own must be below the project "
+    "or on PYTHONPATH; another package: pip install timm.",
     "keras.optimizers.Lionn": "keras.optimizers has no Lionn. Did you mean 'Lion'?",
     "torch.optim.AdamW.buildd": None,
     "src.data.digits": "src.data.digits is a module; name a class or function in it: open_digits.",

@@ -10,7 +10,7 @@ from engine.tests.slurm.login import EACH_STEP, Login, trained, wait_for
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.slurm.scheduler.queue import JobStates
 from train_anywhere.slurm.status.find_runs import RunEntry
-from train_anywhere.slurm.status.sources.job_end import JobEnd, explain
+from train_anywhere.slurm.status.sources.job_end import JobEnd, explain, explain_start_failure
 from train_anywhere.slurm.status.sources.pending import PendingJob
 from train_anywhere.testing.weights import info
 
@@ -49,6 +49,41 @@ def test_a_job_without_a_log_is_explained(tmp_path: Path) -> None:
         if ended and said:
             assert said.startswith(f"Slurm reports State={ended.state}") and said.endswith(".")
             assert "for job 7: " in said and "Reason=None" not in said
+
+
+@pytest.mark.parametrize(
+    ("log", "says"),
+    [
+        (
+            "slurmstepd: error: execve(): /tmp/.venv/bin/python: No such file or directory",
+            "not below cluster.local_disk.",
+        ),
+        (
+            "Traceback\nModuleNotFoundError: No module named 'timm'\n",
+            "No module named 'timm': install it in the job's environment",
+        ),
+        (
+            "/bin/bash: line 3: /tmp/run.sh: Permission denied\n",
+            "Permission denied: it must be on a disk that all nodes share",
+        ),
+        (
+            'Lmod has detected the following error: The following module(s) are unknown: "cuda/99"\n',
+            "compare cluster.modules",
+        ),
+        (
+            "srun: error: Unable to create step for job 7: Invalid generic resource\n",
+            "Invalid generic resource: Slurm could not start",
+        ),
+        ("an ordinary line\n", ""),
+    ],
+)
+def test_a_job_that_started_no_rank_says_why(tmp_path: Path, log: str, says: str) -> None:
+    run = run_of(tmp_path, log)
+    said = explain_start_failure(run, {})
+    assert says in said and bool(said) == bool(says)
+    assert (
+        explain_start_failure(run, {"parts": [{"step": 1}]}) == ""
+    )  # ranks have trained: the log tells more
 
 
 def test_a_log_that_tells_more_needs_no_words_of_slurm(tmp_path: Path) -> None:

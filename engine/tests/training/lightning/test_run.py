@@ -84,7 +84,8 @@ def test_nothing_but_the_progress_is_shown(
     logging.getLogger("lightning.pytorch").setLevel(logging.INFO)
     fit(config, run)
     out, err = capfd.readouterr()
-    assert [line.split()[0] for line in out.splitlines()] == ["epoch", "epoch"]
+    header = ["Model:", "Data:", "Device:", "Batch:", "Steps:"]
+    assert [line.split()[0] for line in out.splitlines()] == [*header, "epoch", "epoch"]
     assert err == ""
     assert [str(w.message) for w in recwarn] == []
 

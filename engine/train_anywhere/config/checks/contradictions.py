@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from train_anywhere.config.checks.batch_norm import sync_batchnorm_problems
 from train_anywhere.config.checks.strategy_table import strategy_problems
+from train_anywhere.config.checks.targets import check_extra
 from train_anywhere.config.choices import Optimizer, Sgd, Strategy
 from train_anywhere.config.cluster import Cluster
 from train_anywhere.config.limits import span_bounds
@@ -23,6 +24,8 @@ def find_contradictions(config: Config) -> list[str]:
         *_check_mps(c.framework, c.cluster, trainer),
         *_check_nesterov(c.optimizer),
         *_check_early_stopping(trainer),
+        *_check_epochs(trainer),
+        *check_extra(c),
         *_check_name(c.name),
         *_check_strategy(c.framework, strategy, trainer),
         *_check_shard_within_node(strategy, trainer),
@@ -47,6 +50,12 @@ def _check_devices(t: Trainer) -> list[str]:
         f"trainer.devices={t.devices} on each of trainer.nodes={t.nodes} and trainer.total_devices={t.total_devices} contradict each "
         "other; leave one of them out (trainer.devices=auto, trainer.total_devices=null)."
     ]
+
+
+def _check_epochs(t: Trainer) -> list[str]:
+    if t.min_epochs is None or t.min_epochs <= t.max_epochs:
+        return []
+    return [f"trainer.min_epochs={t.min_epochs} is more than trainer.max_epochs={t.max_epochs}; use fewer."]
 
 
 def _check_range(t: Trainer) -> list[str]:

@@ -91,16 +91,16 @@ def strategy_problems(framework: str, strategy: str, nodes: int, devices: int | 
         nodes: the largest number of nodes.
         devices: `trainer.total_devices`, or `trainer.devices`.
     """
-    markdown_table = SUPPORTED[framework]
+    supported = SUPPORTED[framework]
     if strategy == "auto":
         return []
-    if strategy not in markdown_table:
+    if strategy not in supported:
         others = [f for f, strategies in SUPPORTED.items() if strategy in strategies]
         fix = f", or framework={others[0]}" if others else ""
-        options = "|".join(["auto", *markdown_table])
+        options = "|".join(["auto", *supported])
         return [f"strategy={strategy} does not work with framework={framework}; use strategy={options}{fix}."]
-    several = "|".join(name for name, support in markdown_table.items() if support.several_nodes)
-    if nodes > 1 and not markdown_table[strategy].several_nodes:
+    several = "|".join(name for name, support in supported.items() if support.several_nodes)
+    if nodes > 1 and not supported[strategy].several_nodes:
         return [
             f"strategy={strategy} works on one node only, but trainer.nodes={nodes}; use strategy={several}."
         ]

@@ -34,7 +34,7 @@ STAGED = "staged"
 
 SUPPLIED: Mapping[type[OpenSection], tuple[str, ...]] = {
     Data: ("seed", "batch_size", STAGED),
-    OtherOptimizer: ("params", "lr", "learning_rate", "global_clipnorm"),
+    OtherOptimizer: ("params", "lr", "learning_rate", "global_clipnorm", "clipvalue"),
     OtherSchedule: (
         "optimizer",
         "total_steps",
@@ -102,6 +102,41 @@ def unreadable_target_notes(config: Config) -> list[str]:
                     f"{key}.{TARGET}={dotted} can't be read from source: its arguments are checked when the ranks start."
                 )
     return found
+
+
+OWN_ARGUMENTS = {
+    "strategy": "strategy=NAME", "devices": "trainer.devices", "num_nodes": "trainer.nodes", "accelerator": "trainer.accelerator",
+    "precision": "trainer.precision", "logger": "loggers.NAME._target_", "callbacks": "callbacks.NAME._target_",
+    "default_root_dir": "paths.results", "enable_checkpointing": "checkpoint.*", "enable_progress_bar": "monitor.progress",
+    "use_distributed_sampler": "the data itself", "enable_model_summary": "monitor.progress", "fast_dev_run": "trainer.fast_dev_run",
+    "barebones": "trainer.fast_step", "max_time": "cluster.time", "num_sanity_val_steps": "trainer.fast_dev_run",
+    "val_check_interval": "trainer.check_val_every_n_epoch", "reload_dataloaders_every_n_epochs": "the data itself",
+}  # fmt: skip
+"""Arguments of Lightning's Trainer that this project sets, and what to use instead."""
+
+
+def check_extra(config: Config) -> list[str]:
+    """Return a sentence for each argument in `trainer.extra` that Lightning's Trainer does not take, or that this project sets."""
+    extra = config.trainer.extra
+    if not extra:
+        return []
+    if config.framework != "lightning":
+        return [
+            "trainer.extra passes arguments to Lightning's Trainer, and framework=keras has none; leave it out."
+        ]
+    own = {**{key.name: f"trainer.{key.name}" for key in fields(config.trainer)}, **OWN_ARGUMENTS}
+    problems = [
+        f"trainer.extra.{name}: this project sets it; use {own[name]}." for name in extra if name in own
+    ]
+    with suppress(TargetError, OSError):
+        known = read("lightning.pytorch.Trainer").parameters
+        names = [name for name in known if name not in own]
+        problems += [
+            f"trainer.extra.{name} is not an argument of Lightning's Trainer{did_you_mean(name, names)}"
+            for name in extra
+            if known and name not in known and name not in own
+        ]
+    return problems
 
 
 def _check_section(key: str, section: OpenSection, framework: str, problems: list[str]) -> OpenSection:

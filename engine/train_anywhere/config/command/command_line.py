@@ -54,7 +54,7 @@ def to_hydra_overrides(words: Sequence[str]) -> list[str]:
     typed = [word.lstrip("+").partition("=")[0] for word in words]
     targets = [key.partition(f".{TARGET}")[0] for key in typed if f".{TARGET}" in key]
     new_targets = [group for group in SINGLE_GROUPS if group in targets and group not in typed]
-    sections = tuple(f"{group}." for group in (*SINGLE_GROUPS, *LIST_GROUPS))
+    sections = tuple(f"{group}." for group in (*SINGLE_GROUPS, *LIST_GROUPS, "trainer.extra"))
     added = [f"++{w}" if w.startswith(sections) and "=" in w else w for w in words]
     named = any(key in ("data", "experiment", "resume") or key.startswith(f"data.{TARGET}") for key in typed)
     own = ["data=module"] if not named and _task_has_loaders(words) else []

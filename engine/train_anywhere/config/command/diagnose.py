@@ -1,7 +1,7 @@
 """Find all problems of a refused command line, each with what to type instead.
 
-Hydra stops at the first fault, and a value of the wrong type hides contradictions. After a refusal, this module
-checks each argument by itself, then composes the valid ones to find the problems of the schema too.
+Hydra stops at the first problem, and a value of the wrong type hides contradictions between keys. After a refusal, this module
+checks each argument by itself, then composes the valid ones and lets the schema check the result.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,17 +25,17 @@ from train_anywhere.config.strict import did_you_mean, section_keys
 from train_anywhere.errors import ConfigError
 
 KEYS = section_keys(Config) - {"name"}
-"""The top-level keys of the configuration, without `name`, which every choice has too."""
+"""The top-level keys of the configuration, except `name`, which is also a key in every choice file."""
 
 MAX_DEPTH = 20
-"""The most nested lists and sections; OmegaConf fails at some hundreds, without naming a key."""
+"""Maximum nesting of lists and sections in a value; OmegaConf fails at some hundreds, without naming the key."""
 
 Compose = Callable[[tuple[str, ...]], dict[str, Any]]
-"""The function `compose`, which is slow, with a cache."""
+"""Type of the function `compose` with a cache, because composing is slow."""
 
 
 def diagnose(arguments: Sequence[str], first: Exception, sweep: bool = True) -> ConfigError:
-    """Return an error with one sentence per problem of the overrides.
+    """Return an error with one message for each problem of the overrides.
 
     Args:
         arguments: the overrides.
@@ -47,7 +47,7 @@ def diagnose(arguments: Sequence[str], first: Exception, sweep: bool = True) -> 
     except Exception as error:  # a bug in the diagnosis must not hide the first error
         problems = [] if is_configuration_error(first) else [error_sentence(error) or repr(error)]
     known = first.problems if isinstance(first, ConfigError) else []
-    if problems:  # a file whose keys get into the wrong section has a clearer problem
+    if problems:  # they have a clearer message if a choice file's keys landed in the wrong section
         stray = tuple(f"'{group}' is not a key" for group in list_groups() if group not in KEYS)
         known = [p for p in known if not p.startswith(stray)]
     found = [*known, *(p for p in problems if not any(p in k for k in known))]
@@ -56,19 +56,19 @@ def diagnose(arguments: Sequence[str], first: Exception, sweep: bool = True) -> 
 
 
 def _with_file(problem: str, arguments: Sequence[str]) -> str:
-    """Add the file that was chosen for the section to the sentence about a missing key."""
+    """If the problem is a missing key, add the choice file of its section to the message."""
     section, missing, _ = problem.removeprefix("'").partition("' is missing")
     group = section.partition(".")[0]
-    chosen = [word.partition("=")[2] for word in arguments if word.startswith(f"{group}=")]
+    chosen = [text.partition("=")[2] for text in arguments if text.startswith(f"{group}=")]
     file = CONFIGS / group / f"{chosen[-1]}.yaml" if missing and chosen else CONFIGS
     return f"{problem.removesuffix('.')} ({file} does not have it)." if file.is_file() else problem
 
 
-def _all_problems(arguments: Sequence[str], sweep: bool, composed: Compose) -> list[str]:
+def _all_problems(arguments: Sequence[str], sweep: bool, cached_compose: Compose) -> list[str]:
     problems: list[str] = []
     known_groups = list_groups()
     searches = SEARCH in arguments
-    selected, valued = [], []
+    choice_overrides, key_overrides = [], []
     for text in arguments:
         override = _parse(text, problems)
         if override is None or not _check_sweep(text, override, sweep, known_groups, problems, searches):
@@ -76,38 +76,42 @@ def _all_problems(arguments: Sequence[str], sweep: bool, composed: Compose) -> l
         key = override.key_or_group
         if key in known_groups and override.package is None:
             if _check_choice(text, override, known_groups[key], problems):
-                selected.append(text)
+                choice_overrides.append(text)
         elif not key.startswith(("hydra.", "hydra/")):
-            valued.append((text, key, override))
+            key_overrides.append((text, key, override))
     try:
-        tree = composed(_first_choices(selected))
+        tree = cached_compose(_first_choices(choice_overrides))
     except Exception as error:
         if not is_configuration_error(error):
             raise
         return problems or file_problems(CONFIGS, KEYS, error) or [error_sentence(error) or repr(error)]
-    sections = all(isinstance(tree.get(key), dict) for key in KEYS & known_groups.keys())
-    if not sections and (broken := file_problems(CONFIGS, KEYS)):
+    complete = all(isinstance(tree.get(key), dict) for key in KEYS & known_groups.keys())
+    if not complete and (broken := file_problems(CONFIGS, KEYS)):
         return problems + broken
-    good = list(selected)
-    for text, key, override in valued:
-        changes = override.is_add() or override.is_force_add() or override.is_delete()
-        if changes or _check_key(key, tree, known_groups, problems):
-            good.append(text)
-    return problems + _schema_problems(_first_choices(good), composed)
+    valid = list(choice_overrides)
+    for text, key, override in key_overrides:
+        adds_or_deletes = override.is_add() or override.is_force_add() or override.is_delete()
+        if adds_or_deletes or _check_key(key, tree, known_groups, problems):
+            valid.append(text)
+    return problems + _schema_problems(_first_choices(valid), cached_compose)
 
 
 def _parse(text: str, problems: list[str]) -> Any:
+    """Return the parsed override; None if it is invalid, after adding its problem to `problems`."""
     override = parse_override(text)
     if override is None:
         key, equals, _ = text.partition("=")
-        odd = equals and not key.isascii()
-        name = f"'{key}' is not a key of the configuration."
-        problems.append(name if odd else f"'{text}' is not of the form key=value.")
+        if equals and not key.isascii():
+            problems.append(f"'{key}' is not a key of the configuration.")
+        else:
+            problems.append(f"'{text}' is not of the form key=value.")
     elif not override.key_or_group:
-        problems.append(f"'{text}' names no key: it is not of the form key=value.")
+        problems.append(f"'{text}' is not of the form key=value: the key is empty.")
         return None
     elif _depth(override.value()) > MAX_DEPTH:
-        problems.append(f"{override.key_or_group} has more nested brackets than any value can have.")
+        problems.append(
+            f"{override.key_or_group} has more than {MAX_DEPTH} levels of nested brackets; use fewer."
+        )
         return None
     return override
 
@@ -121,6 +125,7 @@ def _depth(value: Any) -> int:
 def _check_sweep(
     text: str, override: Any, sweep: bool, groups: dict[str, list[str]], problems: list[str], searches: bool
 ) -> bool:
+    """Add the problem of a sweep to `problems`; return whether the override can be checked further."""
     if not override.is_sweep_override():
         return True
     if not sweep:
@@ -131,7 +136,9 @@ def _check_sweep(
     elif not override.is_discrete_sweep() and searches:
         return False  # search/space.py checks it
     elif not override.is_discrete_sweep():
-        problems.append(f"'{text}' has no list of values to run; use range(...) or a,b,c.")
+        problems.append(
+            f"'{text}' is an interval, not a list of values to run; use range(...) or a,b,c, or add hydra/sweeper=optuna."
+        )
     elif not _values(override, groups.get(override.key_or_group, [])):
         problems.append(empty_sweep_problem(text))
     else:
@@ -155,7 +162,7 @@ def _check_choice(text: str, override: Any, choices: list[str], problems: list[s
 def _check_file(group: str, choice: Any, choices: list[str], problems: list[str]) -> None:
     name = str(choice).removesuffix(".yaml")
     if choice is not None and name not in choices:
-        known = "" if len(choices) <= 12 else f" There are {', '.join(choices)}."
+        known = "" if len(choices) <= 12 else f" Known: {', '.join(choices)}."
         problems.append(f"{group}={choice} is not a choice{did_you_mean(name, choices)}{known}")
     elif choice is None and group in KEYS:
         problems.append(f"{group}=null: a run needs one of {', '.join(choices)}.")
@@ -192,13 +199,13 @@ def _values(override: Any, choices: Sequence[str] = ()) -> list[Any]:
 
 
 def _first_choices(texts: list[str]) -> tuple[str, ...]:
-    """Return the overrides of a sweep's first member: the first value of each sweep such as a=1,2."""
+    """Return the overrides of the first member of a sweep: a=1,2 becomes a=1."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.core.override_parser.types import Glob
 
-    out, known = [], list_groups()
+    out, groups = [], list_groups()
     for text, override in zip(texts, OverridesParser.create().parse_overrides(texts), strict=True):
-        choices = known.get(override.key_or_group, [])
+        choices = groups.get(override.key_or_group, [])
         swept = _values(override, choices) if override.is_sweep_override() else []
         if swept and not isinstance(override.value(), Glob):  # in Hydra's notation: null, not None
             swept = list(override.sweep_string_iterator())
@@ -206,11 +213,14 @@ def _first_choices(texts: list[str]) -> tuple[str, ...]:
     return tuple(out)
 
 
-def _schema_problems(overrides: tuple[str, ...], composed: Compose) -> list[str]:
-    """Return the problems of the schema. A wrong type hides later checks: check again without the reported overrides."""
+def _schema_problems(overrides: tuple[str, ...], cached_compose: Compose) -> list[str]:
+    """Return the problems that the schema finds.
+
+    A value of the wrong type hides other problems, so the check is repeated without the overrides already reported.
+    """
     found: list[str] = []
     while True:
-        new = [p for p in _load_problems(overrides, composed) if p not in found]
+        new = [p for p in _load_problems(overrides, cached_compose) if p not in found]
         named = [o for o in overrides if any(p.startswith(o.split("=")[0] + "=") for p in new)]
         found += new
         overrides = tuple(o for o in overrides if o not in named)
@@ -218,9 +228,9 @@ def _schema_problems(overrides: tuple[str, ...], composed: Compose) -> list[str]
             return found
 
 
-def _load_problems(overrides: tuple[str, ...], composed: Compose) -> list[str]:
+def _load_problems(overrides: tuple[str, ...], cached_compose: Compose) -> list[str]:
     try:
-        load(composed(overrides))
+        load(cached_compose(overrides))
     except ConfigError as error:
         return error.problems
     except Exception as error:

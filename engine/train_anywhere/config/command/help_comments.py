@@ -1,10 +1,11 @@
 """Add the comments of configs/, which Hydra drops, to its page for `--help`."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from train_anywhere.config.command.compose import CONFIGS
+from train_anywhere.config.open_groups import LIST_GROUPS, SINGLE_GROUPS
 
 KEYS = "Keys and their defaults\n"
 """The heading of the keys, which end at an empty line; see hydra.help in configs/train.yaml."""
@@ -12,13 +13,35 @@ KEYS = "Keys and their defaults\n"
 LINE = re.compile(r"(?P<indent> *)(?P<key>[\w.]+):(?P<value>.*?)(?:  # (?P<comment>.*))?")
 
 
-def add_comments(page: str) -> str:
-    """Return the page with the comment of each key that has one."""
+def add_comments(page: str, only: Sequence[str] = ()) -> str:
+    """Return the page with the comment of each key that has one.
+
+    Args:
+        page: the page that Hydra prints.
+        only: sections to show, without the rest of the page; empty: all.
+    """
     before, heading, after = page.partition(KEYS)
     keys, gap, rest = after.partition("\n\n")
     known = {**read_comments(CONFIGS / "train.yaml"), **dict(choice_comments(keys))}
-    lines = [append_comment(line, known.get(path, "")) for path, line in lines_with_keys(keys)]
+    lines = [
+        append_comment(line, known.get(path, ""))
+        for path, line in lines_with_keys(keys)
+        if not only or path.partition(".")[0] in only
+    ]
+    if only:
+        return "\n".join(lines) + "\n"
     return before + heading + "\n".join(lines) + gap + rest
+
+
+def sections() -> list[str]:
+    """Return the sections of configs/train.yaml and the groups that it selects from."""
+    text = (CONFIGS / "train.yaml").read_text(encoding="utf-8-sig")
+    tops = [
+        path
+        for path, line in lines_with_keys(text)
+        if path and "." not in path and line.rstrip().endswith(":")
+    ]
+    return sorted({*tops, *SINGLE_GROUPS, *LIST_GROUPS} - {"defaults", "hydra"})
 
 
 def read_comments(file: Path, group: str = "") -> dict[str, str]:

@@ -1,13 +1,14 @@
-"""Find the statements that give names their values, in a module or in the body of a class."""
+"""Find the statements that bind names, in a module or in a class body."""
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 Scope = dict[str, "list[Binding]"]
-"""The bindings of each name, the most likely one first."""
+"""The bindings of each name; the one most likely in effect comes first."""
 
 Block = Sequence[ast.stmt]
+"""The statements of a module, a class body or one branch."""
 
 
 class Binding(NamedTuple):
@@ -15,9 +16,9 @@ class Binding(NamedTuple):
 
     Args:
         node: the statement.
-        alias: the alias of an import.
-        value: the value of an assignment; None for a part of it, such as an item of a tuple.
-        rank: sort key by likelihood. Names for type checkers, later branches and literals come last, later statements first.
+        alias: the alias of an import; None for other statements.
+        value: the assigned expression; None for other statements, or if the name gets only a part of it (`a, b = pair`).
+        rank: sort key, lower is more likely in effect: only for type checkers, branch number, literal, minus the position.
     """
 
     node: ast.stmt
@@ -27,16 +28,16 @@ class Binding(NamedTuple):
 
 
 def find_bindings(body: Block) -> Scope:
-    """Return all names that the statements bind, including those inside `if`, `try`, `with` and loops."""
-    found: Scope = {}
-    for number, (name, node, extra, branch, typing) in enumerate(_walk(body, 0, False)):
-        alias = extra if isinstance(extra, ast.alias) else None
-        value = extra if isinstance(extra, ast.expr) else None
-        rank = (typing, branch, isinstance(value, ast.Constant), -number)
-        found.setdefault(name, []).append(Binding(node, alias, value, rank))
-    for several in found.values():
-        several.sort(key=lambda binding: binding.rank)
-    return found
+    """Return the bindings of all names, including those inside `if`, `try`, `with`, `match` and loops."""
+    scope: Scope = {}
+    for position, (name, node, source, branch, for_types) in enumerate(_walk(body, 0, False)):
+        alias = source if isinstance(source, ast.alias) else None
+        value = source if isinstance(source, ast.expr) else None
+        rank = (for_types, branch, isinstance(value, ast.Constant), -position)
+        scope.setdefault(name, []).append(Binding(node, alias, value, rank))
+    for bindings in scope.values():
+        bindings.sort(key=lambda binding: binding.rank)
+    return scope
 
 
 def star_imports(body: Block) -> list[ast.ImportFrom]:
@@ -48,17 +49,20 @@ def star_imports(body: Block) -> list[ast.ImportFrom]:
 
 
 _Bound = tuple[str, ast.stmt, ast.alias | ast.expr | None, int, bool]
+"""Name, statement, import alias or assigned expression, branch number, and whether only type checkers read the statement."""
 
 
-def _walk(body: Block, branch: int, typing: bool) -> Iterator[_Bound]:
+def _walk(body: Block, branch: int, for_types: bool) -> Iterator[_Bound]:
+    """Yield the names that the statements and the blocks inside them bind, in source order."""
     for node in body:
-        for name, extra in _own(node):
-            yield name, node, extra, branch, typing
-        for block, later, for_types in _blocks(node):
-            yield from _walk(block, branch + later, typing or for_types)
+        for name, source in _bound_names(node):
+            yield name, node, source, branch, for_types
+        for block, later, only_types in _blocks(node):
+            yield from _walk(block, branch + later, for_types or only_types)
 
 
-def _own(node: ast.stmt) -> Iterator[tuple[str, ast.alias | ast.expr | None]]:
+def _bound_names(node: ast.stmt) -> Iterator[tuple[str, ast.alias | ast.expr | None]]:
+    """Yield the names that a statement itself binds, each with its import alias or assigned expression."""
     match node:
         case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
             yield node.name, None
@@ -69,17 +73,17 @@ def _own(node: ast.stmt) -> Iterator[tuple[str, ast.alias | ast.expr | None]]:
         case ast.Assign():
             for target in node.targets:
                 whole = isinstance(target, ast.Name)
-                yield from ((name, node.value if whole else None) for name in _names(target))
+                yield from ((name, node.value if whole else None) for name in _target_names(target))
         case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
             yield name, value
         case ast.For() | ast.AsyncFor():
-            yield from ((name, None) for name in _names(node.target))
+            yield from ((name, None) for name in _target_names(node.target))
         case ast.With() | ast.AsyncWith():
             targets = [item.optional_vars for item in node.items if item.optional_vars]
-            yield from ((name, None) for target in targets for name in _names(target))
+            yield from ((name, None) for target in targets for name in _target_names(target))
 
 
-def _names(target: ast.expr) -> Iterable[str]:
+def _target_names(target: ast.expr) -> Iterable[str]:
     return (n.id for n in ast.walk(target) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
 
 

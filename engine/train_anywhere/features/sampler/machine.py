@@ -17,6 +17,9 @@ JOB = re.compile(r"^(?P<number>\d+):(?P<kinds>[^:]*):(?P<path>.*?/job_\d+)(/|$)"
 RESIDENT = {"anon", "shmem", "total_rss", "total_shmem"}
 """Rows of a cgroup's memory.stat (version 2, then 1) to add up: memory that can't be reclaimed, so no file cache or kernel memory."""
 
+SHORTEST_S = 0.5
+"""Seconds over which the use of CPUs is measured at least."""
+
 
 class Machine:
     """The node of this process.
@@ -51,7 +54,8 @@ class Machine:
         }
         job_use = [use[cpu] for cpu in self.cpus if cpu < len(use)]
         return {
-            "cpu_use_percent": sum(job_use) / len(job_use) if job_use else None,
+            # over a shorter time psutil counts too few ticks: the first sample would be 0
+            "cpu_use_percent": sum(job_use) / len(job_use) if job_use and seconds >= SHORTEST_S else None,
             "memory_used_gib": psutil.virtual_memory().used / GIB,
             "job_memory_gib": _gib(self.job_memory()),
             **rates,

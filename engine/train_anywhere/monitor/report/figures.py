@@ -1,6 +1,9 @@
 """Draw curves as SVG with pygal. Colours are CSS variables of the page, which has a light and a dark set."""
 
+import itertools
 import math
+import re
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -11,6 +14,14 @@ from train_anywhere.monitor.run_facts import NodeUse, Series
 
 MOST_POINTS = 400
 """Largest number of points of a curve: a screen can't show more, and the page would become large."""
+
+DECADES = 30.0
+"""A loss whose largest value is this many times its smallest is drawn on a logarithmic axis."""
+
+GAP = 5.0
+"""Usual intervals between samples after which a curve is interrupted."""
+
+LOADER = re.compile(r"dataloader_idx_\d+")
 
 LARGEST = 1e300
 """Values from this size on are not drawn."""
@@ -36,6 +47,8 @@ def metric_figures(metrics: Mapping[str, Series]) -> list[Figure]:
     grouped: dict[str, dict[str, Series]] = {}
     for name, points in metrics.items():
         part, _, quantity = name.rpartition("/")
+        if LOADER.fullmatch(quantity):  # Lightning's name for one of several validation sets
+            part, quantity = quantity, part
         if part != "test" and len(drawn := drawable(points)) > 1:
             grouped.setdefault(quantity, {})[part or name] = drawn
     order = sorted(grouped, key=lambda quantity: (quantity in NOT_METRICS, "loss" not in quantity))
@@ -55,10 +68,49 @@ def figure(
     title: str, curves: Mapping[str, Series], below: str, top: float | None = None, dots: bool = False
 ) -> Figure:
     """Return a line chart; `below` names the x axis, `top` is the highest y if known; `dots` marks the points of short curves."""
-    return Figure(title, tuple(curves), chart(curves, below, top, dots))
+    logarithmic = "loss" in title and spans_decades(curves)
+    shown = f"{title} (logarithmic)" if logarithmic else title
+    return Figure(shown, tuple(curves), chart(curves, below, top, dots, logarithmic))
 
 
-def chart(curves: Mapping[str, Series], below: str, top: float | None, dots: bool = False) -> str:
+def spans_decades(curves: Mapping[str, Series]) -> bool:
+    """Return whether all values are positive and their largest is `DECADES` times the smallest."""
+    values = [y for points in curves.values() for _, y in points]
+    return bool(values) and min(values) > 0 and max(values) > DECADES * min(values)
+
+
+def round_ticks(curves: Mapping[str, Series]) -> list[float]:
+    """Return about five round numbers on the x axis: multiples of 1, 2 or 5 times a power of ten."""
+    xs = [x for points in curves.values() for x, _ in points]
+    first, last = min(xs), max(xs)
+    if first == last:
+        return [first]
+    power = 10.0 ** math.floor(math.log10((last - first) / 5))
+    step = next(power * n for n in (1, 2, 5, 10) if (last - first) / (power * n) <= 6)
+    return [step * n for n in range(math.ceil(first / step), math.floor(last / step) + 1)]
+
+
+def decades(curves: Mapping[str, Series]) -> list[int]:
+    """Return the powers of ten that cover the values, as exponents."""
+    values = [math.log10(y) for points in curves.values() for _, y in points]
+    return [*range(math.floor(min(values)), math.ceil(max(values)) + 1)]
+
+
+def with_gaps(points: Series) -> list[tuple[float, float | None]]:
+    """Return the points of samples with a break wherever nothing was sampled for several intervals."""
+    steps = [b[0] - a[0] for a, b in itertools.pairwise(points)]
+    usual = statistics.median(steps) if steps else 0.0
+    found: list[tuple[float, float | None]] = []
+    for (x, y), step in zip(points, [*steps, 0.0], strict=True):
+        found.append((x, y))
+        if step > GAP * usual:
+            found.append((x + usual, None))
+    return found
+
+
+def chart(
+    curves: Mapping[str, Series], below: str, top: float | None, dots: bool = False, logarithmic: bool = False
+) -> str:
     """Return the SVG of a line chart."""
     style = Style(
         background="transparent",
@@ -73,6 +125,7 @@ def chart(curves: Mapping[str, Series], below: str, top: float | None, dots: boo
         label_font_size=13,
         major_label_font_size=13,
         title_font_size=13,
+        stroke_width=2.5,
     )
     drawn = pygal.XY(
         style=style,
@@ -82,19 +135,21 @@ def chart(curves: Mapping[str, Series], below: str, top: float | None, dots: boo
         margin=4,
         margin_right=24,  # room for half of the last number on the axis
         show_dots=dots,
-        stroke_style={"width": 2},
+        stroke_style={"width": 2.5},
+        allow_interruptions=True,
         show_legend=False,  # the page has its own
         truncate_label=-1,
         x_title=below,
-        x_labels_major_count=6,
-        show_minor_x_labels=False,
-        value_formatter=lambda value: f"{value:.4g}",
+        x_labels=round_ticks(curves),
+        value_formatter=lambda value: f"{10**value if logarithmic else value:.4g}",
+        y_labels=decades(curves) if logarithmic else None,
         x_value_formatter=lambda value: f"{value:,.6g}",
         range=None if top is None else (0, top),
         disable_xml_declaration=True,
     )
     for name, points in curves.items():
-        drawn.add(name, thin_out(points))
+        shown = thin_out([(x, math.log10(y)) for x, y in points] if logarithmic else points)
+        drawn.add(name, with_gaps(shown) if below == "minutes" else shown)
     return str(drawn.render(is_unicode=True))
 
 

@@ -1,5 +1,6 @@
 """Collect the content of the report, and write RUN/report.html."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +19,14 @@ from train_anywhere.monitor.report.timeline import timeline
 from train_anywhere.monitor.run_facts import Facts, Series, mean, read_facts
 from train_anywhere.monitor.verdicts import verdicts
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.reopen.frozen import COMMAND_KEYS
+from train_anywhere.runs.reopen.frozen import COMMAND_KEYS, read_overrides
 from train_anywhere.runs.summary import display_path
 
 NAME = "report.html"
 """Name of the file in the run folder."""
+
+SHORT_S = 60.0
+"""Seconds; a shorter run gets no shares of its time: they say more about the start than about the training."""
 
 MOST_METRICS = 12
 """Largest number of metrics at the top of the page."""
@@ -64,6 +68,8 @@ def write_report(run: RunDir) -> list[str]:
 def page(run: RunDir, facts: Facts) -> str:
     """Return the page as HTML."""
     whole = goodput(facts.attempts)
+    if whole and whole.whole < SHORT_S:
+        whole = None
     template = environment().get_template("page.html.j2")
     return template.render(
         run=run,
@@ -75,12 +81,13 @@ def page(run: RunDir, facts: Facts) -> str:
         rows=features.rows(run, facts.info),
         goodput=whole,
         slices=slices(whole) if whole else [],
-        step=step_slices(facts),
+        step=step_slices(facts) if whole else [],
         timeline=timeline(facts.attempts, run.checkpoints),
         attempts=facts.attempts,
         figures=[*figures.metric_figures(facts.metrics), *figures.node_figures(facts.nodes)],
         gpus=gpu_rows(facts),
-        changed=changed_keys(facts.config),
+        changed=set_keys(run),
+        provenance=provenance(run, facts),
     )
 
 
@@ -100,7 +107,7 @@ def tiles(facts: Facts, whole: Goodput | None) -> dict[str, str]:
     shown |= {name: number(value) for name, value in [*measured.items()][:MOST_METRICS]}
     if whole:
         devices = "GPU hours" if any(node.gpus for node in facts.nodes) else "device hours"
-        shown |= {"goodput": f"{whole.share:.0%}", devices: f"{whole.device_hours:.3g}"}
+        shown |= {"time that made progress": f"{whole.share:.0%}", devices: f"{whole.device_hours:.3g}"}
     if (efficiency := step_time(facts.attempts).efficiency) is not None:
         shown["efficiency of the ranks"] = f"{efficiency:.0%}"
     if energy := energy_kwh(facts):
@@ -148,15 +155,51 @@ def gpu_rows(facts: Facts) -> list[GpuRow]:
     return [GpuRow(host, gpu.index, mean(gpu.use), mean(gpu.power), gpu.memory) for host, gpu in gpus]
 
 
-def changed_keys(config: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """Return the default and the value of each key that differs from `configs/`, as they are typed."""
+def set_keys(run: RunDir) -> dict[str, tuple[str, str]]:
+    """Return the default and the value of each key that was set on the command line, as they are typed."""
     defaults = {key: text(value) for key, value in flatten(compose([])).items()}
-    mine = {key: text(value) for key, value in flatten(config).items()}
+    pairs = [line.lstrip("+").partition("=") for line in read_overrides(run)]
     return {
-        key: (defaults.get(key, "-"), value)
-        for key, value in mine.items()
-        if value != defaults.get(key, "null") and key not in COMMAND_KEYS
+        key: (defaults.get(key, "-"), value) for key, sign, value in pairs if sign and key not in COMMAND_KEYS
     }
+
+
+def provenance(run: RunDir, facts: Facts) -> dict[str, str]:
+    """Return what is needed to train the run again, and what was trained, by title."""
+    info = facts.info
+    versions = info.get("versions")
+    packages = versions.items() if isinstance(versions, dict) else ()
+    parameters, rows = info.get("parameters"), info.get("rows")
+    commit = (
+        f"{str(info['commit'])[:12]}{' with local changes' if info.get('dirty') else ''}"
+        if info.get("commit")
+        else ""
+    )
+    shown = {
+        "Command": shlex.join(
+            ["python", "src/train.py", *(line.lstrip("+") for line in read_overrides(run))]
+        ),
+        "Commit": commit,
+        "Model": f"{info.get('model', '')}{f', {parameters:,} parameters' if isinstance(parameters, int) else ''}",
+        "Data": ", ".join(f"{count:,} {name}" for name, count in rows.items())
+        if isinstance(rows, dict)
+        else "",
+        "Device": str(info.get("device", "")),
+        "Hosts": ", ".join(map(str, info.get("hosts") or ())),
+        "Versions": ", ".join(f"{name} {version}" for name, version in packages),
+        "Best": _best(facts),
+    }
+    return {title: value for title, value in shown.items() if value}
+
+
+def _best(facts: Facts) -> str:
+    """Return the best value of the monitored metric, and its step."""
+    metric, mode = str(facts.info.get("monitor")), facts.info.get("mode")
+    points = figures.drawable(facts.metrics.get(metric, []))
+    if not points or mode not in ("min", "max"):
+        return ""
+    step, value = (min if mode == "min" else max)(points, key=lambda point: point[1])
+    return f"{metric} {value:.4g} at step {step:,.0f}"
 
 
 def text(value: object) -> str:

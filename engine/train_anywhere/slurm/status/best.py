@@ -1,10 +1,11 @@
 """Find the best of several runs by the metric that they monitor."""
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from train_anywhere.config.schema import Checkpoint
 from train_anywhere.errors import CheckpointError, SubmitError
@@ -94,6 +95,16 @@ def monitored_metric(run: RunDir) -> tuple[str | None, str | None]:
     known = section if isinstance(section, dict) else {}
     metric, mode = known.get("monitor"), known.get("mode")
     return (metric if isinstance(metric, str) else None), (mode if isinstance(mode, str) else None)
+
+
+def best_so_far(run: RunDir, info: Mapping[str, Any]) -> tuple[str, float] | None:
+    """Return the metric that a run monitors and its best value; None if it has none."""
+    known = info.get("monitor"), info.get("mode")
+    metric, mode = known if "monitor" in info else monitored_metric(run)
+    if not isinstance(metric, str) or mode not in ("min", "max"):
+        return None
+    value = best_value(run, metric, mode)
+    return None if value is None else (metric, value)
 
 
 def best_value(run: RunDir, metric: str, mode: str) -> float | None:

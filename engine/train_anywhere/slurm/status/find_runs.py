@@ -15,6 +15,7 @@ import yaml
 from train_anywhere.errors import SubmitError
 from train_anywhere.files.atomic import read_text
 from train_anywhere.files.typed_paths import resolve_as_typed, restore_links
+from train_anywhere.runs.attempts import describe_state
 from train_anywhere.runs.folder import JOBS, RunDir
 from train_anywhere.slurm.scheduler import queue
 from train_anywhere.slurm.scheduler.client import QUEUE, SCRIPT, UNCLEAR
@@ -44,7 +45,7 @@ class RunEntry:
     trouble: str = ""
 
     def logs(self) -> list[Path]:
-        """Return the files with output and errors of the newest job, as far as they exist."""
+        """Return the output and error files of the newest job that has any."""
         for job_id in reversed(self.job_ids):
             number = re.sub(r"\D.*", "", job_id)
             pattern = rf"(slurm|pbs)-{number}(\D\S*)?\.(out|err)"
@@ -194,7 +195,7 @@ def read_state(run: RunEntry, known: queue.JobStates) -> tuple[str, dict[str, An
     ]:  # a rank can't tell a cancellation from a preemption
         return "cancelled", info
     if word not in ("queued", "running"):
-        return word, info
+        return describe_state(word, info), info
     if newest and newest[-1] != "COMPLETED":  # training had no time to record its end
         return newest[-1].lower(), info
     return ("unknown" if known.gap or (run.unclear and not own_states) else "lost"), info
@@ -242,7 +243,8 @@ def read_entry(folder: Path) -> RunEntry:
     bases = [folder] + ([folder.with_name(sweep)] if sweep and _member(folder, sweep) is not None else [])
     scripts = [base / name for base in bases for name in SCRIPT.values() if (base / name).is_file()]
     script = scripts[0] if scripts else None
-    member = _member(folder, sweep) if script and script.parent != folder else None
+    own = script is not None and script.parent == folder
+    member = _member(folder, sweep) if sweep and not own and folder.with_name(sweep).is_dir() else None
     kind = next((k for k, name in SCRIPT.items() if script and script.name == name), None)
     try:
         ids = job_ids(run)

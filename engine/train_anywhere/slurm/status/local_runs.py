@@ -1,11 +1,20 @@
 """Report runs of this machine, which no scheduler knows."""
 
+import math
+import os
 import shlex
+import signal
 from typing import Any
 
+from train_anywhere.errors import SubmitError
+from train_anywhere.files.disk_clock import disk_time
 from train_anywhere.runs import lock
+from train_anywhere.runs.attempts import describe_state
 from train_anywhere.runs.summary import display_path, train_command
 from train_anywhere.slurm.status.find_runs import RunEntry
+
+STARTING_S = 120.0
+"""Seconds within which a run that no process trains yet counts as starting."""
 
 
 def read_state(run: RunEntry) -> tuple[str, str, dict[str, Any]]:
@@ -15,13 +24,23 @@ def read_state(run: RunEntry) -> tuple[str, str, dict[str, Any]]:
         CheckpointError: run.json is damaged.
     """
     info = run.folder.read_info()
-    word = str(info.get("state", "lost"))
+    word = describe_state(str(info.get("state", "lost")), info)
     holder = lock.read_holder(run.folder.path / "lock")
-    if word not in ("queued", "running"):
+    if word not in ("queued", "running", "lost"):
         return word, "", info
+    if word != "running" and holder is None and _seconds_old(run) < STARTING_S:
+        return "starting", "", info
     if holder is None or (_is_here(holder) and lock.process_start(holder["pid"]) != holder["started"]):
         return "lost", "", info  # its process had no time to record its end
     return word, f"process {holder['pid']} on {holder['host']}", info
+
+
+def _seconds_old(run: RunEntry) -> float:
+    """Return the seconds since the run folder last changed."""
+    try:
+        return disk_time(run.folder.path) - run.folder.path.stat().st_mtime
+    except OSError:
+        return math.inf
 
 
 def training_pid(run: RunEntry) -> int | None:
@@ -31,13 +50,26 @@ def training_pid(run: RunEntry) -> int | None:
     return int(holder["pid"]) if holder and here else None
 
 
-def stop_message(run: RunEntry) -> str:
-    """Return the message of `cancel`."""
+def stop(run: RunEntry) -> str:
+    """Ask the process that trains in a run folder to save and stop; return what to print.
+
+    Raises:
+        SubmitError: there is none, it is on another machine, or it is another user's.
+    """
     _, who, info = read_state(run)
     if not who:
-        return f"{run.folder.id} ran on this machine and is {info.get('state', 'not started')}: there is nothing to cancel."
-    pid = who.split()[1]
-    return f"{run.folder.id} runs as {who}, not as a job: stop it there with `kill {pid}`, and it saves a checkpoint first."
+        raise SubmitError(
+            f"{run.folder.id} ran on this machine and is {info.get('state', 'not started')}: there is nothing to cancel."
+        )
+    elsewhere = f"{run.folder.id} runs as {who}: stop it there with `kill {who.split()[1]}`, and it saves a checkpoint first."
+    pid = training_pid(run)
+    if pid is None:
+        raise SubmitError(elsewhere)
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except OSError as error:
+        raise SubmitError(f"{elsewhere} ({error.strerror})") from None
+    return f"{run.folder.id}: process {pid} saves a checkpoint and stops."
 
 
 def resume_message(run: RunEntry) -> str:

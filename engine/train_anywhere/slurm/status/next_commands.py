@@ -33,8 +33,7 @@ def run_commands(run: RunEntry, state: str, alive: bool, waits: PendingJob | Non
     """Return the commands that fit the state of a run."""
     path, results = shlex.quote(display_path(run.folder.path)), run.folder.path.parent.parent
     if alive and run.scheduler is None:
-        pid = local_runs.training_pid(run)
-        return (f"kill {pid}",) if pid else ()
+        return (jobs_command("cancel", run.folder.id, results),) if local_runs.training_pid(run) else ()
     if alive:
         shown = (jobs_command(verb, run.folder.id, results) for verb in ("logs -f", "cancel"))
         return (*release_command(run, waits), *shown)

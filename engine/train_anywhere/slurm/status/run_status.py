@@ -1,4 +1,4 @@
-"""The report of one run."""
+"""The data of one run that `src/jobs.py status` shows, and the states of a run."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,11 +8,11 @@ from train_anywhere.slurm.scheduler.queue import ENDED
 from train_anywhere.slurm.status.sources.job_end import JobEnd
 from train_anywhere.slurm.status.sources.pending import PendingJob
 
-OVER = {state.lower() for state in ENDED} | {"lost", "unknown", "nothing"}
-"""States of a run that will not train again by itself. In any other state of Slurm a job may still run."""
+OVER = {state.lower() for state in ENDED} | {"lost", "unknown", "nothing", "interrupted"}
+"""States of a run that will not train again by itself; in all other states it may. "nothing": run.json has no state."""
 
 FAILED = ("failed", "lost", "timeout", "node_fail", "out_of_memory", "boot_fail", "deadline")
-"""States of a run that failed without being cancelled."""
+"""States of a run that ended with a failure; cancelled runs are not failures."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,8 @@ class Checkpoint:
     """The newest complete checkpoint of a run.
 
     Attributes:
+        step: optimizer steps done when it was saved.
+        path: folder of the checkpoint.
         age: seconds since it was completed.
     """
 
@@ -33,15 +35,18 @@ class Progress:
     """The progress of a run.
 
     Attributes:
-        epoch: the current epoch, from 1; for a run that has ended, the completed epochs.
+        epoch: the current epoch, counted from 1; for a run that has ended, the number of completed epochs.
+        epochs: number of epochs of the whole run; None for a run that has ended.
         step: optimizer steps done.
-        section: train, validation, test, checkpoint ...; None if not known.
+        steps: optimizer steps of the whole run; None for a run that has ended.
+        section: train, validation, test, checkpoint ...; None for a run that has ended.
         rate: training throughput, in `unit` per second.
+        unit: what `rate` counts, such as samples or tokens.
         seconds_left: estimated seconds until the last step, at the average pace so far.
         moved: seconds since the last progress.
         data_wait: share of the training time spent waiting for the next batch.
-        metrics: newest values; None for nan and inf.
-        efficiency: share of a step in which the ranks do not wait for each other; None for one rank.
+        metrics: newest value of each metric; None if it is nan or inf.
+        efficiency: share of the step time in which the ranks do not wait for each other; None for one rank.
     """
 
     epoch: int | None = None
@@ -64,30 +69,35 @@ class Report:
 
     Attributes:
         id: name of the run folder.
+        name: the `name` of the run, which its folder is in.
         state: state in one word; empty if not known.
-        written: state in run.json.
+        written: state in run.json; "nothing" if it has none.
         where: the jobs and their cluster, or the process and its host.
         jobs: ids of the jobs, oldest first.
-        pending: why the newest job waits; None if it does not.
-        ended: how the newest job ended according to Slurm; None if it ended normally, or Slurm does not know.
-        hosts: the nodes of the newest attempt.
-        nodes: the newest sample of each node, by host.
+        pending: why the newest job waits in the queue; None if it does not wait.
+        ended: how the newest job failed according to Slurm; None if it did not fail, or Slurm does not know.
+        hosts: hostnames of the nodes of the newest attempt.
+        nodes: newest data of the monitor process on each node, by host; empty if the run has ended.
         verdicts: warnings about the run, see `monitor/verdicts.py`.
-        attempts: number of starts.
-        steps_lost: steps that were trained again after resumes.
-        resumed: attempts and lost steps as a phrase; empty for a run that was never resumed.
-        logs: logs of the newest job, as far as they exist.
-        rows: rows of features, by title.
-        tensorboard: url and tunnel command of the run's TensorBoard, if it serves one.
-        dashboard: the same for `monitor.dashboard`.
+        attempts: number of times that the run was started.
+        steps_lost: optimizer steps that were repeated after resumes.
+        resumed: attempts and lost steps in words; empty for a run that was never resumed.
+        logs: log files of the newest job that has any.
+        rows: extra lines that features add to the report, by title.
+        tensorboard: URL and tunnel command of the run's TensorBoard; None if it serves none.
+        dashboard: URL and tunnel command of `monitor.dashboard`; None if it is off.
         overrides: overrides of the run, by key.
-        next: suggested commands.
-        why: why a run with after= never started, or why its job ended if the log does not show it.
-        trouble: why the run can't be read.
+        next: commands that the user may want to type next.
+        started: start of the first attempt, in unix seconds.
+        took: seconds from the start to the end, or until now.
+        best: the monitored metric and its best value so far.
+        why: why the run never started (with after=), or why its job ended if the log does not show it; else empty.
+        trouble: why the run folder can't be read; else empty.
     """
 
     id: str
     path: Path
+    name: str = ""
     state: str = ""
     written: str = "nothing"
     where: str = ""
@@ -112,17 +122,20 @@ class Report:
     dashboard: dict[str, str] | None = None
     overrides: dict[str, str] = field(default_factory=dict)
     next: tuple[str, ...] = ()
+    started: float | None = None
+    took: float | None = None
+    best: tuple[str, float] | None = None
     why: str = ""
     trouble: str = ""
 
     @property
     def alive(self) -> bool:
-        """True if the run may still train; decided by run.json if the scheduler does not answer."""
+        """True if the run may still train; if the scheduler does not answer, run.json decides."""
         return may_train(self.state, self.written)
 
 
 def may_train(state: str, written: str) -> bool:
-    """Return whether a run in a state may still train; an empty `state` is not known."""
+    """Return whether a run may still train. `written`, the state in run.json, counts if `state` is empty (not known)."""
     return (state or written) not in OVER
 
 

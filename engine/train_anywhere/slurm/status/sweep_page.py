@@ -1,15 +1,20 @@
 """Write the page of a sweep: a row for each member, and a figure for each metric with the curves of all members."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
+from train_anywhere.errors import SubmitError
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.monitor.report.comparison import Comparison, render_comparison
 from train_anywhere.monitor.report.figures import drawable, figure
 from train_anywhere.monitor.report.page import NAME
 from train_anywhere.monitor.run_facts import Series, curves
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.slurm.status.find_runs import RunEntry
+from train_anywhere.runs.summary import display_path
+from train_anywhere.slurm.status.best import find_best
+from train_anywhere.slurm.status.find_runs import RunEntry, read_entry
+from train_anywhere.slurm.status.list_page import has_colors, list_runs, terminal_width
 from train_anywhere.slurm.status.run_status import Report, differing_keys
 from train_anywhere.slurm.status.sources.gather import gather, sweep_of
 from train_anywhere.slurm.status.text_page import progress_parts
@@ -28,13 +33,25 @@ def write_sweep(found: Sequence[RunEntry]) -> Path:
     return path
 
 
+def sweep_lines(found: Sequence[RunEntry]) -> list[str]:
+    """Return the table of a sweep, its best member, and where its report is, for the end of a sweep on this machine."""
+    shown = [list_runs(gather(found).reports, terminal_width(), has_colors())]
+    with suppress(SubmitError):  # no metric to compare
+        best = find_best(found)
+        shown.append(f"{'Best:':<15}{best.metric} {best.value:.6g}  {best.id}")
+    with suppress(OSError):
+        shown.append(f"{'Report:':<15}{display_path(write_sweep(found))}")
+    return ["", *shown]
+
+
 def comparison(title: str, reports: Sequence[Report]) -> Comparison:
     """Return the content of the page."""
     keys = differing_keys([*reports])
+    best = best_path(reports)
     metrics = [*dict.fromkeys(name for report in reports for name in evaluation_metrics(report))]
     return Comparison(
         title=title,
-        lead=f"A sweep of {len(reports)} members; {sum(r.state == 'completed' for r in reports)} are completed.",
+        lead=f"A sweep of {len(reports)} members; {sum((r.state or r.written) == 'completed' for r in reports)} are completed.",
         header=["run", *keys, "state", "progress", *metrics],
         rows=[
             [
@@ -51,7 +68,16 @@ def comparison(title: str, reports: Sequence[Report]) -> Comparison:
             for name, drawn in curves_by_metric(reports, keys).items()
             if len(drawn) > 1 or len(reports) == 1
         ],
+        links=[f"../{report.id}/{NAME}" if (report.path / NAME).is_file() else "" for report in reports],
+        best=next((n for n, report in enumerate(reports) if report.path == best), None),
     )
+
+
+def best_path(reports: Sequence[Report]) -> Path | None:
+    """Return the folder of the best member; None if they have no metric in common."""
+    with suppress(SubmitError):
+        return find_best([read_entry(report.path) for report in reports]).path
+    return None
 
 
 def evaluation_metrics(report: Report) -> list[str]:

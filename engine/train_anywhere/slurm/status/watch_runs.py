@@ -50,9 +50,9 @@ def _show(
     if screen is not None:
         from rich.text import Text
 
-        screen.update(
-            Text(printable("\n".join([text(gathered), *gathered.notes, *gathered.trouble]))), refresh=True
-        )
+        page = Text.from_ansi(text(gathered))  # printable, apart from the colors of states
+        rest = printable("\n".join(["", *gathered.notes, *gathered.trouble]))
+        screen.update(page.append(rest), refresh=True)
         return lines
     for name, line in lines.items():
         if shown.get(name) != line:

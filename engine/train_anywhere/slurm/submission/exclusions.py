@@ -8,9 +8,6 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
 
-UNUSED_FOLDERS = ("tests/", "engine/tests/", "engine/benchmarks/", "wheels/")
-"""Folders that no run reads. They have half of the files, and run folders count against a user's quota of files."""
-
 MAX_CODE = 20 * 2**20
 """Size in bytes from which a file that git does not track is taken for data."""
 

@@ -1,4 +1,4 @@
-"""Roll back a submission that was refused, so that it writes everything or nothing."""
+"""Roll back a failed submission, so that a submission writes all of its files or none."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -14,20 +14,20 @@ from train_anywhere.runs.folder import JOBS, RunDir, discard, point_latest
 from train_anywhere.slurm.scheduler.client import SCRIPT, delay_interrupt
 
 SUBMISSION_FILES = ("config.yaml", "overrides.txt", "run.json", "state", JOBS, *SCRIPT.values())
-"""Files of a run folder that a submission writes. It keeps an earlier version as `config.yaml.1`."""
+"""Files that a submission writes to a run folder. It renames an earlier version, for example to `config.yaml.1`."""
 
 
 class Submission:
-    """A context manager around a submission, which removes what was written inside if there is an error.
+    """A context manager around a submission: after an error it removes the new files and restores the changed ones.
 
     After an `UnclearError` everything stays, because a job that may be queued needs its run folder.
 
     Args:
-        results: folder of the run folders.
-        runs: the runs that existed before.
+        results: folder that contains the run folders.
+        runs: existing runs that are submitted again; empty if all runs are new.
 
     Attributes:
-        undo: functions that undo other changes, such as new folders. Append each one as soon as the change is made.
+        undo: functions that undo other changes, such as new folders; append each one as soon as its change is made.
     """
 
     def __init__(self, results: Path, runs: Sequence[RunDir]) -> None:
@@ -37,7 +37,7 @@ class Submission:
         self._names = {p.name for p in results.iterdir()} if results.is_dir() else set()
         self._folders = [p for p in (results, *results.parents) if not p.exists()]
         self._before = {path: read_content(path) for path in self._submission_files()}
-        self._infos = {p: self._before.get(p) for r in runs for p in (r.info_file, r.state_file)}
+        self._job_files = {p: self._before.get(p) for r in runs for p in (r.info_file, r.state_file)}
 
     def __enter__(self) -> Self:
         return self
@@ -45,10 +45,12 @@ class Submission:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Roll back after an error. Raises SubmitError in place of an error of the file system."""
+        """Roll back after an error, and raise an OSError as a SubmitError."""
         if error is None or isinstance(error, UnclearError):
             return
-        with delay_interrupt("removing what was written"):
+        with delay_interrupt(
+            "Interrupted: removing the files of this submission; Ctrl-C again stops at once."
+        ):
             self._roll_back()
         if isinstance(error, OSError):
             raise SubmitError(
@@ -56,17 +58,17 @@ class Submission:
             ) from None
 
     def mark_written(self) -> None:
-        """Record that everything is written. A job may start now, so later changes of run.json are its own and stay."""
-        self._infos = {path: read_content(path) for path in self._infos}
+        """Record that all files are written. A job may start now, so a rollback keeps later changes of run.json and `state`."""
+        self._job_files = {path: read_content(path) for path in self._job_files}
 
     def add_run(self, run: RunDir) -> None:
-        """Remove this new run folder in a rollback."""
+        """Register a new run folder, which a rollback removes."""
         self.undo.append(lambda: _discard(run))
         if run.path.parent.name not in self._names:
             self._folders.insert(0, run.path.parent)
 
     def _submission_files(self) -> list[Path]:
-        """Return the files that a submission writes, of the run folders that existed before."""
+        """Return the files in the existing run folders that a submission writes or renames."""
         names = re.compile(rf"({'|'.join(map(re.escape, SUBMISSION_FILES))})(\.\d+)?")
         return [path for run in self._runs for path in run.path.iterdir() if names.fullmatch(path.name)]
 
@@ -75,7 +77,7 @@ class Submission:
             undo()
         for path in {*self._before, *self._submission_files()}:
             before, now = self._before.get(path), read_content(path)
-            if now != before and now == self._infos.get(path, now):
+            if now != before and now == self._job_files.get(path, now):
                 _restore(path, before)
         if self._link.is_symlink() and not self._link.exists():
             point_latest(self._link.parent, self._latest)
@@ -84,7 +86,7 @@ class Submission:
 
 
 def _discard(run: RunDir) -> None:
-    """Remove a new run folder. It has no queued job: that would be an `UnclearError`."""
+    """Remove a new run folder. None of its jobs is queued: after an `UnclearError` there is no rollback."""
     if run.jobs.exists():
         remove_file(claim(run.jobs))
     discard(run)

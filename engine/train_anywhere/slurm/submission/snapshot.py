@@ -12,9 +12,8 @@ from pathlib import Path
 
 from train_anywhere.errors import SubmitError
 from train_anywhere.files import ENGINE
-from train_anywhere.slurm.submission import git
+from train_anywhere.runs import provenance
 from train_anywhere.slurm.submission.exclusions import (
-    UNUSED_FOLDERS,
     describe_special,
     is_group_readable,
     why_data,
@@ -53,7 +52,7 @@ def take_snapshot(root: Path, code: Path, results: Path) -> Snapshot:
         SubmitError: a file can't be read, the disk is full, or git does not answer; a part of the copy may exist.
     """
     try:
-        return _take_snapshot(root, code, results, git.read_state(root))
+        return _take_snapshot(root, code, results, provenance.read_state(root))
     except PermissionError as error:
         raise SubmitError(
             f"{error.filename} can't be read or written ({error.strerror}), and a job runs a copy of the project's files: "
@@ -63,7 +62,7 @@ def take_snapshot(root: Path, code: Path, results: Path) -> Snapshot:
         raise SubmitError(f"the project's files can't be copied to {code}: {error}.") from error
 
 
-def _take_snapshot(root: Path, code: Path, results: Path, known: git.GitState | None) -> Snapshot:
+def _take_snapshot(root: Path, code: Path, results: Path, known: provenance.GitState | None) -> Snapshot:
     left_out: dict[str, str] = {}
     tracked = [*_drop_results_and_tests(results, root, known.tracked)] if known else []
     new = [*_drop_results_and_tests(results, root, known.untracked if known else _walk(root, left_out))]
@@ -96,7 +95,7 @@ def _notes(left_out: dict[str, str]) -> Iterator[str]:
 
 def _drop_results_and_tests(results: Path, root: Path, names: Iterable[str]) -> Iterator[str]:
     """Return the names that are neither results nor tests."""
-    others = (os.path.relpath(results, root) + "/", *UNUSED_FOLDERS)
+    others = (os.path.relpath(results, root) + "/", *provenance.UNUSED_FOLDERS)
     return (n for n in names if not n.startswith(others))
 
 

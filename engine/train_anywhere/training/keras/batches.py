@@ -92,7 +92,8 @@ class TaskLoader:
         return self.strategy.dataset(make_rank_batches), None
 
     def _order(self, rank: int, world_size: int, train: bool) -> BatchOrder:
-        return BatchOrder(self.config.data.batch_size, self.config.seed, rank, world_size, train)
+        shuffle = train and self.config.trainer.overfit_batches is None
+        return BatchOrder(self.config.data.batch_size, self.config.seed, rank, world_size, shuffle)
 
     def _open_split(self, name: str, data: Any) -> DataSet | None:
         dataset = to_data_set(data, self.config.seed)
@@ -170,10 +171,12 @@ class DropInLoader:
         if isinstance(data, Stream):
             return data.training(plan.train_batches, position.step)
 
+        shuffle = self.config.trainer.overfit_batches is None
+
         def make_rank_batches(rank: int, world_size: int) -> tf.data.Dataset:
             return training_batches(
                 data,
-                BatchOrder(self.config.data.batch_size, self.config.seed, rank, world_size, train=True),
+                BatchOrder(self.config.data.batch_size, self.config.seed, rank, world_size, shuffle),
                 workers=self.config.data.workers,
                 start_epoch=position.epoch,
                 start_batch=position.batch,

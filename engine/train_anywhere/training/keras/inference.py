@@ -1,7 +1,8 @@
 """Open the trained Keras model of a run on one device, to measure, use and export it."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import tensorflow as tf
 
 from train_anywhere.config.instantiate import instantiate
 from train_anywhere.config.schema import Config
-from train_anywhere.data.dataset import Splits
+from train_anywhere.data.dataset import DataSet, Splits
 from train_anywhere.data.open_data import open_splits
 from train_anywhere.data.tf.pipeline import plain_data_errors
 from train_anywhere.distributed.topology import Topology
@@ -84,6 +85,22 @@ class TrainedModel:
     def network(self) -> keras.Model:
         """The network of a native task, or the user's `keras.Model`."""
         return self.module.model
+
+    @property
+    def train_split(self) -> Any:
+        """The data that the model was trained on."""
+        return self.loader.splits["train"]
+
+    def predict_rows(self, rows: DataSet) -> Any:
+        """Return what the network of a native task returns for the rows of a data set, arrays [n, ...]."""
+        loader = copy(self.loader)
+        loader.splits = {**self.loader.splits, "test": rows}
+        with plain_data_errors():
+            return replace(self, loader=loader)._predict("test", loader.count_batches("test"))
+
+    def predict_arrays(self, array: np.ndarray) -> Any:
+        """Return what the user's own model returns for rows [n, ...]."""
+        return self.network.predict(array, batch_size=self.config.data.batch_size, verbose=0)
 
     @property
     def generate(self) -> Callable[[list[int], int, float, int], list[int]] | None:

@@ -131,19 +131,20 @@ def make_optimizer(config: Config, plan: Plan, world_size: int) -> keras.optimiz
         ConfigError: a target is not an optimizer or a schedule, or accepts no learning rate or no clipping.
     """
     o, clip = config.optimizer, config.trainer.gradient_clip_val
+    clipping = {CLIPPING[config.trainer.gradient_clip_algorithm]: clip} if clip else {}
     lr = scale_lr(o.lr, o.scale_lr, world_size)
     rate: Any = make_schedule(config.schedule, lr, plan)
     if callbacks_can_set_rate(config.callbacks, config.schedule):
         rate = lr  # a number: callbacks can change it
     if isinstance(o, OtherOptimizer):
-        optimizer = _other(o, rate, clip)
+        optimizer = _other(o, rate, clipping)
     elif o.name == "sgd":
         optimizer = SGD(
             decay=o.weight_decay,
             momentum=float(o.momentum),
             nesterov=o.nesterov,
             learning_rate=rate,
-            global_clipnorm=clip,
+            **clipping,
         )
     else:
         optimizer = AdamW(
@@ -152,7 +153,7 @@ def make_optimizer(config: Config, plan: Plan, world_size: int) -> keras.optimiz
             epsilon=o.eps,
             weight_decay=o.weight_decay,
             learning_rate=rate,
-            global_clipnorm=clip,
+            **clipping,
         )
     return (
         keras.optimizers.LossScaleOptimizer(optimizer)
@@ -215,6 +216,9 @@ def callbacks_can_set_rate(callbacks: Mapping[str, Callback], schedule: Schedule
     return constant and bool(dotted)
 
 
+CLIPPING = {"norm": "global_clipnorm", "value": "clipvalue"}
+"""Argument of Keras optimizers for each `trainer.gradient_clip_algorithm`."""
+
 CLIP_ARGUMENTS = ("global_clipnorm", "clipnorm", "clipvalue")
 """Arguments of Keras optimizers that clip gradients."""
 
@@ -230,20 +234,20 @@ def ignored_rate_notes(optimizer: Optimizer, schedule: Schedule) -> list[str]:
     ]
 
 
-def _other(o: OtherOptimizer, rate: Any, clip: float | None) -> keras.optimizers.Optimizer:
-    """Create the target's optimizer with `learning_rate`, and with `global_clipnorm` if clipping is requested."""
+def _other(o: OtherOptimizer, rate: Any, clipping: Mapping[str, float]) -> keras.optimizers.Optimizer:
+    """Create the target's optimizer with `learning_rate`, and with the argument that clips if clipping is requested."""
     dotted = o.target["keras"]
-    if clip and (own := next((n for n in CLIP_ARGUMENTS if o.arguments.get(n) is not None), None)):
+    if clipping and (own := next((n for n in CLIP_ARGUMENTS if o.arguments.get(n) is not None), None)):
         raise ConfigError(
-            f"optimizer.{own}={o.arguments[own]} and trainer.gradient_clip_val={clip} both clip the gradients; leave optimizer.{own} out, "
-            "or use trainer.gradient_clip_val=null."
+            f"optimizer.{own}={o.arguments[own]} and trainer.gradient_clip_val={min(clipping.values())} both clip the gradients; leave "
+            f"optimizer.{own} out, or use trainer.gradient_clip_val=null."
         )
-    supplied = {"learning_rate": rate} | ({"global_clipnorm": clip} if clip else {})
+    supplied = {"learning_rate": rate, **clipping}
     parameters = inspect.signature(locate(dotted, f"optimizer.{TARGET}")).parameters
     has_keywords = any(p.kind == p.VAR_KEYWORD for p in parameters.values())
     missing = [name for name in supplied if name not in parameters and name not in o.arguments]
     if missing and not has_keywords:
-        key = {"learning_rate": "optimizer.lr", "global_clipnorm": "trainer.gradient_clip_val"}[missing[0]]
+        key = "optimizer.lr" if missing[0] == "learning_rate" else "trainer.gradient_clip_val"
         raise ConfigError(
             f"optimizer.{TARGET}={dotted} takes no {missing[0]}, so {key} would have no effect."
         )

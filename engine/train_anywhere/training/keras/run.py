@@ -1,5 +1,6 @@
 """Train one rank with Keras, from the configuration to the outcome: data, model, strategy, resume, fit, test."""
 
+import math
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Literal
@@ -13,6 +14,7 @@ from train_anywhere.checkpoints.recovery import open_checkpointer
 from train_anywhere.config.checks.monitors import describe_best_checkpoint
 from train_anywhere.config.instantiate import explain_target_errors, instantiate
 from train_anywhere.config.schema import Config, Trainer
+from train_anywhere.data.dataset import DataSet
 from train_anywhere.data.open_data import open_splits
 from train_anywhere.data.tf.pipeline import plain_data_errors
 from train_anywhere.distributed.layout import running_strategy
@@ -46,6 +48,7 @@ from train_anywhere.training.keras.strategies.base import Strategy
 from train_anywhere.training.keras.strategies.choose import make_strategy
 from train_anywhere.training.plan import Plan, validation_notes
 from train_anywhere.training.rank_process import RankProcess
+from train_anywhere.training.reporting.header import Header, cpu_name
 from train_anywhere.training.reporting.peak import peak_flops
 from train_anywhere.training.reporting.progress import Progress
 from train_anywhere.training.resume_messages import (
@@ -62,17 +65,20 @@ def train(config: Config, process: RankProcess) -> Outcome:
         ConfigError, DataError, CheckpointError: training is impossible; raised before it starts, or at a damaged sample.
     """
     tf.config.experimental.enable_tensor_float_32_execution(config.trainer.tf32)
+    if config.trainer.deterministic:
+        tf.config.experimental.enable_op_determinism()
     # a single rank may have several devices
     name, devices = running_strategy(config, process.topology)
     process.heartbeat.at("meeting")
     strategy = make_strategy(name, config, process.topology, devices)
+    strategy.pace.measures = not config.trainer.deterministic  # TensorFlow has no deterministic time stamps
     process.stop.reinstall()  # TensorFlow's server for several processes replaces the handler of SIGTERM
     process.heartbeat.at("preparing")
     with strategy.explain_lost_ranks(), plain_data_errors():
-        return train_and_test(strategy, config, process)
+        return train_and_test(strategy, name, config, process)
 
 
-def train_and_test(strategy: Strategy, config: Config, process: RankProcess) -> Outcome:
+def train_and_test(strategy: Strategy, name: str, config: Config, process: RankProcess) -> Outcome:
     """Train and test, after the devices are chosen and the ranks are connected."""
     run, recorder = process.run, process.recorder
     keras.utils.clear_session()  # resets the numbers in layer names, and so in the paths of variables
@@ -92,7 +98,12 @@ def train_and_test(strategy: Strategy, config: Config, process: RankProcess) -> 
         kind, plan, strategy.replicas, module.unit, module.counts_units, min_seconds, live, process.heartbeat
     )
     display.newest = lambda: checkpointer.newest
+    header = describe(module, loader, strategy, name, config)
     with checkpointer, display as progress:
+        for line in header.lines(config, plan):
+            progress.note(line)
+        if writes and recorder:
+            recorder.record_facts(header.record(config, plan))
         for line in start_notes(config, plan, strategy, newest, state):
             progress.note(line)
         user_callbacks, states = make_callbacks(config.callbacks, module, plan, position)
@@ -195,6 +206,23 @@ def make_observers(module: Module, loader: Loader, plan: Plan, config: Config, r
         save_batch=loader.keep if isinstance(loader, TaskLoader) else None,
     )
     return Observers(Features.of(config).observers(rank))
+
+
+def describe(module: Module, loader: Loader, strategy: Strategy, name: str, config: Config) -> Header:
+    """Return the facts of a run for its first lines."""
+    gpus = tf.config.list_physical_devices("GPU")
+    details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
+    names = {"training rows": "train", "validation": "val", "test": "test"}
+    rows = {word: loader.splits[split] for word, split in names.items()}
+    return Header(
+        model=config.model.name if isinstance(module, TaskModule) else type(module.model).__name__,
+        parameters=module.model.count_params(),
+        trained=sum(math.prod(v.shape) for v in module.model.trainable_variables),
+        rows={word: len(data) for word, data in rows.items() if isinstance(data, DataSet)},
+        device=details.get("device_name", "GPU") if gpus else cpu_name(),
+        devices=strategy.replicas,
+        strategy=name,
+    )
 
 
 def min_seconds_per_token(module: Module, trainer: Trainer) -> float | None:

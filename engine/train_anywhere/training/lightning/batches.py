@@ -23,6 +23,11 @@ class RankSplit(Protocol):
         """Return the number of batches in an epoch, the same on every rank."""
         ...
 
+    @property
+    def rows(self) -> int | None:
+        """Number of rows; None if it is not known."""
+        ...
+
     def loader(self, start: tuple[int, int] = (0, 0)) -> Any:
         """Return a loader that starts at an epoch and a batch, both counted from 0."""
         ...
@@ -44,6 +49,11 @@ class IndexedSplit:
 
     def __len__(self) -> int:
         return len(self.batches)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return len(self.batches.reader.dataset)
 
     def loader(self, start: tuple[int, int] = (0, 0)) -> Any:
         """Return a loader that starts at an epoch and a batch."""
@@ -75,6 +85,7 @@ class StreamSplit:
     train: bool
     weighs: bool
     prepare: Prepare = None
+    rows: None = None
 
     def __len__(self) -> int:
         return self.count
@@ -93,6 +104,12 @@ class SeveralSplits:
 
     def __len__(self) -> int:
         return max(len(split) for split in self.splits)
+
+    @property
+    def rows(self) -> int | None:
+        """Number of rows of all loaders together; None if one is not known."""
+        rows = [split.rows for split in self.splits]
+        return None if None in rows else sum(filter(None, rows))
 
     def loader(self, start: tuple[int, int] = (0, 0)) -> Any:
         """Return the loaders, which start at an epoch and a batch."""

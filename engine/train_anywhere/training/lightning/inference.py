@@ -2,19 +2,20 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+import numpy as np
 import torch
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from train_anywhere.config.schema import Config
-from train_anywhere.data.dataset import Splits
+from train_anywhere.data.dataset import DataSet, Splits
 from train_anywhere.data.open_data import open_splits
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError, ConfigError
@@ -86,6 +87,31 @@ class TrainedModel:
     def facts(self) -> Mapping[str, Any]:
         """Facts about the data set, such as the number of classes."""
         return self.splits.facts
+
+    @property
+    def train_split(self) -> Any:
+        """The data that the model was trained on."""
+        return self.splits.train
+
+    def predict_rows(self, rows: DataSet) -> Any:
+        """Return what the network of a native task returns for the rows of a data set, arrays [n, ...]."""
+        trainer = replace(self.config.trainer, limit_test_batches=1.0, fast_dev_run=False)
+        splits = Splits(rows, None, rows, self.splits.facts)
+        return replace(self, config=replace(self.config, trainer=trainer), splits=splits).measure(
+            "test", True
+        )[1]
+
+    def predict_arrays(self, array: np.ndarray) -> Any:
+        """Return what the user's own module returns for rows [n, ...], batch by batch."""
+        module, size = self.network, self.config.data.batch_size
+        assert isinstance(module, pl.LightningModule)
+        own = is_overridden("predict_step", module)
+        answers = []
+        with torch.inference_mode():
+            for number, start in enumerate(range(0, len(array), size)):
+                batch = torch.from_numpy(np.ascontiguousarray(array[start : start + size]))
+                answers.append(as_numpy(module.predict_step(batch, number) if own else module(batch)))
+        return concatenate(answers)
 
     @property
     def generate(self) -> Callable[[list[int], int, float, int], list[int]] | None:

@@ -106,6 +106,7 @@ class Opener:
 
     def _order(self, batch_size: int, shuffle: bool) -> BatchOrder:
         t = self.topology
+        shuffle = shuffle and self.config.trainer.overfit_batches is None
         return BatchOrder(batch_size, self.config.seed, t.rank, t.world_size, shuffle)
 
     def _open_indexed(

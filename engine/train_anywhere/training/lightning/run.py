@@ -58,6 +58,7 @@ from train_anywhere.training.lightning.training_check import TrainingCheck
 from train_anywhere.training.native_network import build_network
 from train_anywhere.training.plan import Plan, make_plan, validation_notes
 from train_anywhere.training.rank_process import RankProcess
+from train_anywhere.training.reporting.header import Header, cpu_name
 from train_anywhere.training.reporting.peak import peak_flops
 from train_anywhere.training.reporting.progress import Progress
 
@@ -97,6 +98,7 @@ class Setup:
     plan: Plan
     splits: RankSplits
     devices: int
+    strategy: str
 
 
 def train_and_test(config: Config, process: RankProcess) -> Outcome:
@@ -109,7 +111,12 @@ def train_and_test(config: Config, process: RankProcess) -> Outcome:
     unit, counted = (task.unit, task.unit in task.sums) if task else ("samples", False)
     live = run.path if trainer.is_global_zero and not config.trainer.fast_dev_run else None
     least = min_seconds_per_token(setup, config.trainer)
+    header = describe(setup, config)
     with Progress(kind, plan, setup.devices, unit, counted, least, live, heartbeat) as progress:
+        for line in header.lines(config, plan):
+            progress.note(line)
+        if process.recorder:
+            process.recorder.record_facts(header.record(config, plan))
         common = (config, plan, process.stop, progress, trainer.is_global_zero)
         metrics = TaskMetrics(task, *common) if task else ModuleMetrics(*common)
         metrics.observers = make_observers(setup, Features.of(config), run)
@@ -161,6 +168,28 @@ def make_observers(setup: Setup, features: Features, run: RunDir) -> Observers:
         save_batch=split.batches.keep if isinstance(split, IndexedSplit) else None,
     )
     return Observers(features.observers(rank))
+
+
+def describe(setup: Setup, config: Config) -> Header:
+    """Return the facts of a run for its first lines."""
+    module, device = setup.module, setup.trainer.strategy.root_device
+    weights = [p for p in module.parameters() if not isinstance(p, nn.UninitializedParameter)]
+    complete = len(weights) == len([*module.parameters()])
+    splits = {
+        "training rows": setup.splits.train,
+        "validation": setup.splits.val,
+        "test": setup.splits.test,
+    }
+    names = {"cuda": lambda: torch.cuda.get_device_name(device), "mps": lambda: "Apple GPU"}
+    return Header(
+        model=config.model.name if isinstance(module, TaskModule) else type(module).__name__,
+        parameters=sum(p.numel() for p in weights) if complete else None,
+        trained=sum(p.numel() for p in weights if p.requires_grad),
+        rows={name: split.rows for name, split in splits.items() if split},
+        device=names.get(device.type, cpu_name)(),
+        devices=setup.devices,
+        strategy=setup.strategy,
+    )
 
 
 def min_seconds_per_token(setup: Setup, trainer: TrainerConfig) -> float | None:
@@ -227,7 +256,7 @@ def make_setup(config: Config, topology: Topology, heartbeat: Heartbeat | None =
         module, plan = task, drop_missing_steps(task, plan)
     apply_hardware_options(module, config.trainer, strategy)
     trainer.apply_plan(plan)
-    return Setup(trainer, module, plan, splits, devices)
+    return Setup(trainer, module, plan, splits, devices, name)
 
 
 def make_printer(progress: str, trainer: Trainer) -> Callable[[str], None]:

@@ -1,4 +1,4 @@
-"""Lightning's Trainer without its signal handling, checkpointing and console output."""
+"""Lightning's Trainer without signal handlers, its own checkpoint files and console output."""
 
 import logging
 import warnings
@@ -24,17 +24,24 @@ from train_anywhere.training.plan import Plan, validation_due
 
 
 class NoSignals(_SignalConnector):
-    """Leaves signals to `train_anywhere.training.stop`; Lightning's handlers would requeue jobs and exit."""
+    """A connector that leaves signals to `train_anywhere.training.stop`; Lightning's handlers would requeue jobs and exit."""
 
     def register_signal_handlers(self) -> None:
         """Register no handlers."""
 
 
 class Trainer(pl.Trainer):
-    """A Trainer without signal handlers and with little overhead per step, see `fast_loop`; see `Restorer` for `completes`.
+    """A Trainer without signal handlers and with little overhead per step (see `fast_loop`).
+
+    Args:
+        settings: the section `trainer` of the configuration.
+        completes: whether entries left out of a checkpoint are taken from the new module when it is restored (see `Restorer`).
+        **options: arguments of Lightning's Trainer.
 
     Attributes:
-        steps_done: optimizer steps of the run. Lightning's `global_step` counts the steps of all optimizers of a module together.
+        steps_done: optimizer steps of the run so far. With several optimizers, Lightning's `global_step` adds up their steps.
+        validated_weights: the callback that keeps the weights of the newest validation for the checkpoint.
+        plan: the limits of the run; None before `apply_plan`.
     """
 
     def __init__(self, settings: TrainerConfig, completes: bool, **options: Any) -> None:
@@ -56,7 +63,10 @@ class Trainer(pl.Trainer):
         self.plan: Plan | None = None
 
     def _run(self, *arguments: Any, **named: Any) -> Any:
-        """Run a loop; raise user code's KeyboardInterrupt and tuner exit as errors: Lightning would exit with code 1 or 0."""
+        """Run a loop, and raise a RuntimeError if user code raises KeyboardInterrupt or Lightning's tuner exit.
+
+        For these, Lightning would exit with code 1, or return as if the run were complete.
+        """
         try:
             return super()._run(*arguments, **named)
         except (KeyboardInterrupt, _TunerExitException) as error:
@@ -70,7 +80,10 @@ class Trainer(pl.Trainer):
         )
 
     def apply_plan(self, plan: Plan) -> None:
-        """Set the limits of the plan, which is made after the ranks are connected: one of them may have to prepare the data first."""
+        """Apply the limits of the plan.
+
+        They are not known in `__init__`: the plan depends on the data, which one rank may prepare after the ranks are connected.
+        """
         self.plan = plan
         self.fit_loop.max_epochs = plan.max_epochs
         self.limit_train_batches = plan.train_batches
@@ -80,7 +93,7 @@ class Trainer(pl.Trainer):
 
 
 def make_trainer(config: Config, topology: Topology, device: torch.device, strategy: Strategy) -> Trainer:
-    """Return the Trainer of one rank; `attach` adds callbacks and loggers, and `Trainer.apply_plan` sets its limits."""
+    """Return the Trainer of one rank, still without callbacks and loggers (see `attach.py`) and limits (see `apply_plan`)."""
     silence_lightning()
     use_tf32(config.trainer.tf32)
     return Trainer(
@@ -93,6 +106,8 @@ def make_trainer(config: Config, topology: Topology, device: torch.device, strat
         **precision_arguments(config.trainer.precision, device),
         max_epochs=1,
         gradient_clip_val=config.trainer.gradient_clip_val,
+        gradient_clip_algorithm=config.trainer.gradient_clip_algorithm,
+        deterministic=config.trainer.deterministic or None,
         sync_batchnorm=config.trainer.sync_batchnorm and topology.world_size > 1,
         log_every_n_steps=config.trainer.log_every_n_steps,
         logger=False,
@@ -101,14 +116,15 @@ def make_trainer(config: Config, topology: Topology, device: torch.device, strat
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
+        **config.trainer.extra,
     )
 
 
 def silence_lightning() -> None:
-    """Hide Lightning's hints and announcements, but not its errors."""
+    """Hide the log lines and warnings of Lightning, but not its errors, and one misleading warning of torch."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", category=PossibleUserWarning)
     warnings.filterwarnings("ignore", module=r"lightning\.")
-    # torch compares the strides of dimensions of size 1, which have no effect: one channel in the first convolution
+    # torch also compares strides of dimensions of size 1, such as a single input channel, where they have no effect
     warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")

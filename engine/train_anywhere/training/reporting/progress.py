@@ -11,10 +11,14 @@ from train_anywhere.checkpoints.info import SavedCheckpoint
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.monitor.live import Live
 from train_anywhere.training.plan import Plan
+from train_anywhere.training.reporting.bar import Bar, fit
 from train_anywhere.training.reporting.throughput import Throughput
 
 LINE_EVERY_S = 10.0
 """Seconds between plain lines within an epoch."""
+SLOW_S = 2.0
+"""Seconds after which a run without metrics shows the loss of this rank."""
+
 DRAW_EVERY_S = 0.25
 """Seconds between redraws of the bar."""
 
@@ -57,7 +61,9 @@ class Progress:
         self._unreported = 0
         self.throughput = Throughput(self.rows, world_size, unit, min_seconds)
         self.metrics: dict[str, float] = {}
-        self.bar = _Bar(plan) if kind == "bar" else None
+        self._recent: dict[str, float] = {}
+        self._measured = time.monotonic()
+        self.bar = Bar(plan.total_steps * plan.accumulate) if kind == "bar" else None
         self.newest: Callable[[], SavedCheckpoint | None] = lambda: None
         self._at: tuple[int, int] | None = None
         self._first: tuple[float, int] | None = None
@@ -94,6 +100,7 @@ class Progress:
         metrics: Mapping[str, float] | None = None,
         units: float | None = None,
         count: int = 1,
+        loss: Callable[[], float] | None = None,
     ) -> None:
         """Count finished training batches, and update the display if it is due; else the call costs next to nothing.
 
@@ -103,6 +110,7 @@ class Progress:
             metrics: the metrics, if they are reported now.
             units: number of units over all ranks since the last report; None if a unit is a row.
             count: batches finished since the last call.
+            loss: returns the loss of this rank; called only if no metrics came for seconds, since it waits for the device.
         """
         if self._idle:
             return
@@ -110,13 +118,22 @@ class Progress:
         if units is not None:
             self.rows = self.throughput.rows = units / self._unreported
         self._unreported = 0 if metrics else self._unreported
+        first = bool(metrics) and not self.metrics and batch < self.plan.train_batches - 1
         self.metrics.update(metrics or {})
         self.throughput.add_batches(synchronized=bool(metrics), count=count)
         self._batches += count
         self._last = time.monotonic()
         self._at = (epoch, batch)
         self._first = self._first or (self._last, self._steps(epoch, batch))
-        if self._last - self._shown >= (DRAW_EVERY_S if self.bar else LINE_EVERY_S) and self.kind != "none":
+        if metrics:
+            self._recent, self._measured = {}, self._last
+        elif loss and self._last - self._measured >= (
+            LINE_EVERY_S if self.metrics or self._recent else SLOW_S
+        ):
+            first = not self.metrics and not self._recent
+            self._recent, self._measured = {"loss": loss()}, self._last
+        wait = DRAW_EVERY_S if self.bar else LINE_EVERY_S
+        if (self._last - self._shown >= wait or first) and self.kind != "none":
             self._shown = self._last
             self._show(epoch, batch)
 
@@ -128,7 +145,9 @@ class Progress:
         self._at = (epoch, self.plan.train_batches - 1)
         self._show(epoch, self.plan.train_batches - 1)
         if self.bar:
-            self.bar.display.console.print(self.line(epoch, self.plan.train_batches - 1), highlight=False)
+            at, step, *rest = self._parts(epoch, self.plan.train_batches - 1)
+            rest.sort(key=lambda part: not part.startswith("val"))  # a narrow terminal cuts the end off
+            self.bar.print(fit([at, *rest, step], self.bar.width))
         self._restart_clock()
         self.throughput.pause()
         self._shown = self._began
@@ -136,6 +155,7 @@ class Progress:
     def start_training(self) -> None:
         """Start the clock before the first batch; the time before it was not training."""
         self._restart_clock()
+        self._measured = self._began
 
     def state(self) -> dict[str, Any]:
         """Return the content of live.json; another thread calls it."""
@@ -150,7 +170,7 @@ class Progress:
             "rate": self._speed(),
             "unit": self.unit,
             "seconds_left": self._seconds_left(step),
-            "metrics": {name: float(value) for name, value in dict(self.metrics).items()},
+            "metrics": {name: float(value) for name, value in {**self.metrics, **self._recent}.items()},
             "checkpoint": {"step": newest.step, "time": _publication_time(newest)} if newest else None,
             "data_wait": self._data_wait(),
             "efficiency": self.heartbeat.efficiency.value,
@@ -159,23 +179,30 @@ class Progress:
     def note(self, text: str) -> None:
         """Print a line of text, above the bar if there is one."""
         if self.bar:
-            self.bar.display.console.print(text, highlight=False, markup=False)
+            self.bar.print(text)
         elif self.kind == "plain":
             print(text, flush=True)
 
     def line(self, epoch: int, batch: int) -> str:
         """Return a line such as `epoch 3/10  step 69/230  train/loss 0.123  ...  lr 0.001  1234 samples/s`."""
+        return "  ".join(self._parts(epoch, batch))
+
+    def _parts(self, epoch: int, batch: int) -> list[str]:
         step = f"step {self._steps(epoch, batch)}/{self.plan.total_steps}"
         parts = [f"epoch {epoch + 1}/{self.plan.max_epochs}", step]
-        parts += [f"{name} {value:.4g}" for name, value in self.metrics.items()]
+        parts += [f"{name} {value:.4g}" for name, value in (self.metrics | self._recent).items()]
         if self._last > self._began and self.rows:
             rate = self._batches * self.rows / (self._last - self._began)
             parts.append(f"{rate:.0f} {self.unit}/s{self.throughput.peak_share(rate)}")
-        return "  ".join(parts)
+        return parts
 
     def _show(self, epoch: int, batch: int) -> None:
         if self.bar:
-            self.bar.draw(_batches_done(self.plan, epoch, batch), self.line(epoch, batch))
+            self.bar.draw(
+                _batches_done(self.plan, epoch, batch),
+                f"epoch {epoch + 1}/{self.plan.max_epochs}",
+                self._recent or self.metrics,
+            )
         elif self.kind == "plain":
             print(self.line(epoch, batch), flush=True)
 

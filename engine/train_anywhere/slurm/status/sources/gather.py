@@ -1,5 +1,6 @@
 """Gather the reports of runs: query the scheduler once for all of them, then read the files of each."""
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from train_anywhere.runs.attempts import lost_steps, resume_summary
 from train_anywhere.runs.folder import ATTEMPTS
 from train_anywhere.slurm.scheduler.queue import JobStates
 from train_anywhere.slurm.status import find_runs, local_runs, next_commands
+from train_anywhere.slurm.status.best import best_so_far
 from train_anywhere.slurm.status.find_runs import RunEntry
 from train_anywhere.slurm.status.run_status import Report, may_train
 from train_anywhere.slurm.status.sources import job_end, run_files
@@ -57,7 +59,9 @@ def gather(found: Sequence[RunEntry], ended_too: bool = True) -> RunReports:
         try:
             reports.append(make_report(run, known, waiting, ends, len(found) == 1))
         except ProjectError as error:
-            reports.append(Report(run.folder.id, run.folder.path, trouble=str(error)))
+            reports.append(
+                Report(run.folder.id, run.folder.path, run.folder.path.parent.name, trouble=str(error))
+            )
             trouble, code = [*trouble, f"{run.folder.id}: {error}"], error.exit_code
     gap = f"the end of jobs that left the queue is not known: {known.gap}" if known and known.gap else ""
     sweep = sweep_of(found)
@@ -92,9 +96,14 @@ def make_report(
     alive = may_train(state, written)
     waits = next((waiting[i] for i in run.job_ids if i in waiting), None) if state in WAITING else None
     end = None if alive or written in ("completed", "preempted") else ends.get(("", *run.job_ids)[-1])
+    started, ended = run_files.read_span(info)
     return Report(
         id=run.folder.id,
         path=run.folder.path,
+        name=run.folder.path.parent.name,
+        started=started,
+        took=(time.time() if alive or ended is None else ended) - started if started else None,
+        best=best_so_far(run.folder, info),
         state=state,
         written=written,
         where=where,
@@ -119,8 +128,14 @@ def make_report(
         dashboard=_service_urls(info, "dashboard") if alive else None,
         overrides=run_files.read_overrides(run.folder),
         next=next_commands.run_commands(run, state, alive, waits),
-        why="" if alive else features.exit_reason(run, state, info) or job_end.explain(run, end),
+        why="" if alive else _end_reason(run, state, info, end),
     )
+
+
+def _end_reason(run: RunEntry, state: str, info: dict[str, Any], end: JobEnd | None) -> str:
+    """Return why a run ended or never started; empty if its log shows it."""
+    explained = features.exit_reason(run, state, info) or job_end.explain(run, end)
+    return explained or job_end.explain_start_failure(run, info)
 
 
 def _state(run: RunEntry, known: JobStates | None) -> tuple[str, str, dict[str, Any]]:

@@ -3,12 +3,15 @@
 import dataclasses
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from train_anywhere.distributed import programs
 from train_anywhere.errors import SchedulerError
+from train_anywhere.files.terminal.printable import one_line
+from train_anywhere.runs.folder import ATTEMPTS
 from train_anywhere.slurm.scheduler import queue
 from train_anywhere.slurm.scheduler.queue import JobStates
 from train_anywhere.slurm.status.find_runs import RunEntry
@@ -34,6 +37,22 @@ ADVICE = (
     (r" 0:0$", "a node could not start it: resubmit it, and report the job to the site if that repeats"),
 )  # fmt: skip
 """Patterns of `STATE REASON EXITCODE`, and what to do; the first that matches counts."""
+
+
+SHARED = "it must be on a disk that all nodes share, not below cluster.local_disk"
+
+START_FAILURES = (
+    (r"execve\(\): \S+: (No such file or directory|Permission denied)", f"a node can't start this program; {SHARED}"),
+    (r"ModuleNotFoundError: No module named '[\w.]+'", "install it in the job's environment, or name another: cluster.venv, cluster.conda"),
+    (r"The following module\(s\) are unknown: .+", "compare cluster.modules with `module avail` on the cluster"),
+    (r".*Unable to locate a modulefile for .+", "compare cluster.modules with `module avail` on the cluster"),
+    (r"^\S*(bash|sh|python\S*): .*(No such file or directory|Permission denied|command not found)$", SHARED),
+    (r"(slurmstepd|srun): error: .+", "Slurm could not start the ranks"),
+)  # fmt: skip
+"""Patterns of a log whose job started no rank, and what to do; the first that matches counts."""
+
+LOG_BYTES = 2**16
+"""Bytes of a log that are searched."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +111,19 @@ def explain(run: RunEntry, ended: JobEnd | None) -> str:
     facts = {"State": ended.state, "Reason": ended.reason, "ExitCode": ended.exit_code}
     listed = ", ".join(f"{name}={value}" for name, value in facts.items() if value not in ("", "None"))
     return f"Slurm reports {listed} for job {run.job_ids[-1]}: {_advice(*facts.values())}."
+
+
+def explain_start_failure(run: RunEntry, info: Mapping[str, Any]) -> str:
+    """Return why no rank of a job started, from its log; empty if one did, or the log does not show it."""
+    if info.get(ATTEMPTS) or not run.job_ids:
+        return ""
+    for path in run.logs():
+        with suppress(OSError), open(path, "rb") as file:
+            log = file.read(LOG_BYTES).decode(errors="replace")
+            for pattern, advice in START_FAILURES:
+                if found := re.search(pattern, log, re.MULTILINE):
+                    return one_line(f"{found[0].strip()}: {advice}.")
+    return ""
 
 
 def explain_newest(run: RunEntry) -> str:

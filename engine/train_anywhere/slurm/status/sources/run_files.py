@@ -39,6 +39,7 @@ def read_progress(run: RunDir, info: Mapping[str, Any]) -> Progress:
         return Progress(
             epoch=_whole(info.get("epoch")),
             step=_whole(info.get("step")),
+            steps=_whole(info.get("steps")),
             rate=_number(info.get("rate")),
             unit=str(info.get("unit", "samples")),
             efficiency=step_time(info.get(ATTEMPTS) or []).efficiency,
@@ -139,6 +140,11 @@ def _number(value: object) -> float | None:
 
 def _whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def read_span(info: Mapping[str, Any]) -> tuple[float | None, float | None]:
+    """Return when a run started and when it ended, in unix seconds; None for what is not known or has not happened."""
+    return _moment(info.get("started")), _moment(info.get("ended"))
 
 
 def _moment(text: object) -> float | None:

@@ -1,5 +1,6 @@
 """The work between training steps: metrics, validation, early stopping, checkpoints, stopping."""
 
+import math
 import time
 from collections import UserDict
 from collections.abc import Callable, Mapping
@@ -22,12 +23,14 @@ from train_anywhere.training.keras.loop.steps_per_call import StepsPerCall, has_
 from train_anywhere.training.keras.loop.tensorboard import MetricsWriter
 from train_anywhere.training.keras.module import Module, TaskModule
 from train_anywhere.training.monitored_metric import checkpoint_score, monitored_value
-from train_anywhere.training.plan import Plan, validation_due
+from train_anywhere.training.plan import Plan, is_multiple, validation_due
 from train_anywhere.training.stop import Stop
 
 
 class Loader(Protocol):
     """A source of batches, see `train_anywhere.training.keras.batches`."""
+
+    splits: Any
 
     def training(self, plan: Plan, position: Position) -> tf.data.Dataset:
         """Return an endless data set of training batches from a position on."""
@@ -125,11 +128,17 @@ class TrainingCallback:
         self.batch_logs = to_keras_names(metrics) if metrics else BatchLogs(self.module, "train")
         batches = count * self.plan.accumulate
         units = self.units if metrics else None
-        self.metrics.progress.add_batches(position.epoch, position.batch - 1, metrics, units, batches)
+        self.metrics.progress.add_batches(
+            position.epoch, position.batch - 1, metrics, units, batches, self._loss
+        )
         self.check_stop_flag()
         due = self.save_requested or self.observers.due(position.step)
         if due and not (position.pending or position.preempted):
             self.save()
+
+    def _loss(self) -> float:
+        """Return the loss that this process has counted so far in the epoch."""
+        return float(self.batch_logs.get("loss", math.nan))
 
     def on_epoch_end(self, epoch: int) -> None:
         """Process the end of an epoch, or of the part of it that was trained before the loop was stopped."""
@@ -149,18 +158,19 @@ class TrainingCallback:
         measured = "val" in splits or not self.plan.val_batches
         if measured and trainer.early_stopping.patience is not None:
             value = monitored_value(metrics, trainer.early_stopping.monitor, "trainer.early_stopping.monitor")
-            position.patience.update(value, trainer.early_stopping)
+            may_stop = epoch + 1 >= (trainer.min_epochs or 1)
+            position.patience.update(value, trainer.early_stopping, may_stop)
         self.metrics.write(position.step, epoch, metrics)
         self.metrics.progress.end_epoch(epoch, metrics)
         self.observers.after_validation(position.step, metrics)
         self.epoch_logs = to_keras_names(metrics)
         self.user_callbacks.on_epoch_end(epoch, self.epoch_logs)
         self.check_stop_training(agree=True)
-        if (every := self.config.monitor.compare_weights_every_n_epochs) and (epoch + 1) % every == 0:
+        if is_multiple(epoch + 1, self.config.monitor.compare_weights_every_n_epochs):
             refuse_different_weights(self.module)
         position.close_epoch(self.plan)
         over = position.is_complete(self.plan, trainer.early_stopping)
-        if over or (epoch + 1) % self.config.checkpoint.every_n_epochs == 0:
+        if over or is_multiple(epoch + 1, self.config.checkpoint.every_n_epochs):
             self.save(self.checkpoint_value(metrics, "val" in splits))
 
     def checkpoint_value(self, metrics: Mapping[str, float], validated: bool) -> float | None:

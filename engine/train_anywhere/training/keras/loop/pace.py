@@ -26,6 +26,7 @@ class Pace:
     def __init__(self, processes: int) -> None:
         self._began = self._asked = self._looked = self._own = self._agreeing = 0.0
         self._unread = 0
+        self.measures = True
         self._batch = _Moment()
         self._there: _Moment | None = None
         self._average: _Moment | None = None
@@ -53,17 +54,19 @@ class Pace:
 
     def mark_batch(self, batch: Any) -> None:
         """Mark that the batch, of one replica or several, is ready; called within the step."""
+        if not self.measures:
+            return
         replicas = tf.distribute.get_strategy().experimental_local_results(batch)
         self._batch.take(tf.nest.flatten(replicas, expand_composites=True))
 
     def mark_gradients(self, gradients: Sequence[Any]) -> None:
         """Mark that the gradients are computed, and not yet averaged; called within the step."""
-        if self._there:
+        if self._there and self.measures:
             self._there.take(gradients)
 
     def mark_average(self, gradients: Sequence[Any]) -> None:
         """Mark that the gradients are averaged; called within the step."""
-        if self._average:
+        if self._average and self.measures:
             self._average.take(gradients)
 
     def seconds(self, heartbeat: Heartbeat, steps: int = 1) -> float:

@@ -28,7 +28,7 @@ from train_anywhere.training.lightning.dropin.validated_weights import (
 from train_anywhere.training.lightning.loop.callbacks import MetricsCallback
 from train_anywhere.training.lightning.loop.fast_loop import overrides
 from train_anywhere.training.monitored_metric import checkpoint_score
-from train_anywhere.training.plan import validation_due
+from train_anywhere.training.plan import is_multiple, validation_due
 
 FILE = "model.ckpt"
 """Lightning's file in a checkpoint folder: weights, optimizer, schedule, loops, random states."""
@@ -133,7 +133,7 @@ class CheckpointCallback(pl.Callback):
         """Save or raise TrainingStopped if due, at the end of an epoch, after its validation and all hooks."""
         epochs = trainer.current_epoch + 1
         over = trainer.should_stop or epochs == self.plan.max_epochs
-        if over or self.metrics.stopping or epochs % self.config.checkpoint.every_n_epochs == 0:
+        if over or self.metrics.stopping or is_multiple(epochs, self.config.checkpoint.every_n_epochs):
             self._save(trainer, value=self._monitored_value())
         self._raise_if_stopping()
 

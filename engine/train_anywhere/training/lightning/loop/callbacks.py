@@ -1,7 +1,9 @@
 """Collect, reduce, show and write metrics around the loop, and let all ranks agree to stop or to save."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import lightning.pytorch as pl
@@ -106,7 +108,9 @@ class MetricsCallback(pl.Callback):
         stepped = (batch_idx + 1) % self.plan.accumulate == 0
         fresh = self._step_end(trainer, pl_module, batch_idx) if stepped else None
         units, self._units = self._units, None
-        self.progress.add_batches(trainer.current_epoch, batch_idx, fresh, units)
+        self.progress.add_batches(
+            trainer.current_epoch, batch_idx, fresh, units, loss=partial(_loss_of, outputs)
+        )
         self.heartbeat.trained_batch(steps_done(trainer))
         self.clock.batch_over()
 
@@ -346,6 +350,12 @@ class ModuleMetrics(MetricsCallback):
     def _collect(self, trainer: pl.Trainer) -> None:
         collected = prefix_reserved_names(trainer._logger_connector.collected, trainer.is_global_zero)  # type: ignore[attr-defined]
         self._unlogged |= {name: float(value) for name, value in collected.items()}
+
+
+def _loss_of(outputs: Any) -> float:
+    """Return the loss of a batch on this rank from what Lightning passes to callbacks; nan if there is none."""
+    loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+    return float(loss) if isinstance(loss, torch.Tensor) and loss.numel() == 1 else math.nan
 
 
 def _torch_optimizer(optimizer: Any) -> Any:

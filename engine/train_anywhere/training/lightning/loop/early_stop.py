@@ -13,8 +13,8 @@ from train_anywhere.training.lightning.loop.callbacks import MetricsCallback
 class EarlyStop(pl.Callback):
     """Callback that ends training when a metric has not improved for `patience` validations."""
 
-    def __init__(self, rule: EarlyStopping, metrics: MetricsCallback) -> None:
-        self.rule, self.metrics, self.patience = rule, metrics, Patience()
+    def __init__(self, rule: EarlyStopping, metrics: MetricsCallback, min_epochs: int) -> None:
+        self.rule, self.metrics, self.min_epochs, self.patience = rule, metrics, min_epochs, Patience()
         self._sign = 1 if rule.mode == "min" else -1
 
     def epoch_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -23,7 +23,8 @@ class EarlyStop(pl.Callback):
             return
         measured = self.metrics.monitored_metrics("trainer.early_stopping.monitor", self.rule.monitor)
         if self.rule.monitor in measured:
-            self.patience.update(measured[self.rule.monitor], self.rule)
+            may_stop = trainer.current_epoch + 1 >= self.min_epochs
+            self.patience.update(measured[self.rule.monitor], self.rule, may_stop)
             self._end_if_over(trainer)
 
     def on_save_checkpoint(

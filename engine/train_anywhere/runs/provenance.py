@@ -1,16 +1,25 @@
-"""Read the state of the project from git: its files, the commit, and whether files differ from it."""
+"""Where a run comes from: the commit of the project, whether anything differs from it, and the versions of packages."""
 
 import os
+import platform
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from train_anywhere.errors import SubmitError
-from train_anywhere.slurm.submission.exclusions import UNUSED_FOLDERS
 
 FILES = ("ls-files", "-z", "-t", "--cached", "--others", "--exclude-standard")
 STATUS = ("status", "-z", "--porcelain=v2", "--branch", "--no-ahead-behind", "--no-renames", "--untracked-files=no")  # fmt: skip
 """Prints entries: those with # are headers, all others are changes (git-scm.com/docs/git-status, Porcelain Format Version 2)."""
+
+PACKAGES = {"lightning": ("lightning", "torch"), "keras": ("keras", "tensorflow", "tensorflow-cpu")}
+"""Distributions whose versions a run records, by framework."""
+
+UNUSED_FOLDERS = ("tests/", "engine/tests/", "engine/benchmarks/", "wheels/")
+"""Folders that no run reads. They are half of the files, and run folders count against quotas of files."""
 
 TIMEOUT_S = 120.0
 """Time limit of one git command. Git looks at every tracked file, on a disk that may be slow."""
@@ -24,7 +33,7 @@ class GitState:
         tracked: files that git tracks, including deleted ones, and submodules.
         untracked: files that are not ignored, and folders of other repositories (with a slash at the end).
         commit: the current commit; None before the first.
-        changed: whether a tracked file differs from the commit or is in conflict. Changes of the tests do not count.
+        changed: whether a tracked file differs from the commit or is in conflict. Changes in `UNUSED_FOLDERS` do not count.
     """
 
     tracked: list[str]
@@ -56,6 +65,23 @@ def read_state(root: Path) -> GitState | None:
         commit=None if commit == "(initial)" else commit,
         changed=any(e[0] != "#" for e in status),
     )
+
+
+def describe_code(root: Path) -> dict[str, Any]:
+    """Return the commit of a folder and whether it is changed, as run.json has them; empty if git does not tell."""
+    with suppress(SubmitError):
+        if known := read_state(root):
+            return {"commit": known.commit, "dirty": known.changed}
+    return {}
+
+
+def read_versions(framework: str) -> dict[str, str]:
+    """Return the versions of Python and of the packages of a framework, as far as they are installed as distributions."""
+    found = {"python": platform.python_version()}
+    for name in ("train-anywhere", *PACKAGES[framework]):
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
 
 
 def _git(root: Path, *words: str) -> list[str] | None:

@@ -1,0 +1,98 @@
+"""`jobs.py prune` deletes only what it may, and `jobs.py diff` names what differs: on run folders of real trainings."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from engine.tests.confined import confined, works
+from train_anywhere.commands.jobs import main
+from train_anywhere.files import ROOT
+from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.lock import RunLock
+
+Train = Callable[..., "CompletedProcess[str]"]
+SHORT = ("trainer.max_steps=2", "monitor.report=false", "monitor.sample_seconds=null")
+
+
+@pytest.fixture
+def runs(train: Train, tmp_path: Path) -> list[RunDir]:
+    """Two completed runs with another learning rate each."""
+    for rate in ("0.01", "0.02"):
+        done = train(*SHORT, f"optimizer.lr={rate}", f"paths.results={tmp_path}/results")
+        assert done.returncode == 0, done.stderr
+    return [RunDir(path) for path in sorted((tmp_path / "results/digits").iterdir())]
+
+
+def prune(scratch: Path, *words: str) -> "CompletedProcess[str]":
+    if not works(scratch):
+        pytest.skip("needs root: `prune` runs where only its folder can be written")
+    command = [
+        sys.executable,
+        str(ROOT / "src/jobs.py"),
+        "prune",
+        "--results",
+        str(scratch / "results"),
+        *words,
+    ]
+    return confined(scratch, command, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
+
+
+def test_it_asks_and_names_what_it_needs(runs: list[RunDir], tmp_path: Path) -> None:
+    done = prune(tmp_path)
+    assert done.returncode == 2 and "name runs, or select them: --state failed" in done.stderr
+    done = prune(tmp_path, "--state", "completed")
+    assert done.returncode == 2 and "this is not a terminal: add --yes" in done.stderr
+    done = prune(tmp_path, "--state", "failed", "--yes")
+    assert done.returncode == 2 and "no run is selected" in done.stderr
+    assert all(run.path.is_dir() for run in runs)
+
+
+def test_it_deletes_what_is_selected_and_nothing_else(runs: list[RunDir], tmp_path: Path) -> None:
+    (tmp_path / "results/digits/notes.txt").write_text("mine")
+    done = prune(tmp_path, runs[0].id, "--yes")
+    assert done.returncode == 0 and "Deleted 1 of 1." in done.stdout, done.stderr
+    assert not runs[0].path.exists() and runs[1].path.is_dir()
+    assert (tmp_path / "results/digits/notes.txt").read_text() == "mine"
+
+
+def test_a_run_that_trains_is_kept(runs: list[RunDir], tmp_path: Path) -> None:
+    with RunLock(runs[1]):
+        done = prune(tmp_path, "--name", "dig*", "--yes")
+    assert f"kept: {runs[1].id}" in done.stderr and runs[1].path.is_dir()
+    assert not runs[0].path.exists()
+
+
+def test_a_folder_that_no_run_of_ours_made_is_kept(runs: list[RunDir], tmp_path: Path) -> None:
+    (runs[0].path / ".run-marker").unlink()
+    done = prune(tmp_path, runs[0].id, "--yes")
+    assert "Deleted 0 of 1." in done.stdout and (runs[0].path / "config.yaml").exists()
+
+
+def test_a_run_whose_job_waits_is_kept(runs: list[RunDir], tmp_path: Path) -> None:
+    runs[0].update(state="queued")
+    (runs[0].path / "jobs.txt").write_text("7\n")
+    done = prune(tmp_path, runs[0].id, "--yes")  # no scheduler answers here
+    assert done.returncode == 2 and f"kept: {runs[0].id}" in done.stderr and runs[0].path.is_dir()
+
+
+def test_diff(runs: list[RunDir], capsys: pytest.CaptureFixture[str]) -> None:
+    runs[1].update(commit="f" * 40, versions={"python": "3.99"})
+    assert main(["diff", str(runs[0].path), str(runs[1].path)]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0] == [runs[0].id, runs[1].id]
+    assert ["optimizer.lr", "0.01", "0.02"] in lines
+    assert any(line[0] == "commit" and "f" * 12 in line for line in lines)
+    assert any(line[0] == "python" and line[-1] == "3.99" for line in lines)
+    assert any(line[0] == "train/loss" for line in lines)
+    assert not any(line[0].startswith(("paths.", "trainer.")) for line in lines)
+
+
+def test_a_run_does_not_differ_from_itself(runs: list[RunDir], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", str(runs[0].path), str(runs[0].path)]) == 0
+    out = capsys.readouterr().out
+    for section in ("Configuration", "Code", "Environment", "Results"):
+        assert f"{section}: no difference" in out

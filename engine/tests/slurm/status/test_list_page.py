@@ -1,0 +1,104 @@
+"""The table of `jobs.py list`: what it shows at each width, and which runs the filters select."""
+
+import os
+import pty
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from train_anywhere.errors import SubmitError
+from train_anywhere.files import ROOT
+from train_anywhere.slurm.status.list_page import list_runs, parse_since, select
+from train_anywhere.slurm.status.run_status import Progress, Report
+
+NOW = time.time()
+
+
+def report(number: int, **facts: object) -> Report:
+    run = f"2026010{number}-000000-aaaa"
+    known = Report(
+        id=run,
+        path=Path("/results/digits") / run,
+        name="digits",
+        state="completed",
+        progress=Progress(step=210, steps=210),
+        started=NOW - 7200 * number,
+        took=65.0,
+        best=("val/acc", 0.98765),
+        overrides={"optimizer.lr": f"0.00{number}", "trainer.max_epochs": "3"},
+    )
+    return replace(known, **facts)  # type: ignore[arg-type]
+
+
+RUNS = [report(1), report(2, state="failed", best=None), report(3, name="text", state="running")]
+
+
+def test_everything_without_a_terminal() -> None:
+    header, first, second, third = list_runs(RUNS, None).splitlines()
+    assert header.split() == ["run", "name", "state", "progress", "best", "age", "took", "differs"]
+    assert first.split(maxsplit=3)[:3] == ["20260101-000000-aaaa", "digits", "completed"]
+    assert "210/210" in first and "val/acc 0.9877" in first and first.endswith("lr=0.001")
+    assert "max_epochs" not in first  # both runs of that name have the same
+    assert " - " in second and second.endswith("lr=0.002")
+    assert third.endswith("65 s")  # the only run of its name differs from no other
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_it_fits_the_terminal(width: int) -> None:
+    runs = [
+        replace(run, overrides={"optimizer.lr": str(n), "model.hidden": "[" + "64," * 12 + "]"})
+        for n, run in enumerate(RUNS[:2])
+    ]
+    for line in list_runs(runs, width).splitlines():
+        assert len(line) <= width
+    assert all(run.id in list_runs(runs, width) for run in runs)
+
+
+def test_states_have_colors_on_request() -> None:
+    shown = list_runs(RUNS, 120, colors=True)
+    assert "\x1b[32mcompleted" in shown and "\x1b[31mfailed" in shown and "\x1b[36mrunning" in shown
+    assert "\x1b" not in list_runs(RUNS, 120)
+
+
+def test_a_name_can_not_write_to_the_terminal() -> None:
+    assert "\x1b" not in list_runs([report(1, name="a\x1b[2J")], None)
+
+
+@pytest.mark.parametrize(
+    ("filters", "found"),
+    [
+        ((None, None, None), [1, 2, 3]),
+        (("dig*", None, None), [1, 2]),
+        ((None, "failed,running", None), [2, 3]),
+        ((None, None, "3h"), [1]),
+        (("digits", "failed", "5h"), [2]),
+    ],
+)
+def test_filters(filters: tuple[str | None, ...], found: list[int]) -> None:
+    assert [int(run.id[7]) for run in select(RUNS, *filters)] == found
+
+
+def test_a_time() -> None:
+    assert abs(parse_since("2h").timestamp() - (time.time() - 7200)) < 60
+    assert parse_since("2026-11-26T08:00").hour == 8
+    with pytest.raises(SubmitError, match="soon is not a time: use 30m, 2h, 3d, 1w or a date"):
+        parse_since("soon")
+
+
+@pytest.mark.parametrize("colors", [True, False])
+def test_the_command_colors_states_on_a_terminal_only(tmp_path: Path, colors: bool) -> None:
+    folder = tmp_path / "digits" / "20260101-000000-aaaa"
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").touch()
+    (folder / "run.json").write_text('{"state": "failed"}')
+    ours, theirs = pty.openpty()
+    command = [sys.executable, str(ROOT / "src/jobs.py"), "list", "--results", str(tmp_path)]
+    environ = {**os.environ, "TERM": "xterm", **({} if colors else {"NO_COLOR": "1"})}
+    subprocess.run(command, stdout=theirs, stderr=theirs, env=environ, check=True, timeout=60)
+    os.close(theirs)
+    shown = os.read(ours, 65536).decode()
+    assert ("\x1b[31mfailed\x1b[0m" in shown) == colors and "failed" in shown

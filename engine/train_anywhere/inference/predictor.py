@@ -1,0 +1,138 @@
+"""A trained model for new data: files or arrays in, predictions out, prepared like the data of its run."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from train_anywhere.config.schema import Config
+from train_anywhere.data.dataset import Arrays
+from train_anywhere.errors import ConfigError
+from train_anywhere.inference.predictions import flatten_arrays
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Predictions for new data, in its order.
+
+    Attributes:
+        outputs: arrays [n, ...] that the model returned, by name; a single one is `predictions`.
+        files: names of the files; empty for arrays.
+        class_names: names of the classes; empty if the data has none.
+    """
+
+    outputs: Mapping[str, np.ndarray]
+    files: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
+
+    @property
+    def probabilities(self) -> np.ndarray:
+        """Probabilities of the classes, float64 [n, classes]: the softmax of the outputs.
+
+        Raises:
+            ConfigError: the outputs are not a number for each class.
+        """
+        scores = next(iter(self.outputs.values()))
+        if len(self.outputs) != 1 or scores.ndim != 2 or scores.shape[1] < 2:
+            raise ConfigError("the outputs of this model are not one number for each class; use `.outputs`.")
+        powers = np.exp(scores.astype(np.float64) - scores.max(axis=1, keepdims=True))
+        return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+    @property
+    def labels(self) -> list[Any]:
+        """The most probable class of each row: its name, or its number if classes have no names."""
+        best = self.probabilities.argmax(axis=1).tolist()
+        return [self.class_names[k] for k in best] if self.class_names else best
+
+    def table(self) -> str:
+        """Return a CSV table with the columns file, label, probability."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(("file", "label", "probability"))
+        most = self.probabilities.max(axis=1)
+        names = self.files or [str(n) for n in range(len(most))]
+        writer.writerows(
+            (name, label, f"{p:.6f}") for name, label, p in zip(names, self.labels, most, strict=True)
+        )
+        return text.getvalue()
+
+
+@dataclass(frozen=True)
+class Rows:
+    """New data as a data set: each item is prepared when it is read.
+
+    Attributes:
+        items: files or arrays.
+        prepare: returns a row of the data set for an item, with any target.
+    """
+
+    items: Sequence[Any]
+    prepare: Any
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def read(self, indices: np.ndarray, epoch: int, train: bool) -> Arrays:
+        """Return the rows, see `DataSet.read`."""
+        rows = [self.prepare(self.items[i]) for i in indices]
+        if isinstance(rows[0], Mapping):
+            return {key: np.stack([row[key] for row in rows]) for key in rows[0]}
+        return tuple(np.stack(column) for column in zip(*rows, strict=True))
+
+
+class Predictor:
+    """The trained model of a run; it also has the attributes of its network and is called like it.
+
+    Attributes:
+        network: the network: a torch module in eval mode, or a `keras.Model`.
+        config: the configuration of the run.
+        class_names: names of the classes; empty if the data has none.
+    """
+
+    def __init__(self, model: Any, config: Config) -> None:
+        self._model, self.config = model, config
+        self.network = model.network
+        self.class_names: tuple[str, ...] = tuple(model.facts.get("class_names", ()))
+
+    def predict(self, items: Any) -> Predictions:
+        """Predict for new data, prepared like the data of the run but never augmented.
+
+        Args:
+            items: a file, a list of files, or an array [n, ...] with the rows as the data set stores them.
+
+        Raises:
+            ConfigError: the data set of the run does not read such items.
+            DataError: a file can't be read.
+        """
+        listed = [items] if isinstance(items, str | Path) else list(items)
+        if not listed:
+            raise ConfigError("there is nothing to predict: give at least one file or row.")
+        files = tuple(str(item) for item in listed if isinstance(item, str | Path))
+        if self._model.task is None and not files:
+            outputs = self._model.predict_arrays(np.asarray(items))
+        else:
+            outputs = self._model.predict_rows(Rows(listed, self._row_maker(bool(files))))
+        return Predictions(flatten_arrays(outputs), files, self.class_names)
+
+    def _row_maker(self, files: bool) -> Any:
+        maker = getattr(self._model.train_split, "row_of", None)
+        if maker is None or self._model.task is None:
+            kind = "files" if files else "arrays"
+            raise ConfigError(
+                f"data={self.config.data.name} does not say how {kind} become rows: give its data set a method row_of(item) that "
+                "returns a row as read() does, with any target; or call the network yourself."
+            )
+        return maker
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Call the network."""
+        return self.network(*arguments, **named)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "network":  # a copy that is not initialized yet
+            raise AttributeError(name)
+        return getattr(self.network, name)

@@ -1,0 +1,107 @@
+"""What differs between two runs: configuration, code, environment and results, as lines for a terminal."""
+
+import filecmp
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from train_anywhere.config.flat import flatten
+from train_anywhere.monitor.run_facts import read_facts
+from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.reopen.frozen import read_frozen
+
+SAME_FOR_NOBODY = ("paths.", "resume")
+"""Keys that say nothing about a difference between runs."""
+
+MISSING = "-"
+
+
+def compare_runs(first: RunDir, second: RunDir) -> list[str]:
+    """Return a table of all that differs between two runs, by section.
+
+    Raises:
+        CheckpointError: a file of a run is damaged.
+    """
+    sections = {
+        "Configuration": _differences(*(_settings(run) for run in (first, second))),
+        "Code": [*_code(first, second)],
+        "Environment": _differences(*(_environment(run.read_info()) for run in (first, second))),
+        "Results": _differences(*(_results(run) for run in (first, second))),
+    }
+    rows = [row for section in sections.values() for row in section]
+    widths = [
+        max([len(row[at]) for row in rows] + [len(run.id)])
+        for at, run in ((0, first), (1, first), (2, second))
+    ]
+    widths[0] = max([len(row[0]) for row in rows], default=10)
+
+    def line(cells: tuple[str, str, str]) -> str:
+        return "  " + "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+
+    lines = [line(("", first.id, second.id))]
+    for title, section in sections.items():
+        lines += [title, *(line(row) for row in section)] if section else [f"{title}: no difference"]
+    return lines
+
+
+def _differences(first: Mapping[str, str], second: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    keys = dict.fromkeys([*first, *second])
+    pairs = ((key, first.get(key, MISSING), second.get(key, MISSING)) for key in keys)
+    return [pair for pair in pairs if pair[1] != pair[2]]
+
+
+def _settings(run: RunDir) -> dict[str, str]:
+    flat = flatten(read_frozen(run))
+    return {key: str(value) for key, value in flat.items() if not key.startswith(SAME_FOR_NOBODY)}
+
+
+def _environment(info: Mapping[str, Any]) -> dict[str, str]:
+    facts = {key: info.get(key) for key in ("cluster", "device", "world_size", "hosts")}
+    versions = info.get("versions")
+    return {k: _shown(v) for k, v in {**facts, **(versions if isinstance(versions, dict) else {})}.items()}
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return MISSING if value is None else str(value)
+
+
+def _code(first: RunDir, second: RunDir) -> Iterator[tuple[str, str, str]]:
+    """Yield the commits if they differ, and the files that differ between the two copies of the code, if both runs have one."""
+    commits = [_commit(run.read_info()) for run in (first, second)]
+    if commits[0] != commits[1]:
+        yield "commit", commits[0], commits[1]
+    one, other = first.path / "code", second.path / "code"
+    if not (one.is_dir() and other.is_dir()):
+        return
+    for name in sorted(
+        {str(p.relative_to(copy)) for copy in (one, other) for p in copy.rglob("*") if p.is_file()}
+    ):
+        sizes = _lines(one / name), _lines(other / name)
+        if MISSING in sizes or not filecmp.cmp(one / name, other / name, shallow=False):
+            yield name, *sizes
+
+
+def _commit(info: Mapping[str, Any]) -> str:
+    commit = info.get("commit")
+    return f"{str(commit)[:12]}{' (changed)' if info.get('dirty') else ''}" if commit else MISSING
+
+
+def _lines(path: Path) -> str:
+    return f"{len(path.read_bytes().splitlines())} lines" if path.is_file() else MISSING
+
+
+def _results(run: RunDir) -> dict[str, str]:
+    """Return the last value of each metric, and its least and greatest value of all rows of metrics.csv."""
+    facts = read_facts(run)
+    shown = {
+        "state": str(run.read_info().get("state", MISSING)),
+        "step": str(run.read_info().get("step", MISSING)),
+    }
+    for name, points in facts.metrics.items():
+        values = [value for _, value in points if value == value]
+        if values:
+            best = min(values) if "loss" in name else max(values)
+            shown[name] = f"last {values[-1]:.4g}, {'least' if 'loss' in name else 'most'} {best:.4g}"
+    return shown

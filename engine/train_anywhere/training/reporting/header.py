@@ -1,0 +1,71 @@
+"""The lines at the start of a run: what is trained, on which data and device, and how long."""
+
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from train_anywhere.config.schema import Config
+from train_anywhere.training.plan import Plan
+
+
+@dataclass(frozen=True)
+class Header:
+    """Facts of a run that are known once its model and data are built.
+
+    Attributes:
+        model: name of the network, such as cnn or MyLightningModule.
+        parameters: number of all weights; None if they do not exist yet (lazy layers).
+        trained: number of the weights that are trained.
+        rows: rows of each split, by its name; None if a split does not have a known length.
+        device: kind of the devices, such as `cpu` or `NVIDIA H100`.
+        devices: number of devices that share the global batch.
+        strategy: name of the strategy that runs.
+    """
+
+    model: str
+    parameters: int | None
+    trained: int | None
+    rows: Mapping[str, int | None]
+    device: str
+    devices: int
+    strategy: str
+
+    def lines(self, config: Config, plan: Plan) -> list[str]:
+        """Return the header as it is printed."""
+        many = self.devices > 1
+        per_device = f" ({plan.batch_per_rank} per device)" if many else ""
+        accumulated = f", {plan.accumulate} batches per step" if plan.accumulate > 1 else ""
+        splits = "".join(f", {count:,} {name}" for name, count in self.rows.items() if count)
+        kind = f"{self.devices} x {self.device}" if many else self.device
+        rows = {
+            "Model": f"{self.model}{self._parameters()}",
+            "Data": f"{config.data.name}{splits}",
+            "Device": f"{kind}, precision {config.trainer.precision}, strategy {self.strategy}",
+            "Batch": f"{plan.batch_per_rank * self.devices}{per_device}{accumulated}",
+            "Steps": f"{plan.total_steps:,} in {plan.max_epochs} epoch{'s'[: plan.max_epochs != 1]}",
+        }
+        return [f"{name + ':':<15}{text}" for name, text in rows.items()]
+
+    def _parameters(self) -> str:
+        if self.parameters is None:
+            return ""
+        frozen = f", {self.trained:,} trained" if self.trained != self.parameters else ""
+        return f", {self.parameters:,} parameters{frozen}"
+
+    def record(self, config: Config, plan: Plan) -> dict[str, Any]:
+        """Return what run.json keeps of it."""
+        return {
+            "model": self.model,
+            "parameters": self.parameters,
+            "rows": {name: count for name, count in self.rows.items() if count},
+            "device": self.device,
+            "steps": plan.total_steps,
+            "monitor": config.checkpoint.monitor,
+            "mode": config.checkpoint.mode,
+        }
+
+
+def cpu_name() -> str:
+    """Return the kind of this machine's processor, such as `cpu (x86_64)`."""
+    return f"cpu ({platform.machine()})"
