@@ -79,10 +79,11 @@ def test_a_run_that_was_killed_and_went_on(trained: Path) -> None:
     wanted = [
         "Attempts and checkpoints",
         "Curves",
-        "loss",
-        "Configuration: keys that differ from the default",
+        "This run",
+        "Configuration: keys that were set",
     ]
     assert [h for h in wanted if h not in shown.headings] == []
+    assert {"loss", "loss (logarithmic)"} & {*shown.headings}
     assert "killed" in shown.text and "completed" in shown.text
     for svg in re.findall(r"<svg.*?</svg>", shown.text, re.S):
         ElementTree.fromstring(svg)
