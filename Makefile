@@ -41,7 +41,7 @@ test-all: engine setup $(tools)  ## run every test, before a release: more than 
 engine:
 	@echo "error: this project has the engine installed, without its tests and benchmarks; to bring engine/ back: make attach" >&2; exit 2
 
-detach: setup  ## replace engine/ with an installed package (docs/updates.md); FROM=SOURCE: of another version
+detach: setup  ## replace engine/ with an installed package (docs/how-to/get-updates.md); FROM=SOURCE: of another version
 	@$(bin)/python tools/engine.py detach '$(FROM)'
 
 attach: setup  ## bring engine/ back, to read or edit it
@@ -82,7 +82,7 @@ matrix: engine setup  ## as root: run every strategy with every launcher on two 
 bad-inputs: engine setup  ## as root: run every row of engine/tests/bad_inputs/rows; `make test-engine` runs a twentieth of them
 	@BAD_INPUTS=all $(bin)/python -m pytest -q -n 2 engine/tests/bad_inputs $(ARGS)
 
-bench: engine setup  ## run every benchmark against other libraries, half an hour on an idle machine: docs/performance.md
+bench: engine setup  ## run every benchmark against other libraries, half an hour on an idle machine: docs/concepts/performance.md
 	@PYTHONPATH=engine $(bin)/python -m benchmarks $(ARGS)
 
 bench-quick: engine setup  ## run short benchmarks, in less than five minutes; the last line is one JSON object

@@ -1,11 +1,11 @@
-"""All benchmarks, one after the other; the last line is one JSON object with what each has found.
+"""Run all benchmarks, one after the other; the last line is one JSON object with all results.
 
-    python -m benchmarks            the figures of docs/performance.md: some 30 minutes on a quiet machine
-    python -m benchmarks --quick    fewer rounds and smaller networks: below five minutes, for a look whether anything is far off
+    python -m benchmarks            the numbers of docs/concepts/performance.md: about 30 minutes on a quiet machine
+    python -m benchmarks --quick    fewer rounds and smaller networks: a rough check in less than five minutes
 
-Ratios compare what ran side by side in this run, on this machine; rounds that other programs disturbed are told apart
-(`rounds.py`), and so are whole suites before or after which the machine was slow. At the end comes what is promised beside
-what was found (`goals.py`).
+Ratios compare programs that took turns in this run, on this machine. Rounds that other programs disturbed are reported
+(`rounds.py`), and so are suites before or after which the machine was slow. At the end, a table compares the results with
+the goals (`goals.py`).
 """
 
 import argparse
@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.goals import rows, table
+from benchmarks.goals import evaluate_goals, format_table
 from benchmarks.rounds import DISTURBED, fixed_work
 
 FOLDER = Path(__file__).resolve().parent
@@ -35,11 +35,11 @@ SUITES: dict[str, tuple[list[str], list[str] | None]] = {
     "scale": ([], ["--rounds", "1"]),
     "collectives": ([], None),
 }
-"""Each with its words, and those with --quick; None: it is too long for that."""
+"""Arguments of each suite, without and with --quick; None: the suite takes too long for --quick."""
 
 
-def machine() -> dict[str, Any]:
-    """What it all ran on."""
+def describe_machine() -> dict[str, Any]:
+    """Return the CPU, cores and Python version of this machine, and the date."""
     names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     return {
         "cpu": names[0].partition(":")[2].strip() if names else platform.machine(),
@@ -49,11 +49,11 @@ def machine() -> dict[str, Any]:
     }
 
 
-def run(name: str, words: list[str]) -> dict[str, Any]:
-    """One suite, whose output is shown as it comes; its last line is JSON."""
-    print(f"\n==== {name} {' '.join(words)}".rstrip(), flush=True)
+def run_suite(name: str, arguments: list[str]) -> dict[str, Any]:
+    """Run one suite and print its output as it appears; return the JSON object of its last line."""
+    print(f"\n==== {name} {' '.join(arguments)}".rstrip(), flush=True)
     began, busy, work = time.monotonic(), os.getloadavg()[0], fixed_work()
-    command = [sys.executable, "-u", str(FOLDER / f"{name}.py"), *words]
+    command = [sys.executable, "-u", str(FOLDER / f"{name}.py"), *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=FOLDER.parent)
     assert process.stdout
     last = ""
@@ -69,24 +69,25 @@ def run(name: str, words: list[str]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Run them; 1 if one of them has failed."""
+    """Run the suites; return 1 if one of them failed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--quick", action="store_true", help="below five minutes")
-    parser.add_argument("--only", nargs="+", choices=[*SUITES], help="these alone")
+    parser.add_argument("--quick", action="store_true", help="less than five minutes")
+    parser.add_argument("--only", nargs="+", choices=[*SUITES], help="run only these suites")
     parsed = parser.parse_args()
-    words = {name: quick if parsed.quick else full for name, (full, quick) in SUITES.items()}
-    there = [
+    arguments = {name: quick if parsed.quick else full for name, (full, quick) in SUITES.items()}
+    present = [
         name for name in SUITES if (FOLDER / f"{name}.py").exists()
-    ]  # a project may keep one framework alone
-    chosen = {name: words[name] for name in parsed.only or there}
-    results = {name: run(name, found) for name, found in chosen.items() if found is not None}
-    print(f"\n==== what is promised\n{table(rows(results))}")
+    ]  # a project may keep only one framework
+    chosen = {name: arguments[name] for name in parsed.only or present}
+    results = {name: run_suite(name, given) for name, given in chosen.items() if given is not None}
+    goals = evaluate_goals(results)
+    print(f"\n==== goals\n{format_table(goals)}")
     work = {name: result["fixed_work_ms"] for name, result in results.items() if "found" in result}
-    if slow := [name for name, taken in work.items() if taken > DISTURBED * min(work.values())]:
-        print(f"The machine was slow before or after {', '.join(slow)}: run them again (--only).")
-    print(json.dumps({"machine": machine(), "goals": rows(results), **results}))
+    if slow := [name for name, ms in work.items() if ms > DISTURBED * min(work.values())]:
+        print(f"The machine was slow before or after {', '.join(slow)}: run these again with --only.")
+    print(json.dumps({"machine": describe_machine(), "goals": goals, **results}))
     return int(any("exit_code" in result for result in results.values()))
 
 

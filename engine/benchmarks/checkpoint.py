@@ -1,21 +1,21 @@
-"""What one checkpoint costs a training: ours against others', in one run, as ratios.
+"""Measure what one checkpoint costs the training: this project compared with other methods, in one run, as ratios.
 
     python engine/benchmarks/checkpoint.py
 
-    stall    how long the training thread waits
-    whole    how much later the training arrives, all steps included that are slowed while the background works
-    memory   how much more host memory the process and its children take at their peak than in as many rounds with a
-             state of one number, in sizes of the state; training's own tensors come and go between, so it is good to 0.01
+    stall    time that the training thread waits
+    whole    delay of the training, including steps that the background work slows down
+    memory   additional peak memory of the process and its children, compared with the same number of rounds with a state
+             of one number; in sizes of the state. Training's own tensors come and go, so it is accurate to 0.01
 
-Stall and whole cost are relative to a synchronous `torch.save` to the shared disk, a folder that takes 300 MB/s
-(throttle.c). One thread trains. The time in which it could run but has no core is not counted, so the background has a
-core to itself, and other programs on the machine spoil little; what it costs to share memory, its bandwidth, caches and
-Python's lock with the background is counted.
+Stall and whole are relative to a synchronous `torch.save` to the shared disk, a folder that is limited to 300 MB/s
+(throttle.c). One thread trains. The time in which it could run but has no core does not count. So the background work has
+its own core, and other programs on the machine change little. Sharing memory, its bandwidth, caches and Python's lock with
+the background work does count.
 
-A machine's speed drifts by more than a checkpoint costs. So each stretch of training with a checkpoint lies between two
-of as many steps without one, and is compared with their mean; the median of these differences counts. The stretch is
-long enough for all that the background does. What counts is a run's usual checkpoint, not its first: each method has
-loaded its code and saved twice before. The last line is one JSON object.
+A machine's speed drifts by more than the cost of a checkpoint. So each stretch of training with a checkpoint is compared
+with the mean of the stretches before and after it, which have the same number of steps and no checkpoint. The result is
+the median of these differences. A stretch is long enough for all background work. The measured checkpoint is a usual one,
+not the first: each method has loaded its code and saved twice before. The last line is one JSON object.
 """
 
 import argparse
@@ -36,17 +36,17 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:1] = [str(ROOT), str(ROOT / "engine")]
 
 RATE = 300e6
-"""Bytes per second that the shared disk takes."""
+"""Bytes per second that can be written to the shared disk."""
 
 WIDTH, LAYERS, ROWS = 1024, 44, 128
-"""A network of 46 million weights: with AdamW's two moments a state of 554 MB."""
+"""A network of 46 million weights; with AdamW's two moments the state has 554 MB."""
 
 Done = Callable[[], bool]
-"""Whether the checkpoint is on the shared disk."""
+"""A function that returns whether the checkpoint is on the shared disk."""
 
 
 class Training:
-    """A network, its optimizer, and the step."""
+    """A network, its optimizer, and its training step."""
 
     def __init__(self, layers: int = LAYERS) -> None:
         import torch
@@ -60,31 +60,31 @@ class Training:
         self.steps = 0
 
     def step(self) -> None:
-        """One optimizer step."""
+        """Train one step."""
         self.optimizer.zero_grad(set_to_none=False)
         self.network(self.rows).square().mean().backward()
         self.optimizer.step()
         self.steps += 1
 
     def seconds(self, count: int) -> float:
-        """Seconds for that number of steps."""
-        began = clock()
+        """Train `count` steps, and return the seconds that they take."""
+        start = read_clock()
         for _ in range(count):
             self.step()
-        return clock() - began
+        return read_clock() - start
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint holds."""
+        """Return the content of a checkpoint."""
         return {"network": self.network.state_dict(), "optimizer": self.optimizer.state_dict()}
 
     def size(self) -> int:
-        """Bytes of the state."""
+        """Return the size of the state in bytes."""
         tensors = [*self.network.state_dict().values()]
         tensors += [value for moments in self.optimizer.state.values() for value in moments.values()]
         return sum(tensor.nbytes for tensor in tensors)
 
 
-# --- the methods: each is made once, and called with the state at each checkpoint ----------------------------------
+# --- the methods: each is created once, and called with the state at each checkpoint ----------------------------------
 
 
 class Synchronous:
@@ -94,7 +94,7 @@ class Synchronous:
         self.shared = shared
 
     def save(self, state: dict[str, Any], step: int) -> Done:
-        """Write and return when it is written."""
+        """Save the state, and return when it is written."""
         import torch
 
         torch.save(state, self.shared / "model.ckpt")
@@ -102,7 +102,7 @@ class Synchronous:
 
 
 class Ours:
-    """Kept buffers, the node's disk, then the shared one; checksummed, read back, renamed."""
+    """This project: reused buffers, the node's disk, then the shared disk; with checksums, read back, and renamed."""
 
     def __init__(self, local: Path, shared: Path) -> None:
         from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
@@ -117,7 +117,7 @@ class Ours:
         self.buffers = Buffers()
 
     def save(self, state: dict[str, Any], step: int) -> Done:
-        """As `train_anywhere.training.lightning.checkpoint.state.StateWriter` does."""
+        """Save the state like `train_anywhere.training.lightning.checkpoint.state.StateWriter`."""
         from train_anywhere.checkpoints.info import CheckpointInfo
 
         self.checkpointer.wait()
@@ -136,7 +136,7 @@ class LightningAsync:
         self.plugin, self.shared = AsyncCheckpointIO(TorchCheckpointIO()), shared
 
     def save(self, state: dict[str, Any], step: int) -> Done:
-        """The plugin has one thread: what is handed to it next is done when the checkpoint is."""
+        """Start the save. The plugin has one thread, so the next task is done after the checkpoint is written."""
         self.plugin.save_checkpoint(state, self.shared / "model.ckpt")
         return self.plugin._executor.submit(lambda: None).done
 
@@ -151,35 +151,35 @@ class TorchDistributed:
         self.shared = shared
 
     def save(self, state: dict[str, Any], step: int) -> Done:
-        """With its default stager, as its tutorial does."""
+        """Start the save with the default stager, like the tutorial of PyTorch."""
         from torch.distributed.checkpoint import async_save
 
         future: Any = async_save(state, checkpoint_id=str(self.shared / "dcp"), **self.options())
         return getattr(future, "upload_completion", future).done
 
     def options(self) -> dict[str, Any]:
-        """Return arguments of `async_save`; by default a thread saves."""
+        """Return arguments of `async_save`; by default, a thread saves."""
         return {}
 
 
 class TorchDistributedProcess(TorchDistributed):
-    """The same, but a process of its own saves, so that training does not share Python's lock with it."""
+    """The same with a separate process that saves, so that it does not share Python's lock with the training."""
 
     def options(self) -> dict[str, Any]:
-        """The first save starts the process, which needs the process group."""
+        """Return arguments of `async_save`; the first save starts the process, which needs the process group."""
         from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
         return {"async_checkpointer_type": AsyncCheckpointerType.PROCESS}
 
 
 class GuideRsync:
-    """As cluster guides advise: `torch.save` to the node's disk, then rsync in the background."""
+    """The method of cluster guides: `torch.save` to the node's disk, then rsync in the background."""
 
     def __init__(self, local: Path, shared: Path) -> None:
         self.local, self.shared = local, shared
 
     def save(self, state: dict[str, Any], step: int) -> Done:
-        """The copy is not checked."""
+        """Save the state, and start the copy, which is not checked."""
         import torch
 
         torch.save(state, self.local / "model.ckpt")
@@ -201,58 +201,64 @@ METHODS: dict[str, Callable[[Path, Path], Any]] = {
 
 
 def measure(name: str, local: Path, shared: Path, rounds: int, layers: int) -> dict[str, Any]:
-    """Train with one method in this process: seconds of stall and of whole cost for each round, and memory."""
+    """Train with one method in this process; return stall and whole cost in seconds for each round, and memory."""
     training = Training(layers)
     method = METHODS[name](local, shared)
     training.seconds(3)
     one = {"one": training.rows[:1, :1].clone()}
-    before = max(with_checkpoint(training, method, 10, one)[-1] for _ in range(rounds))
-    count = max(with_checkpoint(training, method, 1)[2] for _ in range(2)) + 1
-    rows, before_it = [], training.seconds(count)
+    before = max(train_through_checkpoint(training, method, 10, one)[-1] for _ in range(rounds))
+    count = max(train_through_checkpoint(training, method, 1)[2] for _ in range(2)) + 1
+    rows, seconds_before = [], training.seconds(count)
     for number in range(rounds):
-        stall, seconds, steps, peak = with_checkpoint(training, method, count)
-        after_it = training.seconds(count)
-        whole = seconds - (before_it + after_it) / 2 * steps / count
-        before_it = after_it
+        stall, seconds, steps, peak = train_through_checkpoint(training, method, count)
+        seconds_after = training.seconds(count)
+        whole = seconds - (seconds_before + seconds_after) / 2 * steps / count
+        seconds_before = seconds_after
         rows.append((stall, whole, peak))
-        say(f"{name}: {number + 1} of {rounds}: stall {stall:.3f} s, whole {whole:.3f} s of {seconds:.1f} s")
+        report(
+            f"{name}: {number + 1} of {rounds}: stall {stall:.3f} s, whole {whole:.3f} s of {seconds:.1f} s"
+        )
     stalls, wholes, peaks = zip(*rows, strict=True)
     memory = (max(peaks) - before) / training.size()
     return {"stall": stalls, "whole": wholes, "memory": memory, "size": training.size()}
 
 
-def with_checkpoint(
+def train_through_checkpoint(
     training: Training, method: Any, count: int, state: dict[str, Any] | None = None
 ) -> tuple[float, float, int, int]:
-    """A checkpoint and at least `count` steps, until it is written: stall, seconds, steps, peak of memory."""
-    forget_peak()
-    began, first = clock(), training.steps
+    """Save a checkpoint, and train at least `count` steps, until it is written.
+
+    Returns:
+        Seconds of stall, seconds in all, number of steps, and peak memory in bytes.
+    """
+    reset_peak_memory()
+    start, first = read_clock(), training.steps
     done = method.save(state or training.state(), training.steps)
-    stall = clock() - began
+    stall = read_clock() - start
     while training.steps - first < count or not done():
         training.step()
-    return stall, clock() - began, training.steps - first, peak_of_memory()
+    return stall, read_clock() - start, training.steps - first, peak_memory()
 
 
-def clock() -> float:
-    """Seconds, without those in which the main thread waited for a core (proc(5) calls it the run queue)."""
+def read_clock() -> float:
+    """Return the time in seconds, without the time in which the main thread waited for a core (the run queue of proc(5))."""
     _, waited, _ = Path("/proc/self/schedstat").read_text().split()
     return time.perf_counter() - int(waited) / 1e9
 
 
-def say(text: str) -> None:
-    """Print the progress."""
+def report(text: str) -> None:
+    """Print a line about the progress."""
     print(text, file=sys.stderr, flush=True)
 
 
-def forget_peak() -> None:
-    """VmHWM of this process and its children counts from here."""
+def reset_peak_memory() -> None:
+    """Reset VmHWM of this process and its children."""
     for process in ("self", *children()):
         Path(f"/proc/{process}/clear_refs").write_text("5")
 
 
-def peak_of_memory() -> int:
-    """Return VmHWM of this process and its children, in bytes; memory that they share counts once."""
+def peak_memory() -> int:
+    """Return VmHWM of this process and its children in bytes; shared memory counts once."""
     return memory("self")["VmHWM"] + sum(
         found["VmHWM"] - found["RssShmem"] for found in map(memory, children())
     )
@@ -271,8 +277,8 @@ def memory(process: str) -> dict[str, int]:
     return {name.rstrip(":"): int(size) * 1024 for name, size, _ in rows}
 
 
-def child(name: str, rounds: int, layers: int, where: Path, throttle: Path) -> dict[str, Any]:
-    """`measure` in a process of its own, whose writes to the shared disk are slowed down."""
+def measure_in_child(name: str, rounds: int, layers: int, where: Path, throttle: Path) -> dict[str, Any]:
+    """Call `measure` in a child process whose writes to the shared disk are slowed down."""
     local, shared = where / "local", where / "shared"
     for folder in (local, shared):
         shutil.rmtree(folder, ignore_errors=True)
@@ -283,7 +289,7 @@ def child(name: str, rounds: int, layers: int, where: Path, throttle: Path) -> d
         "THROTTLE_FOLDER": str(shared),
         "THROTTLE_RATE": str(RATE),
         "OMP_NUM_THREADS": "1",
-        "MASTER_ADDR": "127.0.0.1",  # as torchrun sets it: the process of dcp.async_save meets there
+        "MASTER_ADDR": "127.0.0.1",  # like torchrun: the process of dcp.async_save connects there
     }
     command = [sys.executable, __file__, "--method", name, "--rounds", str(rounds), "--layers", str(layers)]
     command += ["--folder", str(where)]
@@ -298,7 +304,7 @@ def compare(rounds: int, layers: int, where: Path) -> dict[str, float]:
     source = Path(__file__).with_name("throttle.c")
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(throttle), str(source), "-ldl"], check=True)
     names = [name for name in METHODS if "rsync" not in name or shutil.which("rsync")]
-    found = {name: child(name, rounds, layers, where, throttle) for name in names}
+    found = {name: measure_in_child(name, rounds, layers, where, throttle) for name in names}
     unit = statistics.median(found["torch.save"]["stall"])
     print(
         f"\nstate of {found['ours']['size'] / 1e6:.0f} MB; 1 = {unit:.2f} s, torch.save at {RATE / 1e6:.0f} MB/s"
@@ -318,32 +324,38 @@ def compare(rounds: int, layers: int, where: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print the table, and as the last line one JSON object of ratios."""
+    """Print the table, and a JSON object of ratios as the last line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--layers", type=int, default=LAYERS, help="each is a state of 12.6 MB (%(default)s)")
     parser.add_argument(
-        "--folder", type=Path, help="where the two disks are played; default: memory, else TMPDIR"
+        "--layers", type=int, default=LAYERS, help="each adds 12.6 MB to the state (%(default)s)"
+    )
+    parser.add_argument(
+        "--folder", type=Path, help="folder for both simulated disks; default: memory, else TMPDIR"
     )
     parser.add_argument("--method", choices=METHODS, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.method:
+    parsed = parser.parse_args()
+    if parsed.method:
         print(
             json.dumps(
                 measure(
-                    asked.method, asked.folder / "local", asked.folder / "shared", asked.rounds, asked.layers
+                    parsed.method,
+                    parsed.folder / "local",
+                    parsed.folder / "shared",
+                    parsed.rounds,
+                    parsed.layers,
                 )
             )
         )
         sys.stdout.flush()
         for process in multiprocessing.active_children():
             process.kill()
-        os._exit(0)  # whatever threads a method has left
+        os._exit(0)  # a method may have left threads
     memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
-    with tempfile.TemporaryDirectory(prefix="checkpoint-", dir=asked.folder or memory) as folder:
-        print(json.dumps(compare(asked.rounds, asked.layers, Path(folder))))
+    with tempfile.TemporaryDirectory(prefix="checkpoint-", dir=parsed.folder or memory) as folder:
+        print(json.dumps(compare(parsed.rounds, parsed.layers, Path(folder))))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""What a training step sends to the other ranks, in operations and bytes: ours beside a loop written by hand, on two ranks here.
+"""Count the operations and bytes that a training step sends to other ranks: this project compared with a loop by hand.
 
-    python engine/benchmarks/collectives.py [--side FRAMEWORK]
+    python engine/benchmarks/collectives.py [--framework FRAMEWORK]
 
-Counted, not timed: the numbers are the same on any machine. A small convolutional network with batch normalisation, two ranks on the CPU. A
-row of metrics is due every `trainer.log_every_n_steps`. The last line is one JSON object.
+Nothing is timed, so the numbers are the same on any machine. Two ranks on the CPU train a small convolutional network with
+batch normalization. A row of metrics is due every `trainer.log_every_n_steps`. The last line is one JSON object.
 """
 
 import argparse
@@ -21,27 +21,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--side", choices=SIDES)
-    asked = parser.parse_args()
+    parser.add_argument("--framework", "--side", choices=SIDES)
+    parsed = parser.parse_args()
     found: dict[str, dict[str, dict[str, Sent]]] = {}
     print("| | a step: by hand | a step: `src/train.py` | a row of metrics |\n|---|---|---|---|")
-    for side in [asked.side] if asked.side else SIDES:
-        for strategy in strategies(side):
-            both = {kind: count(side, kind, strategy) for kind in ("raw", "ours")}
-            found[f"{side} {strategy}"] = both
-            steps = [shown(both[kind]["steps"], STEPS) for kind in ("raw", "ours")]
+    for framework in [parsed.framework] if parsed.framework else SIDES:
+        for strategy in strategies(framework):
+            both = {kind: count(framework, kind, strategy) for kind in ("raw", "ours")}
+            found[f"{framework} {strategy}"] = both
+            steps = [format_sent(both[kind]["steps"], STEPS) for kind in ("raw", "ours")]
             print(
-                f"| {side}, `{strategy}` | {steps[0]} | {steps[1]} | {shown(both['ours']['row'], 1)} |",
+                f"| {framework}, `{strategy}` | {steps[0]} | {steps[1]} | {format_sent(both['ours']['row'], 1)} |",
                 flush=True,
             )
     print(json.dumps(found))
 
 
-def shown(sent: Sent, times: int) -> str:
-    """Operations with their bytes, of one of so many times."""
-    names = [name for name in sent if f"{name} bytes" in sent]  # others are waits, which send nothing
+def format_sent(sent: Sent, number: int) -> str:
+    """Format the operations and their bytes, divided by the number of steps or rows."""
+    names = [name for name in sent if f"{name} bytes" in sent]  # the others are waits, which send nothing
     return ", ".join(
-        f"{sent[name] / times:g} {name}, {sent[f'{name} bytes'] / times:,g} bytes" for name in names
+        f"{sent[name] / number:g} {name}, {sent[f'{name} bytes'] / number:,g} bytes" for name in names
     )
 
 

@@ -1,12 +1,14 @@
-"""What our loaders cost beside loops written by hand over the same rows: ours against plain ones, in one run, as ratios of time.
+"""Compare this project's loaders with loops by hand over the same rows, as ratios of time.
 
-    python engine/benchmarks/data.py [--rounds 5] [--side lightning|keras] [--only pictures digits mnist]
+    python engine/benchmarks/data.py [--rounds 5] [--framework lightning|keras] [--only pictures digits mnist]
 
-Pictures: JPEG files of 500 x 375 pixels, decoded, cropped and scaled by the same function, two at once; by hand with torch's DataLoader
-over single pictures, or with a tf.data pipeline. Arrays, of the sizes of digits and of MNIST: an epoch of training with `model=mlp`, whose
-batches by hand are slices of an array that was normalised beforehand. A process for each, new in every round, which come in turn: those
-with arrays several times, for a machine may change its speed within seconds. What comes before the first batch does not count. The last
-line is one JSON object.
+Pictures: JPEG files of 500 x 375 pixels, decoded, cropped and scaled by the same function with two workers. By hand this is
+PyTorch's DataLoader over single pictures, or a tf.data pipeline. Arrays, with the sizes of digits and MNIST: an epoch of
+training with `model=mlp`. By hand the batches are slices of an array that was normalized before.
+
+Each program runs in a new process in each round, and the programs take turns. With arrays they take several turns per
+round, because a machine may change its speed within seconds. The time before the first batch does not count. The last line
+is one JSON object.
 """
 
 import argparse
@@ -27,23 +29,23 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:1] = [str(ROOT), str(ROOT / "engine")]
 
-from benchmarks.rounds import Program, in_turn  # noqa: E402
+from benchmarks.rounds import Program, take_turns  # noqa: E402
 
 PICTURES, BATCH, WORKERS = 512, 32, 2
 SIZE = 224
 KINDS = ("pictures", "digits", "mnist")
 EPOCHS = {"pictures": 2, "digits": 40, "mnist": 1}
-"""Timed when a process has its turn; before its first turn comes one that is not."""
+"""Timed epochs per turn of a process; one more epoch before the first turn is not timed."""
 
 TURNS = {"pictures": 1, "digits": 3, "mnist": 3}
-"""Of a process. A loader may read ahead while it waits for its turn, which with arrays, where the steps take longest, changes nothing."""
+"""Turns of a process. A loader may read ahead while it waits for its turn; for arrays this does not matter: steps take longer."""
 
 Batches = Iterable[Any]
 Step = Callable[[Any, Any], Any]
 
 
-def words(kind: str, folder: Path) -> list[str]:
-    """The data of our configuration."""
+def data_overrides(kind: str, folder: Path) -> list[str]:
+    """Return the overrides that select the data in this project's configuration."""
     if kind == "pictures":
         return [
             "data=imagefolder",
@@ -56,60 +58,64 @@ def words(kind: str, folder: Path) -> list[str]:
     )
 
 
-def make_data(kind: str, folder: Path) -> None:
-    """Files of made-up content: pictures that are as large as photographs, and sixty thousand digits of noise."""
+def write_data(kind: str, folder: Path) -> None:
+    """Write files with random content: pictures as large as photographs, or sixty thousand digits of noise."""
     random = np.random.default_rng(0)
     if kind == "pictures":
         from PIL import Image
 
-        for part, number in itertools.product(("train", "val"), range(PICTURES)):
-            if part == "val" and number >= BATCH:
+        for split, number in itertools.product(("train", "val"), range(PICTURES)):
+            if split == "val" and number >= BATCH:
                 break
             rough = Image.fromarray(random.integers(256, size=(38, 50, 3), dtype=np.uint8))
-            path = folder / part / f"class-{number % 4}" / f"{number}.jpg"
+            path = folder / split / f"class-{number % 4}" / f"{number}.jpg"
             path.parent.mkdir(parents=True, exist_ok=True)
             rough.resize((500, 375), Image.Resampling.BICUBIC).save(path, quality=90)
     if kind == "mnist":
         raw = folder / "MNIST" / "raw"
         raw.mkdir(parents=True)
-        for part, rows in (("train", 60_000), ("t10k", 10_000)):
+        for split, rows in (("train", 60_000), ("t10k", 10_000)):
             for name, shape, most in (("images", (rows, 28, 28), 256), ("labels", (rows,), 10)):
                 header = b"".join(size.to_bytes(4, "big") for size in shape)
                 values = random.integers(most, size=shape, dtype=np.uint8)
-                file = raw / f"{part}-{name}-idx{len(shape)}-ubyte"
+                file = raw / f"{split}-{name}-idx{len(shape)}-ubyte"
                 file.write_bytes(bytes([0, 0, 8, len(shape)]) + header + values.tobytes())
 
 
-def loaded(side: str, kind: str, folder: Path) -> Any:
-    """Our configuration."""
+def load_config(framework: str, kind: str, folder: Path) -> Any:
+    """Return this project's configuration."""
     from train_anywhere.config.command.compose import compose
     from train_anywhere.config.load import load
 
-    return load(compose([*words(kind, folder), "model=mlp", f"framework={side}", "trainer.accelerator=cpu"]))
+    return load(
+        compose(
+            [*data_overrides(kind, folder), "model=mlp", f"framework={framework}", "trainer.accelerator=cpu"]
+        )
+    )
 
 
-def rows_of(config: Any, side: str) -> tuple[np.ndarray, np.ndarray]:
-    """All training rows, normalised, and their labels."""
+def read_rows(config: Any, framework: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return all training rows, normalized, and their labels."""
     from train_anywhere.data.open_data import open_splits
 
-    train = open_splits(config.data, side, config.seed).train
+    train = open_splits(config.data, framework, config.seed).train
     images, labels = train.read(np.arange(len(train)), 0, False)
     return images, labels
 
 
 def slices(length: int, size: int) -> Iterator[np.ndarray]:
-    """The rows of each batch of an epoch, in a random order."""
+    """Return an iterator over the row numbers of each batch of an epoch, in random order."""
     order = np.random.permutation(length)
     return (order[start : start + size] for start in range(0, length, size))
 
 
 def picture_files(folder: Path) -> list[Path]:
-    """Those to train with."""
+    """Return the pictures of the training split."""
     return sorted((folder / "train").glob("*/*.jpg"))
 
 
 def read_picture(path: str | Path) -> np.ndarray:
-    """One, as our own data set prepares it."""
+    """Return one picture, prepared like in this project's data set."""
     from PIL import Image
 
     from src.data.transforms import prepare_image
@@ -121,22 +127,22 @@ def read_picture(path: str | Path) -> np.ndarray:
 # ---- torch
 
 
-def torch_ours(config: Any) -> Callable[[], Batches]:
-    """Epochs of (rows, labels)."""
+def torch_project(config: Any) -> Callable[[], Batches]:
+    """Return a function that returns the batches (rows, labels) of an epoch from this project's loader."""
     from train_anywhere.distributed.topology import Topology
-    from train_anywhere.training.lightning.run import make_setup
+    from train_anywhere.training.lightning.setup import make_setup
 
     loader = make_setup(config, Topology(rank=0, world_size=1)).splits.train.loader()
     return lambda: (batch.rows for batch in loader)
 
 
 def torch_by_hand(config: Any, kind: str, folder: Path) -> Callable[[], Batches]:
-    """The same."""
+    """Return a function that returns the batches (rows, labels) of an epoch from a loop by hand."""
     import torch
 
     if kind == "pictures":
         return torch_pictures(folder)
-    images, labels = rows_of(config, "lightning")
+    images, labels = read_rows(config, "lightning")
     x, y = torch.from_numpy(images.transpose(0, 3, 1, 2).copy()), torch.from_numpy(labels)
     return lambda: (
         (x[rows], y[rows]) for rows in map(torch.from_numpy, slices(len(y), config.data.batch_size))
@@ -144,7 +150,7 @@ def torch_by_hand(config: Any, kind: str, folder: Path) -> Callable[[], Batches]
 
 
 def torch_pictures(folder: Path) -> Callable[[], Batches]:
-    """torch's DataLoader over single pictures."""
+    """Return a function that returns PyTorch's DataLoader over single pictures."""
     import torch
     from torch.utils.data import DataLoader, Dataset
 
@@ -162,7 +168,7 @@ def torch_pictures(folder: Path) -> Callable[[], Batches]:
 
 
 def torch_step(config: Any, kind: str) -> Step:
-    """What is done with a batch: nothing, or a step of training."""
+    """Return a function that trains on a batch, or does nothing for pictures."""
     if kind == "pictures":
         return lambda rows, labels: None
     import torch
@@ -185,8 +191,8 @@ def torch_step(config: Any, kind: str) -> Step:
 # ---- TensorFlow
 
 
-def keras_ours(config: Any) -> Callable[[], Batches]:
-    """Epochs of (rows, labels)."""
+def keras_project(config: Any) -> Callable[[], Batches]:
+    """Return a function that returns the batches (rows, labels) of an epoch from this project's loader."""
     import train_anywhere  # noqa: F401  # isort: skip  # chooses Keras' backend
     from train_anywhere.training.keras.checkpoint.position import Position
     from train_anywhere.training.keras.run import open_task
@@ -198,7 +204,7 @@ def keras_ours(config: Any) -> Callable[[], Batches]:
 
 
 def keras_by_hand(config: Any, kind: str, folder: Path) -> Callable[[], Batches]:
-    """The same."""
+    """Return a function that returns the batches (rows, labels) of an epoch from a loop by hand."""
     import train_anywhere  # noqa: F401  # isort: skip  # chooses Keras' backend
     import tensorflow as tf
 
@@ -216,12 +222,12 @@ def keras_by_hand(config: Any, kind: str, folder: Path) -> Callable[[], Batches]
         )
         endless = iter(data.map(read, num_parallel_calls=WORKERS).batch(BATCH).prefetch(2))
         return lambda: itertools.islice(endless, len(files) // BATCH)
-    x, y = rows_of(config, "keras")
+    x, y = read_rows(config, "keras")
     return lambda: ((x[rows], y[rows]) for rows in slices(len(y), config.data.batch_size))
 
 
 def keras_step(config: Any, kind: str) -> Step:
-    """What is done with a batch: nothing, or a step of training."""
+    """Return a function that trains on a batch, or does nothing for pictures."""
     if kind == "pictures":
         return lambda rows, labels: None
     import keras
@@ -247,14 +253,14 @@ def keras_step(config: Any, kind: str) -> Step:
 # ---- both
 
 
-def one(side: str, kind: str, who: str, folder: Path) -> None:
-    """Print the seconds of an epoch for each line that is read."""
-    config = loaded(side, kind, folder)
+def time_program(framework: str, kind: str, program: str, folder: Path) -> None:
+    """Print the seconds of an epoch for each line of the input."""
+    config = load_config(framework, kind, folder)
     ours, by_hand, make_step = {
-        "lightning": (torch_ours, torch_by_hand, torch_step),
-        "keras": (keras_ours, keras_by_hand, keras_step),
-    }[side]
-    epoch = ours(config) if who == "ours" else by_hand(config, kind, folder)
+        "lightning": (torch_project, torch_by_hand, torch_step),
+        "keras": (keras_project, keras_by_hand, keras_step),
+    }[framework]
+    epoch = ours(config) if program == "ours" else by_hand(config, kind, folder)
     step = make_step(config, kind)
 
     def seconds() -> float:
@@ -269,53 +275,58 @@ def one(side: str, kind: str, who: str, folder: Path) -> None:
 
 
 class Programs:
-    """Ours and the one by hand, each in a process that waits for its turn."""
+    """This project's program and the one by hand, each in a process that waits for its turn."""
 
-    def __init__(self, side: str, kind: str, folder: Path) -> None:
-        self.words, self.turns = (side, kind, folder), TURNS[kind]
+    def __init__(self, framework: str, kind: str, folder: Path) -> None:
+        self.arguments, self.turns = (framework, kind, folder), TURNS[kind]
         self.running: dict[str, Program] = {}
-        self.had: Counter[str] = Counter()
+        self.turns_taken: Counter[str] = Counter()
 
-    def measured(self, who: str) -> float:
-        """Seconds of an epoch."""
-        if self.had[who] % self.turns == 0:
-            side, kind, folder = self.words
-            self.running[who] = Program([__file__, "--one", side, kind, who, str(folder)])
-        self.had[who] += 1
-        seconds = self.running[who].number()
-        if self.had[who] % self.turns == 0:
-            self.running.pop(who).end()
+    def measure(self, program: str) -> float:
+        """Return the seconds of an epoch; start a new process if the previous one has had its turns."""
+        if self.turns_taken[program] % self.turns == 0:
+            framework, kind, folder = self.arguments
+            self.running[program] = Program([__file__, "--one", framework, kind, program, str(folder)])
+        self.turns_taken[program] += 1
+        seconds = self.running[program].next_number()
+        if self.turns_taken[program] % self.turns == 0:
+            self.running.pop(program).close()
         return seconds
 
 
 def main() -> None:
-    """Run the rounds; print a table and the JSON line."""
+    """Run the rounds, and print a table and the JSON line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--side", choices=["lightning", "keras"])
+    parser.add_argument("--framework", "--side", choices=["lightning", "keras"])
     parser.add_argument("--only", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
     parsed = parser.parse_args()
     if parsed.one:
-        side, kind, who, folder = parsed.one
-        one(side, kind, who, Path(folder))
+        framework, kind, program, folder = parsed.one
+        time_program(framework, kind, program, Path(folder))
         return
-    installed = [side for side in ("lightning", "keras") if importlib.util.find_spec(side)]
+    installed = [framework for framework in ("lightning", "keras") if importlib.util.find_spec(framework)]
     results: dict[str, dict[str, Any]] = {}
-    print(f"{'':24}ms an epoch: by hand, ours   ratio, and its spread over rounds")
-    with tempfile.TemporaryDirectory() as made:
+    print(f"{'':24}ms per epoch: by hand, ours  ratio, and its range over rounds")
+    with tempfile.TemporaryDirectory() as temporary:
         for kind in parsed.only:
-            make_data(kind, Path(made) / kind)
-        for side, kind in itertools.product([parsed.side] if parsed.side else installed, parsed.only):
-            folder = Path(made) / kind
-            programs = Programs(side, kind, folder)
-            found = in_turn(("hand", "ours"), parsed.rounds * TURNS[kind], programs.measured)
-            hand, ours = (1000 * found.middle(who) for who in ("hand", "ours"))
+            write_data(kind, Path(temporary) / kind)
+        for framework, kind in itertools.product(
+            [parsed.framework] if parsed.framework else installed, parsed.only
+        ):
+            folder = Path(temporary) / kind
+            programs = Programs(framework, kind, folder)
+            found = take_turns(("hand", "ours"), parsed.rounds * TURNS[kind], programs.measure)
+            hand, ours = (1000 * found.median_seconds(program) for program in ("hand", "ours"))
             ratio = found.ratio("ours", "hand")
-            print(f"{side + ', ' + kind:24}{hand:20.0f}  {ours:6.0f}   {ratio}  {found.said()}", flush=True)
-            results.setdefault(side, {})[kind] = {
+            print(
+                f"{framework + ', ' + kind:24}{hand:20.0f}  {ours:6.0f}   {ratio}  {found.describe_disturbed()}",
+                flush=True,
+            )
+            results.setdefault(framework, {})[kind] = {
                 "hand_ms": round(hand, 1),
                 "ours_ms": round(ours, 1),
                 "ratio": round(ratio.median, 3),

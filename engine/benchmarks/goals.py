@@ -1,4 +1,4 @@
-"""What this project promises of its own speed, beside what a run of the benchmarks has found."""
+"""The goals for this project's speed, and their comparison with the results of the benchmarks."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -7,14 +7,14 @@ Found = Mapping[str, Any]
 
 
 class Goal(NamedTuple):
-    """One figure.
+    """A goal for one number.
 
     Attributes:
-        suite: whose last line has it.
-        about: what it is.
-        read: takes it from there. Raises KeyError, ValueError: the run has not measured it.
-        bound: it is at most this; None: there is a goal alone.
-        goal: what would be better still.
+        suite: the benchmark that measures it.
+        about: its description.
+        read: function that reads it from the results of the suite. Raises KeyError or ValueError: it was not measured.
+        bound: the largest value allowed; None: there is only a goal.
+        goal: a better value to reach later; None: the bound is the goal.
     """
 
     suite: str
@@ -24,8 +24,8 @@ class Goal(NamedTuple):
     goal: float | None = None
 
 
-def at(*keys: str) -> Callable[[Any], float]:
-    """The value below these keys."""
+def value_at(*keys: str) -> Callable[[Any], float]:
+    """Return a function that returns the value below these keys."""
 
     def read(found: Any) -> float:
         for key in keys:
@@ -36,65 +36,89 @@ def at(*keys: str) -> Callable[[Any], float]:
 
 
 def packed_calls(framework: str) -> Callable[[Any], float]:
-    """File calls of the rank that makes most of them, with the packed environment; `elsewhere` is not on the shared disk."""
+    """Return a function that returns the largest number of file calls of a rank with the packed environment.
+
+    Calls counted as `elsewhere` are left out: they are not on the shared disk.
+    """
     return lambda found: max(
         sum(count for where, count in rank.items() if where != "elsewhere")
         for rank in found[framework]["file_calls"]["packed"]
     )
 
 
-def more_sent(found: Found) -> float:
-    """Operations by which the steps of ours exceed those by hand, in the strategy where that is most; a name without bytes is a wait."""
+def extra_operations(found: Found) -> float:
+    """Return the largest number, over strategies, of operations that this project's steps need beyond a loop by hand.
 
-    def sent(steps: Found) -> float:
+    A name without bytes is a wait, and does not count.
+    """
+
+    def count_operations(steps: Found) -> float:
         return float(sum(count for name, count in steps.items() if f"{name} bytes" in steps))
 
-    return max(sent(both["ours"]["steps"]) - sent(both["raw"]["steps"]) for both in found.values())
+    return max(
+        count_operations(both["ours"]["steps"]) - count_operations(both["raw"]["steps"])
+        for both in found.values()
+    )
 
 
-def stall_by_best_peer(found: Found) -> float:
-    """How long our checkpoints hold up the training, by the least of the others."""
+def stall_ratio(found: Found) -> float:
+    """Return how long this project's checkpoints stall the training, divided by the shortest stall of the peers."""
     start = "checkpoint stall, "
     stalls = {name.removeprefix(start): stall for name, stall in found.items() if name.startswith(start)}
     ours = float(stalls.pop("ours"))
     return ours / min(stalls.values())
 
 
-def growth(found: Found) -> float:
-    """Of the seconds from 1,000 to 9,408 nodes, by that of the nodes, in the part where they grow fastest; a tenth of a second is noise."""
+def growth_ratio(found: Found) -> float:
+    """Return the growth in seconds from 1,000 to 9,408 nodes divided by the growth in nodes, for the part that grows fastest.
+
+    Times below a tenth of a second are noise.
+    """
     return max(
         (rows[-1]["seconds"] / max(rows[-2]["seconds"], 0.1) / 9.408 for rows in found.values()), default=0.0
     )
 
 
 GOALS = (
-    Goal("step", "Lightning: µs of a step over a loop by hand", at("lightning", "ours", "over_us"), 350, 100),
-    Goal("step", "Keras: a step by a tf.function for each", at("keras", "ours", "ratio"), 0.35, 0.25),
+    Goal(
+        "step",
+        "Lightning: µs per step more than a loop by hand",
+        value_at("lightning", "ours", "over_us"),
+        350,
+        100,
+    ),
+    Goal(
+        "step", "Keras: a step / a tf.function for each step", value_at("keras", "ours", "ratio"), 0.35, 0.25
+    ),
     Goal("start", "Lightning: file calls of a rank, packed", packed_calls("lightning"), 100),
     Goal(
         "start",
-        "Lightning: a run of one step by `import torch`",
-        at("lightning", "ratio_to_import", "torch"),
+        "Lightning: a run of one step / `import torch`",
+        value_at("lightning", "ratio_to_import", "torch"),
         None,
         1.5,
     ),
     Goal("start", "Keras: file calls of a rank, packed", packed_calls("keras"), 100),
-    Goal("sweep", "Lightning: further member by Hydra's basic", at("lightning", "ratio"), 1.2),
-    Goal("sweep", "Keras: further member by Hydra's basic", at("keras", "ratio"), 1.2),
-    Goal("data", "Lightning: JPEG files, time by a loop by hand", at("lightning", "pictures", "ratio"), 1.05),
-    Goal("data", "Lightning: digits, time by a loop by hand", at("lightning", "digits", "ratio"), 1.1),
-    Goal("data", "Lightning: MNIST's size, time by a loop by hand", at("lightning", "mnist", "ratio"), 1.1),
-    Goal("data", "Keras: JPEG files, time by a tf.data pipeline", at("keras", "pictures", "ratio"), 1.0),
-    Goal("data", "Keras: digits, time by a loop by hand", at("keras", "digits", "ratio"), 1.1),
-    Goal("data", "Keras: MNIST's size, time by a loop by hand", at("keras", "mnist", "ratio"), 1.1),
-    Goal("collectives", "operations of all steps more than by hand", more_sent, 0),
-    Goal("checkpoint", "stall by that of the best peer", stall_by_best_peer, 1.0),
-    Goal("scale", "growth with the nodes, 1: linear", growth, 1.0),
+    Goal("sweep", "Lightning: further member / Hydra's basic launcher", value_at("lightning", "ratio"), 1.2),
+    Goal("sweep", "Keras: further member / Hydra's basic launcher", value_at("keras", "ratio"), 1.2),
+    Goal(
+        "data", "Lightning: JPEG files, time / loop by hand", value_at("lightning", "pictures", "ratio"), 1.05
+    ),
+    Goal("data", "Lightning: digits, time / loop by hand", value_at("lightning", "digits", "ratio"), 1.1),
+    Goal(
+        "data", "Lightning: MNIST's size, time / loop by hand", value_at("lightning", "mnist", "ratio"), 1.1
+    ),
+    Goal("data", "Keras: JPEG files, time / tf.data pipeline", value_at("keras", "pictures", "ratio"), 1.0),
+    Goal("data", "Keras: digits, time / loop by hand", value_at("keras", "digits", "ratio"), 1.1),
+    Goal("data", "Keras: MNIST's size, time / loop by hand", value_at("keras", "mnist", "ratio"), 1.1),
+    Goal("collectives", "operations of all steps beyond a loop by hand", extra_operations, 0),
+    Goal("checkpoint", "checkpoint stall / that of the best peer", stall_ratio, 1.0),
+    Goal("scale", "growth with the nodes (1: linear)", growth_ratio, 1.0),
 )
 
 
-def rows(results: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What was found of each: about, found, bound, goal, met ("yes", "the bound", "no")."""
+def evaluate_goals(results: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a row for each measured goal: about, found, bound, goal, met ("yes", "the bound", "no")."""
     shown = []
     for goal in GOALS:
         try:
@@ -118,8 +142,8 @@ def rows(results: Mapping[str, Any]) -> list[dict[str, Any]]:
     return shown
 
 
-def table(shown: list[dict[str, Any]]) -> str:
-    """To read."""
+def format_table(shown: list[dict[str, Any]]) -> str:
+    """Format the rows as a table."""
     lines = [f"{'':50}{'found':>10}{'at most':>10}{'goal':>8}  met"]
     for row in shown:
         bound, goal = ("" if row[key] is None else f"{row[key]:g}" for key in ("bound", "goal"))

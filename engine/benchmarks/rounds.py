@@ -1,8 +1,8 @@
-"""Programs that are measured in turn, round by round: ratios with their spread, and which rounds the machine disturbed.
+"""Measure programs in turn, round by round: ratios with their spread, and the number of disturbed rounds.
 
-A machine that others use, or whose processor runs slower for a while, spoils whole rounds. Before and after each program a fixed
-piece of work is timed: a round in which it took much longer than in the best one is disturbed. Its figures count only where all
-rounds are, and the tables say so.
+Other programs, or a processor that runs slower for a while, spoil whole rounds. So a fixed piece of work is timed before and
+after each program. A round is disturbed if this work took much longer than at its best. Disturbed rounds count only if all
+rounds are disturbed, and the tables report this.
 """
 
 import contextlib
@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 DISTURBED = 1.25
-"""The fixed work takes this many times as long as in the best moment of the run."""
+"""A round is disturbed if the fixed work takes this many times its best time of the run."""
 
 
 class Ratio(NamedTuple):
-    """Of two programs of the same round."""
+    """The ratio of two programs' seconds in the same round: median and range over rounds."""
 
     median: float
     least: float
@@ -32,80 +32,82 @@ class Ratio(NamedTuple):
 
 @dataclass
 class Rounds:
-    """What was measured.
+    """Measurements of all rounds.
 
     Attributes:
-        seconds: of each program, one for each round.
-        work: seconds of the fixed work in each round, its slowest.
-        best: of the whole run, its quickest.
+        seconds: seconds of each program, one value per round.
+        work: longest seconds of the fixed work in each round.
+        best: shortest seconds of the fixed work in the whole run.
     """
 
     seconds: dict[str, list[float]]
     work: list[float] = field(default_factory=list)
     best: float = float("inf")
 
-    def kept(self) -> list[int]:
-        """Numbers of the rounds that count."""
+    def counted_rounds(self) -> list[int]:
+        """Return the indices of the rounds that count: the undisturbed ones, or all if every round is disturbed."""
         quiet = [number for number, work in enumerate(self.work) if work <= DISTURBED * self.best]
         return quiet or [*range(len(self.work))]
 
     def ratio(self, name: str, base: str) -> Ratio:
-        """Of the seconds of one program to those of another."""
+        """Return the seconds of program `name` divided by those of program `base`."""
         ours, theirs = self.seconds[name], self.seconds[base]
-        found = [ours[number] / theirs[number] for number in self.kept()]
+        found = [ours[number] / theirs[number] for number in self.counted_rounds()]
         return Ratio(statistics.median(found), min(found), max(found))
 
-    def over(self, name: str, base: str) -> float:
-        """Seconds that one takes more than another, the median."""
+    def difference(self, name: str, base: str) -> float:
+        """Return the median of the seconds that program `name` takes longer than program `base`."""
         ours, theirs = self.seconds[name], self.seconds[base]
-        return statistics.median(ours[number] - theirs[number] for number in self.kept())
+        return statistics.median(ours[number] - theirs[number] for number in self.counted_rounds())
 
-    def middle(self, name: str) -> float:
-        """Seconds of a program, the median."""
-        return statistics.median(self.seconds[name][number] for number in self.kept())
+    def median_seconds(self, name: str) -> float:
+        """Return the median seconds of a program."""
+        return statistics.median(self.seconds[name][number] for number in self.counted_rounds())
 
     @property
     def disturbed(self) -> int:
-        """How many rounds were."""
+        """The number of disturbed rounds."""
         return sum(work > DISTURBED * self.best for work in self.work)
 
-    def said(self) -> str:
-        """A line about the disturbed ones; empty if there is none."""
+    def describe_disturbed(self) -> str:
+        """Return a line about the disturbed rounds; empty if there are none."""
         if not self.disturbed:
             return ""
-        whole = self.disturbed == len(self.work)
+        every = self.disturbed == len(self.work)
         return (
-            f"{self.disturbed} of {len(self.work)} rounds were disturbed: fixed work took up to {max(self.work) / self.best:.1f} times as "
-            f"long as at its best. {'All are kept, for there is no other.' if whole else 'They are left out.'}"
+            f"{self.disturbed} of {len(self.work)} rounds were disturbed: fixed work took up to {max(self.work) / self.best:.1f} times "
+            f"its best time. {'All rounds count, because all were disturbed.' if every else 'They do not count.'}"
         )
 
 
-def in_turn(
+def take_turns(
     names: Iterable[str],
     rounds: int,
     measure: Callable[[str], float],
-    tell: Callable[[str], None] | None = None,
+    report: Callable[[str], None] | None = None,
     unused: int = 0,
 ) -> Rounds:
     """Measure each program once in each round.
 
     Args:
-        measure: runs the program of that name; returns seconds.
-        tell: gets "round 2 of 3" as each begins.
-        unused: first rounds that do not count, in which files come into memory.
+        names: names of the programs.
+        rounds: number of rounds that count.
+        measure: runs the program of that name, and returns its seconds.
+        report: called with "round 2 of 3" at the start of each round.
+        unused: number of additional first rounds that do not count, and load files into memory.
     """
     found = Rounds({name: [] for name in names})
     for number in range(unused + rounds):
-        if tell and number >= unused:
-            tell(f"round {number - unused + 1} of {rounds}")
+        if report and number >= unused:
+            report(f"round {number - unused + 1} of {rounds}")
         work = [fixed_work()]
-        taken = {}
+        seconds = {}
         for name in found.seconds:
-            taken[name] = measure(name)
+            seconds[name] = measure(name)
             work.append(fixed_work())
         if number >= unused:
-            for name, seconds in taken.items():
-                found.seconds[name].append(seconds)
+            for name, value in seconds.items():
+                found.seconds[name].append(value)
             found.work.append(max(work))
             found.best = min(found.best, *work)
     return found
@@ -114,8 +116,8 @@ def in_turn(
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 
-def number_of(program: Sequence[str]) -> float:
-    """What a program of Python prints last, run on one thread. Exits with what it says if it fails."""
+def run_for_number(program: Sequence[str]) -> float:
+    """Run a Python program on one thread and return the last number it prints; exit with its errors if it fails."""
     environ = {**os.environ, **ONE_THREAD}
     done = subprocess.run([sys.executable, *program], env=environ, capture_output=True, text=True)
     if done.returncode:
@@ -124,7 +126,7 @@ def number_of(program: Sequence[str]) -> float:
 
 
 class Program:
-    """A program of Python, run on one thread, that prints a number for each line it reads, and waits while others are measured."""
+    """A Python program on one thread that prints a number for each line it reads, and waits while others are measured."""
 
     def __init__(self, program: Sequence[str]) -> None:
         self._process = subprocess.Popen(
@@ -136,30 +138,30 @@ class Program:
             text=True,
         )
 
-    def number(self) -> float:
-        """The next one. Exits with what the program says if it fails."""
+    def next_number(self) -> float:
+        """Return the next number; exit with the output of the program if it fails."""
         assert self._process.stdin and self._process.stdout
-        with contextlib.suppress(BrokenPipeError):  # it has ended, and its last lines say why
+        with contextlib.suppress(BrokenPipeError):  # it has exited, and its last lines give the reason
             self._process.stdin.write("\n")
             self._process.stdin.flush()
-        said = []
+        lines = []
         for line in self._process.stdout:
             try:
                 return float(line)
             except ValueError:
-                said.append(line)  # a warning, or an error
-        sys.exit("".join(said))
+                lines.append(line)  # a warning, or an error
+        sys.exit("".join(lines))
 
-    def end(self) -> None:
-        """It has nothing more to read, so it ends."""
+    def close(self) -> None:
+        """Close the program's input, so that it exits."""
         self._process.communicate()
 
 
 def fixed_work(tries: int = 9) -> float:
-    """Seconds of a piece of work that is always the same, the median of some tries: a tenth of a second in all."""
-    taken = []
+    """Return the median seconds of several tries of the same work; all tries together take a tenth of a second."""
+    times = []
     for _ in range(tries):
         began = time.perf_counter()
         sum(number * number for number in range(100_000))
-        taken.append(time.perf_counter() - began)
-    return statistics.median(taken)
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)

@@ -1,9 +1,10 @@
-"""What the project's own bookkeeping costs at 10 to 10,000 nodes of 8 ranks: seconds, memory and bytes, none of them on a cluster.
+"""Measure this project's bookkeeping at 10 to 10,000 nodes of 8 ranks: seconds, memory and bytes, without a cluster.
 
     python engine/benchmarks/scale.py [--rounds 3]
 
-Each part is called as the program calls it, with made-up nodes, in a process of its own, all sizes in turn; seconds are the median. A
-growth of 10 from one column to the next is linear. The largest size is 9,408 nodes, those of Frontier. The last line is one JSON object.
+Each part is called like in the program, with simulated nodes, in a separate process. All sizes take turns; seconds are the
+median. A factor of 10 from one column to the next is linear growth. The largest size is 9,408 nodes, as on Frontier. The
+last line is one JSON object.
 """
 
 import argparse
@@ -22,28 +23,28 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:1] = [str(ROOT), str(ROOT / "engine")]
 
-from benchmarks.rounds import in_turn  # noqa: E402
+from benchmarks.rounds import take_turns  # noqa: E402
 
 NODES = (10, 100, 1000, 9408)
 RANKS = 8
-"""Of a node."""
+"""Ranks per node."""
 
 Part = Callable[[int, Path], int | None]
-"""Does it once for so many nodes, in an empty folder; returns the bytes that it wrote or sent, if any."""
+"""A function that runs a part once for a number of nodes, in an empty folder, and returns the bytes written or sent, if any."""
 
 
 def submission(nodes: int, folder: Path) -> int | None:
-    """The command that shows the batch script: composed, checked, rendered."""
-    words = ["cluster=slurm", f"trainer.nodes={nodes}", f"trainer.devices={RANKS}", "dry_run=true"]
-    words += [f"data.batch_size={nodes * RANKS}", "data=synthetic", f"data.length={100 * nodes * RANKS}"]
-    command = [sys.executable, str(ROOT / "src" / "train.py"), *words, f"paths.results={folder}"]
+    """Run a dry run, which composes and checks the configuration, and renders the batch script."""
+    overrides = ["cluster=slurm", f"trainer.nodes={nodes}", f"trainer.devices={RANKS}", "dry_run=true"]
+    overrides += [f"data.batch_size={nodes * RANKS}", "data=synthetic", f"data.length={100 * nodes * RANKS}"]
+    command = [sys.executable, str(ROOT / "src" / "train.py"), *overrides, f"paths.results={folder}"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return len(done.stdout)
 
 
-def host_list(nodes: int, folder: Path) -> int | None:
-    """A rank finds its place and the hosts of all others in Slurm's variables."""
+def host_lists(nodes: int, folder: Path) -> int | None:
+    """Read the place of a rank and the hosts of all others from Slurm's variables."""
     from train_anywhere.distributed.discover import discover
 
     place = {"SLURM_PROCID": "3", "SLURM_LOCALID": "3", "SLURM_NODEID": "0", "SLURM_STEP_ID": "0"}
@@ -61,8 +62,8 @@ def host_list(nodes: int, folder: Path) -> int | None:
     return None
 
 
-def workers(nodes: int, folder: Path) -> int | None:
-    """TF_CONFIG of one rank, which names all workers."""
+def tf_config_workers(nodes: int, folder: Path) -> int | None:
+    """Compute TF_CONFIG of one rank, which names all workers."""
     from train_anywhere.distributed.tf_config import tf_config
     from train_anywhere.distributed.topology import Topology
 
@@ -72,7 +73,7 @@ def workers(nodes: int, folder: Path) -> int | None:
 
 
 def sampler(nodes: int, folder: Path) -> int | None:
-    """100 batches of one rank, of 100 rows per rank and epoch."""
+    """Compute the rows of 100 batches of one rank, with 100 rows per rank and epoch."""
     from train_anywhere.data.order.assignment import BatchOrder
 
     order = BatchOrder(nodes * RANKS, 1, rank=3, world_size=nodes * RANKS, train=True)
@@ -82,7 +83,7 @@ def sampler(nodes: int, folder: Path) -> int | None:
 
 
 def run_json(nodes: int, folder: Path) -> int | None:
-    """Rank 0 records the start of an attempt."""
+    """Record the start of an attempt, like rank 0."""
     from train_anywhere.runs.folder import RunDir
     from train_anywhere.runs.recorder import RunRecorder
 
@@ -94,7 +95,7 @@ def run_json(nodes: int, folder: Path) -> int | None:
 
 
 def heartbeats(nodes: int, folder: Path) -> int | None:
-    """The first node looks at the ranks of all nodes, whose files lie on a shared folder; twice, a window apart."""
+    """Check the ranks of all nodes from their files in a shared folder, like the first node; twice, one window apart."""
     from train_anywhere.features.hangs.hangs import find_hang
     from train_anywhere.features.hangs.stragglers import Stragglers
     from train_anywhere.files.plain_json import dumps
@@ -124,30 +125,30 @@ def heartbeats(nodes: int, folder: Path) -> int | None:
             content = dumps({"host": host, "number": number + 1, "ranks": [asdict(r) for r in ranks]})
             (run.monitor / f"ranks-{host}.json").write_text(content)
             written += len(content) if number else 0
-    began = time.perf_counter()
+    start = time.perf_counter()
     found = others.read()
     assert len(found) == (nodes - 1) * RANKS
     watch.update(found)
     assert find_hang(found, 60.0) is None
-    SECONDS.append(time.perf_counter() - began)
+    SECONDS.append(time.perf_counter() - start)
     return written
 
 
 SECONDS: list[float] = []
-"""What a part has measured itself, because it had to prepare something."""
+"""Seconds that a part has measured itself, because its preparation does not count."""
 
 PARTS: dict[str, Part] = {
     "submission": submission,
-    "host list": host_list,
-    "TF_CONFIG": workers,
+    "host list": host_lists,
+    "TF_CONFIG": tf_config_workers,
     "sampler": sampler,
     "run.json": run_json,
     "heartbeats": heartbeats,
 }
 
 
-def measured(name: str, nodes: int) -> dict[str, float]:
-    """One part at one size, in a process of its own."""
+def measure_part(name: str, nodes: int) -> dict[str, float]:
+    """Measure one part at one size in a separate process."""
     command = [sys.executable, __file__, "--one", name, str(nodes)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     if done.returncode:
@@ -156,27 +157,29 @@ def measured(name: str, nodes: int) -> dict[str, float]:
     return found
 
 
-def in_rounds(name: str, rounds: int) -> tuple[list[dict[str, float]], str]:
-    """One part at each size, the seconds of some rounds, and what is said of those that were disturbed."""
+def measure_sizes(name: str, rounds: int) -> tuple[list[dict[str, float]], str]:
+    """Measure one part at each size; return the rows, with median seconds, and a line about disturbed rounds."""
     rows: dict[str, dict[str, float]] = {}
 
     def measure(size: str) -> float:
-        rows[size] = measured(name, int(size))
+        rows[size] = measure_part(name, int(size))
         return rows[size]["seconds"]
 
-    found = in_turn([str(nodes) for nodes in NODES], rounds, measure)
-    return [{**row, "seconds": round(found.middle(size), 5)} for size, row in rows.items()], found.said()
+    found = take_turns([str(nodes) for nodes in NODES], rounds, measure)
+    return [
+        {**row, "seconds": round(found.median_seconds(size), 5)} for size, row in rows.items()
+    ], found.describe_disturbed()
 
 
-def one(name: str, nodes: int) -> dict[str, Any]:
-    """The figures of this process."""
+def measure_here(name: str, nodes: int) -> dict[str, Any]:
+    """Measure one part at one size in this process."""
     with tempfile.TemporaryDirectory() as first, tempfile.TemporaryDirectory() as second:
         PARTS[name](2, Path(first))  # imports
         SECONDS.clear()
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        began = time.perf_counter()
+        start = time.perf_counter()
         written = PARTS[name](nodes, Path(second))
-        seconds = SECONDS[-1] if SECONDS else time.perf_counter() - began
+        seconds = SECONDS[-1] if SECONDS else time.perf_counter() - start
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     return {"seconds": round(seconds, 5), "memory_mib": round(memory / 1024, 1), "bytes": written}
 
@@ -190,19 +193,19 @@ def main() -> None:
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     parsed = parser.parse_args()
     if parsed.one:
-        print(json.dumps(one(parsed.one[0], int(parsed.one[1]))))
+        print(json.dumps(measure_here(parsed.one[0], int(parsed.one[1]))))
         return
     os.environ["OMP_NUM_THREADS"] = "1"
     print(f"{'nodes (of 8 ranks)':<24}" + "".join(f"{nodes:>12,}" for nodes in NODES))
     results: dict[str, list[dict[str, float]]] = {}
     for name in PARTS:
-        rows, said = in_rounds(name, parsed.rounds)
+        rows, disturbed = measure_sizes(name, parsed.rounds)
         results[name] = rows
-        for unit, text in (("seconds", "s"), ("memory_mib", "MiB more"), ("bytes", "bytes")):
+        for unit, title in (("seconds", "s"), ("memory_mib", "MiB more"), ("bytes", "bytes")):
             if any(row[unit] for row in rows):
-                print(f"{f'{name}, {text}':<24}" + "".join(f"{row[unit]:>12,}" for row in rows), flush=True)
-        if said:
-            print(said)
+                print(f"{f'{name}, {title}':<24}" + "".join(f"{row[unit]:>12,}" for row in rows), flush=True)
+        if disturbed:
+            print(disturbed)
     print(json.dumps(results))
 
 

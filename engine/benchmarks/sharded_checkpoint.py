@@ -1,10 +1,10 @@
-"""What one checkpoint of a sharded training costs: ours against torch's own, on two ranks, in one run, as ratios.
+"""Measure what one checkpoint of a sharded training costs: this project compared with PyTorch, on two ranks, as ratios.
 
     python engine/benchmarks/sharded_checkpoint.py
 
-Columns and disks are those of checkpoint.py, and relative to a synchronous `dcp.save` to the shared disk, of which each rank has a half.
-Two ranks and what writes in their background share the cores of this machine: stall and memory say more than the whole. Of the two ranks
-the worse one counts. The last line is one JSON object.
+Columns and disks are those of checkpoint.py. Values are relative to a synchronous `dcp.save` to the shared disk; each rank
+has half of its rate. Two ranks and their background work share the cores of this machine, so stall and memory are more
+reliable than whole. The worse of the two ranks counts. The last line is one JSON object.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:1] = [str(ROOT), str(ROOT / "engine")]
 
-from benchmarks.checkpoint import LAYERS, RATE, Training, clock, forget_peak, peak_of_memory, say  # noqa: E402
+from benchmarks.checkpoint import LAYERS, RATE, Training, peak_memory, read_clock, report, reset_peak_memory  # noqa: E402
 
 RANKS = 2
 
@@ -42,20 +42,20 @@ class Sharded(Training):
         self.optimizer = torch.optim.AdamW(self.network.parameters(), fused=True)
 
     def state(self) -> dict[str, Any]:
-        """This rank's part of what a checkpoint holds."""
+        """Return this rank's part of a checkpoint."""
         from torch.distributed.checkpoint import state_dict as dcp
 
         optimizer = dcp.get_optimizer_state_dict(self.network, self.optimizer)
         return {"state_dict": dcp.get_model_state_dict(self.network), "optimizer_states": [optimizer]}
 
     def size(self) -> int:
-        """Bytes of this rank's part."""
+        """Return the size of this rank's part in bytes."""
         weights = sum(p.to_local().nbytes for p in self.network.parameters())  # type: ignore[attr-defined]
         return 3 * int(weights)
 
 
-def both(done: bool) -> bool:
-    """Whether it is done on all ranks, which so train the same number of steps."""
+def all_ranks(done: bool) -> bool:
+    """Return whether `done` is true on all ranks, so that they train the same number of steps."""
     import torch
     from torch import distributed
 
@@ -71,7 +71,7 @@ class Synchronous:
         self.shared = shared
 
     def save(self, state: dict[str, Any], step: int) -> Callable[[], bool]:
-        """Write and return when it is written."""
+        """Save the state, and return when it is written."""
         from torch.distributed import checkpoint as dcp
 
         dcp.save(state, checkpoint_id=self.shared / "dcp")
@@ -79,7 +79,7 @@ class Synchronous:
 
 
 class TorchAsync:
-    """`dcp.async_save` straight to the shared disk, with its default stager and a process group of its own, as its tutorial has it."""
+    """`dcp.async_save` straight to the shared disk, with the default stager and a separate process group, like its tutorial."""
 
     def __init__(self, rank: int, local: Path, shared: Path) -> None:
         from torch import distributed
@@ -87,7 +87,7 @@ class TorchAsync:
         self.shared, self.group = shared, distributed.new_group(backend="gloo")
 
     def save(self, state: dict[str, Any], step: int) -> Callable[[], bool]:
-        """Returns when the state is copied."""
+        """Start the save, and return when the state is copied."""
         from torch.distributed import checkpoint as dcp
 
         future: Any = dcp.async_save(
@@ -97,22 +97,22 @@ class TorchAsync:
         return done
 
     def options(self) -> dict[str, Any]:
-        """Return arguments of `async_save`; by default a thread saves."""
+        """Return arguments of `async_save`; by default, a thread saves."""
         return {}
 
 
 class TorchAsyncProcess(TorchAsync):
-    """The same, but a process of its own saves, so that training does not share Python's lock with it."""
+    """The same with a separate process that saves, so that it does not share Python's lock with the training."""
 
     def options(self) -> dict[str, Any]:
-        """The first save starts the process on each rank."""
+        """Return arguments of `async_save`; the first save starts the process on each rank."""
         from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
         return {"async_checkpointer_type": AsyncCheckpointerType.PROCESS}
 
 
 class Ours:
-    """As strategy=fsdp saves: kept buffers, the node's disk, then the shared one; checksummed and published by rank 0."""
+    """This project with strategy=fsdp: reused buffers, the node's disk, then the shared disk; rank 0 checks and publishes it."""
 
     def __init__(self, rank: int, local: Path, shared: Path) -> None:
         from train_anywhere.checkpoints.recovery import open_checkpointer
@@ -132,7 +132,7 @@ class Ours:
         self.writer = StateWriter(checkpointer, Shards(run.checkpoints, place), None)
 
     def save(self, state: dict[str, Any], step: int) -> Callable[[], bool]:
-        """As the callback of a run does."""
+        """Save the state like the callback of a run."""
         from train_anywhere.checkpoints.info import CheckpointInfo
 
         self.writer.wait()
@@ -154,22 +154,22 @@ METHODS: dict[str, Callable[[int, Path, Path], Any]] = {
 
 
 def measure(name: str, rank: int, local: Path, shared: Path, rounds: int, layers: int) -> dict[str, Any]:
-    """Train with one method as one rank: seconds of stall and of whole cost for each round, and memory."""
+    """Train with one method as one rank; return stall and whole cost in seconds for each round, and memory."""
     training = Sharded(layers)
     method = METHODS[name](rank, local, shared)
     training.seconds(3)
     one = {"state_dict": {"one": training.rows[:1, :1].clone()}, "optimizer_states": [{}]}
-    before = max(with_checkpoint(training, method, 10, dict(one))[-1] for _ in range(rounds))
-    count = max(with_checkpoint(training, method, 1)[2] for _ in range(2)) + 1
-    rows, before_it = [], training.seconds(count)
+    before = max(train_through_checkpoint(training, method, 10, dict(one))[-1] for _ in range(rounds))
+    count = max(train_through_checkpoint(training, method, 1)[2] for _ in range(2)) + 1
+    rows, seconds_before = [], training.seconds(count)
     for number in range(rounds):
-        stall, seconds, steps, peak = with_checkpoint(training, method, count)
-        after_it = training.seconds(count)
-        whole = seconds - (before_it + after_it) / 2 * steps / count
-        before_it = after_it
+        stall, seconds, steps, peak = train_through_checkpoint(training, method, count)
+        seconds_after = training.seconds(count)
+        whole = seconds - (seconds_before + seconds_after) / 2 * steps / count
+        seconds_before = seconds_after
         rows.append((stall, whole, peak))
         if rank == 0:
-            say(
+            report(
                 f"{name}: {number + 1} of {rounds}: stall {stall:.3f} s, whole {whole:.3f} s of {seconds:.1f} s"
             )
     stalls, wholes, peaks = zip(*rows, strict=True)
@@ -177,72 +177,76 @@ def measure(name: str, rank: int, local: Path, shared: Path, rounds: int, layers
     return {"stall": stalls, "whole": wholes, "memory": (max(peaks) - before) / size, "size": size}
 
 
-def with_checkpoint(
+def train_through_checkpoint(
     training: Training, method: Any, count: int, state: dict[str, Any] | None = None
 ) -> tuple[float, float, int, int]:
-    """A checkpoint and at least `count` steps, until it is written: stall, seconds, steps, peak of memory."""
-    forget_peak()
-    began, first = clock(), training.steps
+    """Save a checkpoint, and train at least `count` steps, until it is written.
+
+    Returns:
+        Seconds of stall, seconds in all, number of steps, and peak memory in bytes.
+    """
+    reset_peak_memory()
+    start, first = read_clock(), training.steps
     done = method.save(state or training.state(), training.steps)
-    stall = clock() - began
-    while not both(done() and training.steps - first >= count):
+    stall = read_clock() - start
+    while not all_ranks(done() and training.steps - first >= count):
         training.step()
-    return stall, clock() - began, training.steps - first, peak_of_memory()
+    return stall, read_clock() - start, training.steps - first, peak_memory()
 
 
-def ranks_of(
-    name: str, asked: argparse.Namespace, where: Path, throttle: Path, port: int
+def run_ranks(
+    name: str, parsed: argparse.Namespace, folder: Path, throttle: Path, port: int
 ) -> list[dict[str, Any]]:
-    """`measure` in two processes, whose writes to the shared disk are slowed down."""
-    for folder in (where / "local", where / "shared"):
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
+    """Call `measure` in two child processes whose writes to the shared disk are slowed down."""
+    for disk in (folder / "local", folder / "shared"):
+        shutil.rmtree(disk, ignore_errors=True)
+        disk.mkdir()
     environment = {
         **os.environ,
         "LD_PRELOAD": str(throttle),
-        "THROTTLE_FOLDER": str(where / "shared"),
+        "THROTTLE_FOLDER": str(folder / "shared"),
         "THROTTLE_RATE": str(RATE / RANKS),
         "OMP_NUM_THREADS": "1",
         "GLOO_SOCKET_IFNAME": "lo",
-        "MASTER_ADDR": "127.0.0.1",  # as torchrun sets it: the processes of dcp.async_save meet there
-        "PYTHONWARNINGS": "ignore",  # dcp's, of a checkpoint that it writes over
+        "MASTER_ADDR": "127.0.0.1",  # like torchrun: the processes of dcp.async_save connect there
+        "PYTHONWARNINGS": "ignore",  # dcp warns about a checkpoint that it overwrites
         "PORT": str(port),
     }
-    command = [sys.executable, __file__, "--method", name, "--folder", str(where)]
-    command += ["--rounds", str(asked.rounds), "--layers", str(asked.layers)]
+    command = [sys.executable, __file__, "--method", name, "--folder", str(folder)]
+    command += ["--rounds", str(parsed.rounds), "--layers", str(parsed.layers)]
     ranks = [
         subprocess.Popen([*command, "--rank", str(rank)], env=environment, stdout=subprocess.PIPE, text=True)
         for rank in range(RANKS)
     ]
-    said = [process.communicate()[0] for process in ranks]
+    outputs = [process.communicate()[0] for process in ranks]
     if any(process.returncode for process in ranks):
         raise SystemExit(f"{name} failed.")
-    return [json.loads(text.splitlines()[-1]) for text in said]
+    return [json.loads(output.splitlines()[-1]) for output in outputs]
 
 
-def rank_of(asked: argparse.Namespace) -> None:
-    """What each of the two processes does."""
+def run_rank(parsed: argparse.Namespace) -> None:
+    """Measure as one of the two ranks, print the JSON line, and exit."""
     from torch import distributed
 
     address = f"tcp://127.0.0.1:{os.environ['PORT']}"
-    distributed.init_process_group("gloo", init_method=address, rank=asked.rank, world_size=RANKS)
-    local, shared = asked.folder / "local", asked.folder / "shared"
-    print(json.dumps(measure(asked.method, asked.rank, local, shared, asked.rounds, asked.layers)))
+    distributed.init_process_group("gloo", init_method=address, rank=parsed.rank, world_size=RANKS)
+    local, shared = parsed.folder / "local", parsed.folder / "shared"
+    print(json.dumps(measure(parsed.method, parsed.rank, local, shared, parsed.rounds, parsed.layers)))
     sys.stdout.flush()
     distributed.barrier()
     for process in multiprocessing.active_children():
         process.kill()
-    os._exit(0)  # whatever threads a method has left
+    os._exit(0)  # a method may have left threads
 
 
-def compare(asked: argparse.Namespace, where: Path) -> dict[str, float]:
+def compare(parsed: argparse.Namespace, folder: Path) -> dict[str, float]:
     """Run every method, print the table, and return the ratios."""
     from train_anywhere.launch.processes import free_port
 
-    throttle = where / "throttle.so"
+    throttle = folder / "throttle.so"
     source = Path(__file__).with_name("throttle.c")
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", str(throttle), str(source), "-ldl"], check=True)
-    found = {name: ranks_of(name, asked, where, throttle, free_port()) for name in METHODS}
+    found = {name: run_ranks(name, parsed, folder, throttle, free_port()) for name in METHODS}
     unit = max(statistics.median(rank["stall"]) for rank in found["dcp.save"])
     size = sum(rank["size"] for rank in found["ours"])
     print(
@@ -263,23 +267,25 @@ def compare(asked: argparse.Namespace, where: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print the table, and as the last line one JSON object of ratios."""
+    """Print the table, and a JSON object of ratios as the last line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--layers", type=int, default=LAYERS, help="each is a state of 12.6 MB (%(default)s)")
     parser.add_argument(
-        "--folder", type=Path, help="where the disks are played; default: memory, else TMPDIR"
+        "--layers", type=int, default=LAYERS, help="each adds 12.6 MB to the state (%(default)s)"
+    )
+    parser.add_argument(
+        "--folder", type=Path, help="folder for both simulated disks; default: memory, else TMPDIR"
     )
     parser.add_argument("--method", choices=METHODS, help=argparse.SUPPRESS)
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.method:
-        rank_of(asked)
+    parsed = parser.parse_args()
+    if parsed.method:
+        run_rank(parsed)
     memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
-    with tempfile.TemporaryDirectory(prefix="checkpoint-", dir=asked.folder or memory) as folder:
-        print(json.dumps(compare(asked, Path(folder))))
+    with tempfile.TemporaryDirectory(prefix="checkpoint-", dir=parsed.folder or memory) as folder:
+        print(json.dumps(compare(parsed, Path(folder))))
 
 
 if __name__ == "__main__":

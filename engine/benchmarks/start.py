@@ -1,10 +1,10 @@
-"""What the start of a rank costs: file system calls on the shared disk, with and without `cluster.pack_env`, time, and what is imported.
+"""Measure the start of a rank: file calls on the shared disk with and without `cluster.pack_env`, time, and imports.
 
     python engine/benchmarks/start.py [--rounds 3] [--framework lightning]
 
-Shared are the project, the run folder, the environment, the Python that it was made with, and the home. Two ranks are
-traced (strace) from their first call to their first step; a call counts that names a path below one of these folders. The
-times are ratios, medians over rounds in which all take turns. The last line is a JSON object.
+The shared disk has the project, the run folder, the environment, its Python, and the home. Two ranks are traced (strace)
+from their first call to their first step. A call counts if it names a path below one of these folders. The times are
+ratios, as medians over rounds in which the programs take turns. The last line is a JSON object.
 """
 
 import argparse
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 sys.path.insert(1, str(ROOT / "engine"))
 
-from benchmarks.rounds import Rounds, in_turn  # noqa: E402
+from benchmarks.rounds import Rounds, take_turns  # noqa: E402
 from train_anywhere.config.command.command_line import to_hydra_overrides  # noqa: E402
 from train_anywhere.config.command.compose import compose  # noqa: E402
 from train_anywhere.config.load import load  # noqa: E402
@@ -36,7 +36,7 @@ from train_anywhere.slurm.submission import snapshot  # noqa: E402
 
 RANKS = 2
 STEP = "/first-step-of-a-rank"
-"""A path that a callback looks for when the first step begins."""
+"""A path that a callback looks up at the start of the first step."""
 
 MARKS = {
     "lightning": "import os, lightning.pytorch as pl\nclass Mark(pl.Callback):\n"
@@ -48,11 +48,11 @@ IMPORTS = {
     "lightning": ("torch", "lightning.pytorch"),
     "keras": ("tensorflow", "keras"),
 }
-"""What a rank can't do without."""
+"""Modules that every rank must import."""
 
 
 def main() -> None:
-    """Measure, and print tables and the JSON line."""
+    """Run the measurements, and print tables and the JSON line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -63,23 +63,23 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="start-benchmark-") as folder:
         shared, disk = Path(folder) / "shared", Path(folder) / "node's disk"
         disk.mkdir()
-        packed = prepare(shared, disk)
+        packed = pack_project(shared, disk)
         for framework in parsed.framework:
-            calls = {way: traced(framework, shared, packed, way) for way in ("shared", "packed")}
+            calls = {way: trace_calls(framework, shared, packed, way) for way in ("shared", "packed")}
             print(f"\n{framework}: file calls on the shared disk until the first step")
             for way, ranks in calls.items():
                 for rank, counts in enumerate(ranks):
                     print(
                         f"  {way:8} rank {rank}  " + "  ".join(f"{n:,} {w}" for w, n in counts.most_common())
                     )
-            times = timed(framework, shared, parsed.rounds)
+            times = time_runs(framework, shared, parsed.rounds)
             ratios = {name: times.ratio("run", name) for name in IMPORTS[framework]}
             print(
-                "  a run of one step takes "
-                + ", ".join(f"{r} of `import {n}`" for n, r in ratios.items())
-                + f". {times.said()}"
+                "  time of a run of one step: "
+                + ", ".join(f"{r} times `import {n}`" for n, r in ratios.items())
+                + f". {times.describe_disturbed()}"
             )
-            table = imported(framework, shared)
+            table = imported_packages(framework, shared)
             for name, (modules, seconds) in table.items():
                 print(f"  {name:24}{modules:>6} modules{1000 * seconds:>8.0f} ms")
             found[framework] = {
@@ -90,13 +90,13 @@ def main() -> None:
     print(json.dumps(found))
 
 
-def prepare(shared: Path, disk: Path) -> dict[str, str]:
-    """Pack the environment, and unpack it on the "node's disk"; the variables of a job that uses it."""
+def pack_project(shared: Path, disk: Path) -> dict[str, str]:
+    """Pack the environment, and unpack it on the "node's disk"; return the variables of a job that uses it."""
     (shared / "results").mkdir(parents=True)
     code = shared / "code"
     snapshot.take_snapshot(ROOT, code, shared / "results")
     key = archive.pack_code(code)
-    sys.path.insert(0, str(shared))  # where the callbacks are, which a configuration may name
+    sys.path.insert(0, str(shared))  # the folder of the callbacks, so that a configuration may name them
     packed = archive.pack(virtual_env.read(Path(sys.prefix)), shared / "results")
     top = disk / f"shared-{os.getuid()}"
     variables = {
@@ -115,15 +115,15 @@ def prepare(shared: Path, disk: Path) -> dict[str, str]:
     return variables
 
 
-def new_run(framework: str, shared: Path, *words: str) -> Path:
-    """A run folder as a submission makes it."""
+def new_run(framework: str, shared: Path, *overrides: str) -> Path:
+    """Make a run folder like a submission, and return it."""
     always = (f"framework={framework}", f"paths.results={shared}/results", "model=mlp")
-    config = load(compose(to_hydra_overrides([*always, *words])))
+    config = load(compose(to_hydra_overrides([*always, *overrides])))
     return make_run(config, [], local_layout(config)).path
 
 
-def traced(framework: str, shared: Path, packed: Mapping[str, str], way: str) -> list[Counter[str]]:
-    """File calls of each rank. A first run, not counted, leaves compiled files, as the job before would."""
+def trace_calls(framework: str, shared: Path, packed: Mapping[str, str], way: str) -> list[Counter[str]]:
+    """Return the file calls of each rank. A first run is not counted: it leaves compiled files, like an earlier job."""
     (shared / f"{framework}_mark.py").write_text(MARKS[framework])
     counts: list[Counter[str]] = []
     for tracing in (False, True):
@@ -138,27 +138,27 @@ def traced(framework: str, shared: Path, packed: Mapping[str, str], way: str) ->
         traces = [shared / f"trace-{rank}" for rank in range(RANKS)]
         processes = [
             subprocess.Popen(
-                [*(strace(trace) if tracing else []), *command],
+                [*(strace_arguments(trace) if tracing else []), *command],
                 cwd=shared / "code",
                 env={
                     **job_environment(rank, run),
                     **packed,
-                    "PYTHONPATH": str(mark_folder(framework, shared, packed, way)),
+                    "PYTHONPATH": str(callback_folder(framework, shared, packed, way)),
                 },
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
             )
             for rank, trace in enumerate(traces)
         ]
-        said = [p.communicate()[1] for p in processes]
+        errors = [p.communicate()[1] for p in processes]
         if any(p.returncode for p in processes):
-            raise SystemExit(b"".join(said).decode())
-        counts = [count(trace, shared) for trace in traces] if tracing else []
+            raise SystemExit(b"".join(errors).decode())
+        counts = [count_calls(trace, shared) for trace in traces] if tracing else []
     return counts
 
 
-def mark_folder(framework: str, shared: Path, packed: Mapping[str, str], way: str) -> Path:
-    """Where the callback is, which is no part of what is measured: where the code is."""
+def callback_folder(framework: str, shared: Path, packed: Mapping[str, str], way: str) -> Path:
+    """Return the folder of the callback: next to the code, so that finding it does not add file calls."""
     if way == "shared":
         return shared
     folder = Path(packed["TRAIN_PACKED_CODE"])
@@ -167,7 +167,7 @@ def mark_folder(framework: str, shared: Path, packed: Mapping[str, str], way: st
 
 
 def job_environment(rank: int, run: Path) -> dict[str, str]:
-    """The variables of a rank on this machine; the PATH of a job has no folders of this shell's."""
+    """Return the variables of a rank on this machine; like in a job, PATH has no folders of this shell."""
     port = 20_000 + int(run.name.rpartition("-")[2], 16) % 10_000
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": RANKS, "LOCAL_WORLD_SIZE": RANKS}
     return {
@@ -180,13 +180,13 @@ def job_environment(rank: int, run: Path) -> dict[str, str]:
     }
 
 
-def strace(trace: Path) -> list[str]:
-    """The words before a command whose file calls are written to a file."""
+def strace_arguments(trace: Path) -> list[str]:
+    """Return the arguments to put before a command, to write its file calls to a file."""
     return ["strace", "-f", "-qq", "-y", "-e", "trace=%file", "-o", str(trace)]
 
 
-def count(trace: Path, shared: Path) -> Counter[str]:
-    """Calls that name a path on the shared disk, until the first step, by what is there."""
+def count_calls(trace: Path, shared: Path) -> Counter[str]:
+    """Return the number of calls until the first step that name a path on the shared disk, by kind of folder."""
     folders = {
         "run folder": [shared / "results"],
         "code": [shared, ROOT],
@@ -199,7 +199,9 @@ def count(trace: Path, shared: Path) -> Counter[str]:
         if STEP in line:
             return counts
         path = re.search(r'"((?:[^"\\]|\\.)*)"', line)
-        if path is None or not path[1] or "resumed>" in line:  # names no file, or is a second line of a call
+        if (
+            path is None or not path[1] or "resumed>" in line
+        ):  # without a file name, or the second line of a call
             continue
         folder = re.search(r"\((?:AT_FDCWD|\d+)<([^>]*)>", line)
         whole = Path(folder[1] if folder else "/", path[1])
@@ -208,38 +210,40 @@ def count(trace: Path, shared: Path) -> Counter[str]:
     raise SystemExit(f"{trace} has no first step")
 
 
-def timed(framework: str, shared: Path, rounds: int) -> Rounds:
-    """Seconds of a whole run of one step, and of each import alone."""
+def time_runs(framework: str, shared: Path, rounds: int) -> Rounds:
+    """Time a whole run of one step, and each import."""
     names = (*IMPORTS[framework], "run")
-    return in_turn(names, rounds, lambda name: elapsed(command_of(name, framework, shared)), unused=1)
+    return take_turns(
+        names, rounds, lambda name: time_command(make_command(name, framework, shared)), unused=1
+    )
 
 
-def command_of(name: str, framework: str, shared: Path) -> list[str]:
-    """An import alone, or a run."""
+def make_command(name: str, framework: str, shared: Path) -> list[str]:
+    """Return the command of an import, or of a run in a new run folder."""
     if name != "run":
         return [sys.executable, "-c", f"import {name}"]
     run = new_run(framework, shared, "trainer.fast_dev_run=true")
     return [sys.executable, "-u", str(shared / "code" / "src" / "train.py"), "--run", str(run)]
 
 
-def elapsed(command: list[str]) -> float:
-    """Seconds of a command."""
+def time_command(command: list[str]) -> float:
+    """Run a command, and return its seconds."""
     began = time.monotonic()
     subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
     return time.monotonic() - began
 
 
-def imported(framework: str, shared: Path, most: int = 10) -> dict[str, tuple[int, float]]:
-    """The packages that a rank imports, those first that take longest: modules and their own seconds."""
-    command = command_of("run", framework, shared)
+def imported_packages(framework: str, shared: Path, number: int = 10) -> dict[str, tuple[int, float]]:
+    """Return the packages that a rank imports, the slowest first: number of modules, and seconds without nested imports."""
+    command = make_command("run", framework, shared)
     command[1:1] = ["-X", "importtime"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    errors = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     modules, seconds = Counter[str](), Counter[str]()
-    for own, name in re.findall(r"^import time:\s+(\d+) \|\s+\d+ \|\s+(\S+)", said, re.M):
+    for own, name in re.findall(r"^import time:\s+(\d+) \|\s+\d+ \|\s+(\S+)", errors, re.M):
         package = name.partition(".")[0]
         modules[package] += 1
         seconds[package] += int(own) / 1e6
-    return {name: (modules[name], round(taken, 3)) for name, taken in seconds.most_common(most)}
+    return {name: (modules[name], round(taken, 3)) for name, taken in seconds.most_common(number)}
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
-"""What a training step costs beside a loop written by hand: ours against peers, in one run, as ratios.
+"""Compare the time of a training step with a loop by hand: this project and peers, as ratios.
 
-    python engine/benchmarks/step.py [--rounds 3] [--side lightning|keras]
+    python engine/benchmarks/step.py [--rounds 3] [--framework lightning|keras]
 
-A network of two layers (32 -> 32 -> 2), batches of 8 rows, plain SGD, one thread: next to nothing is computed, so what is seen is what
-the program around it costs. All take the same batches from the same loader; ours has everything on that a user gets by default
-(metrics, logs, progress, checkpoints, stop flag, learning rate, heartbeat). A process for each, in turn; of a process the median over
-stretches of 20 steps, without the first ones, so that a machine that is disturbed for a moment spoils little. The last line is one
-JSON object.
+A network of two layers (32 -> 32 -> 2), batches of 8 rows, plain SGD, one thread: almost nothing is computed, so the time
+is that of the program around it. All use the same batches from the same loader. This project runs with all its defaults
+(metrics, logs, progress, checkpoints, stop flag, learning rate, heartbeat).
+
+Each program runs in its own process, and they take turns. The time of a process is the median over stretches of 20 steps,
+without the first ones, so short disturbances of the machine change little. The last line is one JSON object.
 """
 
 import argparse
@@ -25,15 +26,15 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:1] = [str(ROOT), str(ROOT / "engine")]
 
-from benchmarks.rounds import Rounds, in_turn, number_of  # noqa: E402
+from benchmarks.rounds import Rounds, run_for_number, take_turns  # noqa: E402
 
 STRETCH = 20
-"""Steps between two looks at the clock, as many as between two rows of our metrics."""
+"""Steps between two readings of the clock, the same as between two rows of this project's metrics."""
 
 BATCH = 8
 STEPS = 4000
 DATA = ["data=synthetic", "data.height=4", "data.width=8", "data.channels=1", "data.classes=2"]
-WORDS = [
+OVERRIDES = [
     *DATA,
     f"data.batch_size={BATCH}",
     f"data.length={BATCH * STEPS}",
@@ -49,7 +50,7 @@ WORDS = [
     "trainer.accelerator=cpu",
     "schedule=constant",
 ]
-SIDES = {
+CONTENDERS = {
     "lightning": ("hand", "ours", "trainer", "fabric"),
     "keras": ("hand", "ours", "fit", "fit of 32"),
 }
@@ -64,56 +65,56 @@ ABOUT = {
 
 
 class Clock:
-    """Seconds of a step: the median over stretches."""
+    """Clock that measures the seconds of a step, as the median over stretches."""
 
     def __init__(self) -> None:
         self.marks: list[float] = []
         self._steps = 0
 
     def steps(self, count: int = 1, now: float | None = None) -> None:
-        """So many more are done, by now."""
+        """Count further steps; `now` is the time at their end, by default the current time."""
         before, self._steps = self._steps // STRETCH, self._steps + count
         if self._steps // STRETCH > before:
             self.marks.append(time.perf_counter() if now is None else now)
 
     def seconds(self) -> float:
-        """Of one step."""
+        """Return the median seconds of one step."""
         late = self.marks[len(self.marks) // 5 :]
         stretches = [after - before for before, after in itertools.pairwise(late)]
         return statistics.median(stretches) / (STRETCH * (self._steps // STRETCH) / len(self.marks))
 
 
 def batches(config: Any) -> Iterable[Any]:
-    """Those of the training, from our loader."""
+    """Return the training batches from this project's loader."""
     from train_anywhere.distributed.topology import Topology
-    from train_anywhere.training.lightning.run import make_setup
+    from train_anywhere.training.lightning.setup import make_setup
 
     return make_setup(config, Topology(rank=0, world_size=1)).splits.train.loader()
 
 
-def loaded(side: str) -> Any:
-    """The configuration of all of a side."""
+def load_config(framework: str) -> Any:
+    """Return the configuration of all programs of a framework."""
     from train_anywhere.config.command.compose import compose
     from train_anywhere.config.load import load
 
-    return load(compose([*WORDS, f"framework={side}"]))
+    return load(compose([*OVERRIDES, f"framework={framework}"]))
 
 
 def network() -> Any:
-    """That of all with torch."""
+    """Return the network of all programs with PyTorch."""
     from src.models.lightning.mlp import mlp
 
     return mlp((4, 8, 1), 2, [32], 0.0)
 
 
 def by_hand(clock: Clock) -> None:
-    """torch, and nothing else."""
+    """Train with PyTorch only."""
     import torch
     from torch.nn import functional
 
     net = network()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    for batch in batches(loaded("lightning")):
+    for batch in batches(load_config("lightning")):
         rows, labels = batch.rows
         loss = functional.cross_entropy(net(rows), labels)
         loss.backward()
@@ -123,7 +124,7 @@ def by_hand(clock: Clock) -> None:
 
 
 def by_fabric(clock: Clock) -> None:
-    """Lightning's Fabric."""
+    """Train with Lightning's Fabric."""
     import torch
     from lightning.fabric import Fabric
     from torch.nn import functional
@@ -131,7 +132,7 @@ def by_fabric(clock: Clock) -> None:
     fabric = Fabric(accelerator="cpu", devices=1)
     net = network()
     net, optimizer = fabric.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
-    for batch in fabric.setup_dataloaders(batches(loaded("lightning"))):
+    for batch in fabric.setup_dataloaders(batches(load_config("lightning"))):
         rows, labels = batch.rows
         loss = functional.cross_entropy(net(rows), labels)
         fabric.backward(loss)
@@ -141,7 +142,7 @@ def by_fabric(clock: Clock) -> None:
 
 
 def by_trainer(clock: Clock) -> None:
-    """Lightning's Trainer as it comes, with a logger that writes a file and one value logged."""
+    """Train with Lightning's Trainer and its defaults, one logged value, and a logger that writes a file."""
     import lightning.pytorch as pl
     import torch
     from lightning.pytorch.loggers import CSVLogger
@@ -169,11 +170,11 @@ def by_trainer(clock: Clock) -> None:
         trainer = pl.Trainer(
             accelerator="cpu", devices=1, max_epochs=1, logger=logger, default_root_dir=folder
         )
-        trainer.fit(Module(), batches(loaded("lightning")))
+        trainer.fit(Module(), batches(load_config("lightning")))
 
 
 def keras_batches() -> Any:
-    """Those of the training, from our loader: a tf.data.Dataset of (rows, labels)."""
+    """Return the training batches from this project's loader: a tf.data.Dataset of (rows, labels)."""
     import train_anywhere  # noqa: F401  # isort: skip  # chooses Keras' backend
     import tensorflow as tf
 
@@ -183,12 +184,12 @@ def keras_batches() -> Any:
     from train_anywhere.training.keras.run import open_task
     from train_anywhere.training.keras.strategies.base import Strategy
 
-    _, loader, plan = open_task(loaded("keras"), Strategy())
+    _, loader, plan = open_task(load_config("keras"), Strategy())
     return loader.training(plan, Position()).map(lambda rows, weight: rows)
 
 
 def keras_network() -> tuple[Any, Any]:
-    """That of all with Keras, and its optimizer."""
+    """Return the network and the optimizer of all programs with Keras."""
     import keras
 
     from src.models.keras.mlp import mlp
@@ -197,7 +198,7 @@ def keras_network() -> tuple[Any, Any]:
 
 
 def by_hand_in_keras(clock: Clock) -> None:
-    """A tf.function for each step, and nothing else."""
+    """Train with a tf.function for each step only."""
     data = keras_batches()
     import tensorflow as tf
 
@@ -218,18 +219,18 @@ def by_hand_in_keras(clock: Clock) -> None:
         clock.steps()
 
 
-def by_fit(clock: Clock, together: int = 1) -> None:
-    """`keras.Model.fit`."""
+def by_fit(clock: Clock, steps_per_execution: int = 1) -> None:
+    """Train with `keras.Model.fit`."""
     data = keras_batches()
     import keras
 
     class Ticks(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            clock.steps(together)
+            clock.steps(steps_per_execution)
 
     model, optimizer = keras_network()
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(optimizer, loss, jit_compile=False, steps_per_execution=together)
+    model.compile(optimizer, loss, jit_compile=False, steps_per_execution=steps_per_execution)
     model.fit(data, steps_per_epoch=STEPS, verbose=0, callbacks=[Ticks()])
 
 
@@ -243,12 +244,12 @@ PROGRAMS: dict[tuple[str, str], Callable[[Clock], None]] = {
 }
 
 
-def ours(side: str) -> float:
-    """Seconds of a step of src/train.py: the clock is looked at where it writes a row of metrics for TensorBoard."""
+def time_project(framework: str) -> float:
+    """Return the seconds of a step of src/train.py; its rows of metrics for TensorBoard have the times."""
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, str(ROOT / "src" / "train.py"), *WORDS, f"framework={side}"]
+        command = [sys.executable, str(ROOT / "src" / "train.py"), *OVERRIDES, f"framework={framework}"]
         subprocess.run([*command, f"paths.results={folder}"], check=True, stdout=subprocess.DEVNULL)
         [events] = Path(folder).glob("*/*/tensorboard/events*")
         rows = [event for event in EventFileLoader(str(events)).Load() if event.HasField("summary")]
@@ -259,57 +260,63 @@ def ours(side: str) -> float:
     return clock.seconds()
 
 
-def measured(side: str, name: str) -> float:
-    """Seconds of a step of one of a side, in a process of its own."""
-    return number_of([__file__, "--one", side, name])
+def measure(framework: str, name: str) -> float:
+    """Run one program in a separate process, and return the seconds of a step."""
+    return run_for_number([__file__, "--one", framework, name])
 
 
 def main() -> None:
-    """Run the rounds; print a table and the JSON line."""
+    """Run the rounds, and print a table and the JSON line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--side", choices=[*SIDES])
+    parser.add_argument("--framework", "--side", choices=[*CONTENDERS])
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     parsed = parser.parse_args()
     if parsed.one:
-        side, name = parsed.one
+        framework, name = parsed.one
         if name == "ours":
-            print(ours(side))
+            print(time_project(framework))
         else:
             clock = Clock()
-            PROGRAMS[side, name](clock)
+            PROGRAMS[framework, name](clock)
             print(clock.seconds())
         return
     results: dict[str, dict[str, Any]] = {}
-    installed = [side for side in SIDES if importlib.util.find_spec(side)]
-    for side in [parsed.side] if parsed.side else installed:
-        found = in_turn(
-            SIDES[side],
+    installed = [framework for framework in CONTENDERS if importlib.util.find_spec(framework)]
+    for framework in [parsed.framework] if parsed.framework else installed:
+        found = take_turns(
+            CONTENDERS[framework],
             parsed.rounds,
-            lambda name, side=side: measured(side, name),
-            lambda text, side=side: print(f"{side}: {text} ...", file=sys.stderr, flush=True),
+            lambda name, framework=framework: measure(framework, name),
+            lambda text, framework=framework: print(f"{framework}: {text} ...", file=sys.stderr, flush=True),
         )
-        results[side] = table(side, found)
+        results[framework] = print_table(framework, found)
     print(json.dumps(results))
 
 
-def table(side: str, found: Rounds) -> dict[str, dict[str, Any]]:
-    """Print the medians of a side; returns them."""
-    print(f"\n{side:<44}  us a step  over hand (us)  ratio to hand, and its spread over rounds")
+def print_table(framework: str, found: Rounds) -> dict[str, dict[str, Any]]:
+    """Print a table of the programs of a framework, and return its rows."""
+    print(
+        f"\n{framework:<44}  {'us/step':>9}  {'us beyond hand':>14}  ratio to hand, and its range over rounds"
+    )
     rows: dict[str, Any] = {}
     for name in found.seconds:
-        ratio, middle, over = found.ratio(name, "hand"), found.middle(name), found.over(name, "hand")
-        print(f"{ABOUT[name]:<44}  {1e6 * middle:9.0f}  {1e6 * over:14.0f}  {ratio}")
+        ratio, median, difference = (
+            found.ratio(name, "hand"),
+            found.median_seconds(name),
+            found.difference(name, "hand"),
+        )
+        print(f"{ABOUT[name]:<44}  {1e6 * median:9.0f}  {1e6 * difference:14.0f}  {ratio}")
         rows[name] = {
-            "us": round(1e6 * middle, 1),
-            "over_us": round(1e6 * over, 1),
+            "us": round(1e6 * median, 1),
+            "over_us": round(1e6 * difference, 1),
             "ratio": round(ratio.median, 3),
             "spread": [round(ratio.least, 3), round(ratio.most, 3)],
         }
     if found.disturbed:
-        print(found.said())
+        print(found.describe_disturbed())
     return {**rows, "disturbed_rounds": found.disturbed}
 
 

@@ -1,12 +1,11 @@
-"""How long a submission takes, from the command to sbatch, and how many file system calls it makes: ours against peers.
+"""Measure a submission: time from the command to sbatch, and file calls; this project compared with peers.
 
     python engine/benchmarks/submit.py [--rounds 15]
 
-All submit to an `sbatch` that answers at once, in turns, on the same machine: what counts is the ratio. The peers,
-hydra-submitit-launcher and submitit, are installed with pip into an environment of their own, and ours runs in one
-with what a submission needs (Hydra, Jinja): Hydra imports every plugin that it finds. Shared
-disks of clusters answer file system calls slowly, so their number is counted (strace) beside the time.
-The last line is a JSON object.
+All programs take turns on the same machine and call an `sbatch` that answers at once, so the ratios count. The peers,
+hydra-submitit-launcher and submitit, are installed with pip into a separate environment. This project runs in one with the
+requirements of a submission (Hydra, Jinja), because Hydra imports every plugin that it finds. Shared disks of clusters
+answer file calls slowly, so these are counted too (strace). The last line is a JSON object.
 """
 
 import argparse
@@ -25,15 +24,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:1] = [str(ROOT), str(ROOT / "engine")]
 
-from benchmarks.rounds import in_turn  # noqa: E402
+from benchmarks.rounds import take_turns  # noqa: E402
 
-NEEDED = ("hydra-core", "omegaconf", "Jinja2")
-"""What a submission imports; their versions are those of requirements/common.txt."""
-LOOKED_FOR = ("torch", "lightning")
-"""A submission looks whether its framework is there, and imports nothing of it: empty packages stand in for gigabytes."""
+REQUIRED = ("hydra-core", "omegaconf", "Jinja2")
+"""Packages that a submission imports; the versions are those of requirements/common.txt."""
+CHECKED = ("torch", "lightning")
+"""A submission checks that its framework is installed, but does not import it: empty packages replace gigabytes."""
 
-SBATCH = '#!/bin/sh\ndate +%s.%N >>"$ASKED"\necho Submitted batch job 1234\n'
-OUR_SBATCH = '#!/bin/sh\ndate +%s.%N >>"$ASKED"\necho 1234\n'
+SBATCH = '#!/bin/sh\ndate +%s.%N >>"$CALLED"\necho Submitted batch job 1234\n'
+OUR_SBATCH = '#!/bin/sh\ndate +%s.%N >>"$CALLED"\necho 1234\n'
 
 SUBMITIT = """
 import submitit
@@ -57,15 +56,15 @@ hydra: {mode: MULTIRUN, sweep: {dir: sweep}, launcher: {nodes: 2, tasks_per_node
 
 
 def main() -> None:
-    """Run the rounds and print a table and the JSON line."""
+    """Run the rounds, and print a table and the JSON line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=15)
     rounds = parser.parse_args().rounds
     with tempfile.TemporaryDirectory(prefix="submit-benchmark-") as folder:
-        commands = prepare(Path(folder))
-        found = in_turn(
+        commands = install_programs(Path(folder))
+        found = take_turns(
             commands, rounds, lambda name: seconds_to_sbatch(name, commands[name], Path(folder)), unused=1
         )
         calls = {name: file_calls(command, Path(folder)) for name, command in commands.items()}
@@ -73,7 +72,7 @@ def main() -> None:
     for name in commands:
         print(f"{name:26}{found.ratio(name, 'hydra-submitit-launcher')!s:>24}{calls[name]:>12}")
     if found.disturbed:
-        print(found.said())
+        print(found.describe_disturbed())
     ratios = {
         f"time_to_{name}": round(found.ratio("ours", name).median, 3) for name in commands if name != "ours"
     }
@@ -83,20 +82,20 @@ def main() -> None:
     print(json.dumps({**ratios, **files, "file_calls": calls["ours"]}))
 
 
-def prepare(folder: Path) -> dict[str, list[str]]:
-    """Install the peers, write their programs; the command of each."""
+def install_programs(folder: Path) -> dict[str, list[str]]:
+    """Install the peers, and write their programs; return the command of each program."""
     lines = (ROOT / "requirements" / "common.txt").read_text().splitlines()
-    pins = [line.split()[0] for line in lines if line.startswith(NEEDED)]
+    pins = [line.split()[0] for line in lines if line.startswith(REQUIRED)]
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     python = install(folder / "venv", [*pins, *extras["bench"]])
     our_python = install(folder / "ours", pins)
     [packages] = (folder / "ours" / "lib").glob("python*/site-packages")
-    for name in LOOKED_FOR:
+    for name in CHECKED:
         (packages / name).mkdir()
         (packages / name / "__init__.py").touch()
-    for name, text in {"bin": SBATCH, "our_bin": OUR_SBATCH}.items():
+    for name, script in {"bin": SBATCH, "our_bin": OUR_SBATCH}.items():
         (folder / name).mkdir()
-        (folder / name / "sbatch").write_text(text)
+        (folder / name / "sbatch").write_text(script)
         (folder / name / "sbatch").chmod(0o755)
     (folder / "peer.py").write_text(SUBMITIT.format(folder=folder))
     (folder / "app").mkdir()
@@ -112,7 +111,7 @@ def prepare(folder: Path) -> dict[str, list[str]]:
 
 
 def install(venv: Path, pins: list[str]) -> str:
-    """A new environment with these packages; its Python."""
+    """Create an environment with these packages, and return its Python."""
     subprocess.run([sys.executable, "-m", "venv", venv], check=True)
     python = str(venv / "bin" / "python")
     pip = [python, "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
@@ -121,38 +120,38 @@ def install(venv: Path, pins: list[str]) -> str:
 
 
 def environment(name: str, folder: Path) -> dict[str, str]:
-    """With the sbatch that answers as each expects; Python keeps compiled files, as pip did for the peers."""
+    """Return the environment of a program: it has the matching sbatch, and Python writes compiled files, like pip for the peers."""
     fake = folder / ("our_bin" if name == "ours" else "bin")
     inherited = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     return {
         **inherited,
         "PATH": f"{fake}:{os.environ['PATH']}",
-        "ASKED": str(folder / "asked"),
+        "CALLED": str(folder / "called"),
         "USER": "me",
     }
 
 
 def seconds_to_sbatch(name: str, command: list[str], folder: Path) -> float:
-    """From the start of a command to its call of sbatch."""
-    (folder / "asked").unlink(missing_ok=True)
-    began = time.time()
-    # hydra-submitit-launcher keeps waiting for its job; what is measured has happened by then
+    """Return the seconds from the start of a command to its call of sbatch."""
+    (folder / "called").unlink(missing_ok=True)
+    started = time.time()
+    # hydra-submitit-launcher keeps waiting for its job after the measured part
     process = start(command, environment(name, folder), folder)
-    seconds = wait_for_sbatch(folder / "asked", process) - began
-    end(process)
+    seconds = wait_for_sbatch(folder / "called", process) - started
+    stop(process)
     return seconds
 
 
 def start(command: list[str], environ: dict[str, str], folder: Path) -> subprocess.Popen[bytes]:
-    """Start a command in a process group of its own, silent."""
+    """Start a command without output in a new process group."""
     quiet = subprocess.DEVNULL
     return subprocess.Popen(
         command, env=environ, cwd=folder, stdout=quiet, stderr=quiet, start_new_session=True
     )
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
-    """Give it a moment to end, then kill its group: the peer waits for its job."""
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Wait a moment for the process to exit, then kill its group: a peer waits for its job."""
     try:
         process.wait(2)
     except subprocess.TimeoutExpired:
@@ -160,12 +159,12 @@ def end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def wait_for_sbatch(asked: Path, process: subprocess.Popen[bytes]) -> float:
-    """The time that the fake sbatch wrote down."""
+def wait_for_sbatch(called: Path, process: subprocess.Popen[bytes]) -> float:
+    """Return the time that the fake sbatch wrote to its file."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        if asked.exists() and asked.read_text().strip():
-            return float(asked.read_text().split()[0])
+        if called.exists() and called.read_text().strip():
+            return float(called.read_text().split()[0])
         if process.poll() not in (None, 0):
             break
         time.sleep(0.001)
@@ -173,20 +172,20 @@ def wait_for_sbatch(asked: Path, process: subprocess.Popen[bytes]) -> float:
 
 
 def file_calls(command: list[str], folder: Path) -> int:
-    """System calls that name a file, of the process and its children, until sbatch is called; 0 without strace."""
+    """Return the number of system calls that name a file, with those of children, until sbatch is called; 0 without strace."""
     if not shutil.which("strace"):
         return 0
     name = "ours" if str(ROOT) in " ".join(command) else "peer"
-    (folder / "asked").unlink(missing_ok=True)
+    (folder / "called").unlink(missing_ok=True)
     trace = ["strace", "-f", "-qq", "-e", "trace=%file", "-o", str(folder / "trace")]
     process = start([*trace, *command], environment(name, folder), folder)
-    wait_for_sbatch(folder / "asked", process)
-    end(process)
+    wait_for_sbatch(folder / "called", process)
+    stop(process)
     lines = (folder / "trace").read_text().splitlines()
-    asked = (i for i, line in enumerate(lines) if re.search(r'execve\("[^"]*/sbatch".* = 0', line))
-    # fstat names no file, and an interrupted call has a second line
+    called = (i for i, line in enumerate(lines) if re.search(r'execve\("[^"]*/sbatch".* = 0', line))
+    # fstat does not name a file, and an interrupted call has a second line
     uncounted = re.compile(r'AT_EMPTY_PATH|"", *<unfinished|resumed>')
-    return sum(not uncounted.search(line) for line in lines[: next(asked, len(lines))])
+    return sum(not uncounted.search(line) for line in lines[: next(called, len(lines))])
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""What a further member of a sweep on this machine costs: ours, each in a process of its own, relative to Hydra's basic launcher.
+"""Measure the time of a further member of a sweep on this machine, relative to Hydra's basic launcher.
 
     python engine/benchmarks/sweep.py [--rounds 3] [--members 8] [--framework lightning]
 
-Hydra's basic launcher runs all members in one process, so that they share what is global. Both run the same training of one
-step with the same configurations; the cost of a further member is the time of all members less that of one, divided by the
-number of further ones. The last line is a JSON object.
+This project runs each member in a separate process. Hydra's basic launcher runs all members in one process, so they share
+globals. Both train the same single step with the same configurations. The time of a further member is the time of all
+members minus that of one, divided by the number of further members. The last line is a JSON object.
 """
 
 import argparse
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 sys.path.insert(1, str(ROOT / "engine"))
 
-from benchmarks.rounds import in_turn  # noqa: E402
+from benchmarks.rounds import take_turns  # noqa: E402
 from train_anywhere.distributed.packages import framework_problem  # noqa: E402
 
 BASIC = f"""
@@ -46,7 +46,7 @@ STEP = (
 
 
 def main() -> None:
-    """Run the rounds, print a table and the JSON line."""
+    """Run the rounds, and print a table and the JSON line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -58,13 +58,13 @@ def main() -> None:
     found = {f: measure(f, parsed.rounds, parsed.members) for f in parsed.framework}
     for framework, row in found.items():
         print(
-            f"{framework}: a further member takes {row['seconds']:.2f} s, {row['ratio']:.2f} of the basic launcher's"
+            f"{framework}: a further member takes {row['seconds']:.2f} s, {row['ratio']:.2f} times that of the basic launcher"
         )
     print(json.dumps(found))
 
 
 def measure(framework: str, rounds: int, members: int) -> dict[str, float]:
-    """Return the seconds of a further member, and their ratio to those of Hydra's basic launcher."""
+    """Return the seconds of a further member, and their ratio to Hydra's basic launcher."""
     with tempfile.TemporaryDirectory(prefix="sweep-benchmark-") as folder:
         basic = Path(folder) / "basic.py"
         basic.write_text(BASIC)
@@ -82,23 +82,25 @@ def measure(framework: str, rounds: int, members: int) -> dict[str, float]:
         def seconds(name: str) -> float:
             way, count = name.split()
             seeds = "seed=" + ",".join(map(str, range(1, int(count) + 1)))
-            words = [seeds, f"framework={framework}", *STEP, f"paths.results={folder}/{way}", "-m"]
+            arguments = [seeds, f"framework={framework}", *STEP, f"paths.results={folder}/{way}", "-m"]
             start = time.perf_counter()
-            done = subprocess.run([sys.executable, *programs[way], *words], capture_output=True, text=True)
+            done = subprocess.run(
+                [sys.executable, *programs[way], *arguments], capture_output=True, text=True
+            )
             if done.returncode:
                 raise SystemExit(done.stdout + done.stderr)
             return time.perf_counter() - start
 
-        result = in_turn(names, rounds, seconds, unused=1)
+        result = take_turns(names, rounds, seconds, unused=1)
         further = {
             way: [
                 (result.seconds[f"{way} {members}"][n] - result.seconds[f"{way} 1"][n]) / (members - 1)
-                for n in result.kept()
+                for n in result.counted_rounds()
             ]
             for way in programs
         }
         if result.disturbed:
-            print(result.said())
+            print(result.describe_disturbed())
     ratios = [ours / theirs for ours, theirs in zip(further["ours"], further["basic"], strict=True)]
     return {
         "seconds": round(statistics.median(further["ours"]), 3),

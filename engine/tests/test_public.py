@@ -7,7 +7,7 @@ import re
 
 from train_anywhere.files import ROOT
 
-PAGE = (ROOT / "docs" / "api" / "index.md").read_text()
+PAGE = (ROOT / "docs/reference/api/index.md").read_text()
 PUBLIC = {
     module: set(re.findall(r"`(\w+)`", names))
     for module, names in re.findall(r"^\| `([\w.]+)` \| (.*) \|$", PAGE, re.M)

@@ -42,6 +42,8 @@ def test_no_old_name_is_one_of_today() -> None:
             "train_anywhere.data.order.assignment.BatchOrder",
         ),
         ("src.training.tracking.wandb.Wandb", "train_anywhere.training.tracking.wandb.Wandb"),
+        ("train_anywhere.training.monitored", "train_anywhere.training.monitored_metric"),
+        ("train_anywhere.training.keras.loop.calls.x", "train_anywhere.training.keras.loop.steps_per_call.x"),
         ("src.tasks.base.Task", "train_anywhere.tasks.Task"),
         ("src.tasks.regression.Regression", "src.tasks.regression.Regression"),
         ("src.trainings.x", "src.trainings.x"),

@@ -126,6 +126,9 @@ slurm.script.readable slurm.script.format_checks
 slurm.status.sources.ended slurm.status.sources.job_end
 slurm.submission.git runs.provenance
 slurm.submission.left_out slurm.submission.exclusions
+training.keras.dropin.building training.keras.dropin.variables
+training.keras.dropin.counting training.keras.dropin.metric_sums
+training.keras.loop.calls training.keras.loop.steps_per_call
 training.lightning.checkpoint.plain training.lightning.checkpoint.plain_values
 training.lightning.checkpoint.read_weights training.lightning.checkpoint.stored_weights
 training.lightning.checkpoint.restoring training.lightning.checkpoint.restorer
@@ -134,7 +137,11 @@ training.lightning.dropin.measured training.lightning.dropin.validated_weights
 training.lightning.dropin.sharing training.lightning.dropin.logged_values
 training.lightning.dropin.trained training.lightning.dropin.trainable
 training.lightning.loop.waiting training.lightning.loop.wait_timer
+training.lightning.training_check training.lightning.loop.training_check
 training.lightning.strategies.later_weights training.lightning.strategies.deferred_weights
+training.monitored training.monitored_metric
+training.resuming training.resume_messages
+training.tracking.once training.tracking.sent_metrics
 """
 """Each line is an old and a new name below `train_anywhere`, of a module or of a public function or class. A later rename comes last."""
 

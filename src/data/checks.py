@@ -63,8 +63,12 @@ def imagefolder(
     if test_fraction is not None and val_fraction is None:
         raise DataError(f"data.test_fraction={test_fraction} needs data.val_fraction too.")
     if look and not packed:
-        for split in ("train", "val") if val_fraction is None else ("",):
-            class_folders(folder / split)
+        splits = ("train", "val") if val_fraction is None else ("",)
+        names = [name for split in splits for name in class_folders(folder / split)]
+        if val_fraction is not None and {*names} <= {"train", "val", "test"}:
+            raise DataError(
+                f"data.dir={dir} has the folders {', '.join(names)}, which would be classes; use data.val_fraction=null."
+            )
     return Known(
         None, {"shape": (image_size, image_size, channels)}, later=(*LABELS, "class_names", "row_names")
     )

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from src.data.checks import imagefolder
 from src.data.imagefolder import open_imagefolder
 from src.data.transforms import prepare_image
 from train_anywhere.errors import DataError
@@ -173,3 +174,9 @@ def test_a_picture_whose_pixels_have_no_range_is_named(picture_dir: Path) -> Non
     Image.fromarray(np.ones((40, 40), np.float32)).save(picture_dir / "train" / "cat" / "a.tif")
     with pytest.raises(DataError, match=r"a\.tif has pixels of Pillow's mode 'F'.*convert it to 8 bits"):
         open_small(picture_dir).train.read(np.array([0]), 0, False)
+
+
+def test_folders_of_splits_are_not_classes(picture_dir: Path) -> None:
+    with pytest.raises(DataError, match="has the folders train, val, which would be classes"):
+        imagefolder(str(picture_dir), 32, 3, look=True, stage=False, val_fraction=0.2)
+    assert imagefolder(str(picture_dir / "train"), 32, 3, look=True, stage=False, val_fraction=0.2)

@@ -46,7 +46,7 @@ def open_data(): ...
 ALL = list({c: (page.name, c) for page in reversed(PAGES) for c in commands(page) if c}.values())
 """Each command once, with a page that shows it."""
 
-FIRST = ("README.md", "getting-started.md", "sweeps.md")
+FIRST = ("README.md", "getting-started.md", "hyperparameter-search.md")
 """Pages whose commands `make test` tries."""
 TRAIN = [
     pytest.param(p, c, marks=[pytest.mark.slow] if p not in FIRST else [])
@@ -184,7 +184,7 @@ def test_files_that_are_named_exist() -> None:
 
 
 def test_messages_of_the_project_are_those_that_it_prints() -> None:
-    page = (ROOT / "docs/troubleshooting.md").read_text()
+    page = (ROOT / "docs/how-to/troubleshooting.md").read_text()
     ours = page.partition("## What it says itself")[2].partition("## What others say")[0]
     files = [
         p

@@ -1,6 +1,7 @@
 """`load_model(RUN).predict`: new files and arrays get the preprocessing and the class names of the run."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from PIL import Image
 
 from train_anywhere.errors import ConfigError, DataError
 from train_anywhere.inference import load_model
-from train_anywhere.inference.predictor import Predictor
+from train_anywhere.inference.predictor import Predictions, Predictor
 from train_anywhere.runs.folder import RunDir
 
 from .conftest import Evaluate, train_a_run
@@ -128,3 +129,18 @@ def test_a_folder_of_classes_is_split(pictures: Path) -> None:
     assert set(other_seed.val.row_names()) == names[1]
     with pytest.raises(DataError, match="use smaller fractions"):
         open_imagefolder(str(pictures), 16, 3, 1, val_fraction=0.6, test_fraction=0.4)
+
+
+def test_outputs_that_are_probabilities_stay() -> None:
+    shares = np.array([[0.9, 0.1], [0.2, 0.8]], dtype=np.float32)
+    assert np.allclose(Predictions({"predictions": shares}).probabilities, shares)
+    assert np.allclose(Predictions({"predictions": shares * 3}).probabilities.sum(axis=1), 1)
+
+
+def test_a_user_s_model_gets_the_type_it_was_trained_with() -> None:
+    got: list[np.ndarray] = []
+    model = SimpleNamespace(
+        network=None, facts={}, task=None, predict_arrays=lambda rows: got.append(rows) or rows
+    )
+    Predictor(model, None).predict(np.ones((2, 3)))  # type: ignore[arg-type]
+    assert got[0].dtype == np.float32

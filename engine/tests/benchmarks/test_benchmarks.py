@@ -1,4 +1,4 @@
-"""The benchmarks run, and end with one JSON object; what they find is for people to judge, not for a test."""
+"""The benchmarks run, and their last line is one JSON object; the tests do not judge the results."""
 
 import json
 import subprocess
@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks import scale
 from benchmarks.__main__ import SUITES
-from benchmarks.goals import GOALS, rows, table
-from benchmarks.rounds import Program, Rounds, in_turn
+from benchmarks.goals import GOALS, evaluate_goals, format_table
+from benchmarks.rounds import Program, Rounds, take_turns
 from train_anywhere.files import ROOT
 
 PARTS = {"__main__", "goals", "rounds"}
@@ -25,12 +25,14 @@ def test_every_benchmark_is_in_the_list() -> None:
 def test_disturbed_rounds_are_told_apart() -> None:
     """Made-up times: in the second round everything took twice as long, the fixed work too."""
     found = Rounds({"hand": [1.0, 2.0, 1.0], "ours": [1.5, 6.0, 1.7]}, work=[1.1, 2.0, 1.2], best=1.0)
-    assert (found.kept(), found.disturbed) == ([0, 2], 1)
+    assert (found.counted_rounds(), found.disturbed) == ([0, 2], 1)
     assert found.ratio("ours", "hand") == pytest.approx((1.6, 1.5, 1.7))
-    assert found.over("ours", "hand") == pytest.approx(0.6)
-    assert found.said().startswith("1 of 3 rounds were disturbed: fixed work took up to 2.0 times")
+    assert found.difference("ours", "hand") == pytest.approx(0.6)
+    assert found.describe_disturbed().startswith(
+        "1 of 3 rounds were disturbed: fixed work took up to 2.0 times its best"
+    )
     found.best = 0.5
-    assert found.kept() == [0, 1, 2] and "All are kept" in found.said()
+    assert found.counted_rounds() == [0, 1, 2] and "All rounds count" in found.describe_disturbed()
 
 
 def test_each_program_takes_its_turn() -> None:
@@ -40,7 +42,7 @@ def test_each_program_takes_its_turn() -> None:
         turns.append(name)
         return float(len(turns))
 
-    found = in_turn(("hand", "ours"), 2, measure, unused=1)
+    found = take_turns(("hand", "ours"), 2, measure, unused=1)
     assert turns == ["hand", "ours"] * 3
     assert found.seconds == {"hand": [3.0, 5.0], "ours": [4.0, 6.0]} and len(found.work) == 2
 
@@ -51,37 +53,37 @@ def test_a_program_waits_for_its_turn(tmp_path: Path) -> None:
         "import sys\nprint('a warning', file=sys.stderr)\nfor n, _ in zip('12', sys.stdin): print(n, flush=True)\n1 / 0"
     )
     program = Program([str(file)])
-    assert [program.number(), program.number()] == [1.0, 2.0]
+    assert [program.next_number(), program.next_number()] == [1.0, 2.0]
     with pytest.raises(SystemExit, match="ZeroDivisionError"):
-        program.number()
-    program.end()
+        program.next_number()
+    program.close()
 
 
 def test_what_is_promised_stands_beside_what_was_found() -> None:
     suites = {goal.suite for goal in GOALS}
-    assert rows({name: {"exit_code": 1} for name in suites}) == []
+    assert evaluate_goals({name: {"exit_code": 1} for name in suites}) == []
     row, nothing = {"seconds": 1.0}, {name: {"exit_code": 1} for name in suites - {"scale"}}
-    [shown] = rows(
+    [shown] = evaluate_goals(
         {
             "scale": {"found": {"ranks": [row, row, {"seconds": 4.704}]}},
             **nothing,
         }
     )
     assert (shown["found"], shown["met"]) == (0.5, "yes")
-    [shown] = rows(
+    [shown] = evaluate_goals(
         {
             "scale": {"found": {"ranks": [row, row, {"seconds": 94.08}]}},
             **nothing,
         }
     )
     assert (shown["found"], shown["met"]) == (10.0, "no")
-    assert "10" in table([shown])
+    assert "10" in format_table([shown])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", scale.PARTS)
 def test_each_part_of_scale_measures_a_small_cluster(part: str) -> None:
-    found = scale.measured(part, 10)
+    found = scale.measure_part(part, 10)
     assert found["seconds"] > 0 and found.keys() == {"seconds", "memory_mib", "bytes"}
 
 

@@ -11,7 +11,7 @@ import pytest
 from engine.tests.confined import confined, works
 from train_anywhere.commands.jobs import main
 from train_anywhere.files import ROOT
-from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.folder import RunDir, claim_sweep, create
 from train_anywhere.runs.lock import RunLock
 
 Train = Callable[..., "CompletedProcess[str]"]
@@ -96,3 +96,51 @@ def test_a_run_does_not_differ_from_itself(runs: list[RunDir], capsys: pytest.Ca
     out = capsys.readouterr().out
     for section in ("Configuration", "Code", "Environment", "Results"):
         assert f"{section}: no difference" in out
+
+
+def completed(results: Path, run_id: str) -> RunDir:
+    run = create(results, "digits", run_id)
+    run.config.touch()
+    run.update(state="completed", started="2026-01-01T00:00:00+00:00")
+    return run
+
+
+def test_a_sweep_is_deleted_with_its_folder(tmp_path: Path) -> None:
+    sweep = "20260101-000000-aaaa"
+    members = [completed(tmp_path / "results", f"{sweep}-{n}") for n in range(2)]
+    claim_sweep(members[0])
+    folder = members[0].path.with_name(sweep)
+    done = prune(tmp_path, members[0].id, members[0].id, "--yes")
+    assert "Deleted 1 of 1." in done.stdout and folder.is_dir(), done.stderr
+    done = prune(tmp_path, sweep, "--yes")
+    assert "Deleted 1 of 1." in done.stdout and not folder.exists(), done.stderr
+
+
+def test_a_search_keeps_its_results(tmp_path: Path) -> None:
+    trial = completed(tmp_path / "results", "mine-0")
+    claim_sweep(trial)
+    (trial.path.with_name("mine") / "study.json").touch()
+    assert "Deleted 1 of 1." in prune(tmp_path, trial.id, "--yes").stdout
+    assert (trial.path.with_name("mine") / "study.json").exists()
+
+
+def test_latest_is_the_newest_run_that_is_left(tmp_path: Path) -> None:
+    runs = [completed(tmp_path / "results", f"2026010{n}-000000-aaaa") for n in (1, 2)]
+    done = prune(tmp_path, str(tmp_path / "results/latest"), "--yes")
+    assert not runs[1].path.exists(), done.stderr
+    assert (tmp_path / "results/latest").resolve() == runs[0].path
+    prune(tmp_path, runs[0].id, "--yes")
+    assert not (tmp_path / "results/latest").is_symlink()
+
+
+def test_a_link_to_a_run_is_not_followed(tmp_path: Path) -> None:
+    run = completed(tmp_path / "results", "20260101-000000-aaaa")
+    link = run.path.with_name("link")
+    link.symlink_to(run.path)
+    done = prune(tmp_path, "--name", "digits", "--yes")
+    assert "is a symbolic link" in done.stderr and link.is_symlink()
+
+
+def test_without_room_for_its_folder_a_sweep_trains(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    claim_sweep(RunDir(tmp_path / "a-0"))

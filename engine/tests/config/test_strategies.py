@@ -69,4 +69,4 @@ def test_refused_with_what_works() -> None:
 
 def test_the_page_shows_the_table() -> None:
     """`python -m train_anywhere.config.checks.strategy_table` prints what belongs there."""
-    assert markdown_table() in (ROOT / "docs" / "strategies.md").read_text()
+    assert markdown_table() in (ROOT / "docs/concepts/strategies.md").read_text()

@@ -160,6 +160,11 @@ def test_what_cannot_be_read_is_named(load_words: Load) -> None:
     ]
 
 
+def test_problems_are_in_the_order_of_the_schema(load_words: Load) -> None:
+    found = problems(load_words, "model.odd=1", "data.odd=1", "task.odd=1")
+    assert [p.split("'")[1] for p in found] == ["task.odd", "data.odd", "model.odd"]
+
+
 def test_nothing_of_a_target_is_imported(load_words: Load) -> None:
     code = f"""
 import sys

@@ -11,7 +11,7 @@ from train_anywhere.config.choices import Data
 from train_anywhere.config.command.compose import list_groups
 from train_anywhere.config.instantiate import locate
 from train_anywhere.config.schema import Config
-from train_anywhere.data.array_data import leaves
+from train_anywhere.data.array_data import array_rows, leaves
 from train_anywhere.data.open_data import open_splits
 from train_anywhere.errors import ConfigError, DataError
 from train_anywhere.testing.frameworks import FIRST
@@ -173,3 +173,13 @@ def test_a_generator_function_is_called_for_each_pass(
 def test_nothing_to_train_on_is_refused(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="returns no train; return a mapping"):
         returned(tmp_path, monkeypatch, what)
+
+
+def test_an_array_without_a_length_is_not_asked_for_it() -> None:
+    class Lazy:
+        shape = (3, 2)
+
+        def __array__(self) -> np.ndarray:
+            return np.zeros(self.shape)
+
+    assert array_rows((Lazy(), "name")) is None

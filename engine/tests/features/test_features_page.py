@@ -1,4 +1,4 @@
-"""docs/features.md: its example in a copy of the project, and lists of features that can't work."""
+"""docs/how-to/add-a-feature.md: its example in a copy of the project, and lists of features that can't work."""
 
 import re
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 from train_anywhere.files import ROOT
 from train_anywhere.testing.projects import copy_project
 
-PAGE = (ROOT / "docs" / "features.md").read_text()
+PAGE = (ROOT / "docs/how-to/add-a-feature.md").read_text()
 
 
 @pytest.fixture(scope="module")

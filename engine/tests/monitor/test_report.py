@@ -16,9 +16,9 @@ import pytest
 from train_anywhere.files import ROOT
 from train_anywhere.monitor.goodput import goodput
 from train_anywhere.monitor.report.figures import MOST_POINTS, thin_out
-from train_anywhere.monitor.report.page import page
-from train_anywhere.monitor.run_facts import read_facts
-from train_anywhere.runs.folder import open_run
+from train_anywhere.monitor.report.page import page, provenance, set_keys
+from train_anywhere.monitor.run_facts import Facts, read_facts
+from train_anywhere.runs.folder import RunDir, open_run
 
 SMALL = ("model=mlp", "trainer.max_epochs=2", "trainer.log_every_n_steps=2", "trainer.accelerator=cpu")
 
@@ -171,3 +171,13 @@ def test_without_a_report(train: Callable[..., subprocess.CompletedProcess[str]]
     done = train(*SMALL, "trainer.max_epochs=1", "monitor.report=false", f"paths.results={tmp_path}")
     assert done.returncode == 0
     assert not (tmp_path / "latest" / "report.html").exists()
+
+
+def test_a_run_of_another_version_has_what_can_be_read(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    facts = Facts({"rows": {"training rows": "many", "test": 1200}, "parameters": "?", "model": "cnn"}, {})
+    assert provenance(run, facts) == {"Model": "cnn", "Data": "1,200 test"}
+    assert set_keys(run) == {}
+    run.overrides.write_text("experiment=a b\n++trainer.extra={a: 1}\nwait=true\n")
+    command = "python src/train.py 'experiment=a b' 'trainer.extra={a: 1}'"
+    assert provenance(run, facts)["Command"] == command

@@ -41,3 +41,9 @@ def test_a_chained_job_after_the_last_step_does_nothing(make_run: MakeRun) -> No
     before = run.info_file.read_bytes()
     assert run_rank(run) == 0
     assert run.info_file.read_bytes() == before
+
+
+def test_more_epochs_before_early_stopping_go_on(make_run: MakeRun) -> None:
+    config, run = make_run()
+    run.update(state="completed")
+    assert not is_complete(run, longer(config, min_epochs=4).trainer)

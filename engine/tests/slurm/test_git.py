@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import psutil
 import pytest
 
 from train_anywhere.errors import SubmitError
+from train_anywhere.runs.provenance import describe_code
 from train_anywhere.slurm.submission import snapshot
 from train_anywhere.testing.projects import add_submodule, commit, git, list_files, modify, take_snapshot
 
@@ -228,3 +230,14 @@ def test_a_project_in_a_folder_of_a_larger_repository(project: Path) -> None:
     _, code = take_snapshot(project)
     assert "src/a.py" in list_files(code)
     assert "other.txt" not in list_files(code)
+
+
+def test_the_start_of_a_run_asks_for_the_commit_only(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit(project)
+    assert describe_code(project) == {"commit": git(project, "rev-parse", "HEAD").strip(), "dirty": False}
+    monkeypatch.setattr(snapshot.provenance, "START_TIMEOUT_S", 0.5)
+    put_first_on_path(monkeypatch, project.parent, f'echo "$@" >> {project.parent}/asked; sleep 5')
+    before = time.monotonic()
+    assert describe_code(project) == {"commit": None, "dirty": None}
+    assert time.monotonic() - before < 4
+    assert "ls-files" not in (project.parent / "asked").read_text()

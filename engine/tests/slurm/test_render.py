@@ -337,8 +337,8 @@ def templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_example_of_the_page(make_config: Callable[..., Config], templates: Path) -> None:
-    """docs/batch-script.md: a line for all jobs, and a part that is replaced."""
-    page = (ROOT / "docs/batch-script.md").read_text()
+    """docs/how-to/batch-script.md: a line for all jobs, and a part that is replaced."""
+    page = (ROOT / "docs/how-to/batch-script.md").read_text()
     (line,) = re.findall(r"```jinja title=\"slurm/templates/environment.sh.j2\"\n(.*?\n)```", page, re.S)
     (command,) = re.findall(r"```bash\n(cp .*)\n```", page)
     with (templates / "environment.sh.j2").open("a") as file:

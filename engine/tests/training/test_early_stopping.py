@@ -48,3 +48,11 @@ def test_patience(make_config, patience: str, over: list[bool]) -> None:
     """None never ends a run, and 0 is taken as 1."""
     rule = make_config(f"trainer.early_stopping.patience={patience}").trainer.early_stopping
     assert [Patience(0.5, waited).should_stop(rule) for waited in range(3)] == over
+
+
+def test_a_postponed_end_is_that_of_the_next_worse_validation(make_config) -> None:
+    rule, patience = make_config("trainer.early_stopping.patience=2").trainer.early_stopping, Patience(0.5, 7)
+    patience.postpone(rule)
+    assert not patience.should_stop(rule)
+    patience.update(1.0, rule)
+    assert patience.should_stop(rule)

@@ -55,3 +55,10 @@ def test_validation_is_due_every_few_epochs_and_at_the_end(make_config: Make) ->
     assert due == [False, True, False, True, True]
     none = make_plan(make_config("data.batch_size=100", "trainer.limit_val_batches=0"), 10, 1, 1, 1)
     assert not validation_due(config.trainer, none, 4, 50)
+
+
+def test_the_same_few_batches(make_config: Make) -> None:
+    words = ("data.batch_size=10", "trainer.overfit_batches=3")
+    plan = make_plan(make_config(*words), 10, 8, 2, 1)
+    assert (plan.train_batches, plan.val_batches, plan.test_batches) == (3, 3, 2)
+    assert make_plan(make_config(*words, "trainer.limit_val_batches=0"), 10, 8, 2, 1).val_batches == 0

@@ -19,6 +19,7 @@ from train_anywhere.files import ROOT
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.training.plan import Plan
 from train_anywhere.training.reporting import progress as module
+from train_anywhere.training.reporting.bar import fit
 from train_anywhere.training.reporting.progress import Progress
 
 PLAN = Plan(
@@ -250,3 +251,8 @@ def test_a_rank_that_nobody_asks_counts_nothing(tmp_path: Path, monkeypatch: pyt
         assert progress.live is None
         assert progress.state()["step"] is None
     assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("width", [5, 14, 20, 80])
+def test_a_line_is_never_wider_than_the_terminal(width: int) -> None:
+    assert len(fit(["epoch 10/15", "val/loss 0.1234", "step 3/9"], width)) <= width

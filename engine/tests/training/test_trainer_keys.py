@@ -63,7 +63,10 @@ def test_early_stopping_waits_for_min_epochs(run: Callable[..., tuple[Path, str]
         "trainer.max_epochs=6",
         "trainer.limit_train_batches=2",
     )
-    assert info(run(framework, *stops)[0])["epoch"] == 2
+    folder, _ = run(framework, *stops)
+    assert info(folder)["epoch"] == 2
+    run(framework, f"resume={folder}", "trainer.min_epochs=3")
+    assert info(folder)["epoch"] == 3
     assert info(run(framework, *stops, "trainer.min_epochs=4")[0])["epoch"] == 4
 
 
@@ -163,3 +166,8 @@ def test_the_first_lines_name_what_is_trained(run: Callable[..., tuple[Path, str
     assert (known["model"], known["parameters"], known["steps"]) == ("mlp", 610, 2)
     assert known["rows"] == {"training rows": 1259, "validation": 179, "test": 359}
     assert known["versions"]["python"] and known["commit"]
+
+
+@FRAMEWORKS
+def test_a_fast_dev_run_records_no_facts(run: Callable[..., tuple[Path, str]], framework: str) -> None:
+    assert "steps" not in info(run(framework, "trainer.fast_dev_run=true")[0])

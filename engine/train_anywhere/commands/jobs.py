@@ -331,9 +331,8 @@ def prune_(parsed: argparse.Namespace) -> None:
     if not parsed.runs and not any(filters):
         raise SubmitError("name runs, or select them: --state failed, --until 30d, --name 'digits*'.")
     results = _results(parsed)
-    found = [run for name in parsed.runs for run in find_runs.find(name, results)] or find_runs.find_all(
-        results
-    )
+    named = [run for name in parsed.runs for run in find_runs.find(name, results)]
+    found = [*{run.folder.path: run for run in named or find_runs.find_all(results)}.values()]
     gathered = gather(found)
     before = parse_since(parsed.until).timestamp() if parsed.until else None
     wanted = select(gathered.reports, parsed.name, parsed.state, None)

@@ -1,15 +1,21 @@
 """Delete run folders: never of a run that may still train, and never a folder that this user's runs did not make."""
 
+import glob
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 
 from train_anywhere.errors import CheckpointError, SubmitError
 from train_anywhere.files.terminal.printable import one_line
-from train_anywhere.runs.folder import delete
+from train_anywhere.runs.folder import RunDir, delete, point_latest, sweep_folder
 from train_anywhere.runs.lock import RunLock
 from train_anywhere.runs.summary import display_path
-from train_anywhere.slurm.status.find_runs import RunEntry
+from train_anywhere.slurm.status.find_runs import RunEntry, find_all
 from train_anywhere.slurm.status.run_status import Report
+
+KEPT = ("config.yaml", "study.json")
+"""Files that the folder of a sweep does not have."""
 
 
 def prune(pairs: Sequence[tuple[RunEntry, Report]], yes: bool) -> None:
@@ -26,21 +32,21 @@ def prune(pairs: Sequence[tuple[RunEntry, Report]], yes: bool) -> None:
     for path, reason in reasons.items():
         if reason:
             print(one_line(f"kept: {path.name}: {reason}"), file=sys.stderr)
-    gone = [run for run, _ in pairs if not reasons[run.folder.path]]
-    if not gone:
+    chosen = [(run.folder, report.state) for run, report in pairs if not reasons[run.folder.path]]
+    if not chosen:
         raise SubmitError("none of these runs can be deleted.")
-    for run, report in pairs:
-        if run in gone:
-            print(
-                one_line(f"{display_path(run.folder.path)}  {report.state}  {size_of(run) / 2**20:,.0f} MiB")
-            )
-    if not yes and not confirm(
-        f"Delete {len(gone)} run folder{'s'[: len(gone) > 1]} with all checkpoints? [y/N] "
-    ):
+    for folder, state in chosen:
+        print(one_line(f"{display_path(folder.path)}  {state}  {size_of(folder.path) / 2**20:,.0f} MiB"))
+    count = f"{len(chosen)} run folder{'s'[: len(chosen) > 1]}"
+    if not yes and not confirm(f"Delete {count} with all checkpoints? [y/N] "):
         print("Nothing was deleted.")
         return
-    deleted = [run for run in gone if delete(run.folder)]
-    print(f"Deleted {len(deleted)} of {len(gone)}.")
+    deleted = [folder for folder, _ in chosen if delete(folder)]
+    for sweep in {sweep_folder(folder) for folder in deleted}:
+        remove_empty_sweep(sweep)
+    for results in {folder.path.parent.parent for folder in deleted}:
+        repair_latest(results)
+    print(f"Deleted {len(deleted)} of {len(chosen)}.")
 
 
 def keep_reason(run: RunEntry, report: Report) -> str:
@@ -56,9 +62,29 @@ def keep_reason(run: RunEntry, report: Report) -> str:
     return ""
 
 
-def size_of(run: RunEntry) -> int:
-    """Return the bytes of all files in a run folder; links are not followed."""
-    return sum(path.lstat().st_size for path in run.folder.path.rglob("*") if not path.is_dir())
+def size_of(folder: Path) -> int:
+    """Return the bytes of all files in a folder; links are not followed."""
+    size = 0
+    for path in folder.rglob("*"):
+        with suppress(OSError):  # another process has just removed it
+            size += path.lstat().st_size
+    return size
+
+
+def remove_empty_sweep(sweep: Path) -> None:
+    """Delete the folder of a sweep whose members are all deleted; a run, or a search with its results, is kept."""
+    used = any(sweep.parent.glob(f"{glob.escape(sweep.name)}-*"))
+    if sweep.is_dir() and not used and not any((sweep / name).exists() for name in KEPT):
+        delete(RunDir(sweep))
+
+
+def repair_latest(results: Path) -> None:
+    """Point `results/latest` at the newest run that is left, if its run was deleted."""
+    latest = results / "latest"
+    if latest.is_symlink() and not latest.exists():
+        with suppress(OSError, SubmitError):  # a new run sets it again
+            point_latest(results, None)
+            point_latest(results, find_all(results)[0].folder.path)
 
 
 def confirm(question: str) -> bool:

@@ -84,13 +84,13 @@ class Trainer:
     detect_nan: DetectNan
     early_stopping: EarlyStopping
     deterministic: bool  # only deterministic operations; an error if an operation has none
-    compile: bool  # compile the network, see docs/performance.md
+    compile: bool  # compile the network, see docs/concepts/performance.md
     tf32: bool  # multiply float32 matrices in TF32 on GPUs
     fast_step: bool  # lightning: call only overridden hooks; false: Lightning's loop
     channels_last: bool  # memory format of convolution weights and outputs
     # ddp: search each step for weights without a gradient; null: only with manual optimization
     find_unused_parameters: bool | None
-    sync_batchnorm: bool  # normalize over the batches of all ranks, see docs/strategies.md
+    sync_batchnorm: bool  # normalize over the batches of all ranks, see docs/concepts/strategies.md
     extra: Mapping[str, Any]  # lightning: more arguments of its Trainer
 
     @property

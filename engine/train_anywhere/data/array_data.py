@@ -45,8 +45,9 @@ def array_rows(split: Any) -> ArrayRows | None:
     if isinstance(split, list) and len(shapes) == 1:
         return None
     if type(split) in (tuple, list) and is_array(split[0]):  # labels may be a list of numbers
-        rows = len(split[0])
-        split = type(split)(np.asarray(v) if isinstance(v, list) and len(v) == rows else v for v in split)
+        split = type(split)(
+            np.asarray(v) if isinstance(v, list) and len(v) == len(split[0]) else v for v in split
+        )
     arrays = leaves(split)
     if not all(map(is_array, arrays)):
         return None

@@ -14,7 +14,7 @@ chain       `cluster.chain`: several jobs in a row
 restarts    `cluster.retries`, elastic jobs: restarts the ranks in the same job
 
 `Feature` has a method for everything that a feature can add. A project lists its own features under `features:` in
-configs/train.yaml: docs/features.md. Other packages call features through this module and never import one by name.
+configs/train.yaml: docs/how-to/add-a-feature.md. Other packages call features through this module and never import one by name.
 """
 
 import importlib

@@ -13,7 +13,7 @@ from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.summary import display_path
 
 STAGES = ("requeue", "before_ranks", "ranks", "after_ranks", "at_end")
-"""Stages of the batch script at which a feature can include a template, in this order: docs/batch-script.md."""
+"""Stages of the batch script at which a feature can include a template, in this order: docs/how-to/batch-script.md."""
 
 
 @dataclass(frozen=True)

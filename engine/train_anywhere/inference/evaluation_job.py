@@ -20,9 +20,8 @@ KEYS = ("wait", "dry_run", "after")
 
 def select_job_words(words: Sequence[str]) -> list[str]:
     """Return the overrides of the job's resources; [] without `cluster=`, or if it is this machine."""
-    keys = {w: w.partition("=")[0] for w in words}
-    found = [w for w, key in keys.items() if key.partition(".")[0] in SECTIONS or key in KEYS]
-    clusters = [w.partition("=")[2] for w in found if keys[w] == "cluster"]
+    found = [w for w in words if _key(w).partition(".")[0] in SECTIONS or _key(w) in KEYS]
+    clusters = [w.partition("=")[2] for w in found if _key(w) == "cluster"]
     if clusters and clusters[-1] != "local":
         return found
     if read_after(words):
@@ -30,6 +29,10 @@ def select_job_words(words: Sequence[str]) -> list[str]:
             "after=RUN lets a job wait for a run, and this evaluation runs here; add cluster=..., or leave it out."
         )
     return []
+
+
+def _key(word: str) -> str:
+    return word.partition("=")[0]
 
 
 def read_after(words: Sequence[str]) -> str | None:

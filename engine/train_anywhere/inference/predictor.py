@@ -31,7 +31,7 @@ class Predictions:
 
     @property
     def probabilities(self) -> np.ndarray:
-        """Probabilities of the classes, float64 [n, classes]: the softmax of the outputs.
+        """Probabilities of the classes, float64 [n, classes]: the outputs, or their softmax if they are not probabilities.
 
         Raises:
             ConfigError: the outputs are not a number for each class.
@@ -39,7 +39,10 @@ class Predictions:
         scores = next(iter(self.outputs.values()))
         if len(self.outputs) != 1 or scores.ndim != 2 or scores.shape[1] < 2:
             raise ConfigError("the outputs of this model are not one number for each class; use `.outputs`.")
-        powers = np.exp(scores.astype(np.float64) - scores.max(axis=1, keepdims=True))
+        scores = scores.astype(np.float64)
+        if scores.min() >= 0 and np.allclose(scores.sum(axis=1), 1, atol=1e-3):
+            return np.asarray(scores)
+        powers = np.exp(scores - scores.max(axis=1, keepdims=True))
         return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
     @property
@@ -113,7 +116,10 @@ class Predictor:
             raise ConfigError("there is nothing to predict: give at least one file or row.")
         files = tuple(str(item) for item in listed if isinstance(item, str | Path))
         if self._model.task is None and not files:
-            outputs = self._model.predict_arrays(np.asarray(items))
+            rows = np.asarray(items)
+            outputs = self._model.predict_arrays(
+                rows.astype(np.float32) if rows.dtype == np.float64 else rows
+            )
         else:
             outputs = self._model.predict_rows(Rows(listed, self._row_maker(bool(files))))
         return Predictions(flatten_arrays(outputs), files, self.class_names)

@@ -59,7 +59,7 @@ def load_model(run: str | Path, checkpoint: str | int = "best", trust: bool = Fa
     Args:
         run: a run folder.
         checkpoint: "best", "newest" or a step.
-        trust: use values that only the run folder has, see docs/trust.md.
+        trust: use values that only the run folder has, see docs/concepts/security.md.
 
     Raises:
         CheckpointError, ConfigError: the run or the checkpoint does not exist or can't be read.

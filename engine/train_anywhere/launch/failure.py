@@ -53,11 +53,7 @@ def closing_lines(run: RunDir, error: BaseException) -> list[str]:
     """Return the lines that follow a traceback: the error at the user's line, the run folder, and how to resume."""
     frame = user_frame(error)
     at = f", at {display_path(Path(frame.filename))}:{frame.lineno} in {frame.name}" if frame else ""
-    saved = (
-        any(path.name.isdecimal() for path in run.checkpoints.iterdir())
-        if run.checkpoints.is_dir()
-        else False
-    )
+    saved = any(path.name.isdecimal() for path in run.checkpoints.glob("*"))
     resume = f"{train_command()} resume={shlex.quote(display_path(run.path))}"
     reason = next((line for line in str(error).splitlines() if line.strip()), "")
     rows = {

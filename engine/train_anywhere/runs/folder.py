@@ -212,10 +212,14 @@ def claim(path: Path) -> RunDir:
 
 
 def claim_sweep(member: RunDir) -> None:
-    """Make the folder of a sweep next to its member, for the report; an existing one is kept. Raises OSError."""
-    path = member.path.with_name(member.id.rpartition("-")[0])
-    if not path.is_dir():
-        make_owned(_place(path))
+    """Make the folder of a sweep next to its member, for the report, if it does not exist; a full disk is no reason not to train."""
+    with suppress(OSError):
+        make_owned(_place(sweep_folder(member)))
+
+
+def sweep_folder(member: RunDir) -> Path:
+    """Return the path of the folder of a sweep, which has the name of its members without their numbers."""
+    return member.path.with_name(member.id.rpartition("-")[0])
 
 
 def claim_code(code: Path) -> OwnedFolder:

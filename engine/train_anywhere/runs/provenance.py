@@ -24,6 +24,9 @@ UNUSED_FOLDERS = ("tests/", "engine/tests/", "engine/benchmarks/", "wheels/")
 TIMEOUT_S = 120.0
 """Time limit of one git command. Git looks at every tracked file, on a disk that may be slow."""
 
+START_TIMEOUT_S = 5.0
+"""Time limit at the start of a run on this machine, which can do without the commit."""
+
 
 @dataclass(frozen=True)
 class GitState:
@@ -52,27 +55,24 @@ def read_state(root: Path) -> GitState | None:
     if listed is None:
         return None
     files = [entry.split(" ", 1) for entry in listed]
-    status = _git(root, *STATUS, "--", ".", *(f":(exclude){folder}" for folder in UNUSED_FOLDERS)) or [
-        "? git failed"
-    ]
-    commit = next((e.split()[2] for e in status if e.startswith("# branch.oid ")), "(initial)")
+    commit, changed = _read_commit(root) or (None, True)
     tracked = dict.fromkeys(
         path for tag, path in files if tag != "?"
     )  # a file in conflict is listed three times
     return GitState(
         tracked=list(tracked),
         untracked=[path for tag, path in files if tag == "?"],
-        commit=None if commit == "(initial)" else commit,
-        changed=any(e[0] != "#" for e in status),
+        commit=commit,
+        changed=changed,
     )
 
 
 def describe_code(root: Path) -> dict[str, Any]:
-    """Return the commit of a folder and whether it is changed, as run.json has them; empty if git does not tell."""
+    """Return the commit of a folder and whether it is changed, as run.json has them; both None if git does not report them quickly."""
+    known = None
     with suppress(SubmitError):
-        if known := read_state(root):
-            return {"commit": known.commit, "dirty": known.changed}
-    return {}
+        known = _read_commit(root, START_TIMEOUT_S)
+    return dict(zip(("commit", "dirty"), known or (None, None), strict=True))
 
 
 def read_versions(framework: str) -> dict[str, str]:
@@ -84,19 +84,30 @@ def read_versions(framework: str) -> dict[str, str]:
     return found
 
 
-def _git(root: Path, *words: str) -> list[str] | None:
+def _read_commit(root: Path, timeout: float | None = None) -> tuple[str | None, bool] | None:
+    """Return the current commit, None before the first, and whether a tracked file differs; None if git fails."""
+    status = _git(
+        root, *STATUS, "--", ".", *(f":(exclude){folder}" for folder in UNUSED_FOLDERS), timeout=timeout
+    )
+    if status is None:
+        return None
+    commit = next((e.split()[2] for e in status if e.startswith("# branch.oid ")), "(initial)")
+    return None if commit == "(initial)" else commit, any(e[0] != "#" for e in status)
+
+
+def _git(root: Path, *words: str, timeout: float | None = None) -> list[str] | None:
     """Return the entries that a git command prints; None if it fails. The options prevent locks and a file system monitor."""
     command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-C", str(root), *words]
-    environ = {**os.environ, "LC_ALL": "C"}  # git prints English
+    environ, timeout = {**os.environ, "LC_ALL": "C"}, timeout or TIMEOUT_S  # git prints English
     try:
         done = subprocess.run(
-            command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S
+            command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout
         )
     except OSError:
         return None
     except subprocess.TimeoutExpired:
         raise SubmitError(
-            f"git did not answer within {TIMEOUT_S:g} s, and a submission needs its list of files; see what "
+            f"git did not answer within {timeout:g} s, and a submission needs its list of files; see what "
             f"`git -C {root} status` waits for."
         ) from None
     return None if done.returncode else [e for e in os.fsdecode(done.stdout).split("\0") if e]

@@ -18,20 +18,17 @@ class Patience:
     best: float | None = None
     waited: int = 0
 
-    def update(self, value: float, rule: EarlyStopping, may_stop: bool = True) -> None:
-        """Compare the value of a new validation with the best one; NaN and infinity are never better.
-
-        Args:
-            value: the monitored value.
-            rule: patience, mode and least gain.
-            may_stop: false before `trainer.min_epochs`: the next worse validation after that ends the run at the earliest.
-        """
+    def update(self, value: float, rule: EarlyStopping) -> None:
+        """Compare the value of a new validation with the best one; NaN and infinity are never better."""
         gain = 0.0 if self.best is None else (value - self.best) * (1 if rule.mode == "max" else -1)
         if math.isfinite(value) and (self.best is None or gain > rule.min_delta):
             self.best, self.waited = value, 0
         else:
             self.waited += 1
-        if not may_stop and rule.patience is not None:
+
+    def postpone(self, rule: EarlyStopping) -> None:
+        """Let the run continue until the next worse validation: it has fewer epochs than `trainer.min_epochs`."""
+        if rule.patience is not None:
             self.waited = min(self.waited, max(1, rule.patience) - 1)
 
     def should_stop(self, rule: EarlyStopping) -> bool:

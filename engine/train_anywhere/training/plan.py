@@ -69,7 +69,9 @@ def make_plan(config: Config, train: int, val: int, test: int, world_size: int) 
         steps_per_epoch=steps,
         max_epochs=-(-total // steps),
         total_steps=total,
-        val_batches=limit_batches(val, t.overfit_batches or t.limit_val_batches, t.fast_dev_run),
+        val_batches=limit_batches(
+            val, t.limit_val_batches and (t.overfit_batches or t.limit_val_batches), t.fast_dev_run
+        ),
         test_batches=limit_batches(test, t.limit_test_batches, t.fast_dev_run),
     )
 

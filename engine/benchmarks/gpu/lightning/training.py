@@ -14,7 +14,8 @@ from train_anywhere.distributed.topology import Topology
 from train_anywhere.launch.local_run import make_run
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.training.lightning.run import make_setup, train
+from train_anywhere.training.lightning.run import train
+from train_anywhere.training.lightning.setup import make_setup
 from train_anywhere.training.native_network import build_network
 from train_anywhere.training.rank_process import RankProcess
 from train_anywhere.training.reporting.peak import peak_flops

@@ -42,7 +42,7 @@ from train_anywhere.distributed.discover import discover
 from train_anywhere.distributed.horovod.initialize import import_horovod, start_horovod
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.training.lightning.loop import fast_loop
-from train_anywhere.training.lightning.loop.callbacks import TaskMetrics
+from train_anywhere.training.lightning.loop.metrics import TaskMetrics
 from train_anywhere.training.lightning.module import TaskModule
 from train_anywhere.training.lightning.optim import make_optimizer
 from train_anywhere.training.lightning.strategies.blocks import shard

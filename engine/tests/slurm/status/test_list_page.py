@@ -1,5 +1,6 @@
 """The table of `jobs.py list`: what it shows at each width, and which runs the filters select."""
 
+import json
 import os
 import pty
 import subprocess
@@ -12,8 +13,12 @@ import pytest
 
 from train_anywhere.errors import SubmitError
 from train_anywhere.files import ROOT
+from train_anywhere.runs.lock import RunLock
+from train_anywhere.slurm.status import local_runs
+from train_anywhere.slurm.status.find_runs import RunEntry, read_entry
 from train_anywhere.slurm.status.list_page import list_runs, parse_since, select
 from train_anywhere.slurm.status.run_status import Progress, Report
+from train_anywhere.slurm.status.sources.gather import make_report
 
 NOW = time.time()
 
@@ -102,3 +107,38 @@ def test_the_command_colors_states_on_a_terminal_only(tmp_path: Path, colors: bo
     os.close(theirs)
     shown = os.read(ours, 65536).decode()
     assert ("\x1b[31mfailed\x1b[0m" in shown) == colors and "failed" in shown
+
+
+def made(folder: Path, **info: object) -> RunEntry:
+    """Return a run of this machine that has such a run.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.yaml").touch()
+    (folder / "run.json").write_text(json.dumps(info))
+    return read_entry(folder)
+
+
+def test_a_killed_run_did_not_take_until_now(tmp_path: Path) -> None:
+    start = "2026-01-01T00:00:00+00:00"
+    assert make_report(made(tmp_path / "a", state="running", started=start), None, {}, {}, False).took is None
+    ended = made(tmp_path / "b", state="failed", started=start, ended="2026-01-01T00:01:00+00:00")
+    assert make_report(ended, None, {}, {}, False).took == 60
+
+
+def test_a_run_that_never_started_is_not_starting_for_ever(tmp_path: Path) -> None:
+    run = made(tmp_path, state="queued")
+    assert local_runs.read_state(run)[0] == "starting"
+    os.utime(tmp_path / "config.yaml", (NOW - 3600, NOW - 3600))
+    (tmp_path / "other").touch()  # the folder changes, as it does when the disk has no unnamed files
+    assert local_runs.read_state(run)[0] == "lost"
+
+
+def test_a_lock_of_another_user_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, killed = made(tmp_path, state="running"), []
+    monkeypatch.setattr(os, "kill", lambda *arguments: killed.append(arguments))
+    with RunLock(run.folder):
+        local_runs.stop(run)
+        assert killed.pop()[0] == os.getpid()
+        monkeypatch.setattr(os, "getuid", lambda: 12345)
+        with pytest.raises(SubmitError, match="stop it there with `kill"):
+            local_runs.stop(run)
+    assert not killed

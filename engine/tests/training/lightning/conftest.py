@@ -18,6 +18,7 @@ from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.recorder import RunRecorder
 from train_anywhere.training.lightning import run as side
+from train_anywhere.training.lightning import setup
 from train_anywhere.training.rank_process import RankProcess
 from train_anywhere.training.stop import SIGNALS, Stop
 
@@ -91,7 +92,7 @@ Fit = Callable[..., Outcome]
 @pytest.fixture
 def fit(monkeypatch: pytest.MonkeyPatch, stop: Stop) -> Fit:
     """`fit(config, run, train=5)` trains as one rank; SIGTERM comes while batch 5 of the part is being read."""
-    open_splits = side.open_splits
+    open_splits = setup.open_splits
 
     def train(config: Config, run: RunDir, **signal_at: int) -> Outcome:
         def splits(*arguments: Any, **named: Any) -> Splits:
@@ -103,7 +104,7 @@ def fit(monkeypatch: pytest.MonkeyPatch, stop: Stop) -> Fit:
                 },
             )
 
-        monkeypatch.setattr(side, "open_splits", splits)
+        monkeypatch.setattr(setup, "open_splits", splits)
         if signal_at:
             monkeypatch.setattr(prefetch, "MAX_BATCHES", 1)  # each batch is read right before its step
         stop.requested = None

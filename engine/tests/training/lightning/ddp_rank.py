@@ -30,13 +30,14 @@ from train_anywhere.data.order import prefetch
 from train_anywhere.distributed.discover import discover
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.lightning import run as side
+from train_anywhere.training.lightning import setup
 from train_anywhere.training.rank_process import RankProcess
 from train_anywhere.training.stop import Stop
 
 torch.set_num_threads(1)
 topology = discover()
 networks = []
-build_network, open_splits = side.build_network, side.open_splits
+build_network, open_splits = setup.build_network, setup.open_splits
 
 
 def remember(*arguments: Any) -> torch.nn.Module:
@@ -54,7 +55,7 @@ def with_signal(*arguments: Any, **named: Any) -> Any:
     return replace(splits, train=SignalAt(splits.train, read)) if rank == topology.rank else splits
 
 
-side.build_network, side.open_splits = remember, with_signal
+setup.build_network, setup.open_splits = remember, with_signal
 folder = Path(sys.argv[1])
 outcome = side.train(load(compose(sys.argv[2:])), RankProcess(RunDir(folder), topology, Stop().install()))
 own = [p.to_local() if isinstance(p, DTensor) else p for p in networks[0].parameters()]

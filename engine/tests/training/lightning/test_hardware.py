@@ -95,7 +95,7 @@ def test_channels_last_computes_the_same(make_run: MakeRun, fit: Fit) -> None:
 
 def test_weights_of_convolutions_lie_channels_last(make_config: MakeConfig) -> None:
     from train_anywhere.distributed.topology import Topology
-    from train_anywhere.training.lightning.run import make_setup
+    from train_anywhere.training.lightning.setup import make_setup
 
     weights = make_setup(make_config(*PICTURES, "trainer.channels_last=true"), Topology()).module.parameters()
     pictures = [w for w in weights if w.dim() == 4 and w.shape[1] > 1]

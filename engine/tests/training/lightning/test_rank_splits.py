@@ -1,5 +1,6 @@
 """Data that people bring: every kind of loader is read to its end, and by the hooks and the Trainer that Lightning gives it."""
 
+import itertools
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -245,3 +246,12 @@ def test_a_native_task_validates_on_any_of_them(kind: str, make_run: MakeRun, fi
     outcome = fit(*make_run(*to_hydra_overrides([*words, *SHORT])))
     assert outcome.step == 2 * ROWS // 16 and outcome.checkpoint
     assert ("val/mae" in outcome.metrics) == (kind != "none")
+
+
+@pytest.mark.parametrize("data", [DataLoader(pairs(40), 4, shuffle=True), pairs(40)])
+def test_overfitting_reads_the_same_rows_in_each_epoch(data: object, make_run: MakeRun) -> None:
+    words = (f"task._target_={HERE}.Lit", f"data._target_={HERE}.evaluated", *SHORT)
+    config, _ = make_run(*to_hydra_overrides([*words, "data.kind=rows", "trainer.overfit_batches=2"]))
+    split = Opener(config, Topology(), False, None, lambda _: None).open_split(data, "train")
+    epochs = [[x.tolist() for x, _ in itertools.islice(split.loader((epoch, 0)), 2)] for epoch in (0, 1)]
+    assert epochs[0] == epochs[1]

@@ -62,8 +62,8 @@ def load_manifest(folder: Path) -> SavedCheckpoint:
         raise ValueError(f"{folder / MANIFEST} has no {missing}") from missing
     position = (saved.step, saved.epoch, saved.batch)
     numbers = [*saved.metrics.values(), saved.value or 0.0] if isinstance(saved.metrics, dict) else [None]
-    counts, floats = (type(n) is int and n >= 0 for n in position), (type(n) in (int, float) for n in numbers)
-    if not all(counts) or not all(floats):
+    valid_position = all(type(n) is int and n >= 0 for n in position)
+    if not valid_position or not all(type(n) in (int, float) for n in numbers):
         raise ValueError(f"{folder / MANIFEST} has values that no checkpoint has")
     return saved
 

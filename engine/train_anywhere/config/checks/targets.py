@@ -18,7 +18,6 @@ from train_anywhere.config.open_groups import (
     LIST_GROUPS,
     PARTIAL,
     RECURSIVE,
-    SINGLE_GROUPS,
     TARGET,
     OpenSection,
 )
@@ -57,8 +56,8 @@ HYDRA_VALUES: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
 
 
 def open_sections(config: Config) -> Iterator[tuple[str, OpenSection]]:
-    """Yield the open sections in use, each with its key."""
-    for key in SINGLE_GROUPS:
+    """Yield the open sections in use, each with its key, in the order of the schema."""
+    for key in (field.name for field in fields(config)):
         section = getattr(config, key)
         if isinstance(section, OpenSection):
             yield key, section
@@ -179,7 +178,7 @@ def _staging_problems(section: Data, dotted: str, definition: Definition) -> lis
         return []
     return [
         f"data.stage=true copies files to the disk of each node, but data={section.name} has none to copy ({dotted} has no argument "
-        f"'{STAGED}', see docs/your-own.md); use data.stage=false."
+        f"'{STAGED}', see docs/how-to/your-code.md); use data.stage=false."
     ]
 
 

@@ -16,7 +16,7 @@ def machine_problems(config: Config, gpus: Callable[[], int], ranks: int) -> lis
 
     Args:
         config: the typed configuration.
-        gpus: counts the GPUs of this machine; called only if a key needs one.
+        gpus: counts the GPUs of this machine; not called with trainer.accelerator=cpu.
         ranks: number of ranks of the run.
     """
     several = config.framework == "lightning" and ranks > 1

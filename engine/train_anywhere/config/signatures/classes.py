@@ -71,7 +71,9 @@ def _find_constructor(names: Names, mro: Mro, accepted: set[str]) -> Signature:
                 return found if certain else Signature(found.parameters, True)
             new = found
         generated = dataclass_signature(names, mro[number:])
-        if generated := generated or (None if new else named_tuple_signature(names, base)):
+        if generated is None and new is None:
+            generated = named_tuple_signature(names, base)
+        if generated:
             return generated
         if not keeps_signature(base.node.decorator_list, CLASS_DECORATORS):
             return ANY_SIGNATURE

@@ -6,14 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from train_anywhere.config.flat import flatten
-from train_anywhere.monitor.run_facts import read_facts
+from train_anywhere.monitor.run_facts import curves
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import read_frozen
 
-SAME_FOR_NOBODY = ("paths.", "resume")
-"""Keys that say nothing about a difference between runs."""
+LEFT_OUT = ("paths.", "resume")
+"""Starts of keys that do not affect what is trained."""
 
 MISSING = "-"
+"""Value of a run that does not have the key."""
 
 
 def compare_runs(first: RunDir, second: RunDir) -> list[str]:
@@ -28,17 +29,14 @@ def compare_runs(first: RunDir, second: RunDir) -> list[str]:
         "Environment": _differences(*(_environment(run.read_info()) for run in (first, second))),
         "Results": _differences(*(_results(run) for run in (first, second))),
     }
-    rows = [row for section in sections.values() for row in section]
-    widths = [
-        max([len(row[at]) for row in rows] + [len(run.id)])
-        for at, run in ((0, first), (1, first), (2, second))
-    ]
-    widths[0] = max([len(row[0]) for row in rows], default=10)
+    header = ("", first.id, second.id)
+    rows = [header, *(row for section in sections.values() for row in section)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
 
     def line(cells: tuple[str, str, str]) -> str:
         return "  " + "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
 
-    lines = [line(("", first.id, second.id))]
+    lines = [line(header)]
     for title, section in sections.items():
         lines += [title, *(line(row) for row in section)] if section else [f"{title}: no difference"]
     return lines
@@ -52,7 +50,7 @@ def _differences(first: Mapping[str, str], second: Mapping[str, str]) -> list[tu
 
 def _settings(run: RunDir) -> dict[str, str]:
     flat = flatten(read_frozen(run))
-    return {key: str(value) for key, value in flat.items() if not key.startswith(SAME_FOR_NOBODY)}
+    return {key: str(value) for key, value in flat.items() if not key.startswith(LEFT_OUT)}
 
 
 def _environment(info: Mapping[str, Any]) -> dict[str, str]:
@@ -94,12 +92,9 @@ def _lines(path: Path) -> str:
 
 def _results(run: RunDir) -> dict[str, str]:
     """Return the last value of each metric, and its least and greatest value of all rows of metrics.csv."""
-    facts = read_facts(run)
-    shown = {
-        "state": str(run.read_info().get("state", MISSING)),
-        "step": str(run.read_info().get("step", MISSING)),
-    }
-    for name, points in facts.metrics.items():
+    info = run.read_info()
+    shown = {key: _shown(info.get(key)) for key in ("state", "step")}
+    for name, points in curves(run.metrics_csv).items():
         values = [value for _, value in points if value == value]
         if values:
             best = min(values) if "loss" in name else max(values)

@@ -19,7 +19,7 @@ from train_anywhere.monitor.report.timeline import timeline
 from train_anywhere.monitor.run_facts import Facts, Series, mean, read_facts
 from train_anywhere.monitor.verdicts import verdicts
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.reopen.frozen import COMMAND_KEYS, read_overrides
+from train_anywhere.runs.reopen.frozen import COMMAND_KEYS, typed_overrides
 from train_anywhere.runs.summary import display_path
 
 NAME = "report.html"
@@ -158,7 +158,7 @@ def gpu_rows(facts: Facts) -> list[GpuRow]:
 def set_keys(run: RunDir) -> dict[str, tuple[str, str]]:
     """Return the default and the value of each key that was set on the command line, as they are typed."""
     defaults = {key: text(value) for key, value in flatten(compose([])).items()}
-    pairs = [line.lstrip("+").partition("=") for line in read_overrides(run)]
+    pairs = [word.lstrip("+").partition("=") for word in typed_overrides(run) or ()]
     return {
         key: (defaults.get(key, "-"), value) for key, sign, value in pairs if sign and key not in COMMAND_KEYS
     }
@@ -169,21 +169,14 @@ def provenance(run: RunDir, facts: Facts) -> dict[str, str]:
     info = facts.info
     versions = info.get("versions")
     packages = versions.items() if isinstance(versions, dict) else ()
-    parameters, rows = info.get("parameters"), info.get("rows")
-    commit = (
-        f"{str(info['commit'])[:12]}{' with local changes' if info.get('dirty') else ''}"
-        if info.get("commit")
-        else ""
-    )
+    parameters, rows, words = info.get("parameters"), info.get("rows"), typed_overrides(run)
+    counts = rows.items() if isinstance(rows, dict) else ()
+    changed = " with local changes" if info.get("dirty") else ""
     shown = {
-        "Command": shlex.join(
-            ["python", "src/train.py", *(line.lstrip("+") for line in read_overrides(run))]
-        ),
-        "Commit": commit,
+        "Command": "" if words is None else shlex.join(["python", "src/train.py", *words]),
+        "Commit": f"{str(info['commit'])[:12]}{changed}" if info.get("commit") else "",
         "Model": f"{info.get('model', '')}{f', {parameters:,} parameters' if isinstance(parameters, int) else ''}",
-        "Data": ", ".join(f"{count:,} {name}" for name, count in rows.items())
-        if isinstance(rows, dict)
-        else "",
+        "Data": ", ".join(f"{count:,} {name}" for name, count in counts if isinstance(count, int)),
         "Device": str(info.get("device", "")),
         "Hosts": ", ".join(map(str, info.get("hosts") or ())),
         "Versions": ", ".join(f"{name} {version}" for name, version in packages),

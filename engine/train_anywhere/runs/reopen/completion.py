@@ -18,6 +18,7 @@ def is_complete(run: RunDir, trainer: Trainer) -> bool:
         return False
     before = read_frozen(run)["trainer"]
     longer = trainer.max_epochs > before["max_epochs"] or _is_more(before["max_steps"], trainer.max_steps)
+    longer = longer or (trainer.min_epochs or 1) > (before.get("min_epochs") or 1)
     return not longer and before["early_stopping"] == vars(trainer.early_stopping)
 
 

@@ -6,6 +6,7 @@ All of it is read and checked before anything in the run folder is written.
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import yaml
@@ -77,6 +78,13 @@ def read_overrides(run: RunDir) -> list[str]:
         ) from error
     except ValueError as error:
         raise CheckpointError(f"{run.overrides} is damaged (not UTF-8); {_remedy(run)}") from error
+
+
+def typed_overrides(run: RunDir) -> list[str] | None:
+    """Return the overrides that train a run again, as they are typed; None if they can't be read."""
+    with suppress(CheckpointError):
+        return [word.removeprefix("++") for word in read_overrides(run) if not word.startswith("wait=")]
+    return None
 
 
 def refuse_damaged(run: RunDir) -> None:

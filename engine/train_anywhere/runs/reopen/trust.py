@@ -88,6 +88,8 @@ def _is_outward(key: str, value: Any, flat: Mapping[str, Any]) -> bool:
         return bool(name)
     if group in SINGLE_GROUPS:
         return _is_place(group, name, value, flat)
+    if key.startswith("trainer.extra."):  # such as a model hub to upload to
+        return not (isinstance(value, bool) or _is_number(value))
     if value in (None, False, "", []):
         return False
     if group == "cluster":

@@ -26,7 +26,7 @@ ENGINE_TEMPLATES = Path(__file__).parents[1] / "templates"
 
 
 OUTLINE = 2
-"""Version of the outline, its includes and variables, that this engine needs: docs/batch-script.md."""
+"""Version of the outline, its includes and variables, that this engine needs: docs/how-to/batch-script.md."""
 
 INCLUDES = ("start", "environment", "before_ranks", "ranks", "after_ranks", "at_end")
 """Templates that an outline must include, in this order."""
@@ -68,7 +68,7 @@ def check_outline(name: str) -> None:
         version = f"version {found[1]}" if found else "without a version"
         raise ConfigError(
             f"{TEMPLATES / name} is an outline {version}, but this engine needs version {OUTLINE}: merge your changes into the "
-            "outline of the template, see docs/batch-script.md."
+            "outline of the template, see docs/how-to/batch-script.md."
         )
     if missing := [one for one in INCLUDES if f'"{one}.sh.j2"' not in text]:
         lines = " ".join(f'{{% include "{one}.sh.j2" %}}' for one in missing)

@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from train_anywhere.config.schema import Checkpoint
 from train_anywhere.errors import CheckpointError, SubmitError
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.reopen.frozen import read_overrides
+from train_anywhere.runs.reopen.frozen import typed_overrides
 from train_anywhere.runs.summary import train_command
 from train_anywhere.slurm.status.find_runs import RunEntry
 from train_anywhere.slurm.status.sources import run_files
@@ -71,10 +70,8 @@ def find_best(found: Sequence[RunEntry], metric: str | None = None, mode: str | 
 
 def rerun_command(run: RunDir) -> str:
     """Return the command that trains a run again with the same overrides; empty if they can't be read."""
-    with suppress(CheckpointError):
-        words = [word.removeprefix("++") for word in read_overrides(run) if not word.startswith("wait=")]
-        return f"{train_command()} {shlex.join(words)}".rstrip()
-    return ""
+    words = typed_overrides(run)
+    return "" if words is None else f"{train_command()} {shlex.join(words)}".rstrip()
 
 
 def metric_values(run: RunDir, metric: str) -> list[tuple[int, float]]:

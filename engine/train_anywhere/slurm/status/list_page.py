@@ -51,7 +51,7 @@ def list_runs(reports: Sequence[Report], width: int | None, colors: bool = False
             report.name,
             report.state or report.written,
             _progress(report),
-            report.trouble or _best(report),
+            _best(report),
             _seconds(report.started and time.time() - report.started),
             _seconds(report.took),
         ]

@@ -36,9 +36,9 @@ def read_state(run: RunEntry) -> tuple[str, str, dict[str, Any]]:
 
 
 def _seconds_old(run: RunEntry) -> float:
-    """Return the seconds since the run folder last changed."""
+    """Return the seconds since the run was started or resumed; measuring the disk's time changes the folder."""
     try:
-        return disk_time(run.folder.path) - run.folder.path.stat().st_mtime
+        return disk_time(run.folder.path) - run.folder.config.stat().st_mtime
     except OSError:
         return math.inf
 
@@ -63,9 +63,10 @@ def stop(run: RunEntry) -> str:
         )
     elsewhere = f"{run.folder.id} runs as {who}: stop it there with `kill {who.split()[1]}`, and it saves a checkpoint first."
     pid = training_pid(run)
-    if pid is None:
-        raise SubmitError(elsewhere)
     try:
+        # a run folder of another user may name any process
+        if pid is None or (run.folder.path / "lock").lstat().st_uid != os.getuid():
+            raise SubmitError(elsewhere)
         os.kill(pid, signal.SIGTERM)
     except OSError as error:
         raise SubmitError(f"{elsewhere} ({error.strerror})") from None

@@ -89,7 +89,7 @@ class Report:
         overrides: overrides of the run, by key.
         next: commands that the user may want to type next.
         started: start of the first attempt, in unix seconds.
-        took: seconds from the start to the end, or until now.
+        took: seconds from the start to the end, or until now; None if the end was not recorded.
         best: the monitored metric and its best value so far.
         why: why the run never started (with after=), or why its job ended if the log does not show it; else empty.
         trouble: why the run folder can't be read; else empty.

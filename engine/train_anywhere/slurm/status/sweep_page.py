@@ -10,37 +10,41 @@ from train_anywhere.monitor.report.comparison import Comparison, render_comparis
 from train_anywhere.monitor.report.figures import drawable, figure
 from train_anywhere.monitor.report.page import NAME
 from train_anywhere.monitor.run_facts import Series, curves
-from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.folder import RunDir, sweep_folder
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.status.best import find_best
 from train_anywhere.slurm.status.find_runs import RunEntry, read_entry
 from train_anywhere.slurm.status.list_page import has_colors, list_runs, terminal_width
 from train_anywhere.slurm.status.run_status import Report, differing_keys
-from train_anywhere.slurm.status.sources.gather import gather, sweep_of
+from train_anywhere.slurm.status.sources.gather import gather
 from train_anywhere.slurm.status.text_page import progress_parts
 
 MOST_CURVES = 30
 """Most curves in one figure. Of a larger sweep, the first members are drawn."""
 
 
-def write_sweep(found: Sequence[RunEntry]) -> Path:
-    """Write report.html into the folder of the sweep's script, and return its path. Raises OSError."""
-    sweep = sweep_of(found)
-    assert sweep is not None
-    reports = gather(found).reports
-    path = found[0].folder.path.with_name(sweep) / NAME
-    write_atomic(path, render_comparison(comparison(f"{path.parent.parent.name} / {sweep}", reports)))
-    return path
+def write_sweep(found: Sequence[RunEntry], reports: Sequence[Report] | None = None) -> Path:
+    """Write report.html into the folder of the sweep, and return its path. Raises OSError.
+
+    Args:
+        found: the members.
+        reports: their reports, if they are known.
+    """
+    folder = sweep_folder(found[0].folder)
+    page = comparison(f"{folder.parent.name} / {folder.name}", reports or gather(found).reports)
+    write_atomic(folder / NAME, render_comparison(page))
+    return folder / NAME
 
 
 def sweep_lines(found: Sequence[RunEntry]) -> list[str]:
     """Return the table of a sweep, its best member, and where its report is, for the end of a sweep on this machine."""
-    shown = [list_runs(gather(found).reports, terminal_width(), has_colors())]
+    reports = gather(found).reports
+    shown = [list_runs(reports, terminal_width(), has_colors())]
     with suppress(SubmitError):  # no metric to compare
         best = find_best(found)
         shown.append(f"{'Best:':<15}{best.metric} {best.value:.6g}  {best.id}")
     with suppress(OSError):
-        shown.append(f"{'Report:':<15}{display_path(write_sweep(found))}")
+        shown.append(f"{'Report:':<15}{display_path(write_sweep(found, reports))}")
     return ["", *shown]
 
 

@@ -86,14 +86,14 @@ class Opener:
             if each == self.config.data.batch_size and takes_batch_size(type(self.source)):
                 each //= ranks
             order = self._order(each * ranks, known.shuffle)
-            bare = UnpaddedOrder(order, train or known.drop_last, known.shuffle)
+            bare = UnpaddedOrder(order, train or known.drop_last, order.train)
             reader = Reader(known.dataset, self.config.seed, self.prepare, known.collate)
             if train and (ranks > 1 or each != self.config.data.batch_size):
                 self.report(f"batch {each} per rank, {each * ranks} in all: data comes from your DataLoader.")
             return self._open_indexed(reader, bare, known.workers, train, split.worker_init_fn)
         if isinstance(split, DataSet) or is_map_style(split):
             order = self._order(self.config.data.batch_size, train)
-            bare = UnpaddedOrder(order, drop_last=train, shuffle=train)
+            bare = UnpaddedOrder(order, drop_last=train, shuffle=order.train)
             return self._open_indexed(
                 Reader(split, self.config.seed, self.prepare), bare, self.config.data.workers, train
             )

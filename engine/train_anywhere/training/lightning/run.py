@@ -2,40 +2,28 @@
 
 import gc
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, cast
 
-import lightning.pytorch as pl
 import torch
-from torch import distributed, nn
+from torch import distributed
 
-from train_anywhere.config.instantiate import locate
 from train_anywhere.config.schema import Config
-from train_anywhere.config.schema import Trainer as TrainerConfig
-from train_anywhere.data.dataset import Splits
-from train_anywhere.data.open_data import open_splits
-from train_anywhere.distributed.layout import running_strategy
 from train_anywhere.distributed.topology import Topology
-from train_anywhere.errors import CheckpointError, ConfigError, iterate_causes
+from train_anywhere.errors import CheckpointError, iterate_causes
 from train_anywhere.features import Features
 from train_anywhere.features.feature import Observers, Rank
-from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.rank_reports import report_weights
-from train_anywhere.tasks import Task
 from train_anywhere.training.lightning.attach import add_callbacks, add_loggers, attach
 from train_anywhere.training.lightning.batches import IndexedSplit
-from train_anywhere.training.lightning.checkpoint.random_state import seed_everything
 from train_anywhere.training.lightning.checkpoint.state import FILE, CheckpointCallback, TrainingStopped
 from train_anywhere.training.lightning.dropin.loggers import TrackerLogger
 from train_anywhere.training.lightning.dropin.model import (
-    drop_missing_steps,
     explain_lightning_errors,
-    make_task,
 )
 from train_anywhere.training.lightning.dropin.validated_weights import (
     END_HOOKS,
@@ -43,23 +31,14 @@ from train_anywhere.training.lightning.dropin.validated_weights import (
     copy_weights,
     user_hooks,
 )
-from train_anywhere.training.lightning.hardware import apply_hardware_options
 from train_anywhere.training.lightning.initial_weights import load_initial_weights
 from train_anywhere.training.lightning.loop.agreement import refuse_different_weights
-from train_anywhere.training.lightning.loop.callbacks import ModuleMetrics, TaskMetrics
+from train_anywhere.training.lightning.loop.metrics import ModuleMetrics, TaskMetrics
+from train_anywhere.training.lightning.loop.training_check import TrainingCheck
 from train_anywhere.training.lightning.module import TaskModule
-from train_anywhere.training.lightning.rank_splits import RankSplits, open_rank_splits, takes_batch_size
-from train_anywhere.training.lightning.strategies.choose import make_strategy
-from train_anywhere.training.lightning.strategies.ddp import OneDevicePerRank
-from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
-from train_anywhere.training.lightning.strategies.rank_device import pick_device
-from train_anywhere.training.lightning.trainer import Trainer, make_trainer
-from train_anywhere.training.lightning.training_check import TrainingCheck
-from train_anywhere.training.native_network import build_network
-from train_anywhere.training.plan import Plan, make_plan, validation_notes
+from train_anywhere.training.lightning.rank_splits import RankSplits
+from train_anywhere.training.lightning.setup import Setup, describe, make_setup, min_seconds_per_token
 from train_anywhere.training.rank_process import RankProcess
-from train_anywhere.training.reporting.header import Header, cpu_name
-from train_anywhere.training.reporting.peak import peak_flops
 from train_anywhere.training.reporting.progress import Progress
 
 
@@ -89,18 +68,6 @@ def train(config: Config, process: RankProcess) -> Outcome:
     return outcome
 
 
-@dataclass(frozen=True)
-class Setup:
-    """The objects that are created from the configuration before training; `devices` share the global batch."""
-
-    trainer: Trainer
-    module: pl.LightningModule
-    plan: Plan
-    splits: RankSplits
-    devices: int
-    strategy: str
-
-
 def train_and_test(config: Config, process: RankProcess) -> Outcome:
     """Train and test; the process group still exists afterwards."""
     run, heartbeat = process.run, process.heartbeat
@@ -115,7 +82,7 @@ def train_and_test(config: Config, process: RankProcess) -> Outcome:
     with Progress(kind, plan, setup.devices, unit, counted, least, live, heartbeat) as progress:
         for line in header.lines(config, plan):
             progress.note(line)
-        if process.recorder:
+        if process.recorder and live:
             process.recorder.record_facts(header.record(config, plan))
         common = (config, plan, process.stop, progress, trainer.is_global_zero)
         metrics = TaskMetrics(task, *common) if task else ModuleMetrics(*common)
@@ -170,40 +137,6 @@ def make_observers(setup: Setup, features: Features, run: RunDir) -> Observers:
     return Observers(features.observers(rank))
 
 
-def describe(setup: Setup, config: Config) -> Header:
-    """Return the facts of a run for its first lines."""
-    module, device = setup.module, setup.trainer.strategy.root_device
-    weights = [p for p in module.parameters() if not isinstance(p, nn.UninitializedParameter)]
-    complete = len(weights) == len([*module.parameters()])
-    splits = {
-        "training rows": setup.splits.train,
-        "validation": setup.splits.val,
-        "test": setup.splits.test,
-    }
-    names = {"cuda": lambda: torch.cuda.get_device_name(device), "mps": lambda: "Apple GPU"}
-    return Header(
-        model=config.model.name if isinstance(module, TaskModule) else type(module).__name__,
-        parameters=sum(p.numel() for p in weights) if complete else None,
-        trained=sum(p.numel() for p in weights if p.requires_grad),
-        rows={name: split.rows for name, split in splits.items() if split},
-        device=names.get(device.type, cpu_name)(),
-        devices=setup.devices,
-        strategy=setup.strategy,
-    )
-
-
-def min_seconds_per_token(setup: Setup, trainer: TrainerConfig) -> float | None:
-    """Return the least seconds per token, from the network's `flops_per_token` and the GPU's peak; None if one is not known."""
-    module, device = setup.module, setup.trainer.strategy.root_device
-    if not isinstance(module, TaskModule) or module.task.unit != "tokens" or device.type != "cuda":
-        return None
-    flops = getattr(module.network, "flops_per_token", None)
-    if not isinstance(flops, float):
-        return None
-    most = peak_flops(torch.cuda.get_device_name(device), trainer.precision, trainer.tf32)
-    return flops / most if most else None
-
-
 def clear_frames(error: BaseException) -> None:
     """Clear the local variables in the tracebacks of an error and its causes, such as the Trainer; line numbers stay."""
     for cause in iterate_causes(error):
@@ -220,71 +153,6 @@ def end_process_group() -> None:
     if distributed.is_initialized():
         distributed.destroy_process_group()
         gc.collect()  # the Trainer and its objects
-
-
-def make_setup(config: Config, topology: Topology, heartbeat: Heartbeat | None = None) -> Setup:
-    """Create task, strategy, Trainer, data and network, in this order, so that cheap checks come first."""
-    seed_everything(config.seed)
-    name, devices = running_strategy(config, topology)
-    device = pick_device(config.trainer, topology)
-    strategy = make_strategy(name, config, topology, device, devices)
-    build = strategy.build if isinstance(strategy, FullyShardedStrategy) else build_directly
-    task = build(lambda: make_task(config.task))
-    if isinstance(strategy, OneDevicePerRank) and isinstance(task, pl.LightningModule):
-        strategy.allow_unused_parameters(task)
-    trainer = make_trainer(config, topology, device, strategy)
-    heartbeat = heartbeat or Heartbeat()
-    heartbeat.at("meeting")
-    strategy.setup_environment()  # connects the ranks
-    heartbeat.at("preparing")
-
-    whole = takes_batch_size(locate(config.data.target["lightning"], "data._target_"))
-    batch_size = config.data.batch_size // (1 if whole else topology.world_size)
-    data = open_splits(
-        config.data, "lightning", config.seed, Features.of(config).stager, batch_size=batch_size
-    )
-    report = make_printer(config.monitor.progress, trainer)
-    splits = open_rank_splits(config, data, topology, task, trainer, report)
-    plan = make_plan(config, len(splits.train), len(splits.val or ()), len(splits.test or ()), devices)
-    for note in [*data.notes, *validation_notes(config.trainer, plan)]:
-        report(note)
-    if isinstance(splits.train, IndexedSplit):  # a user's DataLoader has its own batch size
-        plan = replace(plan, batch_per_rank=splits.train.batches.size.batch_size // devices)
-    if isinstance(task, Task):
-        module: pl.LightningModule = make_module(config, task, plan, devices, data, build)
-    else:
-        module, plan = task, drop_missing_steps(task, plan)
-    apply_hardware_options(module, config.trainer, strategy)
-    trainer.apply_plan(plan)
-    return Setup(trainer, module, plan, splits, devices, name)
-
-
-def make_printer(progress: str, trainer: Trainer) -> Callable[[str], None]:
-    """Return a function that prints a line, on rank 0 unless `monitor.progress` is "none"."""
-    silent = progress == "none" or not trainer.is_global_zero
-    return (lambda line: None) if silent else partial(print, flush=True)
-
-
-def build_directly(make: Callable[[], Any]) -> Any:
-    """Return the result of `make`."""
-    return make()
-
-
-def make_module(
-    config: Config, task: Task, plan: Plan, devices: int, splits: Splits, build: Callable[..., Any]
-) -> TaskModule:
-    """Return the LightningModule of a task of this project; the strategy later gives all ranks the same weights.
-
-    `build` calls the function that creates the network, possibly without memory for its weights.
-    Raises ConfigError if the model is not a torch.nn.Module.
-    """
-    network = build(lambda: build_network(config, splits.facts))
-    if not isinstance(network, nn.Module):
-        dotted = config.model.target["lightning"]
-        raise ConfigError(
-            f"model._target_={dotted} returns a {type(network).__name__}, which is not a torch.nn.Module."
-        )
-    return TaskModule(task, network, config, plan, devices)
 
 
 def fit_and_test(

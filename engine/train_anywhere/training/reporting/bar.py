@@ -62,4 +62,4 @@ def fit(parts: Sequence[str], width: int) -> str:
     shown = [*parts]
     while len(shown) > 1 and len("  ".join(shown)) + 3 > width:
         shown.pop()
-    return "  ".join(shown) + "  …"
+    return f"{'  '.join(shown)}  …"[:width]

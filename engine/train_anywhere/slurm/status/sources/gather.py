@@ -102,7 +102,7 @@ def make_report(
         path=run.folder.path,
         name=run.folder.path.parent.name,
         started=started,
-        took=(time.time() if alive or ended is None else ended) - started if started else None,
+        took=end_time - started if started and (end_time := time.time() if alive else ended) else None,
         best=best_so_far(run.folder, info),
         state=state,
         written=written,

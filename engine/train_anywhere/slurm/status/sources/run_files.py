@@ -121,9 +121,10 @@ def read_config(run: RunDir) -> dict[str, Any]:
 def read_curve(run: RunDir, metric: str) -> list[tuple[int, float]]:
     """Return step and value of each row of metrics.csv that has the metric."""
     try:
-        rows = [*csv.DictReader(read_text(run.metrics_csv).splitlines())]
-        return [(int(row["step"]), float(row[metric])) for row in rows if row.get(metric)]
-    except (OSError, ValueError, KeyError, TypeError, csv.Error):
+        header, *rows = csv.reader(read_text(run.metrics_csv).splitlines())  # `list` reads those of all runs
+        step, at = header.index("step"), header.index(metric)
+        return [(int(row[step]), float(row[at])) for row in rows if row[at : at + 1] not in ([], [""])]
+    except (OSError, ValueError, csv.Error):
         return []
 
 

@@ -158,8 +158,9 @@ class TrainingCallback:
         measured = "val" in splits or not self.plan.val_batches
         if measured and trainer.early_stopping.patience is not None:
             value = monitored_value(metrics, trainer.early_stopping.monitor, "trainer.early_stopping.monitor")
-            may_stop = epoch + 1 >= (trainer.min_epochs or 1)
-            position.patience.update(value, trainer.early_stopping, may_stop)
+            position.patience.update(value, trainer.early_stopping)
+            if epoch + 1 < (trainer.min_epochs or 1):
+                position.patience.postpone(trainer.early_stopping)
         self.metrics.write(position.step, epoch, metrics)
         self.metrics.progress.end_epoch(epoch, metrics)
         self.observers.after_validation(position.step, metrics)

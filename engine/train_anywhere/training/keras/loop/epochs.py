@@ -13,13 +13,16 @@ from train_anywhere.training.plan import Plan
 def fit(callback: TrainingCallback) -> None:
     """Train from the callback's position to the end of the run, or until a signal, and then save a checkpoint."""
     position, plan, module = callback.position, callback.plan, callback.module
+    trainer = callback.config.trainer
+    if position.epoch < (trainer.min_epochs or 1):  # raised since the checkpoint
+        position.patience.postpone(trainer.early_stopping)
     callback.metrics.progress.start_training()
     callback.on_train_begin()
     callback.heartbeat.enter("step", "data")
     if position.pending:
         callback.end_epoch()
     batches = None
-    while not (position.preempted or position.is_complete(plan, callback.config.trainer.early_stopping)):
+    while not (position.preempted or position.is_complete(plan, trainer.early_stopping)):
         batches = batches or iter(callback.loader.training(plan, position))
         if position.batch == 0:
             module.reset_metrics()

@@ -80,7 +80,7 @@ def _restore_metric(metric: Metric, saved: dict[str, Any], device: torch.device)
     for name, value in saved["state"].items():
         moved = [v.to(device) for v in value] if isinstance(value, list) else value.to(device)
         setattr(metric, name, moved)
-    metric._update_count, metric._mark_computed = saved["updates"], None
+    metric._update_count, metric._computed = saved["updates"], None
 
 
 def _logged_metrics(trainer: pl.Trainer) -> list[dict[str, Any]]:

@@ -74,7 +74,7 @@ def _reduce_epochs(metrics: list[Any], strategy: Strategy) -> None:
     means = [m for m in metrics if m.meta.is_mean_reduction]
     sizes = _reduce_values([(m.cumulated_batch_size, "sum") for m in means], strategy) if means else []
     for metric, value in zip(metrics, values, strict=True):
-        metric.value, metric._mark_computed = value, None
+        metric.value, metric._computed = value, None
     for metric, size in zip(means, sizes, strict=True):
         metric.cumulated_batch_size = size
 

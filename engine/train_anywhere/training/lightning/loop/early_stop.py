@@ -23,9 +23,8 @@ class EarlyStop(pl.Callback):
             return
         measured = self.metrics.monitored_metrics("trainer.early_stopping.monitor", self.rule.monitor)
         if self.rule.monitor in measured:
-            may_stop = trainer.current_epoch + 1 >= self.min_epochs
-            self.patience.update(measured[self.rule.monitor], self.rule, may_stop)
-            self._end_if_over(trainer)
+            self.patience.update(measured[self.rule.monitor], self.rule)
+            self._end_if_over(trainer, trainer.current_epoch + 1)
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
@@ -38,12 +37,14 @@ class EarlyStop(pl.Callback):
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Restore the count; a run that had stopped early stops again."""
+        """Restore the count; a run that had stopped early stops again, unless `trainer.min_epochs` was raised."""
         saved = checkpoint["early_stop"]
         best = None if saved["best"] == math.inf else self._sign * saved["best"]
         self.patience = Patience(best, saved["waited"])
-        self._end_if_over(trainer)
+        self._end_if_over(trainer, checkpoint["epoch"] + 1)
 
-    def _end_if_over(self, trainer: pl.Trainer) -> None:
-        if self.patience.should_stop(self.rule):
+    def _end_if_over(self, trainer: pl.Trainer, epochs: int) -> None:
+        if epochs < self.min_epochs:
+            self.patience.postpone(self.rule)
+        elif self.patience.should_stop(self.rule):
             trainer.should_stop = True

@@ -1,0 +1,151 @@
+"""Create what a run needs from its configuration: task, strategy, Trainer, data, network and plan."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from torch import nn
+
+from train_anywhere.config.instantiate import locate
+from train_anywhere.config.schema import Config
+from train_anywhere.config.schema import Trainer as TrainerConfig
+from train_anywhere.data.dataset import Splits
+from train_anywhere.data.open_data import open_splits
+from train_anywhere.distributed.layout import running_strategy
+from train_anywhere.distributed.topology import Topology
+from train_anywhere.errors import ConfigError
+from train_anywhere.features import Features
+from train_anywhere.monitor.heartbeat import Heartbeat
+from train_anywhere.tasks import Task
+from train_anywhere.training.lightning.batches import IndexedSplit
+from train_anywhere.training.lightning.checkpoint.random_state import seed_everything
+from train_anywhere.training.lightning.dropin.model import (
+    drop_missing_steps,
+    make_task,
+)
+from train_anywhere.training.lightning.hardware import apply_hardware_options
+from train_anywhere.training.lightning.module import TaskModule
+from train_anywhere.training.lightning.rank_splits import RankSplits, open_rank_splits, takes_batch_size
+from train_anywhere.training.lightning.strategies.choose import make_strategy
+from train_anywhere.training.lightning.strategies.ddp import OneDevicePerRank
+from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
+from train_anywhere.training.lightning.strategies.rank_device import pick_device
+from train_anywhere.training.lightning.trainer import Trainer, make_trainer
+from train_anywhere.training.native_network import build_network
+from train_anywhere.training.plan import Plan, make_plan, validation_notes
+from train_anywhere.training.reporting.header import Header, cpu_name
+from train_anywhere.training.reporting.peak import peak_flops
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The objects that are created from the configuration before training; `devices` share the global batch."""
+
+    trainer: Trainer
+    module: pl.LightningModule
+    plan: Plan
+    splits: RankSplits
+    devices: int
+    strategy: str
+
+
+def make_setup(config: Config, topology: Topology, heartbeat: Heartbeat | None = None) -> Setup:
+    """Create task, strategy, Trainer, data and network, in this order, so that cheap checks come first."""
+    seed_everything(config.seed)
+    name, devices = running_strategy(config, topology)
+    device = pick_device(config.trainer, topology)
+    strategy = make_strategy(name, config, topology, device, devices)
+    build = strategy.build if isinstance(strategy, FullyShardedStrategy) else build_directly
+    task = build(lambda: make_task(config.task))
+    if isinstance(strategy, OneDevicePerRank) and isinstance(task, pl.LightningModule):
+        strategy.allow_unused_parameters(task)
+    trainer = make_trainer(config, topology, device, strategy)
+    heartbeat = heartbeat or Heartbeat()
+    heartbeat.at("meeting")
+    strategy.setup_environment()  # connects the ranks
+    heartbeat.at("preparing")
+
+    whole = takes_batch_size(locate(config.data.target["lightning"], "data._target_"))
+    batch_size = config.data.batch_size // (1 if whole else topology.world_size)
+    data = open_splits(
+        config.data, "lightning", config.seed, Features.of(config).stager, batch_size=batch_size
+    )
+    report = make_printer(config.monitor.progress, trainer)
+    splits = open_rank_splits(config, data, topology, task, trainer, report)
+    plan = make_plan(config, len(splits.train), len(splits.val or ()), len(splits.test or ()), devices)
+    for note in [*data.notes, *validation_notes(config.trainer, plan)]:
+        report(note)
+    if isinstance(splits.train, IndexedSplit):  # a user's DataLoader has its own batch size
+        plan = replace(plan, batch_per_rank=splits.train.batches.size.batch_size // devices)
+    if isinstance(task, Task):
+        module: pl.LightningModule = make_module(config, task, plan, devices, data, build)
+    else:
+        module, plan = task, drop_missing_steps(task, plan)
+    apply_hardware_options(module, config.trainer, strategy)
+    trainer.apply_plan(plan)
+    return Setup(trainer, module, plan, splits, devices, name)
+
+
+def make_printer(progress: str, trainer: Trainer) -> Callable[[str], None]:
+    """Return a function that prints a line, on rank 0 unless `monitor.progress` is "none"."""
+    silent = progress == "none" or not trainer.is_global_zero
+    return (lambda line: None) if silent else partial(print, flush=True)
+
+
+def build_directly(make: Callable[[], Any]) -> Any:
+    """Return the result of `make`."""
+    return make()
+
+
+def make_module(
+    config: Config, task: Task, plan: Plan, devices: int, splits: Splits, build: Callable[..., Any]
+) -> TaskModule:
+    """Return the LightningModule of a task of this project; the strategy later gives all ranks the same weights.
+
+    `build` calls the function that creates the network, possibly without memory for its weights.
+    Raises ConfigError if the model is not a torch.nn.Module.
+    """
+    network = build(lambda: build_network(config, splits.facts))
+    if not isinstance(network, nn.Module):
+        dotted = config.model.target["lightning"]
+        raise ConfigError(
+            f"model._target_={dotted} returns a {type(network).__name__}, which is not a torch.nn.Module."
+        )
+    return TaskModule(task, network, config, plan, devices)
+
+
+def describe(setup: Setup, config: Config) -> Header:
+    """Return the facts of a run for its first lines."""
+    module, device = setup.module, setup.trainer.strategy.root_device
+    weights = [p for p in module.parameters() if not isinstance(p, nn.UninitializedParameter)]
+    complete = len(weights) == len([*module.parameters()])
+    splits = {
+        "training rows": setup.splits.train,
+        "validation": setup.splits.val,
+        "test": setup.splits.test,
+    }
+    names = {"cuda": lambda: torch.cuda.get_device_name(device), "mps": lambda: "Apple GPU"}
+    return Header(
+        model=config.model.name if isinstance(module, TaskModule) else type(module).__name__,
+        parameters=sum(p.numel() for p in weights) if complete else None,
+        trained=sum(p.numel() for p in weights if p.requires_grad),
+        rows={name: split.rows for name, split in splits.items() if split},
+        device=names.get(device.type, cpu_name)(),
+        devices=setup.devices,
+        strategy=setup.strategy,
+    )
+
+
+def min_seconds_per_token(setup: Setup, trainer: TrainerConfig) -> float | None:
+    """Return the least seconds per token, from the network's `flops_per_token` and the GPU's peak; None if one is not known."""
+    module, device = setup.module, setup.trainer.strategy.root_device
+    if not isinstance(module, TaskModule) or module.task.unit != "tokens" or device.type != "cuda":
+        return None
+    flops = getattr(module.network, "flops_per_token", None)
+    if not isinstance(flops, float):
+        return None
+    most = peak_flops(torch.cuda.get_device_name(device), trainer.precision, trainer.tf32)
+    return flops / most if most else None

@@ -1,0 +1,1 @@
+"""Short programs to copy: README.md lists them with their commands."""
