@@ -1,6 +1,6 @@
 # `make help` lists the targets. `make train`, `make test` and others run `make setup` first.
 .DEFAULT_GOAL := help
-.PHONY: help setup lock train test test-engine test-all detach attach update new-task rename wheel docs docs-serve schemas golden chaos matrix bad-inputs bench bench-quick gpu-check lint format horovod system-packages status logs cancel resubmit slurm-up slurm-shell slurm-down
+.PHONY: help setup lock train test test-engine test-all detach attach update new-task rename wheel docs cast docs-serve schemas golden chaos matrix bad-inputs bench bench-quick gpu-check lint format horovod system-packages status logs cancel resubmit slurm-up slurm-shell slurm-down
 PYTHON ?= python3
 ARGS ?=
 FRAMEWORK ?=
@@ -28,7 +28,7 @@ pytest := $(bin)/python -m pytest -n 3 --dist worksteal
 test: setup $(tools)  ## test the project: models, tasks, data sets, configs, pages; ARGS='-k name' selects tests
 	@$(pytest) -m 'not slow' tests $(ARGS)
 
-test-engine: engine setup $(tools)  ## test engine/, in minutes
+test-engine: engine setup $(tools)  ## test engine/, about 12 minutes on 2 cores
 	@$(pytest) -m 'not slow' engine/tests $(ARGS)
 
 test-all: export BAD_INPUTS = all
@@ -53,8 +53,8 @@ update: setup  ## replace the engine with another version, FROM=SOURCE, and prin
 new-task:  ## write the files of a new task, with its data set and test: NAME=mine
 	@$(PYTHON) tools/new_task.py '$(NAME)'
 
-rename:  ## rename the project everywhere: NAME="My project"
-	@$(PYTHON) tools/rename.py '$(NAME)'
+rename:  ## give the project its name and badges: NAME="My project" REPO=owner/name
+	@$(PYTHON) tools/rename.py '$(NAME)' '$(REPO)'
 
 wheel: engine  ## build the wheel of the engine into dist/
 	@$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir dist ./engine && ls dist/*.whl
@@ -62,11 +62,18 @@ wheel: engine  ## build the wheel of the engine into dist/
 docs:  ## build the site of docs/ into site/; a broken link is an error
 	@PYTHON='$(PYTHON)' tools/docs.sh build
 
+cast: setup  ## record the terminal session of the README on a Slurm of this machine, as root, and draw it
+	@[ -e .cast-env/bin/termtosvg ] || { $(PYTHON) -m venv .cast-env && .cast-env/bin/pip install --quiet termtosvg==1.1.0; }
+	@$(bin)/python slurm/testbed.py up --nodes 6 >/dev/null
+	@PATH="$(CURDIR)/.venv/bin:/var/tmp/slurm-testbed-$$(id -u)/bin:$$PATH" OMP_NUM_THREADS=1 $(bin)/python tools/cast.py; \
+	code=$$?; $(bin)/python slurm/testbed.py down; exit $$code
+
 docs-serve:  ## serve the site on this machine and rebuild it on changes
 	@PYTHON='$(PYTHON)' tools/docs.sh serve
 
-schemas: setup  ## update .vscode/: JSON schemas with which editors complete and check configs/
+schemas: setup  ## update .vscode/, with which editors complete and check configs/, and docs/reference/keys.md
 	@PYTHONPATH=engine $(bin)/python -m train_anywhere.config.command.json_schema
+	@PYTHONPATH=engine $(bin)/python -m train_anywhere.config.command.keys_page
 
 golden: engine setup  ## update the golden batch scripts and the list of all keys; review the diff
 	@$(bin)/python engine/tests/golden/renew.py
@@ -92,7 +99,7 @@ gpu-check: engine  ## on a machine with a GPU: check results and measure speed; 
 	@PYTHONPATH=engine $(PYTHON) -m benchmarks.gpu $(ARGS)
 
 lint: setup  ## run ruff and mypy
-	@$(bin)/ruff check . && $(bin)/ruff format --check . && $(bin)/mypy
+	@$(bin)/ruff check . && $(bin)/ruff format --check . && $(bin)/mypy$(if $(wildcard examples), && $(bin)/mypy -p examples)
 
 format: setup  ## format the code with ruff
 	@$(bin)/ruff check --fix . ; $(bin)/ruff format .

@@ -3,8 +3,8 @@
     python src/train.py
     python examples/predict.py results/latest
 
-The first command trains on the bundled digits, with either framework. `python src/evaluate.py RUN --help` does the same for files
-without a program.
+The first command trains on the bundled digits. `python src/evaluate.py RUN --predict-files 'DIR/*.jpg'` predicts for files
+without a program of your own.
 """
 
 import sys

@@ -1,7 +1,8 @@
-"""Rename the project: `make rename NAME="My project"`.
+"""Rename the project: `make rename NAME="My project" REPO=owner/name`; one of the two is enough.
 
-README, citation and site get the name as typed; packages, environments and folders get `my-project`. It can be run again, and commits
-nothing: `git diff` shows the changes. The address of the repository, which a badge of the tests needs, stays: see CONTRIBUTING.md.
+README, citation and site get the name as typed; packages, environments and folders get `my-project`. REPO is the repository
+on GitHub: it fills the badges of the README, its link "Use this template", and the addresses in pages, site and citation.
+It can be run again, and commits nothing: `git diff` shows the changes.
 """
 
 import re
@@ -17,7 +18,7 @@ SLUG = r'^name = "(.+)"$'
 """Pattern of the project's name in pyproject.toml."""
 
 PLACES = {
-    "README.md": ("# {title}\n",),
+    "README.md": ("# {title}\n", "`conda activate {slug}`"),
     "docs/index.md": ("# {title}\n",),
     "CITATION.cff": ('title: "{title}"', "The {title} authors"),
     "mkdocs.yml": ("site_name: {title}\n",),
@@ -27,26 +28,57 @@ PLACES = {
 }
 """Files with the name, and the strings in which they have it."""
 
+BADGES = """\
+[![tests](https://github.com/{repo}/actions/workflows/test.yml/badge.svg)](https://github.com/{repo}/actions/workflows/test.yml)
+[![license](https://img.shields.io/github/license/{repo})](LICENSE)
+![Python 3.11 | 3.12 | 3.13](https://img.shields.io/badge/python-3.11_%7C_3.12_%7C_3.13-blue)
+![Lightning {lightning}](https://img.shields.io/badge/Lightning-{lightning}-792ee5)
+![Keras {keras}](https://img.shields.io/badge/Keras-{keras}-d00000)
+**[Use this template](https://github.com/{repo}/generate)**
+"""
+"""Lines of the README between its two comments with "badges"."""
+
+ADDRESSES = {
+    "README.md": (r"(<!-- badges.*-->\n)(?:.*\n)*?(?=<!-- /badges -->)", r"\g<1>{badges}"),
+    "mkdocs.yml": (
+        r"(site_description: .*\n)(?:repo_url: .*\n)?",
+        r"\g<1>repo_url: https://github.com/{repo}\n",
+    ),
+    "CITATION.cff": (
+        r"(license: .*\n)(?:repository-code: .*\n)?",
+        r"\g<1>repository-code: https://github.com/{repo}\n",
+    ),
+    "docs/tutorials/first-model.md": (r"(git clone https://github\.com/)\S+", r"\g<1>{repo}"),
+}
+"""Files with the repository's address: a pattern, and what replaces it."""
+
 
 def main(arguments: list[str]) -> int:
-    """Write the new name; return the exit code: 0, or 2 if nothing was written."""
-    title = arguments[0].strip() if len(arguments) == 1 else ""
-    if problem := name_problem(title):
+    """Write the new name and address; return the exit code: 0, or 2 if nothing was written."""
+    title, repo = (*(argument.strip() for argument in arguments), "", "")[:2]
+    if problem := name_problem(title, repo):
         return refuse(problem)
     old = re.search(TITLE, (ROOT / "README.md").read_text(), re.MULTILINE)
     if old is None:
         return refuse(
             "README.md has no title (a line that starts with '# '), from which the current name is read; add it."
         )
+    title = title or old[1]
     slug = re.search(SLUG, (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     before, after = name_forms(old[1]), name_forms(title)
     before |= {"slug": slug[1]} if slug else {}
-    texts = {place: replace_name(place, before, after) for place in PLACES if (ROOT / place).exists()}
+    after |= {"slug": before["slug"]} if title == old[1] else {}
+    texts = {
+        place: write_address(place, replace_name(place, before, after), repo)
+        for place in PLACES | ADDRESSES
+        if (ROOT / place).exists()
+    }
     for place, text in texts.items():
         if text != (ROOT / place).read_text():
             (ROOT / place).write_text(text)
             print(place)
-    print(f"\nThe project is called {title} ({after['slug']}). Look at `git diff`, then commit it.")
+    at = f" at https://github.com/{repo}" if repo else ""
+    print(f"\nThe project is called {title} ({after['slug']}){at}. Look at `git diff`, then commit it.")
     return 0
 
 
@@ -56,11 +88,15 @@ def refuse(sentence: str) -> int:
     return 2
 
 
-def name_problem(title: str) -> str:
-    """Return why the name can't also be that of a package; "" if it can."""
-    if not title:
-        return 'name the project: make rename NAME="My project"'
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9 _.-]*[A-Za-z0-9]", title):
+def name_problem(title: str, repo: str) -> str:
+    """Return why the name can't also be that of a package, or why REPO is not a repository; "" if both can."""
+    if not title and not repo:
+        return 'name the project: make rename NAME="My project" REPO=owner/name'
+    if repo and not re.fullmatch(r"[A-Za-z0-9](-?[A-Za-z0-9])*/[A-Za-z0-9._-]*[A-Za-z0-9_-]", repo):
+        return (
+            f"REPO={repo} is not a repository on GitHub; use its owner and name: make rename REPO=owner/name"
+        )
+    if title and not re.fullmatch(r"[A-Za-z][A-Za-z0-9 _.-]*[A-Za-z0-9]", title):
         return (
             f"NAME={title} can't be the name of a package; use letters, digits, spaces, '.', '_' and '-', "
             'starting with a letter: make rename NAME="My project"'
@@ -76,9 +112,26 @@ def name_forms(title: str) -> dict[str, str]:
 def replace_name(place: str, before: dict[str, str], after: dict[str, str]) -> str:
     """Return the contents of a file with the new name."""
     text = (ROOT / place).read_text()
-    for form in PLACES[place]:
+    for form in PLACES.get(place, ()):
         text = text.replace(form.format(**before), form.format(**after))
     return text
+
+
+def write_address(place: str, text: str, repo: str) -> str:
+    """Return the contents of a file with the repository's address; without one, as they are."""
+    if not repo or place not in ADDRESSES:
+        return text
+    pattern, replacement = ADDRESSES[place]
+    badges = BADGES.format(repo=repo, lightning=version("lightning"), keras=version("keras"))
+    badges = re.sub(r".*/badge/\w+--.*\n", "", badges)  # of a framework that is not in requirements/
+    return re.sub(pattern, replacement.format(repo=repo, badges=badges), text, count=1)
+
+
+def version(package: str) -> str:
+    """Return the first two numbers of a package's pinned version; "" if it is not pinned."""
+    files = (ROOT / "requirements").glob(f"{package}*.txt")
+    pinned = re.search(rf"^{package}==(\d+\.\d+)", "".join(file.read_text() for file in files), re.MULTILINE)
+    return pinned[1] if pinned else ""
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=15)
     rounds = parser.parse_args().rounds
-    with tempfile.TemporaryDirectory(prefix="submit-benchmark-") as folder:
+    with tempfile.TemporaryDirectory(prefix="submit-benchmark-", dir="/var/tmp") as folder:
         commands = install_programs(Path(folder))
         found = take_turns(
             commands, rounds, lambda name: seconds_to_sbatch(name, commands[name], Path(folder)), unused=1

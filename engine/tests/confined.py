@@ -1,15 +1,14 @@
 """Run a command where one folder alone can be written: what it removes by mistake is lost nowhere else. Needs root.
 
 python engine/tests/confined.py SCRATCH COMMAND...
+
+Exit code 97: something else could be written, and the command was not started.
 """
 
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-UNCONFINED = 97
-"""Exit code where something else could be written; the command was not started then."""
 
 INSIDE = r"""
 set -eu

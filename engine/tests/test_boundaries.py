@@ -29,7 +29,7 @@ SHARED = {"checkpoints", "features", "monitor", "tasks"}
 FEATURES = {"features.each"}
 """Packages below features/, one for each. Only a template and a configuration name them."""
 LOOP = {"training.lightning", "training.keras"}
-EVERYTHING = LOOPS | LOOP | {"launch", "inference", "monitor", "slurm"}
+EVERYTHING = LOOPS | LOOP | {"launch", "inference", "monitor", "program", "slurm"}
 
 
 class Row(NamedTuple):
@@ -53,7 +53,8 @@ ROWS = {
     "6 checkpoints are bytes in folders": Row({"checkpoints"}, GROUND | {"config", "runs"}, set()),
     "7 the shared rules of training are free of frameworks": Row({"training"}, LOWER | SHARED, TRACKERS | {"rich"}),
     "8 the loops of the two frameworks never import each other": Row(LOOP, LOOPS, HEAVY | {"tensorboard"}),
-    "9 launch runs on this machine": Row({"launch"}, LOOPS, set()),
+    "20 a program in place of a training": Row({"program"}, LOWER | {"checkpoints", "monitor", "training"}, set()),
+    "9 launch runs on this machine": Row({"launch"}, LOOPS | {"program"}, set()),
     "10 slurm knows no launch, training, data, models, tasks": Row({"slurm"}, LOWER | {"features", "monitor"}, {"jinja2", "yaml", "rich"}),
     "11 Hydra's plugins are thin": Row({"plugins"}, {"errors", "config", "slurm", "launch", "search"}, {"hydra", "omegaconf"}),
     "15 a search begins runs here or as jobs": Row({"search"}, LOWER | {"launch", "slurm"}, {"hydra", "optuna"}),
@@ -314,7 +315,7 @@ def test_nobody_imports_a_command() -> None:
     assert not [i for i in imported if i in COMMANDS]
 
 
-COMMANDS = {f"src.{c}" for c in ("train", "jobs", "doctor", "evaluate", "report", "scaling")}
+COMMANDS = {f"src.{c}" for c in ("train", "run", "jobs", "doctor", "evaluate", "report", "scaling")}
 
 
 def test_the_engine_never_imports_the_project() -> None:

@@ -590,7 +590,7 @@ def test_best_names_the_run(
     assert run(results, "best") == 0
     said = capsys.readouterr()
     assert said.out == f"val/acc 0.9  20260102-000000-aaaa  step 7\n{results}/digits/20260102-000000-aaaa\n"
-    assert said.err == "maximum of 3 runs\n"
+    assert said.err == "the highest of 3 runs named digits\n"
     told = document(results, capsys, "best")
     assert (told["id"], told["value"]) == ("20260102-000000-aaaa", 0.9)
     assert run(results, "best", "--metric", "val/loss") == 2

@@ -3,7 +3,7 @@
 import pkgutil
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -114,6 +114,7 @@ data.torch.draws data.torch.random_states
 data.torch.unpadded data.torch.unpadded_batches
 distributed.framework_env distributed.horovod.rank_variables
 distributed.network.listening distributed.network.rendezvous_socket
+features.Part features.NodeService
 features.after.following features.after.dependency
 features.hangs.verdict features.hangs.supervisor
 files.marked files.owned_folder
@@ -227,9 +228,28 @@ class OldNames(MetaPathFinder, Loader):
     def exec_module(self, module: ModuleType) -> None:
         """Put the current module, function or class in the place of the old module."""
         old = module.__name__
-        warnings.warn(
-            f"{old} is called {current_name(old)} now; the old name works until version 1.0.",
-            FutureWarning,
-            stacklevel=2,
-        )
+        _warn(old, current_name(old))
         sys.modules[old] = pkgutil.resolve_name(current_name(old))
+
+
+def accept_old_methods(cls: type, names: Mapping[str, str]) -> None:
+    """Give a class that defines methods or attributes by their old names the current ones too; `names` maps old to current."""
+    for old, new in names.items():
+        if old in vars(cls) and new not in vars(cls):
+            _warn(f"{cls.__module__}.{cls.__qualname__}.{old}", new, stack=4)  # the line of the class
+            setattr(cls, new, vars(cls)[old])
+
+
+def old_attribute(old: str, new: str) -> Any:
+    """Return a property for the old name of an attribute."""
+
+    def read(self: Any) -> Any:
+        _warn(f"{type(self).__name__}.{old}", new)
+        return getattr(self, new)
+
+    return property(read)
+
+
+def _warn(old: str, new: str, stack: int = 3) -> None:
+    message = f"{old} is called {new} now; the old name works until version 1.0."
+    warnings.warn(message, FutureWarning, stacklevel=stack)

@@ -8,6 +8,7 @@ from train_anywhere.files import ROOT
 
 
 @pytest.mark.slow
+@pytest.mark.alone  # `make docs` writes site/
 def test_it_is_built_and_holds_every_page() -> None:
     done = subprocess.run(["make", "--no-print-directory", "docs"], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "site/index.html\n"), done.stderr

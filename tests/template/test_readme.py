@@ -1,7 +1,10 @@
 """Every command in the README and in docs/ works: targets exist, and commands compose and pass the checks."""
 
+import getpass
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -43,15 +46,24 @@ def open_data(): ...
 """
 """The module that the pages call `mine`."""
 
+OWN_FILE = re.compile(r'```python title="(\w+\.py)"\n(.*?)```', re.S)
+"""A file in the project's folder, used by the commands of the same page."""
+
+
+def own_files(page: Path) -> dict[str, str]:
+    """Return name and content of the Python files that a page asks its reader to write."""
+    return dict(OWN_FILE.findall(page.read_text()))
+
+
 ALL = list({c: (page.name, c) for page in reversed(PAGES) for c in commands(page) if c}.values())
 """Each command once, with a page that shows it."""
 
-FIRST = ("README.md", "getting-started.md", "hyperparameter-search.md")
+FIRST = ("README.md", "getting-started.md", "first-cluster-job.md", "hyperparameter-search.md")
 """Pages whose commands `make test` tries."""
 TRAIN = [
     pytest.param(p, c, marks=[pytest.mark.slow] if p not in FIRST else [])
     for p, c in ALL
-    if c.startswith("python src/train.py")
+    if c.startswith("python src/train.py") and "=src." not in c  # written by the reader: test_tutorials.py
 ]
 
 
@@ -62,14 +74,17 @@ def test_train_commands_pass_their_checks(train: Train, tmp_path: Path, page: st
         arguments.insert(0, "-m")
     else:
         arguments = [a.split(",")[0] if a.startswith(("optimizer.lr=", "seed=")) else a for a in arguments]
-    for split in ("train", "val"):
-        (tmp_path / "pictures" / split / "cat").mkdir(parents=True)
+    split = not any(a.startswith("data.val_fraction=") for a in arguments)
+    for folder in ("train", "val") if split else (".",):
+        (tmp_path / "pictures" / folder / "cat").mkdir(parents=True)
     arguments = [f"data.dir={tmp_path}/pictures" if a.startswith("data.dir=") else a for a in arguments]
     (tmp_path / "image").touch()
     arguments = [
         f"container.image={tmp_path}/image" if a.startswith("container.image=") else a for a in arguments
     ]
-    (tmp_path / "mine.py").write_text(MINE)
+    files = {n: text for p in PAGES if p.name == page for n, text in own_files(p).items()}
+    for name, text in {"mine.py": MINE, **files}.items():
+        (tmp_path / name).write_text(text)
     environment = {"PYTHONPATH": str(tmp_path)}
     done = train(*arguments, "dry_run=true", f"paths.results={tmp_path / 'results'}", env=environment)
     require_packages(done.stderr)
@@ -80,6 +95,87 @@ def test_train_commands_pass_their_checks(train: Train, tmp_path: Path, page: st
     else:
         assert done.returncode == 0, done.stderr
     assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("page, command", [(p, c) for p, c in ALL if c.startswith("python src/run.py")])
+def test_run_commands_pass_their_checks(tmp_path: Path, page: str, command: str) -> None:
+    words = shlex.split(command)[2:]
+    command_line = [
+        sys.executable,
+        ROOT / "src" / "run.py",
+        "dry_run=true",
+        f"paths.results={tmp_path / 'results'}",
+        *words,
+    ]
+    done = subprocess.run(command_line, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0 and "dry run: nothing was written" in done.stdout, done.stderr
+    assert not (tmp_path / "results").exists()
+
+
+def console(page: Path) -> list[tuple[str, list[str]]]:
+    """Return the commands that a page shows with their output, and the lines of the output."""
+    blocks = re.findall(r"```console\n\$ ([^\n]*)\n(.*?)```", page.read_text(), re.S)
+    return [(command, printed.splitlines()) for command, printed in blocks]
+
+
+@pytest.mark.parametrize(
+    "command, printed",
+    [
+        pytest.param(c, printed, id=f"{page.name}-{number}")
+        for page in PAGES
+        for number, (c, printed) in enumerate(console(page))
+        if "dry_run=true" in c or printed[0].startswith("error:")
+    ],
+)
+def test_output_of_dry_runs_and_refusals_is_what_is_printed(
+    train: Train, command: str, printed: list[str]
+) -> None:
+    done = train(*shlex.split(command)[2:])
+    output = (done.stdout + done.stderr).replace(str(ROOT), "/home/me/my-project")
+    rest = iter(output.replace(f"/scratch/{getpass.getuser()}", "/scratch/me").splitlines())
+    assert [line for line in printed if line != "..." and line not in rest] == []
+    if "dry_run=true" not in command:
+        assert done.returncode == 2 and "..." not in printed and next(rest, None) is None, output
+
+
+def test_code_in_the_readme_is_that_of_the_examples() -> None:
+    shown = re.findall(
+        r"\]\((examples/\w+\.py)\)[^`]*```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S
+    )
+    assert len(shown) == 2
+    for file, code in shown:
+        assert code in (ROOT / file).read_text()
+
+
+def test_numbers_in_the_readme_are_those_of_the_linked_pages() -> None:
+    text = (ROOT / "README.md").read_text()
+    linked = [
+        (number, page)
+        for shown, page in re.findall(
+            r"\[([^\]]*)\]\((docs/[\w/.-]+)[^)]*\)", text.partition("## Quickstart")[0]
+        )
+        for number in re.findall(r"\d[\d,.]*", shown)
+    ]
+    assert len(linked) >= 5
+    presets = {path.stem for path in (ROOT / "configs/cluster").glob("*.yaml")}
+    known = {("docs/clusters/index.md", str(len(presets - {"local", "current", "slurm", "pbs"})))}
+    assert [(n, p) for n, p in linked if (p, n) not in known and n not in (ROOT / p).read_text()] == []
+    problems = re.search(r"\[(\d+) problems below\]", text)
+    assert problems and f"error: {problems[1]} problems:" in text
+
+
+def test_links_of_the_readme_lead_somewhere() -> None:
+    text = (ROOT / "README.md").read_text()
+    links = re.findall(r"\]\(([^)]+)\)", text) + re.findall(r'(?:src|srcset)="([^"]+)"', text)
+    for link in {link for link in links if "://" not in link}:
+        file, _, anchor = link.partition("#")
+        assert (ROOT / file).is_file() or not file, link
+        page = (ROOT / (file or "README.md")).read_text() if anchor else ""
+        titles = [
+            re.sub(r"[^\w -]", "", title).lower().replace(" ", "-")
+            for title in re.findall(r"^#+ (.*)", page, re.M)
+        ]
+        assert not anchor or anchor in titles, link
 
 
 def test_each_cluster_has_a_command_in_its_pages() -> None:
@@ -153,6 +249,7 @@ def test_every_other_command_is_known() -> None:
     """Commands of other kinds are listed here; a new kind needs its own test first."""
     known = (
         "python src/train.py",
+        "python src/run.py",
         "make ",
         "python src/jobs.py",
         "python src/evaluate.py",
@@ -161,6 +258,11 @@ def test_every_other_command_is_known() -> None:
         "python src/doctor.py",
         "python slurm/new_cluster.py",
         "source .venv/bin/activate",
+        "python slurm/testbed.py",  # these and the next ones: tests/template/test_tutorials.py
+        "export 'PATH=/var/tmp/slurm-testbed-",
+        "sinfo",
+        "cp examples/",
+        "PYTHONPATH=engine python predict.py",
         "cp engine/train_anywhere/slurm/templates/",  # engine/tests/slurm/test_render.py
         "eval '$(python src/train.py --shell-completion",  # engine/tests/config/test_explained.py
     )
@@ -172,20 +274,24 @@ def test_files_that_are_named_exist() -> None:
         name
         for page in PAGES
         for name in re.findall(
-            r"`((?:engine|src|slurm|configs|tests|tools|docs)/[\w./-]*)`", page.read_text()
+            r"`((?:engine|examples|src|slurm|configs|tests|tools|docs)/[\w./-]*)`", page.read_text()
         )
         if page.name != "comparison.md"  # of other projects too
     }
     assert named
-    yours = [name for name in named if Path(name).stem == "mine" or name.startswith("configs/local/")]
-    if not (ROOT / "engine").is_dir():  # installed, without tests and benchmarks
-        named = {name for name in named if not name.startswith("engine/")}
+    written = [name for page in PAGES for name in re.findall(r"Write `([\w./]+)`", page.read_text())]
+    yours = [
+        name for name in named if Path(name).stem == "mine" or name.startswith("configs/local/")
+    ] + written
+    # the engine may be installed, without tests and benchmarks, and the examples deleted
+    gone = tuple(f"{top}/" for top in ("engine", "examples") if not (ROOT / top).is_dir())
+    named = {name for name in named if not name.startswith(gone)}
     assert [name for name in named if not (ROOT / name).exists() and name not in yours] == []
 
 
 def test_messages_of_the_project_are_those_that_it_prints() -> None:
     page = (ROOT / "docs/how-to/troubleshooting.md").read_text()
-    ours = page.partition("## What it says itself")[2].partition("## What others say")[0]
+    ours = page.partition("## Messages of this project")[2].partition("## Messages of other programs")[0]
     files = [
         p
         for top in (ROOT / "src", ROOT / "slurm", ENGINE / "train_anywhere")

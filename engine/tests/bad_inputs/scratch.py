@@ -73,7 +73,7 @@ class Scratch:
     """The folder, and the process in it that starts commands. It can write only there; to be used by root."""
 
     def __init__(self) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix="bad-inputs-")).resolve()
+        self.path = Path(tempfile.mkdtemp(prefix="bad-inputs-", dir="/var/tmp")).resolve()
         self.project, self.row, self.out = (self.path / n for n in ("project", "row", "out"))
         self.clean: dict[str, dict[str, tuple[Any, ...]]] = {}
 

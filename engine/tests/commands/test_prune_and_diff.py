@@ -11,6 +11,7 @@ import pytest
 from engine.tests.confined import confined, works
 from train_anywhere.commands.jobs import main
 from train_anywhere.files import ROOT
+from train_anywhere.monitor.report.compare_runs import compare_runs
 from train_anywhere.runs.folder import RunDir, claim_sweep, create
 from train_anywhere.runs.lock import RunLock
 
@@ -144,3 +145,13 @@ def test_a_link_to_a_run_is_not_followed(tmp_path: Path) -> None:
 def test_without_room_for_its_folder_a_sweep_trains(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
     claim_sweep(RunDir(tmp_path / "a-0"))
+
+
+def test_diff_fits_the_terminal(runs: list[RunDir]) -> None:
+    """A long value has its own line; the others stay in columns."""
+    for run, name in zip(runs, "ab", strict=True):
+        run.update(device=f"{name * 60} GPU", hosts=[name])
+    lines = compare_runs(*runs, width=80)
+    assert f"  device\n      {'a' * 60} GPU\n      {'b' * 60} GPU" in lines
+    assert max(len(part) for line in lines for part in line.split("\n")) <= 80
+    assert any(line.split() == ["optimizer.lr", "0.01", "0.02"] for line in lines)

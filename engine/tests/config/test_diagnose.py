@@ -68,13 +68,30 @@ def test_cfg_job_shows_the_overridden_value(train: Train) -> None:
 def test_dry_run_writes_nothing(train: Train, tmp_path: Path) -> None:
     done = train("dry_run=true", "trainer.devices=2", f"paths.results={tmp_path / 'results'}")
     assert done.returncode == 0
-    assert "batch per device  48" in done.stdout
+    for fact in (
+        "cnn",
+        "digits, 1,259 training rows",
+        "96 (48 per device)",
+        "210 in 15 epochs",
+        "adamw, lr 0.002",
+        "strategy ddp",
+    ):
+        assert fact in done.stdout
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_list_where_a_name_belongs() -> None:
     found = diagnose(["data=[]"], ConfigError()).problems
     assert f"data=[] is not a choice. Known: {', '.join(list_groups()['data'])}." in found
+
+
+def test_a_class_where_a_choice_belongs() -> None:
+    found = diagnose(["task=mine.LitModule", "callbacks=[mine.Watch]"], ConfigError()).problems
+    assert (
+        "task=mine.LitModule is not a choice; to name a class or function, type task._target_=mine.LitModule."
+        in found
+    )
+    assert any("type callbacks.NAME._target_=mine.Watch." in problem for problem in found)
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,12 @@
 """The table of strategies: what it refuses, what `auto` means, and that the choices of `strategy=` are its rows."""
 
-from collections.abc import Callable
-
 import pytest
 
 from train_anywhere.config.checks.strategy_table import LAUNCHERS, SUPPORTED, markdown_table, resolve_strategy
 from train_anywhere.config.command.compose import compose, list_groups
 from train_anywhere.config.load import load
-from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.files import ROOT
-
-Make = Callable[..., Config]
 
 
 def test_every_row_is_a_choice_and_every_choice_a_row() -> None:

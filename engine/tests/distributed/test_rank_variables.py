@@ -6,20 +6,6 @@ from train_anywhere.distributed.horovod.rank_variables import horovod_environmen
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import TopologyError
 
-UNEVEN = Topology(
-    rank=3,
-    local_rank=1,
-    node_rank=1,
-    world_size=4,
-    local_world_size=2,
-    nodes=3,
-    coordinator_address="gpu01",
-    coordinator_port=10000,
-    launched_by="srun",
-    node_list="gpu[01-03]",
-    tasks_per_node="1,2,1",
-)
-
 
 @pytest.mark.parametrize(
     ("node_rank", "local_rank", "local_world_size", "cross"),

@@ -1,5 +1,6 @@
 """What stands in the log when a rank ends: the cause, in full and once; of a consequence a sentence that names its debug file."""
 
+import json
 import re
 import subprocess
 import sys
@@ -112,6 +113,8 @@ def once(done: "CompletedProcess[str]", how: str) -> None:
     """One traceback, that of the user's error, and a sentence of the other rank."""
     assert done.returncode == 1
     assert done.stderr.count("Traceback") == 1, done.stderr
+    assert "frames of the engine and of libraries are left out" in done.stderr
+    assert len(re.findall('File "', done.stderr)) == 1, done.stderr
     assert re.search(r"brought.py\", line 18, in on_train_batch_end", done.stderr)
     assert re.search(r"^(\[rank 1\] )?LookupError: nothing in row 4[12]$", done.stderr, re.MULTILINE)
     others = re.findall(r"error: rank \d of 2 (?:failed where|stops: the connection).*", done.stderr)
@@ -240,3 +243,28 @@ def test_the_last_lines_name_the_line_of_the_user(run: RunDir, capsys: Capture, 
     said = capsys.readouterr().err
     assert "theirs.py:5 in step" in said.partition("Failed:")[2].splitlines()[0]
     assert f"resume={display_path(run.path)}" in said
+
+
+def test_the_whole_traceback_is_kept_where_the_log_has_a_part(run: RunDir, capsys: Capture) -> None:
+    """Lines of the user up to the one that raised are in the log; where no file can be written, all are."""
+    with pytest.raises(ValueError, match="Expecting") as caught:
+        json.loads("{")
+    report_failure(run, Topology(), caught.value)
+    said = capsys.readouterr().err
+    [file] = re.findall(
+        r"^\(2 frames of the engine and of libraries are left out; .*: (.*)\)$", said, re.MULTILINE
+    )
+    assert "in raw_decode" in said and "in loads" not in said
+    assert "in loads" in Path(file).read_text() and Path(file).parent == run.debug
+
+
+def test_a_traceback_that_no_disk_takes_is_whole_in_the_log(
+    run: RunDir, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.debug.write_text("no folder")
+    monkeypatch.setattr("tempfile.mkstemp", no_disk)
+    with pytest.raises(ValueError, match="Expecting") as caught:
+        json.loads("{")
+    report_failure(run, Topology(), caught.value)
+    said = capsys.readouterr().err
+    assert "in loads" in said and "left out" not in said

@@ -5,7 +5,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -59,15 +60,11 @@ def test_two_ranks_train_together(train: Train, tmp_path: Path) -> None:
     assert done.stdout.count("test/acc 0.") == 1
 
 
-def test_ctrl_c_stops_all_ranks_with_a_checkpoint(tmp_path: Path) -> None:
-    options = [
-        "strategy=ddp",
-        "trainer.devices=2",
-        "trainer.max_epochs=500",
-        "model.width=8",
-        f"paths.results={tmp_path}",
-    ]
-    command = [sys.executable, "-u", str(ROOT / "src" / "train.py"), *options]
+@contextmanager
+def long_training(results: Path) -> Iterator["subprocess.Popen[str]"]:
+    """A training with two ranks, after its first epoch."""
+    options = ["strategy=ddp", "trainer.devices=2", "trainer.max_epochs=500", "model.width=8"]
+    command = [sys.executable, "-u", str(ROOT / "src" / "train.py"), *options, f"paths.results={results}"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
@@ -75,6 +72,11 @@ def test_ctrl_c_stops_all_ranks_with_a_checkpoint(tmp_path: Path) -> None:
         assert process.stdout is not None and process.stderr is not None
         while "epoch 1/500" not in (line := process.stdout.readline()):
             assert line, process.stderr.read()
+        yield process
+
+
+def test_ctrl_c_stops_all_ranks_with_a_checkpoint(tmp_path: Path) -> None:
+    with long_training(tmp_path) as process:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
@@ -85,21 +87,7 @@ def test_ctrl_c_stops_all_ranks_with_a_checkpoint(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_rank_killed_in_the_middle_ends_the_run_and_is_named(tmp_path: Path) -> None:
-    options = [
-        "strategy=ddp",
-        "trainer.devices=2",
-        "trainer.max_epochs=500",
-        "model.width=8",
-        f"paths.results={tmp_path}",
-    ]
-    command = [sys.executable, "-u", str(ROOT / "src" / "train.py"), *options]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    ) as process:
-        assert process.stdout is not None
-        while "epoch 1/500" not in (line := process.stdout.readline()):
-            assert line
+    with long_training(tmp_path) as process:
         ranks = subprocess.run(
             ["pgrep", "-f", "--", f"train.py --run {tmp_path}"], capture_output=True, text=True
         ).stdout.split()

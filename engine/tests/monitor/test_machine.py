@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -22,6 +23,16 @@ def test_a_busy_cpu_is_seen_and_what_is_written() -> None:
     sample = machine.sample()
     assert 100 / (2 * len(machine.cpus)) < (sample["cpu_use_percent"] or 0) <= 100
     assert sample["network_sent_mb_per_s"] is not None and (sample["memory_used_gib"] or 0) > 0.1
+
+
+def test_the_first_sample_of_another_thread_has_no_cpu_use() -> None:
+    """psutil would return 0 there, with which each curve of a node would begin."""
+    machine, found = Machine("nobody"), []
+    time.sleep(0.6)
+    thread = threading.Thread(target=lambda: found.extend(machine.sample() for _ in "x"))
+    thread.start()
+    thread.join()
+    assert found[0]["cpu_use_percent"] is None
 
 
 def test_the_cpus_are_those_of_the_affinity() -> None:

@@ -15,8 +15,9 @@ import pytest
 
 from train_anywhere.files import ROOT
 from train_anywhere.monitor.goodput import goodput
-from train_anywhere.monitor.report.figures import MOST_POINTS, thin_out
-from train_anywhere.monitor.report.page import page, provenance, set_keys
+from train_anywhere.monitor.report.figures import MOST_POINTS, chart, figure, thin_out
+from train_anywhere.monitor.report.page import page, period, provenance, set_keys, tile_columns, tiles
+from train_anywhere.monitor.report.timeline import describe
 from train_anywhere.monitor.run_facts import Facts, read_facts
 from train_anywhere.runs.folder import RunDir, open_run
 
@@ -157,6 +158,46 @@ def test_a_hostile_name_is_text(trained: Path) -> None:
     info.write_text(kept)
     assert done.returncode == 0
     assert "<script>" not in (trained / "report.html").read_text()
+
+
+def test_tiles_fill_their_rows() -> None:
+    assert [tile_columns(n) for n in (1, 4, 7, 8, 9, 13)] == [4, 4, 7, 4, 5, 7]
+
+
+def test_tiles_have_what_was_measured(tmp_path: Path) -> None:
+    """Neither training metrics nor a step that is not known, and several validation sets in their order."""
+    sets = {f"val_loss/dataloader_idx_{n}": n for n in (1, 0)}
+    info = {"state": "completed", "step": 1200, "metrics": {"train_loss": 1.0, "lr": 0.1, **sets}}
+    facts = Facts(info=info, config={}, run=RunDir(tmp_path))
+    assert [*tiles(facts, None)] == [
+        "state",
+        "step",
+        "val_loss/dataloader_idx_0",
+        "val_loss/dataloader_idx_1",
+    ]
+    assert tiles(facts, None)["step"] == "1,200"
+    assert tiles(Facts(info={"state": "failed", "step": None}, config={}), None) == {"state": "failed"}
+
+
+def test_ticks_of_a_flat_curve_differ() -> None:
+    svg = chart({"lr": [(1, 0.002), (60, 0.001998)]}, "step", None)
+    ticks = re.findall(r'<text x="-5"[^>]*>([^<]+)', svg)
+    assert len(ticks) == len({*ticks}) > 2
+
+
+def test_a_logarithmic_axis_has_powers_of_ten() -> None:
+    shown = figure("perplexity", {"train": [(0, 200.0), (9, 4.0)]}, "optimizer step")
+    assert shown.title == "perplexity (logarithmic)"
+    assert re.findall(r'<text x="-5"[^>]*>([^<]+)', shown.svg) == ["1", "10", "100", "1000"]
+
+
+def test_a_signal_is_named_as_one() -> None:
+    assert describe({"from_step": 0, "step": 7, "ended_by": "SIGUSR1"}) == "steps 0 to 7: stopped by SIGUSR1"
+
+
+def test_a_day_is_named_once() -> None:
+    times = {"started": "2026-11-26T05:21:10+00:00", "ended": "2026-11-26T05:26:10+00:00"}
+    assert period(times) == "2026-11-26 05:21 to 05:26 UTC"
 
 
 def test_long_curves_keep_their_end() -> None:

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from engine.tests.monitor.test_node import MakeRun, command, wait_for
-from train_anywhere.features.serve.servers import is_first, lines, server_url
+from train_anywhere.features.serve.servers import is_first, lines, server_address
 from train_anywhere.files import ROOT
 from train_anywhere.runs.folder import RunDir
 
@@ -115,14 +115,17 @@ def test_a_dashboard_that_does_not_come(make_run: MakeRun, serves: str, said: st
 
 def test_tunnels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("getpass.getuser", lambda: "me")
-    inside = server_url(4711, "gpu3", None, "login.site.org")
+    inside = server_address(4711, "gpu3", None, "login.site.org")
     assert inside["tunnel"] == "ssh -N -L 4711:localhost:4711 -J me@login.site.org me@gpu3"
     assert lines(inside, "TensorBoard")[1].endswith(str(inside["tunnel"]))
-    assert server_url(4711, "gpu3", "0.0.0.0", None)["tunnel"] == "ssh -N -L 4711:gpu3:4711 me@<login node>"
     assert (
-        server_url(4711, "gpu3", "10.0.0.3", None)["tunnel"] == "ssh -N -L 4711:10.0.0.3:4711 me@<login node>"
+        server_address(4711, "gpu3", "0.0.0.0", None)["tunnel"] == "ssh -N -L 4711:gpu3:4711 me@<login node>"
     )
-    assert lines(server_url(4711, "laptop", None, ""), "TensorBoard") == [
+    assert (
+        server_address(4711, "gpu3", "10.0.0.3", None)["tunnel"]
+        == "ssh -N -L 4711:10.0.0.3:4711 me@<login node>"
+    )
+    assert lines(server_address(4711, "laptop", None, ""), "TensorBoard") == [
         "TensorBoard:   http://localhost:4711/"
     ]
 

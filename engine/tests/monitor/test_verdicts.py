@@ -62,9 +62,9 @@ def test_what_the_machine_did(tmp_path: Path) -> None:
 
 def test_an_idle_gpu() -> None:
     (said,) = verdicts(facts(nodes=(node("gpu33", [90, 1]), node("gpu34", [90, 90]))))
-    assert said == "rank 1's GPU on gpu33 was idle 100% of the time (mean use 1 %)."
+    assert said == "rank 1's GPU on gpu33 was idle 100% of the time (mean use 1%)."
     (said,) = verdicts(facts(nodes=(node("gpu33", [90, 1], ranks=0),)))
-    assert said == "GPU 1 on gpu33 was idle 100% of the time (mean use 1 %)."
+    assert said == "GPU 1 on gpu33 was idle 100% of the time (mean use 1%)."
 
 
 def test_gpus_without_a_task() -> None:

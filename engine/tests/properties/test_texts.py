@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.tests.properties.cases import DIGITS, TEXT, bounded, composed
-from train_anywhere.commands.jobs import _rank
+from train_anywhere.commands.jobs_options import _rank
 from train_anywhere.config.checks import contradictions
 from train_anywhere.config.command.compose import parse_override
 from train_anywhere.config.limits import Span, span_bounds

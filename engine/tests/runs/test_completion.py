@@ -30,9 +30,21 @@ def test_it_says_so_with_the_result(make_run: MakeRun) -> None:
     config, run = make_run()
     run.update(state="completed", metrics={"test/acc": 0.5, "test/loss": None})
     told = completion_message(run, config)
-    assert f"{run.path} is complete: nothing is left to train. To train on: " in told
+    assert f"{run.path} is complete: nothing is left to train. To train longer: " in told
     assert f"src/train.py resume={run.path} trainer.max_epochs=30" in told
     assert "Test:          test/acc 0.5000   test/loss nan" in told
+
+
+def test_the_example_exceeds_what_the_run_has_had(make_run: MakeRun) -> None:
+    config, run = make_run("trainer.max_epochs=8")
+    run.update(state="completed")
+    told = completion_message(run, longer(config, max_epochs=3, max_steps=5))
+    assert f"resume={run.path} trainer.max_epochs=16\n" in told
+    limited, run = make_run("trainer.max_epochs=3", "trainer.max_steps=9")
+    run.update(state="completed")
+    told = completion_message(run, longer(limited, max_steps=2))
+    assert f"resume={run.path} trainer.max_epochs=6 trainer.max_steps=18\n" in told
+    assert not is_complete(run, longer(limited, max_epochs=6, max_steps=18).trainer)
 
 
 def test_a_chained_job_after_the_last_step_does_nothing(make_run: MakeRun) -> None:

@@ -185,7 +185,7 @@ def test_a_loss_that_the_machine_spoilt_is_computed_again(
     once = f"+data.once={login.folder / 'read'}"
     job, run = login.submit(*words, once)
     assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
-    assert f"step {STEP}, first on rank 1 on node2, and is a number now" in log(run)
+    assert f"step {STEP}, first on rank 1 on node2, but is finite now" in log(run)
     before, after = info(run)["parts"]
     assert before["job"] == after["job"] and before["nan"]["hosts"] == ["node2"]
     assert (run / "bad_nodes").read_text() == "node2\n"

@@ -192,7 +192,8 @@ def pbs_log(run: Path) -> str:
 
 def test_the_exit_code_of_a_failed_training_is_the_job_s(login: Login) -> None:
     (login.folder / "empty").mkdir()
-    job, _ = login.submit("cluster=slurm", "data=imagefolder", f"paths.data={login.folder}/empty")
+    on_nodes = f"cluster.local_disk={login.folder}/empty"  # so that nobody looks for the pictures here
+    job, _ = login.submit("cluster=slurm", "data=imagefolder", f"paths.data={login.folder}/empty", on_nodes)
     assert login.testbed.wait_job(job, 90) == "FAILED"
     assert "ExitCode=1:0" in login.testbed.run(["scontrol", "show", "job", job]).stdout
     assert "failed" in login.jobs("status")

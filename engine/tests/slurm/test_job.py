@@ -46,7 +46,7 @@ def test_a_strategy_of_one_process_gets_one_task_with_all_gpus(job: Callable[...
 
 
 def test_memory_is_the_share_of_the_gpus(job: Callable[..., Job]) -> None:
-    assert job("cluster=narval", "trainer.devices=1").mem == 124 * 1024
+    assert job("cluster=narval", "trainer.devices=1").mem == 498 * 1024 // 4
     assert job("cluster=narval", "trainer.devices=1", "cluster.mem=10G").mem == 10 * 1024
     assert job("cluster=narval", "trainer.devices=2", "cluster.mem_per_gpu=10G").mem == 20 * 1024
     assert job("cluster=neuron").mem is None  # the site refuses --mem
@@ -56,6 +56,45 @@ def test_the_node_that_has_enough_gpus_of_the_type_is_taken(job: Callable[..., J
     assert job("cluster=ibex", "cluster.gpu_type=a100", "trainer.devices=4").node.cpus == 62
     assert job("cluster=ibex", "cluster.gpu_type=a100", "trainer.devices=8").node.cpus == 126
     assert job("cluster=neuron", "cluster.partition=cas_v100_2").node.gpus == 2
+
+
+def test_a_larger_node_is_taken_for_more_cpus_or_memory(job: Callable[..., Job]) -> None:
+    four = ("cluster=ibex", "cluster.gpu_type=a100", "trainer.devices=4", "strategy=ddp")
+    assert job(*four, "cluster.cpus_per_task=30").node.cpus == 126
+    assert job(*four, "cluster.mem=900G").node.cpus == 126
+    assert job(*four, "cluster.cpus_per_task=60").node.cpus == 62  # none has them
+
+
+def test_a_job_in_several_partitions_fits_the_smallest_node(job: Callable[..., Job]) -> None:
+    made = job("cluster=neuron", "cluster.partition=amd_a100nv_8,cas_v100_4")
+    assert (made.node.gpus, made.devices, made.cpus_per_task) == (4, (4,), 10)
+    assert "#SBATCH --partition=amd_a100nv_8,cas_v100_4\n" in render(made)
+    assert job("cluster=neuron", "cluster.partition=amd_a100nv_8,koni").node is None
+
+
+def test_a_constraint_may_name_the_gpu_type(job: Callable[..., Job]) -> None:
+    named = ("cluster=ibex", "cluster.gpu_type=null", "trainer.devices=4")
+    assert job(*named, "cluster.constraint='[a100|x]'").node.gpu_type == "a100"
+    assert job(*named, "cluster.constraint=[ib,a100]").node.gpu_type == "a100"
+
+
+def test_more_resources_share_a_line_with_the_gpus_where_the_site_requests_them_by_gres(
+    job: Callable[..., Job],
+) -> None:
+    disk = "cluster.gres=tmpfs:10g"
+    assert "#SBATCH --gres=gpu:4,tmpfs:10g\n" in render(job("cluster=leonardo", disk))
+    beside = render(job("cluster=slurm", disk, "trainer.devices=2"))
+    assert "#SBATCH --gpus-per-node=2\n#SBATCH --gres=tmpfs:10g\n" in beside
+    uneven = render(job("cluster=leonardo", disk, "trainer.nodes=2", "trainer.total_devices=3"))
+    assert "#SBATCH --gpus=3\n#SBATCH --gres=tmpfs:10g\n" in uneven
+
+
+def test_a_shorter_limit_and_the_nodes_to_use(job: Callable[..., Job]) -> None:
+    script = render(
+        job("cluster=slurm", "cluster.time=600", "cluster.time_min=2:00:00", "cluster.nodelist=n1,n[3-4]")
+    )
+    assert "#SBATCH --time=10:00:00\n#SBATCH --time-min=2:00:00\n" in script
+    assert "#SBATCH --nodelist=n1,n[3-4]\n" in script
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_the_code_and_paths_of_the_frozen_configuration_are_absolute(submit: Sub
 @pytest.mark.parametrize(
     ("command", "reasons"),
     [
-        (["cluster=trillium", "trainer.devices=3"], ["1 or 4 GPUs", "without account", "$SCRATCH"]),
+        (["cluster=trillium", "trainer.devices=3"], ["1 or 4 GPUs", "$SCRATCH"]),
         (["cluster=neuron"], ["field=nlp;appl=pytorch", "/scratch/"]),
         (
             ["cluster=ibex", "strategy=ddp", "trainer.devices=8", "cluster.cpus_per_task=6", "cluster.mem_per_gpu=90G"],
@@ -140,7 +140,7 @@ def test_a_dry_run_is_offline_and_writes_nothing(train: Submit, results: Path, t
     )
     assert done.returncode == 2
     assert "#SBATCH --gres=gpu:8" in done.stdout
-    assert "world size  32 ranks" in done.stdout
+    assert "ranks       32\n" in done.stdout
     assert "batch       96 in all, 3 per rank" in done.stdout
     assert "dry run: nothing was written or submitted." in done.stdout
     assert done.stderr.startswith(

@@ -17,7 +17,6 @@ from train_anywhere.slurm.submission.prepare import placeholder_job
 from train_anywhere.testing.frameworks import FIRST
 
 MakeConfig = Callable[..., Config]
-NEURON = ("cluster=neuron", "cluster.comment='field=nlp;appl=pytorch'")
 SCRATCH = {"USER": "me", "SCRATCH": "/scratch/me"}
 
 REFUSED = {
@@ -28,17 +27,17 @@ REFUSED = {
     "every_node_has_a_rank": ("cluster=slurm trainer.nodes=3 trainer.total_devices=2", "use trainer.nodes=2"),
     "batch_for_ranks": ("cluster=slurm strategy=horovod trainer.devices=5 data.batch_size=64", "use data.batch_size=65"),
     "longest_job": ("cluster=neuron cluster.time=3-00:00:00", "use cluster.time=48:00:00"),
+    "longest_job: of the partition": ("cluster=lumi cluster.partition=dev-g cluster.time=4:00:00", "use cluster.time=3:00:00"),
+    "longest_job: of a QOS": ("cluster=leonardo cluster.qos=boost_qos_lprod cluster.time=5-00:00:00", "use cluster.time=96:00:00"),
+    "shortest_job": ("cluster=slurm cluster.time=2:00:00 cluster.time_min=3:00:00", "use cluster.time_min=1:00:00"),
     "signal_before_the_end": ("cluster=slurm cluster.time=1", "cluster.signal_seconds=30"),
+    "signal_before_the_end: time_min": ("cluster=slurm cluster.time=9 cluster.time_min=1", "cluster.signal_seconds=30"),
     "most_gpus": ("cluster=neuron trainer.nodes=8 data.batch_size=64", "limit of 56"),
     "fair_share": ("cluster=slurm trainer.devices=2 cluster.time=5:00:00 cluster.max_gpu_hours=8", "2 GPUs x 5:00:00 may be 10 GPU hours"),
     "fair_share: a sweep": ("cluster=slurm cluster.time=5:00:00 cluster.max_gpu_hours=8 name=sweep", "1 GPU x 5:00:00 x 2 jobs may be 10"),
     "fair_share: no limit": ("cluster=slurm cluster.max_gpu_hours=8", "add cluster.time=..."),
     "account": ("cluster=alvis", "use cluster.account=NAISS2026-22-123"),
-    "account: form": ("cluster=sockeye cluster.account=mine", "does not have the form"),
     "comment": ("cluster=neuron", "field=nlp;appl=pytorch"),
-    "memory_refused": ("cluster=neuron cluster.mem=10G", "leave cluster.mem out"),
-    "partition": ("cluster=narval cluster.partition=gpu", "leave cluster.partition=gpu out"),
-    "gpu_type": ("cluster=ibex cluster.gpu_type=null", "use cluster.gpu_type=a100|v100"),
     "requeue": ("cluster=trillium cluster.requeue=true", "cluster.chain=3"),
     "features: chain": ("cluster=slurm cluster.chain=2 name=sweep", "use cluster.chain=1"),
     "mail_type": ("cluster=slurm cluster.mail_type=SOMETIMES", "sbatch does not know SOMETIMES; use some of BEGIN,END"),
@@ -50,6 +49,9 @@ REFUSED = {
     "extra_options: wait": ("cluster=slurm 'cluster.extra=[-W]'", "use wait=true"),
     "extra_options: elsewhere": ("cluster=slurm 'cluster.extra=[\"-M other\"]'", "src/jobs.py does not query"),
     "extra_options: exclusive": ("cluster=slurm 'cluster.extra=[\"--excl\"]'", "--excl is short for it), and two could contradict"),
+    "extra_options: nodes": ("cluster=slurm 'cluster.extra=[\"-w n1\"]'", "use cluster.nodelist=..."),
+    "extra_options: disk": ("cluster=slurm 'cluster.extra=[\"--gres=nvme:9\"]'", "use cluster.gres=..."),
+    "extra_options: gres": ("cluster=slurm cluster.gres=nvme:9,gpu:2", "cluster.gres=nvme:9,gpu:2 requests GPUs"),
     "extra_options: begin": ("cluster=slurm 'cluster.extra=[\"-b noon\"]'", "use cluster.begin=..."),
     "extra_options: pbs priority": ("cluster=pbs 'cluster.extra=[\"-p 5\"]'", "use cluster.nice=..."),
     "extra_options: array": ("cluster=slurm 'cluster.extra=[\"--arr=1-3\"]'", "use -m"),
@@ -188,8 +190,9 @@ FINE = [
     "cluster=slurm data=imagefolder data.dir=$SLURM_TMPDIR/pictures",
     "cluster=slurm container=apptainer container.image=docker://x container.mounts=[/a:/in] data=imagefolder data.dir=/in/x",
     "cluster=slurm cluster.mem=0 cluster.time=0",
-    'cluster=slurm \'cluster.extra=["--licenses=x","-w n1","--spread-job","--gres-flags=x"]\'',
+    'cluster=slurm \'cluster.extra=["--licenses=x","--spread-job","--gres-flags=x"]\'',
     "cluster=slurm trainer.nodes=2 trainer.total_devices=3",
+    "cluster=slurm cluster.nodelist=n1,n2 cluster.time=60 cluster.time_min=30 cluster.gres=nvme:9",
     "cluster=pbs trainer.nodes=2",
     "cluster=technion trainer.nodes=2 trainer.total_devices=3",
     "cluster=neuron trainer.nodes=4 cluster.comment='\"field=nlp;appl=pytorch\"'",
@@ -200,8 +203,20 @@ FINE = [
     "cluster=fir cluster.account=rrg-pi",
     "cluster=nibi cluster.account=def-pi",
     "cluster=rorqual cluster.account=def-pi",
-    "cluster=trillium cluster.account=def-pi trainer.devices=4 cluster.chain=3 paths.results=/scratch/me/x",
+    "cluster=trillium trainer.devices=4 cluster.partition=debug cluster.mem=10G cluster.chain=3 paths.results=/scratch/me/x",
     "cluster=ibex trainer.devices=8",
+    "cluster=ibex cluster.gpu_type=null cluster.constraint=v100 trainer.devices=4",
+    "cluster=ibex cluster.gpu_type=a100 trainer.devices=4 strategy=ddp cluster.cpus_per_task=30 cluster.mem=900G",
+    "cluster=narval cluster.account=ctb-pi trainer.accelerator=cpu trainer.devices=64 strategy=ddp data.batch_size=64 cluster.mem=600G",
+    "cluster=sockeye cluster.account=st-pi-1 trainer.accelerator=cpu paths.results=/scratch/x",
+    "cluster=neuron cluster.mem=80G cluster.comment='\"field=nlp;appl=pytorch\"'",
+    "cluster=lumi cluster.account=project_465000001 cluster.time=2-00:00:00 trainer.nodes=4 data.batch_size=64",
+    "cluster=leonardo cluster.account=IscrC_x cluster.qos=boost_qos_lprod cluster.time=4-00:00:00",
+    "cluster=snellius trainer.devices=1",
+    "cluster=clariden",
+    "cluster=roihu cluster.account=project_2001234",
+    "cluster=perlmutter",
+    "cluster=arrhenius cluster.account=naiss2026-1-gpu",
 ]
 
 
@@ -217,7 +232,9 @@ def test_what_is_right_passes(make_config: MakeConfig) -> None:
 
 
 def test_all_problems_in_one_list(make_config: MakeConfig) -> None:
-    found = rules.problems(request(make_config, "cluster=trillium trainer.devices=3 cluster.mem=1G"))
+    found = rules.problems(
+        request(make_config, "cluster=trillium trainer.devices=3 cluster.time=48:00:00 cluster.mem=1T")
+    )
     assert len(found) >= 4
     assert rules.problems(request(make_config, "cluster=trillium trainer.devices=3"), elsewhere=True) != []
 
@@ -234,14 +251,14 @@ def test_an_account_of_the_environment_counts(make_config: MakeConfig) -> None:
 UNLISTED = [
     ("narval", "gpu_type", "a100_1g.5gb", "a100"),
     ("fir", "gpu_type", "nvidia_h100_80gb_hbm3_1g.10gb", "h100"),
-    ("nibi", "gpu_type", "mi300a", "h100"),
+    ("nibi", "gpu_type", "h100_1g.10gb", "h100, mi300a"),
     ("rorqual", "gpu_type", "h100_2g.20gb", "h100"),
     ("ibex", "gpu_type", "rtx2080ti", "v100, a100"),
     ("ibex", "gpu_type", "gtx1080ti", "v100, a100"),
     ("technion", "gpu_type", "h200", "a100"),
     ("alvis", "gpu_type", "a100", "A100, A100fat, A40, V100, T4"),
-    ("neuron", "partition", "amd_h200nv_8", "amd_a100nv_8, cas_v100nv_8"),
-    ("neuron", "partition", "'\"amd_a100nv_8,cas_v100nv_8\"'", "amd_a100nv_8"),
+    ("neuron", "partition", "koni", "amd_a100nv_8, amd_h200nv_8"),
+    ("neuron", "partition", "amd_a100nv_8,koni", "amd_a100nv_8"),
 ]
 
 
@@ -258,7 +275,12 @@ def test_a_gpu_that_the_preset_does_not_list_is_left_to_the_scheduler(
         found = [p for module in (resources, site_limits) for rule in module.RULES for p in rule(asked)]
         refused = [p for p in found if "rejects jobs without" not in p]
         notes = [n for n in rules.notes(asked) if f"cluster.{key}=" in n]
-        noted = len(notes) == 1 and f"{site}, which lists {listed}" in notes[0]
+        unknown = name.rpartition(",")[2]
+        noted = (
+            len(notes) == 1
+            and f"{key}={unknown} is not" in notes[0]
+            and f"{site}, which lists {listed}" in notes[0]
+        )
         if refused or not noted or asked.job.mem is not None or sum(asked.job.devices) not in (1, 4, 16):
             wrong.append((site, name, refused, notes, asked.job.mem, asked.job.devices))
     assert wrong == []
@@ -274,6 +296,20 @@ def test_no_preset_refuses_a_gpu_type(make_config: MakeConfig) -> None:
 
 
 NOTED = {
+    "cpu_nodes": (
+        "cluster=narval trainer.accelerator=cpu trainer.devices=64 strategy=ddp cluster.cpus_per_task=1",
+        "64 CPUs and",
+    ),
+    "account_form": (
+        "cluster=sockeye cluster.account=mine",
+        "does not have the usual form of an account of sockeye, st-<alloc>-1-gpu",
+    ),
+    "set_by_site": ("cluster=neuron cluster.mem=10G", "may ignore or reject cluster.mem."),
+    "set_by_site: partition": (
+        "cluster=narval cluster.partition=gpu",
+        "cluster.partition=gpu is rarely needed",
+    ),
+    "gpu_type": ("cluster=ibex cluster.gpu_type=null", "cluster.gpu_type=a100|v100 names one"),
     "unlisted_node_type": ("cluster=fir cluster.gpu_type=h10", "which lists h100"),
     "node_is_special": ("cluster=alvis cluster.gpu_type=A40 trainer.nodes=2", "no InfiniBand"),
     "node_is_special: aarch64": ("cluster=neuron cluster.partition=gh200_1", "aarch64"),
@@ -283,6 +319,10 @@ NOTED = {
         "the rule of thumb is 5 or 6, and the node has 12 per GPU",
     ),
     "downloads": ("cluster=rorqual data=mnist paths.data=/none data.download=true", "no internet"),
+    "maybe_private": (
+        "cluster=narval cluster.account=def-pi paths.results=/tmp/results",
+        "(/tmp/results) is below /tmp",
+    ),
     "unchecked_targets": (
         "cluster=slurm data._target_=math.sqrt",
         "its arguments are checked when the ranks start",
@@ -294,3 +334,48 @@ def test_notes(make_config: MakeConfig) -> None:
     assert {r.__name__ for r in advice.RULES} == {n.split(":")[0] for n in NOTED}
     noted = {name: rules.notes(request(make_config, line)) for name, (line, _) in NOTED.items()}
     assert {name: found for name, found in noted.items() if NOTED[name][1] not in "\n".join(found)} == {}
+
+
+FORBIDDEN = {
+    "nodes": "cluster=narval trainer.devices=8",
+    "limit": "cluster=neuron cluster.time=3-00:00:00",
+    "account": "cluster=fir",
+    "comment": "cluster=neuron",
+    "requeue": "cluster=trillium cluster.requeue=true",
+    "folder": "cluster=trillium",
+}
+
+
+@pytest.mark.parametrize("line", FORBIDDEN.values(), ids=FORBIDDEN)
+def test_a_refusal_by_a_fact_names_its_source_and_check_warn_makes_it_a_note(
+    make_config: MakeConfig, line: str
+) -> None:
+    asked = request(make_config, line)
+    refused = [p for p in rules.problems(asked) if "Source: " in p]
+    assert refused
+    for sentence in refused:
+        assert (
+            f"Source: {asked.site.source} (2026-11); cluster.check=warn submits the job anyway." in sentence
+        )
+    warned = request(make_config, f"{line} cluster.check=warn")
+    assert [p for p in rules.problems(warned) if "Source: " in p] == []
+    facts = [sentence.partition(" Source: ")[0] for sentence in refused]
+    assert [n.partition(" Source: ")[0] for n in rules.notes(warned)][: len(facts)] == facts
+
+
+def test_a_fact_of_a_preset_without_a_source_says_so(make_config: MakeConfig) -> None:
+    [problem] = rules.problems(
+        request(make_config, "cluster=slurm cluster.site.max_gpus=1 trainer.devices=2 strategy=ddp")
+    )
+    assert "Source: cluster.site of the preset slurm, which names no source; cluster.check=warn" in problem
+
+
+def test_each_preset_with_facts_names_their_source(make_config: MakeConfig) -> None:
+    sites = {
+        name: make_config(f"cluster={name}").cluster.site
+        for name in sorted(p.stem for p in PRESETS.glob("*.yaml"))
+    }
+    silent = [
+        n for n, s in sites.items() if (s.nodes or s.account or s.max_time) and not (s.source and s.checked)
+    ]
+    assert silent == []

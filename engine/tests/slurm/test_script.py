@@ -87,7 +87,8 @@ def test_a_signal_ends_a_step_ahead_of_the_ranks(login: Login, shared_dir: Path)
         "cluster.requeue=false",
         "data=imagefolder",
         "data.stage=true",
-        f"paths.data={shared_dir}",
+        f"paths.data={shared_dir}/x",
+        f"cluster.local_disk={shared_dir}/x",  # so that nobody looks for the pictures here
     ]
     job, run = login.submit(*words, f"cluster.setup=['export PATH={shared_dir}:$PATH']")
     wait_for(lambda: (shared_dir / "copies").exists(), run, 60)

@@ -41,7 +41,7 @@ def test_each_node_copies_it_once(login: Login) -> None:
         "data.workers=0",
         "model=mlp",
         *SMALL,
-        "cluster.local_disk=/tmp/disk-of-test-stage",  # the shared folder of a test is below /tmp too
+        "cluster.local_disk=/tmp/disk-of-test-stage",
     ]
     copied = r"^(node\d): copying .*pictures to its own disk: done"
     first = login.result(*words, "data.stage=true")

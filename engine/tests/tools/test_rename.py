@@ -16,9 +16,9 @@ TITLE = (ROOT / "README.md").read_text().splitlines()[0].strip("# ")
 OLD = re.compile(rf"{TITLE}|my-training")
 
 
-def rename(project: Path, name: str) -> subprocess.CompletedProcess[str]:
-    command = ("make", "--no-print-directory", "rename", f"NAME={name}", f"PYTHON={sys.executable}")
-    return run_command(project, *command)
+def rename(project: Path, name: str, repo: str = "") -> subprocess.CompletedProcess[str]:
+    words = (f"NAME={name}", f"REPO={repo}", f"PYTHON={sys.executable}")
+    return run_command(project, "make", "--no-print-directory", "rename", *words)
 
 
 def naming(project: Path, name: re.Pattern[str]) -> list[str]:
@@ -46,6 +46,33 @@ def test_nothing_keeps_the_old_name_and_a_second_name_replaces_the_first(tmp_pat
     assert naming(project, re.compile(first.replace(" ", "."), re.IGNORECASE)) == []
     assert run_command(project, "git", "status", "--short").stdout.split()[1::2] == places
     assert rename(project, "Grid_2").stdout.startswith("\nThe project is called")  # no file changed
+
+
+def test_badges_and_addresses_are_those_of_the_repository(tmp_path: Path) -> None:
+    project = copy_project(tmp_path)
+    assert "github.com/" not in re.sub(r"- .*", "", (project / "README.md").read_text())
+    done = rename(project, "", "lab/star-net")
+    assert done.returncode == 0 and head(project / "README.md") == f"# {TITLE}", done.stderr
+    first = {place: (project / place).read_text() for place in done.stdout.split("\n\n")[0].splitlines()}
+    assert set(first) == {"README.md", "CITATION.cff", "mkdocs.yml", "docs/tutorials/first-model.md"}
+    assert all("https://github.com/lab/star-net" in text for text in first.values())
+    assert "[Use this template](https://github.com/lab/star-net/generate)" in first["README.md"]
+    for package in ("Lightning", "Keras"):
+        pin = re.search(
+            rf"^{package.lower()}==(\d+\.\d+)",
+            (ROOT / f"requirements/{package.lower()}.txt").read_text(),
+            re.M,
+        )
+        assert pin and f"badge/{package}-{pin[1]}-" in first["README.md"]
+    rename(project, "", "lab/moon-net")
+    for place, text in first.items():
+        assert (project / place).read_text() == text.replace("star-net", "moon-net")
+
+
+def test_an_address_that_can_not_be_one() -> None:
+    for repo in ("star-net", "https://github.com/lab/star-net", "lab/../x", "lab/a b"):
+        done = run_command(ROOT, sys.executable, "tools/rename.py", "", repo)
+        assert done.returncode == 2 and done.stderr.startswith(f"error: REPO={repo} is not a repository")
 
 
 @pytest.mark.parametrize(

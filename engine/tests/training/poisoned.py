@@ -35,6 +35,26 @@ class Poisoned:
         return rows
 
 
+@dataclass(frozen=True)
+class Unreadable:
+    """Rows of `table` that can't be read."""
+
+    table: Table
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def read(self, indices: np.ndarray, epoch: int, train: bool) -> dict[str, np.ndarray]:
+        """Raise as a damaged file does. Raises ValueError."""
+        raise ValueError("row 0 is damaged")
+
+
+def open_unreadable(length: int) -> Splits:
+    """`length` rows to train on; the validation can't be read."""
+    splits = open_friedman(length, 96, 1.0)
+    return Splits(splits.train, Unreadable(splits.val), splits.test, splits.facts)
+
+
 def open_poisoned(length: int, row: int, once: str | None = None) -> Splits:
     """`length` rows to train on, 96 to test with."""
     splits = open_friedman(length, 96, 1.0)

@@ -4,10 +4,8 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import psutil
 import pytest
 
@@ -39,22 +37,6 @@ CASES = [
     ("keras", "mirrored", ("model.checkpoint_activations=true",)),
     ("keras", "multiworker_mirrored", ("data.batch_size=4", "trainer.accumulate_grad_batches=2")),
 ]
-
-
-@pytest.fixture(scope="module")
-def single(train, tmp_path_factory) -> Callable[[str], dict[str, np.ndarray]]:
-    """Of each framework, the weights of one process with the whole batch."""
-    known: dict[str, dict[str, np.ndarray]] = {}
-
-    def weights(framework: str) -> dict[str, np.ndarray]:
-        if framework not in known:
-            folder = tmp_path_factory.mktemp(framework)
-            done = train(*SAME, f"framework={framework}", "strategy=single", f"paths.results={folder}")
-            assert done.returncode == 0, done.stderr
-            known[framework] = final_weights(folder / "latest")
-        return known[framework]
-
-    return weights
 
 
 @pytest.mark.slow

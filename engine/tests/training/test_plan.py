@@ -6,7 +6,7 @@ import pytest
 
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
-from train_anywhere.training.plan import limit_batches, make_plan, validation_due
+from train_anywhere.training.plan import limit_batches, make_plan, steps_to_validation, validation_due
 
 Make = Callable[..., Config]
 
@@ -51,10 +51,56 @@ def test_refusals_come_together(make_config: Make) -> None:
 def test_validation_is_due_every_few_epochs_and_at_the_end(make_config: Make) -> None:
     config = make_config("data.batch_size=100", "trainer.max_epochs=5", "trainer.check_val_every_n_epoch=2")
     plan = make_plan(config, 10, 1, 1, 1)
-    due = [validation_due(config.trainer, plan, epoch, 10 * (epoch + 1)) for epoch in range(5)]
+    due = [validation_due(config.trainer, plan, epoch, 10, 10 * (epoch + 1)) for epoch in range(5)]
     assert due == [False, True, False, True, True]
     none = make_plan(make_config("data.batch_size=100", "trainer.limit_val_batches=0"), 10, 1, 1, 1)
-    assert not validation_due(config.trainer, none, 4, 50)
+    assert not validation_due(config.trainer, none, 4, 10, 50)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["trainer.val_check_interval=0.25"], [2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 25]),
+        (
+            ["trainer.val_check_interval=0.35"],
+            [3, 6, 9, 13, 16, 19, 23, 25],
+        ),  # not at the end of an epoch, as in Lightning
+        (["trainer.val_check_interval=10"], [10, 20, 25]),
+        (["trainer.val_check_interval=4", "trainer.check_val_every_n_epoch=2"], [14, 18, 25]),
+        (
+            ["trainer.val_check_interval=4", "trainer.check_val_every_n_epoch=null"],
+            [4, 8, 12, 16, 20, 24, 25],
+        ),
+        (["trainer.val_check_interval=12", "trainer.check_val_every_n_epoch=null"], [12, 24, 25]),
+        (["trainer.val_check_interval=12", "trainer.fast_dev_run=true"], [1]),
+    ],
+)
+def test_validations_within_an_epoch(make_config: Make, words: list[str], expected: list[int]) -> None:
+    config = make_config(
+        "data.batch_size=100", "trainer.max_steps=25", "trainer.accumulate_grad_batches=2", *words
+    )
+    plan = make_plan(config, 20, 1, 1, 1)
+    at = [(step, *divmod(step, plan.steps_per_epoch)) for step in range(1, plan.total_steps + 1)]
+    at = [
+        (step, epoch, inner) if inner else (step, epoch - 1, plan.steps_per_epoch)
+        for step, epoch, inner in at
+    ]
+    t, k = config.trainer, plan.accumulate
+    due = [step for step, epoch, inner in at if validation_due(t, plan, epoch, k * inner, step)]
+    assert due == expected
+    for step, _, inner in at[:-1]:  # no call of several steps goes past a validation
+        left = min(plan.total_steps - step, plan.steps_per_epoch - inner % plan.steps_per_epoch)
+        count = min(left, steps_to_validation(t, plan, k * inner, step))
+        assert count >= 1 and not {*range(step + 1, step + count)} & {*due}
+
+
+def test_an_interval_longer_than_an_epoch_is_refused(make_config: Make) -> None:
+    words = ("data.batch_size=100", "trainer.val_check_interval=11")
+    with pytest.raises(
+        ConfigError, match=r"val_check_interval=11 is more than the 10 optimizer steps of an epoch"
+    ):
+        make_plan(make_config(*words), 10, 1, 1, 1)
+    assert make_plan(make_config(*words, "trainer.limit_val_batches=0"), 10, 1, 1, 1).val_batches == 0
 
 
 def test_the_same_few_batches(make_config: Make) -> None:

@@ -16,10 +16,10 @@ import pytest
 
 from train_anywhere.checkpoints.info import SavedCheckpoint
 from train_anywhere.files import ROOT
+from train_anywhere.files.terminal.fit import fit_parts
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.training.plan import Plan
 from train_anywhere.training.reporting import progress as module
-from train_anywhere.training.reporting.bar import fit
 from train_anywhere.training.reporting.progress import Progress
 
 PLAN = Plan(
@@ -29,6 +29,7 @@ PLAN = Plan(
     steps_per_epoch=5,
     max_epochs=3,
     total_steps=15,
+    val_every=5,
     val_batches=1,
     test_batches=1,
 )
@@ -148,9 +149,9 @@ with Progress("auto", plan) as progress:
 def test_auto_is_a_bar_that_fits_the_terminal(width: int) -> None:
     shown = screen(BAR, width)
     assert "resuming at step 0" in shown and "━" * 10 in shown
-    assert "33% epoch 1/3" in shown and "left loss 0.5" in shown
+    assert "33% epoch 1/3" in shown and "loss 0.5" in shown
     epoch = next(line for line in lines(shown) if "step 5/15" in line or "val/acc" in line)
-    assert epoch.startswith("epoch 1/3  val/acc 0.75  train/loss 0.5")
+    assert epoch.startswith("epoch 1/3  val/acc 0.75     train/loss 0.5")
     assert max(map(len, lines(shown))) <= width
 
 
@@ -255,4 +256,4 @@ def test_a_rank_that_nobody_asks_counts_nothing(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("width", [5, 14, 20, 80])
 def test_a_line_is_never_wider_than_the_terminal(width: int) -> None:
-    assert len(fit(["epoch 10/15", "val/loss 0.1234", "step 3/9"], width)) <= width
+    assert len(fit_parts(["epoch 10/15", "val/loss 0.1234", "step 3/9"], width)) <= width

@@ -43,7 +43,7 @@ def test_a_signal_is_a_flag(name: str) -> None:
     process.send_signal(signal.Signals[name])
     out, err = process.communicate(timeout=20)
     assert (out.strip(), process.returncode) == (name, 7)
-    assert f"{name}: finishing this step and saving a checkpoint." in err
+    assert f"{'Ctrl-C' if name == 'SIGINT' else name}: finishing this step and saving a checkpoint." in err
 
 
 def test_a_signal_that_a_library_took_is_taken_back() -> None:

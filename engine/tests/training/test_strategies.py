@@ -3,10 +3,8 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from train_anywhere.config.checks.strategy_table import SHARDED_STRATEGIES, SUPPORTED
@@ -39,22 +37,6 @@ QUICK = [
     "mirrored",
 ]
 """Tried in `make test` too; all others are there in tests/slurm."""
-
-
-@pytest.fixture(scope="module")
-def single(train, tmp_path_factory) -> Callable[[str], dict[str, np.ndarray]]:
-    """Of each framework, the weights of one process with the whole batch."""
-    known: dict[str, dict[str, np.ndarray]] = {}
-
-    def weights(framework: str) -> dict[str, np.ndarray]:
-        if framework not in known:
-            folder = tmp_path_factory.mktemp(framework)
-            done = train(*SAME, f"framework={framework}", "strategy=single", f"paths.results={folder}")
-            assert done.returncode == 0, done.stderr
-            known[framework] = final_weights(folder / "latest")
-        return known[framework]
-
-    return weights
 
 
 def needs_horovod(require, framework: str, strategy: str) -> None:

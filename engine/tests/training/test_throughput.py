@@ -17,9 +17,10 @@ def test_rates_of_intervals() -> None:
     meter.seconds = MIN_MEASURED_S
     text = meter.summary()
     assert text is not None
-    each, total = (float(n) for n in re.findall(r"([\d.]+) \+-", text))
-    assert abs(total - 2 * each) < 0.3
-    assert "in total (2 intervals)" in text
+    found = re.fullmatch(r"([\d.]+) \+- [\d.]+ rows/s \(([\d.]+) per device\) in 2 intervals", text)
+    assert found and abs(float(found[1]) - 2 * float(found[2])) < 0.3
+    meter.world_size = 1
+    assert re.fullmatch(r"[\d.]+ \+- [\d.]+ rows/s in 2 intervals", meter.summary() or "")
 
 
 def test_a_pause_does_not_count() -> None:

@@ -2,12 +2,15 @@
 
 import csv
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
+
+from train_anywhere.testing.weights import final_weights, largest_difference
 
 Train = Callable[..., "CompletedProcess[str]"]
 FRAMEWORKS = pytest.mark.parametrize("framework", ["lightning", "keras"])
@@ -25,12 +28,9 @@ def run(train: Train, tmp_path: Path) -> Callable[..., tuple[Path, str]]:
     """Train a run; return its folder and what was printed."""
 
     def trained(framework: str, *words: str) -> tuple[Path, str]:
-        done = train(
-            *BASE,
-            f"framework={framework}",
-            f"paths.results={tmp_path}/{len(list(tmp_path.iterdir()))}",
-            *words,
-        )
+        resumes = any(word.startswith("resume=") for word in words)
+        results = [] if resumes else [f"paths.results={tmp_path}/{len(list(tmp_path.iterdir()))}"]
+        done = train(*BASE, f"framework={framework}", *results, *words)
         assert done.returncode == 0, done.stderr
         return next(
             Path(line.split(maxsplit=2)[2])
@@ -63,11 +63,110 @@ def test_early_stopping_waits_for_min_epochs(run: Callable[..., tuple[Path, str]
         "trainer.max_epochs=6",
         "trainer.limit_train_batches=2",
     )
-    folder, _ = run(framework, *stops)
+    folder, printed = run(framework, *stops)
     assert info(folder)["epoch"] == 2
+    assert printed.count("\nstopped early: val/loss was not better than ") == 1
     run(framework, f"resume={folder}", "trainer.min_epochs=3")
     assert info(folder)["epoch"] == 3
     assert info(run(framework, *stops, "trainer.min_epochs=4")[0])["epoch"] == 4
+
+
+@FRAMEWORKS
+def test_validations_within_an_epoch(run: Callable[..., tuple[Path, str]], framework: str) -> None:
+    """Each has a row, a line, points in TensorBoard and a checkpoint; the best one is of a validation within an epoch."""
+    words = ("trainer.val_check_interval=0.4", "trainer.max_epochs=2", "checkpoint.keep_last=9")
+    first = ("checkpoint.monitor=val/loss", "checkpoint.mode=max")
+    folder, out = run(framework, *words, *first, "monitor.progress=plain")
+    validated = {int(row["step"]): float(row["val/loss"]) for row in rows(folder) if row["val/loss"]}
+    assert [*validated] == [
+        5,
+        10,
+        19,
+        24,
+        28,
+    ]  # 14 steps: the end of an epoch is no fraction, that of the run is validated
+    assert all(f"step {step}/28" in out for step in validated)
+    assert [row["step"] for row in rows(folder)].count("10") == 1
+    kept = json.loads((folder / "checkpoints" / "index.json").read_text())
+    values = {entry["step"]: entry["value"] for entry in kept if entry["value"] is not None}
+    assert values == pytest.approx(validated, rel=1e-4)
+    best = int((folder / "checkpoints" / "best").read_text())
+    assert validated[best] == max(validated.values()) and best == 5
+
+
+def newest_seconds(folder: Path) -> float:
+    newest = (folder / "checkpoints" / "newest").read_text().strip()
+    return float(json.loads((folder / "checkpoints" / newest / "manifest.json").read_text())["seconds"])
+
+
+@FRAMEWORKS
+def test_the_time_of_training_ends_a_run(run: Callable[..., tuple[Path, str]], framework: str) -> None:
+    """It ends within an epoch, with validation, checkpoint and test; a resumed run goes on counting."""
+    words = ("trainer.max_epochs=99999", "schedule=constant", "monitor.progress=plain")
+    folder, out = run(framework, *words, "trainer.max_time=00:00:00:01")
+    step = info(folder)["step"]
+    assert info(folder)["state"] == "completed" and 0 < step < info(folder)["steps"]
+    assert re.search(rf"stopped early: \d+ s of training are over at step {step} \(trainer.max_time=", out)
+    measured = {
+        name for row in rows(folder) if int(row["step"]) == step for name, value in row.items() if value
+    }
+    assert {"val/loss", "train/loss", "test/loss"} <= measured
+    assert newest_seconds(folder) >= 1
+    out = run(framework, f"resume={folder}")[1]
+    assert "nothing is left to train" in out and "trainer.max_time=null" in out
+    before = newest_seconds(folder)
+    run(framework, f"resume={folder}", "trainer.max_time=00:10:00", f"trainer.max_steps={step + 3}")
+    assert info(folder)["step"] == step + 3 and newest_seconds(folder) > before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("framework", "strategy"), [("lightning", "ddp"), ("keras", "multiworker_mirrored")])
+def test_ranks_end_at_the_same_step(
+    run: Callable[..., tuple[Path, str]], framework: str, strategy: str
+) -> None:
+    """The ranks notice the time, and validate within epochs, together: else they would wait for each other forever."""
+    words = (
+        f"strategy={strategy}",
+        "trainer.devices=2",
+        "trainer.accelerator=cpu",
+        "trainer.num_sanity_val_steps=1",
+    )
+    words = (*words, "trainer.val_check_interval=3", "trainer.check_val_every_n_epoch=null")
+    words = (*words, "trainer.max_epochs=99999", "trainer.log_every_n_steps=2", "schedule=constant")
+    folder, _ = run(framework, *words, "trainer.max_time=00:00:00:08")
+    assert info(folder)["state"] == "completed" and newest_seconds(folder) >= 8
+    validated = [int(row["step"]) for row in rows(folder) if row["val/loss"]]
+    assert validated == [*range(3, validated[-1], 3), info(folder)["step"]]
+
+
+@FRAMEWORKS
+def test_validation_batches_before_training_change_nothing(
+    run: Callable[..., tuple[Path, str]], framework: str
+) -> None:
+    words = ("trainer.max_steps=6", "model.dropout=0.5", "trainer.log_every_n_steps=2")
+    plain, _ = run(framework, *words)
+    for count in (1, -1):
+        folder, _ = run(framework, *words, f"trainer.num_sanity_val_steps={count}")
+        assert rows(folder) == rows(plain)
+        assert largest_difference(final_weights(folder), final_weights(plain)) == 0
+        assert {path.name for path in folder.iterdir()} == {path.name for path in plain.iterdir()}
+
+
+@FRAMEWORKS
+def test_a_fault_of_the_validation_is_found_before_training(
+    train: Train, framework: str, tmp_path: Path
+) -> None:
+    words = (
+        *(f"framework={framework}", "task=regression", "model=mlp", "trainer.max_epochs=1"),
+        "data._target_=engine.tests.training.poisoned.open_unreadable",
+    )
+    for count, step in ((0, 2), (1, 0)):
+        done = train(
+            *words, "+data.length=64", "data.batch_size=32", f"trainer.num_sanity_val_steps={count}",
+            "monitor.report=false", f"paths.results={tmp_path}/{count}",
+        )  # fmt: skip
+        assert done.returncode != 0 and "row 0 is damaged" in done.stderr
+        assert (info(tmp_path / str(count) / "latest")["parts"][-1].get("step") or 0) == step
 
 
 @FRAMEWORKS
@@ -115,9 +214,9 @@ def test_deterministic_operations_train(run: Callable[..., tuple[Path, str]], fr
     assert info(folder)["step"] == 2
 
 
-def test_extra_arguments_reach_lightning_s_trainer(run: Callable[..., tuple[Path, str]]) -> None:
-    folder, _ = run("lightning", "trainer.extra.profiler=simple", "trainer.max_steps=2")
-    assert info(folder)["state"] == "completed"
+def test_extra_arguments_reach_lightning_s_trainer(train: Train, tmp_path: Path) -> None:
+    done = train(*BASE, "trainer.extra.profiler=simple", "trainer.max_steps=2", f"paths.results={tmp_path}")
+    assert done.returncode == 0 and "FIT Profiler Report" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -134,6 +233,33 @@ def test_extra_arguments_reach_lightning_s_trainer(run: Callable[..., tuple[Path
             "trainer.extra.logger: this project sets it; use loggers.NAME._target_.",
         ),
         (["framework=keras", "trainer.extra.benchmark=true"], "framework=keras has none"),
+        (["trainer.extra.max_time=1"], "trainer.extra.max_time: this project sets it; use trainer.max_time."),
+        (
+            ["trainer.extra.val_check_interval=5"],
+            "trainer.extra.val_check_interval: this project sets it; use trainer.val_check_interval.",
+        ),
+        (
+            ["trainer.extra.num_sanity_val_steps=2"],
+            "trainer.extra.num_sanity_val_steps: this project sets it; use trainer.num_sanity_val_steps.",
+        ),
+        (
+            ["trainer.val_check_interval=0"],
+            "trainer.val_check_interval=0 must be at least 1; use a number of optimizer steps",
+        ),
+        (
+            ["trainer.val_check_interval=1.5"],
+            "trainer.val_check_interval=1.5 must be at most 1; use a number of optimizer",
+        ),
+        (
+            ["trainer.check_val_every_n_epoch=null"],
+            "use a number of steps, such as trainer.val_check_interval=1000.",
+        ),
+        (
+            ["trainer.max_time=90"],
+            "trainer.max_time=90 is not a time above 0; use days:hours:minutes:seconds",
+        ),
+        (["trainer.max_time=00:00:00:00"], "is not a time above 0"),
+        (["trainer.num_sanity_val_steps=-2"], "trainer.num_sanity_val_steps=-2 must be at least -1"),
         (["trainer.min_epochs=20"], "trainer.min_epochs=20 is more than trainer.max_epochs=15"),
     ],
 )
@@ -146,6 +272,9 @@ def test_help_of_one_section(train: Train) -> None:
     done = train("--help", "checkpoint")
     assert done.stdout.startswith("checkpoint:\n  every_n_epochs: ") and "trainer:" not in done.stdout
     assert "# " in done.stdout
+    done = train("--help", "cluster", "strategy")
+    assert "cluster=slurm " in done.stdout and "  account: null " in done.stdout
+    assert "strategy=ddp                                # torch Distributed" in done.stdout
     done = train("--help", "trianer")
     assert done.returncode == 2 and "there is no section trianer. Did you mean 'trainer'?" in done.stderr
 

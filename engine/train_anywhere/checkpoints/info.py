@@ -1,6 +1,6 @@
 """Description of a checkpoint: position, metrics and folder."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -14,6 +14,7 @@ class CheckpointInfo:
         metrics: the newest values by name.
         value: value of `checkpoint.monitor`; None if it was not measured at this step.
         framework: the framework that wrote it.
+        seconds: time of training so far, over all attempts of the run.
     """
 
     step: int
@@ -22,6 +23,7 @@ class CheckpointInfo:
     metrics: dict[str, float]
     value: float | None
     framework: str
+    seconds: float = field(default=0.0, kw_only=True)
 
 
 @dataclass(frozen=True)

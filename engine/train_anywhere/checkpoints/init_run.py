@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from train_anywhere.checkpoints.choice import choose
-from train_anywhere.config.checks.targets import task_has_network
+from train_anywhere.config.checks.targets import is_whole_module, task_has_network
 from train_anywhere.config.open_groups import TARGET
 from train_anywhere.config.schema import Config, Init
 from train_anywhere.errors import CheckpointError, ProjectError
@@ -55,6 +55,8 @@ def _model_problem(config: Config, frozen: Mapping[str, Any]) -> str | None:
     known = {name: source.get(name) for name in section.arguments}
     if target == here and (whole or source.get("name") == section.name or known == dict(section.arguments)):
         return None
+    if target != here and (is_whole_module(target) if whole else section.name == "custom"):
+        return None  # such as a subclass that freezes layers
     if target == here:
         theirs, ours = f"{key}={source.get('name')}", f"{key}={section.name}"
     else:

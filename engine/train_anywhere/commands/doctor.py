@@ -32,6 +32,7 @@ from train_anywhere.distributed.layout import local_layout, make_layout
 from train_anywhere.distributed.packages import PACKAGES
 from train_anywhere.errors import REFUSED, ConfigError
 from train_anywhere.files import ROOT
+from train_anywhere.files.terminal.fit import fit_page, terminal_width
 from train_anywhere.launch.local_run import local_problems
 from train_anywhere.launch.preflight import data_problems
 from train_anywhere.runs.folder import RunDir
@@ -135,7 +136,7 @@ def _tail(output: str) -> str:
 def main(arguments: list[str]) -> int:
     """Print the report and return the exit code."""
     if {"-h", "--help"} & set(arguments):
-        print(__doc__)
+        print(fit_page(__doc__ or "", terminal_width()))
         return 0
     words: list[str] = []
     try:

@@ -4,12 +4,13 @@
     python src/evaluate.py RUN --split val --checkpoint newest
     python src/evaluate.py RUN --predict answers.csv            write the prediction for each row
     python src/evaluate.py RUN --predict-files 'photos/*.jpg'   print file, label and probability of new files
-    python src/evaluate.py RUN --generate "Once upon" --tokens 200 --temperature 0.8
+    python src/evaluate.py RUN --generate "Once upon" --temperature 0.8
     python src/evaluate.py RUN --export torch                   write the weights as a file of plain tensors
     python src/evaluate.py RUN cluster=neuron                   run as a job with one device
     python src/evaluate.py RUN cluster=neuron after=RUN         run as a job that starts when RUN is complete
 
-RUN is a run folder or a run id; without it, the newest run. Exit codes: 0 done, 2 refused (nothing was written).
+RUN is a run folder or a run id; without it, the newest run. Exit codes: 0 done, 1 an error in user code,
+2 refused (nothing was written).
 """
 
 import argparse
@@ -18,9 +19,11 @@ from typing import NoReturn
 
 from train_anywhere.errors import INTERRUPTED, ProjectError
 from train_anywhere.files.terminal.printable import printable_output
+from train_anywhere.files.terminal.tracebacks import user_frame
 from train_anywhere.inference.evaluation_job import build_words, make_job_config, read_after, select_job_words
 from train_anywhere.inference.request import check_request, make_parser
 from train_anywhere.launch.exits import leave
+from train_anywhere.launch.failure import print_traceback
 from train_anywhere.launch.preflight import data_problems
 from train_anywhere.slurm.presets import resolve_current
 from train_anywhere.slurm.submission import evaluation
@@ -41,7 +44,14 @@ def carry_out(parsed: argparse.Namespace) -> int:
         # imports numpy, which a submission does not need
         from train_anywhere.inference.evaluate_run import evaluate
 
-        return evaluate(check_request(parsed, parsed.words))
+        request = check_request(parsed, parsed.words)
+        try:
+            return evaluate(request)
+        except Exception as error:
+            if isinstance(error, ProjectError | BrokenPipeError) or not user_frame(error):
+                raise
+            print_traceback(request.run, "evaluate", error)
+            return 1
     except ProjectError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

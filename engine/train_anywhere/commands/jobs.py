@@ -1,43 +1,52 @@
 """Show and control runs, submitted or not.
 
-    python src/jobs.py status   [RUN] [--watch | --json]   show its state; for a sweep, one line per member
-    python src/jobs.py list     [--watch | --json]         show one line per run, newest first; --name, --state, --since select
-    python src/jobs.py best     [RUN] [--json]             show the best member of a sweep, or of all runs of one name
-    python src/jobs.py diff     RUN RUN                    show what differs: configuration, code, environment, results
-    python src/jobs.py logs     [RUN] [-f] [--rank N]      show its output; -f follows it until the job ends
-    python src/jobs.py cancel   [RUN]                      remove it from the queue or stop it
-    python src/jobs.py resubmit [RUN] [--failed] [--trust] submit it again in the same folder, from its newest checkpoint
-    python src/jobs.py prune    [RUN...] [--yes]           delete run folders, after asking; --name, --state, --until select
+    python src/jobs.py status   [RUN] [--watch | --json]    show its state; for a sweep, one line per member
+    python src/jobs.py list     [--watch | --json]          show one line per run, newest first; --name, --state, --since select
+    python src/jobs.py best     [RUN] [--json]              show the best member of a sweep, or of all runs of one name
+    python src/jobs.py diff     RUN RUN                     show what differs: configuration, code, environment, results
+    python src/jobs.py logs     [RUN] [-f] [--rank N]       show its output; -f follows it until the job ends
+    python src/jobs.py save     [RUN] [--stop]              write a checkpoint now; --stop then ends the run
+    python src/jobs.py debug    [RUN] [--rank N]            show where its ranks are: their stacks
+    python src/jobs.py shell    [RUN] [--node N]            open a shell in its job, next to the ranks
+    python src/jobs.py profile  [RUN] [--steps 10]          profile its next steps on some ranks: --ranks 0,3
+    python src/jobs.py cancel   [RUN]                       remove it from the queue or stop it
+    python src/jobs.py resubmit [RUN] [--failed] [--trust]  submit it again in the same folder, from its newest checkpoint
+    python src/jobs.py prune    [RUN...] [--yes]            delete run folders, after asking; --name, --state, --until select
 
 RUN is a run folder, a run id, a job id or the id of a sweep; without it, the newest run. `resubmit` runs the code as it was
 at submission; to continue with the current code use `python src/train.py resume=RUN`.
 """
 
 import argparse
-import re
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from fnmatch import fnmatch
 from pathlib import Path
 
+from train_anywhere.commands.jobs_options import OPTIONS
 from train_anywhere.commands.prune import prune
-from train_anywhere.errors import INTERRUPTED, ProjectError, SchedulerError, SubmitError
+from train_anywhere.commands.running import find_job
+from train_anywhere.commands.running.checkpoint_now import save as save_run
+from train_anywhere.commands.running.find_job import explain_unreachable_scheduler
+from train_anywhere.commands.running.job_shell import shell as open_shell
+from train_anywhere.commands.running.profile_steps import profile as profile_run
+from train_anywhere.commands.running.rank_stacks import debug as debug_run
+from train_anywhere.errors import INTERRUPTED, ProjectError, SubmitError
 from train_anywhere.files import ROOT
 from train_anywhere.files.plain_json import dumps
+from train_anywhere.files.terminal.fit import FittedHelp, fit, terminal_width
 from train_anywhere.files.terminal.printable import one_line, printable_output
 from train_anywhere.files.typed_paths import shell_folder
 from train_anywhere.monitor.report.compare_runs import compare_runs
 from train_anywhere.runs.summary import display_path
-from train_anywhere.slurm.scheduler import ownership, queue
 from train_anywhere.slurm.status import find_runs, local_runs, show_logs
 from train_anywhere.slurm.status.as_json import to_json, to_plain
 from train_anywhere.slurm.status.best import find_best as best_of
-from train_anywhere.slurm.status.list_page import has_colors, list_runs, parse_since, select, terminal_width
+from train_anywhere.slurm.status.list_page import list_runs, parse_since, select
 from train_anywhere.slurm.status.run_status import FAILED
 from train_anywhere.slurm.status.sources.gather import RunReports, gather
-from train_anywhere.slurm.status.text_page import next_lines, page, table
+from train_anywhere.slurm.status.text_page import has_colors, next_lines, page, table
 from train_anywhere.slurm.status.watch_runs import watch
 from train_anywhere.slurm.submission.resubmit import resubmit as submit_again
 
@@ -77,10 +86,10 @@ def _serve(parsed: argparse.Namespace) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        usage="%(prog)s [-h] VERB ...", description=__doc__, formatter_class=FittedHelp
     )
-    verbs = parser.add_subparsers(required=True, metavar="VERB")
-    for verb in (status, list_, best, logs, cancel, resubmit, diff, prune_):
+    verbs = parser.add_subparsers(prog=parser.prog, required=True, metavar="VERB", help=argparse.SUPPRESS)
+    for verb in (status, list_, best, logs, save, debug, shell, profile, cancel, resubmit, diff, prune_):
         sub = verbs.add_parser(verb.__name__.rstrip("_"), help=(verb.__doc__ or "").split("\n")[0])
         if verb not in (list_, diff, prune_):
             newest = "all runs" if verb is best else "the newest run"
@@ -94,79 +103,6 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(verb=verb, run=None)
         OPTIONS.get(verb.__name__, lambda sub: None)(sub)
     return parser
-
-
-def _show_options(sub: argparse.ArgumentParser) -> None:
-    how = sub.add_mutually_exclusive_group()
-    how.add_argument("--watch", action="store_true", help="refresh it until no run is active")
-    how.add_argument("--json", action="store_true", help="print one JSON document")
-
-
-def _list_options(sub: argparse.ArgumentParser) -> None:
-    _show_options(sub)
-    _filter_options(sub)
-    sub.add_argument("--since", metavar="TIME", help="only runs that started since: 30m, 2h, 3d or a date")
-
-
-def _filter_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--name", metavar="PATTERN", help="only runs of this name, such as 'digits*'")
-    sub.add_argument(
-        "--state", metavar="STATE", help="only runs in this state, or in one of several: failed,lost"
-    )
-
-
-def _diff_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("first", metavar="RUN", help="run folder, run id or job id")
-    sub.add_argument("second", metavar="RUN", help="the run to compare with")
-
-
-def _prune_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument(
-        "runs",
-        nargs="*",
-        metavar="RUN",
-        help="run folders, run ids, job ids or sweeps (default: all)",
-    )
-    _filter_options(sub)
-    sub.add_argument("--until", metavar="TIME", help="only runs that started before: 30d, 2w or a date")
-    sub.add_argument("--yes", action="store_true", help="do not ask")
-
-
-def _best_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument(
-        "--name", metavar="PATTERN", help="compare runs of this name (default: that of the newest run)"
-    )
-    sub.add_argument("--metric", help="metric to compare (default: checkpoint.monitor)")
-    sub.add_argument("--mode", choices=("min", "max"), help="which is better (default: checkpoint.mode)")
-    sub.add_argument("--json", action="store_true", help="print one JSON document")
-
-
-def _logs_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("-f", "--follow", action="store_true", help="follow it until the job ends")
-    sub.add_argument("--rank", type=_rank, metavar="N", help="the output of this rank")
-
-
-def _rank(text: str) -> int:
-    if not re.fullmatch("[0-9]{1,9}", text):
-        raise argparse.ArgumentTypeError(f"{text} is not a rank: they are numbered from 0")
-    return int(text)
-
-
-def _resubmit_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--failed", action="store_true", help="only members of the sweep that failed")
-    sub.add_argument("--trust", action="store_true", help="accept batch scripts that another user wrote")
-
-
-OPTIONS = {
-    "status": _show_options,
-    "list_": _list_options,
-    "diff": _diff_options,
-    "prune_": _prune_options,
-    "best": _best_options,
-    "logs": _logs_options,
-    "resubmit": _resubmit_options,
-}
-"""Options of each verb besides RUN."""
 
 
 def _results(parsed: argparse.Namespace) -> Path:
@@ -208,11 +144,15 @@ def _show_status(look: Callable[[], RunReports], parsed: argparse.Namespace, man
 
     def text(gathered: RunReports) -> str:
         known = [report for report in gathered.reports if not report.trouble]
+        width, colors = terminal_width(), has_colors()
+        if not known:
+            return "no run is selected." if many else ""
         if len(gathered.reports) == 1 and not many:
-            return page(known[0]) if known else ""
-        if many:
-            return list_runs(known, terminal_width(), has_colors()) if known else "no run is selected."
-        return "\n".join([table(known), *next_lines(gathered.next)]) if known else ""
+            return page(known[0], width, colors)
+        shown = "" if many else table(known)
+        if many or (width and max(map(len, shown.splitlines())) > width):
+            shown = list_runs(known, width, colors)
+        return "\n".join([shown, *([] if many else next_lines(gathered.next, width))])
 
     gathered = watch(look, text) if parsed.watch else look()
     if parsed.json:
@@ -227,22 +167,26 @@ def _show_status(look: Callable[[], RunReports], parsed: argparse.Namespace, man
 
 def best(found: Runs, parsed: argparse.Namespace) -> int:
     """Print the run with the best value of its metric."""
+    shown = ""
     if parsed.run is None:  # runs of different data have nothing in common: those of one name are compared
         name, everything = parsed.name or found[0].folder.path.parent.name, found
         found = [run for run in found if fnmatch(run.folder.path.parent.name, name)]
         if not found:
             raise SubmitError(f"no run has the name {name}.")
-        if len(found) < len(everything) and not parsed.name:
-            print(one_line(f"compared: runs named {name}; others: --name PATTERN"), file=sys.stderr)
+        shown = f" named {name}" + (
+            " (--name PATTERN: others)" if len(found) < len(everything) and not parsed.name else ""
+        )
     winner = best_of(found, parsed.metric, parsed.mode)
     if parsed.json:
         print(dumps(to_plain(asdict(winner))), end="")
         return 0
     without = f"; {winner.left_out} have no such values" if winner.left_out else ""
     print(one_line(f"{winner.metric} {winner.value:.6g}  {winner.id}  step {winner.step}"))
-    print(f"{winner.mode}imum of {winner.compared} runs{without}", file=sys.stderr)
+    extreme = "highest" if winner.mode == "max" else "lowest"
+    compared = one_line(f"the {extreme} of {winner.compared} runs{shown}{without}")
+    print(fit(compared, terminal_width(sys.stderr)), file=sys.stderr)
     if winner.command:
-        print(f"Again: {one_line(winner.command)}")
+        print(fit(f"Again: {one_line(winner.command)}", terminal_width()))
     print(display_path(winner.path))
     return 0
 
@@ -257,36 +201,33 @@ def logs(found: Runs, parsed: argparse.Namespace) -> int:
     return for_each(found, lambda run: show_logs.show(run, len(found) > 1, parsed.rank))
 
 
-@contextmanager
-def explain_unreachable_scheduler(consequence: str) -> Iterator[None]:
-    """Add the consequence, what was not done, to the error of an unreachable scheduler."""
-    try:
-        yield
-    except SchedulerError as error:
-        raise SchedulerError(f"what is queued is not known: {error} {consequence}") from None
-
-
 def cancel(found: Runs, parsed: argparse.Namespace) -> int:
     """Remove runs from the queue, or stop them."""
+    return for_each(found, lambda run: print(find_job.cancel(run)))
 
-    def end(run: find_runs.RunEntry) -> None:
-        if run.scheduler is None:
-            print(local_runs.stop(run))
-            return
-        with explain_unreachable_scheduler("Nothing was cancelled."):
-            run = find_runs.with_unrecorded_jobs(run)
-            living = [*queue.query_queue(run.scheduler or "", run.job_ids).active(run.job_ids)]
-            ownership.refuse_other_jobs(run, living)
-        if not living:
-            find_runs.refuse_unclear(run)
-            print(f"{run.folder.id} has no queued or running job.")
-            return
-        ending = queue.cancel(run.scheduler or "", living)
-        if run.folder.read_info().get("state") == "queued":
-            run.folder.update(state="cancelled")
-        print(f"{run.folder.id}: cancelled job {', '.join(living)}{', which is ending' if ending else ''}.")
 
-    return for_each(found, end)
+def save(found: Runs, parsed: argparse.Namespace) -> int:
+    """Make runs write a checkpoint, and print its path."""
+    return for_each(found, lambda run: save_run(run, parsed.stop, parsed.timeout))
+
+
+def debug(found: Runs, parsed: argparse.Namespace) -> int:
+    """Print where the ranks are: the stacks of their threads."""
+    return for_each(found, lambda run: debug_run(run, parsed.rank))
+
+
+def shell(found: Runs, parsed: argparse.Namespace) -> int:
+    """Open a shell in the job, next to its ranks."""
+    if len(found) > 1:
+        raise SubmitError(
+            f"{parsed.run} is a sweep of {len(found)} members; name one, such as {found[0].folder.id}."
+        )
+    return for_each(found, lambda run: open_shell(run, parsed.node))
+
+
+def profile(found: Runs, parsed: argparse.Namespace) -> int:
+    """Profile the next steps, and print the slowest operations."""
+    return for_each(found, lambda run: profile_run(run, parsed.steps, parsed.ranks, parsed.timeout))
 
 
 def resubmit(found: Runs, parsed: argparse.Namespace) -> None:
@@ -322,7 +263,8 @@ def diff(parsed: argparse.Namespace) -> None:
             raise SubmitError(
                 f"{name} is a sweep of {len(found)} members; name two runs, such as {found[0].folder.id}."
             )
-    print("\n".join(map(one_line, compare_runs(both[0][0].folder, both[1][0].folder))))
+    lines = compare_runs(both[0][0].folder, both[1][0].folder, terminal_width())
+    print("\n".join(one_line(part) for line in lines for part in line.split("\n")))
 
 
 def prune_(parsed: argparse.Namespace) -> None:

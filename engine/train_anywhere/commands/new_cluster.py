@@ -22,6 +22,7 @@ import yaml
 from train_anywhere.config.command.compose import CONFIGS
 from train_anywhere.distributed import programs
 from train_anywhere.errors import REFUSED, ProjectError, SubmitError
+from train_anywhere.files.terminal.fit import FittedHelp
 from train_anywhere.slurm.script import units
 
 PRESETS = CONFIGS / "cluster"
@@ -46,9 +47,7 @@ class Row:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print or write the preset and return the exit code."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=FittedHelp)
     parser.add_argument("name", metavar="NAME", help="name of the preset, for cluster=NAME")
     parser.add_argument("--partition", help="its default partition (default: the one with the most GPUs)")
     parser.add_argument("--write", action="store_true", help="write the file instead of printing it")
@@ -115,11 +114,12 @@ def make_preset(name: str, found: Sequence[Row], partition: str | None, host: st
     login = host if login == "*" else f"{login.rstrip('*')}*"
     return (
         "# @package _global_\n"
-        f"# {name}. source: sinfo on {host}, checked {time.strftime('%Y-%m')}\n"
+        f"# {name}.\n"
         "defaults:\n  - slurm\n  - _self_\n"
         f"cluster:\n  name: {name}\n  partition: {_scalar(first.partition)}\n{gpu_type}"
         "  # account: ...   modules: [...]   comment: ...   the other keys are in configs/train.yaml\n"
-        f"  site:\n    hosts: [{json.dumps(login)}]  # login nodes, for cluster=current\n{longest}"
+        f"  site:\n    source: {json.dumps(f'sinfo on {host}')}\n    checked: {time.strftime('%Y-%m-%d')}\n"
+        f"    hosts: [{json.dumps(login)}]  # login nodes, for cluster=current\n{longest}"
         "    # rules of the site: account, takes_mem, submit_below, ...: engine/train_anywhere/config/cluster.py\n"
         "    nodes:\n" + "\n".join(nodes) + "\n"
     )

@@ -13,6 +13,7 @@ from train_anywhere.runs.lock import RunLock
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.status.find_runs import RunEntry, find_all
 from train_anywhere.slurm.status.run_status import Report
+from train_anywhere.slurm.status.text_page import align_columns
 
 KEPT = ("config.yaml", "study.json")
 """Files that the folder of a sweep does not have."""
@@ -35,8 +36,11 @@ def prune(pairs: Sequence[tuple[RunEntry, Report]], yes: bool) -> None:
     chosen = [(run.folder, report.state) for run, report in pairs if not reasons[run.folder.path]]
     if not chosen:
         raise SubmitError("none of these runs can be deleted.")
-    for folder, state in chosen:
-        print(one_line(f"{display_path(folder.path)}  {state}  {size_of(folder.path) / 2**20:,.0f} MiB"))
+    rows = [
+        [display_path(folder.path), state, f"{size_of(folder.path) / 2**20:,.1f} MiB"]
+        for folder, state in chosen
+    ]
+    print(align_columns(rows))
     count = f"{len(chosen)} run folder{'s'[: len(chosen) > 1]}"
     if not yes and not confirm(f"Delete {count} with all checkpoints? [y/N] "):
         print("Nothing was deleted.")

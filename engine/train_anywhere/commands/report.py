@@ -13,6 +13,7 @@ from pathlib import Path
 
 from train_anywhere.errors import REFUSED, ProjectError
 from train_anywhere.files import ROOT
+from train_anywhere.files.terminal.fit import FittedHelp
 from train_anywhere.files.terminal.printable import printable_output
 from train_anywhere.files.typed_paths import shell_folder
 from train_anywhere.monitor.report.page import write_report
@@ -23,9 +24,7 @@ from train_anywhere.slurm.status.sweep_page import write_sweep
 
 def main(arguments: list[str] | None = None) -> int:
     """Write the report; return 0, or `REFUSED` after one message."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=FittedHelp)
     parser.add_argument(
         "run", nargs="?", metavar="RUN", help="run folder, run id, job id or sweep (default: the newest run)"
     )

@@ -1,7 +1,7 @@
 """Compare one training on several numbers of nodes and devices, strategies and launch methods.
 
     python src/scaling.py devices=1,2 strategy=auto,horovod                   run here, one after the other
-    python src/scaling.py cluster=neuron nodes=1,2 devices=1,4 strategy=auto,horovod launch=srun,mpirun
+    python src/scaling.py cluster=neuron nodes=1,2 launch=srun,mpirun
     python src/scaling.py results/scaling/<id>                                show the table of submitted jobs
 
 Other arguments are those of src/train.py: experiment=resnet50_mnist trainer.max_epochs=5. The global batch is the same in all cells; with
@@ -22,6 +22,7 @@ from train_anywhere.config.command.sentences import is_configuration_error
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.files import ROOT
+from train_anywhere.files.terminal.fit import FittedHelp
 from train_anywhere.files.terminal.printable import printable_output
 from train_anywhere.launch.command import run_command
 from train_anywhere.launch.local_run import local_problems
@@ -36,9 +37,7 @@ from train_anywhere.slurm.submission.submit import wait_for_jobs
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command and return the exit code; a refusal is one message."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=FittedHelp)
     words = "an existing table, or the values to compare"
     parser.add_argument("words", nargs="+", metavar="FOLDER | key=value", help=words)
     parser.add_argument("--weak", action="store_true", help="the global batch grows with the devices")

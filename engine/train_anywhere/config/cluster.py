@@ -24,6 +24,7 @@ class NodeType:
         gpu_type: the scheduler's name for the GPU.
         partition: the partition (or queue) these nodes are in.
         gpu_mem: memory of one GPU, such as 80G.
+        max_time: time limit of the longest job on such nodes, if it is not the site's.
         counts: the numbers of GPUs per node that can be requested; null: any.
         about: a warning for jobs on several such nodes, about their network or processor.
     """
@@ -34,6 +35,7 @@ class NodeType:
     gpu_type: str | None = None
     partition: str | None = None
     gpu_mem: str | None = None
+    max_time: str | None = None
     counts: Annotated[list[Gpus], Items(example="[1,4]")] | None = None
     about: str | None = None
 
@@ -43,16 +45,19 @@ class Site:
     """Facts and rules of one site, checked before a submission.
 
     Attributes:
+        source: where these facts are from, such as the address of a page; printed when a job is refused.
+        checked: when somebody last compared them with the source: 2026-11 or 2026-11-26.
         hosts: host names of the login nodes with shell wildcards, for cluster=current.
         login: name of a login node as seen from outside, for the ssh command that reaches TensorBoard.
         nodes: the kinds of nodes, the default first; empty: unknown.
         max_time: time limit of the longest job.
         max_gpus: GPUs that one job (or user) can use at once.
-        account, comment: regular expressions that these keys must match; null: anything.
+        account: regular expression of the usual accounts; a job must have an account; null: it need not.
+        comment: regular expression that `cluster.comment` must match; null: anything.
         account_example, comment_example: valid values, for messages.
-        takes_mem: whether --mem may be given.
-        takes_partition: whether --partition may be given.
-        needs_gpu_type: whether a job must name a GPU type, because it would get the oldest one otherwise.
+        takes_mem: whether a job should request memory; if not, the site sets it.
+        takes_partition: whether a job should name a partition; if not, the site picks it.
+        needs_gpu_type: whether a job should name a GPU type, because it would get the oldest one otherwise.
         submit_below: a job must be submitted from below one of these folders; $USER is expanded.
         write_below: a job can write below these folders only.
         requeue: whether a job may requeue itself.
@@ -60,6 +65,8 @@ class Site:
         notes: printed after a submission.
     """
 
+    source: str | None
+    checked: str | None
     hosts: list[str]
     login: str | None
     nodes: list[NodeType]
@@ -81,7 +88,7 @@ class Site:
 
 @dataclass(frozen=True)
 class Cluster:
-    """The cluster of the job and the job's request; `local` runs it here. configs/train.yaml explains each key."""
+    """The cluster of the job and the job's request; `cluster=local` runs it on this machine."""
 
     name: str
     scheduler: Literal["none", "slurm", "pbs"]
@@ -89,7 +96,9 @@ class Cluster:
     partition: str | None
     qos: str | None
     time: Minutes | str | None
+    time_min: Minutes | str | None
     gpu_type: str | None
+    gres: str | None
     cpus_per_task: Cpus | None
     mem: str | None
     mem_per_gpu: str | None
@@ -97,9 +106,11 @@ class Cluster:
     comment: str | None
     reservation: str | None
     exclude: str | None
+    nodelist: str | None
     exclusive: bool | Literal["user"]
     begin: str | None
     nice: Annotated[int, Range(at_least=1, at_most=2**31 - 3, hint=_NICE)] | None  # sbatch's maximum
+    check: Literal["refuse", "warn"]
     max_gpu_hours: Annotated[float, Range(above=0, hint="null is no limit")] | None
     mail_user: str | None
     mail_type: str | None

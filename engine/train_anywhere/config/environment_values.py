@@ -17,6 +17,9 @@ VARIABLE = re.compile(r"\$\{oc\.env:(\w+)(?:,([^{}]*))?\}")
 REQUIRED = ("cluster", "data", "dry_run", "paths", "resume", "trust", "wait")
 """Keys that are read before the schema checks that they exist."""
 
+EXACT = ("program",)
+"""Keys whose strings belong to someone else's program, which gets them as they are."""
+
 FOLDERS = ("dir", "cache")
 """Keys of `data` that name folders."""
 
@@ -70,7 +73,7 @@ def fill_variables(tree: Mapping[str, Any], problems: list[str]) -> dict[str, An
             "type $NAME instead, so that your shell inserts it; in cluster.setup, the job's shell inserts it: 'export NAME=$NAME'."
             for key, text in _find_references(tree.get(section), section)
         ]
-    return {k: v if k in SAVED else _fill(v, k, problems) for k, v in tree.items()}
+    return {k: v if k in (*SAVED, *EXACT) else _fill(v, k, problems) for k, v in tree.items()}
 
 
 def _keep_reference(name: str, *default: str | None) -> str:

@@ -42,3 +42,8 @@ def is_equal(one: Any, other: Any) -> bool:
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(is_equal, one, other))
     return bool(one == other)
+
+
+def as_typed(value: object) -> str:
+    """Return a value of the configuration as it is typed, such as `null`."""
+    return {"None": "null", "True": "true", "False": "false"}.get(str(value), str(value))

@@ -6,12 +6,9 @@ is none). An allowed value replaces a bad one, so that the checks of other keys 
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
-
-Rule = Callable[[Any], tuple[Any, str]]
-"""A function from a value to an allowed one, and the words that follow `key=value` in a message."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +96,31 @@ class Span:
         if not 1 <= least <= most <= self.at_most:
             return "1-1", f"must go from a smaller to a larger count, from 1 to {self.at_most}"
         return value, ""
+
+
+@dataclass(frozen=True)
+class Duration:
+    """A time as in Lightning, DD:HH:MM:SS, or as in Slurm, HH:MM:SS or D-HH:MM:SS."""
+
+    words = "a time such as 00:12:00:00 (DD:HH:MM:SS)"
+
+    def __call__(self, value: str) -> tuple[str, str]:
+        """Return the time and "", or an allowed one and the problem."""
+        if _DURATION.fullmatch(value) and duration_seconds(value):
+            return value, ""
+        return (
+            "1:00:00",
+            'is not a time above 0; use days:hours:minutes:seconds, with quotes in YAML: "00:12:00:00"',
+        )
+
+
+_DURATION = re.compile(r"(?:([0-9]{1,5})[:-])?([0-9]{1,5}):([0-9]{1,5}):([0-9]{1,5})")
+
+
+def duration_seconds(value: str) -> int:
+    """Return the seconds of a `Duration`."""
+    days, hours, minutes, seconds = (int(part or 0) for part in _DURATION.fullmatch(value).groups())  # type: ignore[union-attr]
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def span_bounds(value: int | str) -> tuple[int, int]:

@@ -93,12 +93,13 @@ def is_node_only(path: str, local_disk: str, mounts: Sequence[str]) -> bool:
 
 
 @dataclass(frozen=True)
-class _ExpandRule:
+class ExpandRule:
     """The rule for paths of the configuration, which `train_anywhere.config.strict` calls."""
 
     expand: Callable[[str], str]
 
     def __call__(self, text: str) -> tuple[str, str]:
+        """Return the expanded path and "", or the string and the problem."""
         try:
             path = self.expand(text)
         except (OSError, ValueError) as error:
@@ -110,14 +111,14 @@ class _ExpandRule:
         return path, ""
 
 
-Folder = Annotated[str, _ExpandRule(expand)]
+Folder = Annotated[str, ExpandRule(expand)]
 """A path, or the name of an environment or image."""
 
-AbsoluteFolder = Annotated[str, _ExpandRule(lambda text: str(make_absolute(expand(text))))]
+AbsoluteFolder = Annotated[str, ExpandRule(lambda text: str(make_absolute(expand(text))))]
 """A folder on the machine of the command; a relative one is below the project's folder."""
 
-RunFolder = Annotated[str, _ExpandRule(lambda text: str(resolve_as_typed(make_absolute(expand(text)))))]
+RunFolder = Annotated[str, ExpandRule(lambda text: str(resolve_as_typed(make_absolute(expand(text)))))]
 """A folder whose last link is followed at once: results/latest points to another run later."""
 
-NodeFolder = Annotated[str, _ExpandRule(expand_home)]
+NodeFolder = Annotated[str, ExpandRule(expand_home)]
 """A path on the node, with variables of the job."""

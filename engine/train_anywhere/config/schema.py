@@ -21,7 +21,7 @@ from train_anywhere.config.choices import (
     Task,
 )
 from train_anywhere.config.cluster import Cluster, Container, Gpus
-from train_anywhere.config.limits import MAX_COUNT, Count, Range, Span, span_bounds
+from train_anywhere.config.limits import MAX_COUNT, Count, Duration, Range, Span, span_bounds
 from train_anywhere.config.open_groups import DERIVED
 from train_anywhere.config.paths import AbsoluteFolder, NodeFolder, RunFolder
 from train_anywhere.config.strict import Choice
@@ -38,6 +38,13 @@ AtLeastOneBatch = (
     | Annotated[float, Range(above=0, at_most=1, hint=_LIMIT)]
 )
 """Like `LimitBatches`, but at least one batch."""
+
+_INTERVAL = "use a number of optimizer steps (100) or a fraction of an epoch (0.25)"
+ValidationInterval = (
+    Annotated[int, Range(at_least=1, at_most=MAX_COUNT, hint=_INTERVAL)]
+    | Annotated[float, Range(above=0, at_most=1, hint=_INTERVAL)]
+)
+"""Optimizer steps (int) or a fraction of an epoch (float) between two validations."""
 
 DetectNan = Literal["warn", "stop", "replay", "off"]
 """The reaction to a loss of nan or inf, see features/nan_watch and features/replay."""
@@ -71,6 +78,7 @@ class Trainer:
     max_epochs: Count
     min_epochs: Count | None  # early stopping waits for them
     max_steps: Count | None  # optimizer steps; null: no limit
+    max_time: Annotated[str, Duration()] | None  # of training, over all attempts of the run
     limit_train_batches: AtLeastOneBatch
     limit_val_batches: LimitBatches
     limit_test_batches: LimitBatches
@@ -79,13 +87,16 @@ class Trainer:
     accumulate_grad_batches: Count
     gradient_clip_val: Annotated[float, Range(above=0, hint="null turns clipping off")] | None  # global norm
     gradient_clip_algorithm: Literal["norm", "value"]
-    check_val_every_n_epoch: Count
+    check_val_every_n_epoch: Count | None  # null: `val_check_interval` counts over epochs
+    val_check_interval: ValidationInterval
+    num_sanity_val_steps: Annotated[int, Range(at_least=-1, at_most=MAX_COUNT)]  # before training; -1: all
     log_every_n_steps: Count
     detect_nan: DetectNan
     early_stopping: EarlyStopping
     deterministic: bool  # only deterministic operations; an error if an operation has none
     compile: bool  # compile the network, see docs/concepts/performance.md
     tf32: bool  # multiply float32 matrices in TF32 on GPUs
+    profiler: Annotated[str, Span(MAX_COUNT)] | None  # steps that rank 0 profiles
     fast_step: bool  # lightning: call only overridden hooks; false: Lightning's loop
     channels_last: bool  # memory format of convolution weights and outputs
     # ddp: search each step for weights without a gradient; null: only with manual optimization
@@ -156,7 +167,7 @@ class Monitor:
 
 @dataclass(frozen=True)
 class Paths:
-    """Absolute folders."""
+    """Folders; relative ones are below the project's folder."""
 
     results: AbsoluteFolder  # run folders
     data: AbsoluteFolder  # data sets
@@ -181,6 +192,7 @@ class Config:
     framework: strategy_table.FrameworkName
     launch: strategy_table.LaunchName
     wait: bool
+    program: list[Any]  # strings, which may be empty: see train_anywhere.program
     strategy: Annotated[Strategy, Choice(*get_args(Strategy))]
     cluster: Cluster
     container: Container

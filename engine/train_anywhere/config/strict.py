@@ -14,7 +14,7 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar
 
-from train_anywhere.config.limits import Span
+from train_anywhere.config.limits import Duration, Span
 from train_anywhere.config.open_groups import DERIVED, OPEN, TARGET, OpenSection, split_section
 
 T = TypeVar("T")
@@ -211,7 +211,7 @@ def describe(hint: Any) -> str:
     }
     parts = []
     for kind, rules in alternatives(hint):
-        if named := [rule.words for rule in rules if isinstance(rule, Span)]:
+        if named := [rule.words for rule in rules if isinstance(rule, Span | Duration)]:
             parts += named
         elif typing.get_origin(kind) is Literal:
             options = typing.get_args(kind)

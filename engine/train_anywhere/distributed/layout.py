@@ -66,5 +66,5 @@ def running_strategy(config: Config, topology: Topology) -> tuple[str, int]:
 
 
 def support(framework: str, strategy: str) -> Support:
-    """Return what a strategy supports. An unknown strategy supports everything here, because the schema refuses it already."""
-    return SUPPORTED[framework].get(strategy, Support(True, True, LAUNCHERS, ""))
+    """Return what a strategy supports. An unknown one, such as that of a program, supports everything here: the schema refuses others."""
+    return SUPPORTED.get(framework, {}).get(strategy, Support(True, True, LAUNCHERS, ""))

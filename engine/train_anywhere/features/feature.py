@@ -9,8 +9,21 @@ from typing import Any, Protocol
 
 from train_anywhere.config.schema import Config
 from train_anywhere.data.known import Staged
+from train_anywhere.renamed import accept_old_methods, old_attribute
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.summary import display_path
+
+OLD_HOOKS = {
+    "wanted": "is_on",
+    "counts": "needs_batch_counts",
+    "has": "has_template",
+    "follow": "find_dependency",
+    "parts": "node_services",
+    "staging": "stager",
+    "starts_again": "restart_reason",
+    "why": "exit_reason",
+}
+"""Names of hooks in version 0.1.0, which features of projects may define, and the current names."""
 
 STAGES = ("requeue", "before_ranks", "ranks", "after_ranks", "at_end")
 """Stages of the batch script at which a feature can include a template, in this order: docs/how-to/batch-script.md."""
@@ -64,7 +77,7 @@ class Step:
         metrics: metrics since they were last read, reduced over all ranks.
         batch_counts: with `Feature.needs_batch_counts`, a pair for each device of this process: batches since the metrics were last
             read, and the number of them before the first loss that is not finite.
-        last: whether this is the last step of an epoch, whose metrics `after_validation` gets too.
+        last: whether an epoch, or a validation within it, ends with this step: `after_validation` gets its metrics too.
     """
 
     number: int
@@ -74,15 +87,17 @@ class Step:
     batch_counts: Sequence[tuple[int, int]] = ()
     last: bool = False
 
+    counted = old_attribute("counted", "batch_counts")
+
 
 class Observer:
     """Hooks of a feature in the training loop. Every rank has one, and calls its methods at the same steps."""
 
     def after_step(self, step: Step) -> None:
-        """Run when metrics are read: every `trainer.log_every_n_steps` steps, and at the end of an epoch."""
+        """Run when metrics are read: every `trainer.log_every_n_steps` steps, before a validation, and at the end of an epoch."""
 
     def after_validation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Run at the end of an epoch, after its validation if it has one."""
+        """Run at the end of an epoch, after its validation if it has one, and after a validation within an epoch."""
 
     def due(self, step: int) -> bool:
         """Return whether a checkpoint is due after optimizer step `step`; all ranks return the same."""
@@ -157,6 +172,10 @@ class Rank:
     sum_over_ranks: Callable[[list[float]], list[float]]
     save_batch: Callable[[int, int, int, Path], list[int]] | None
 
+    first = old_attribute("first", "first_device")
+    total = old_attribute("total", "sum_over_ranks")
+    keep = old_attribute("keep", "save_batch")
+
 
 class Feature:
     """An optional feature of a run.
@@ -177,6 +196,10 @@ class Feature:
     needs_batch_counts = False
     exports: tuple[str, ...] = ()
     python = ""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        accept_old_methods(cls, OLD_HOOKS)
 
     @property
     def on_node(self) -> bool:

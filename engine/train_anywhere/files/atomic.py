@@ -51,23 +51,35 @@ def read_text(path: Path, largest: float = LARGEST) -> str:
         OSError: the file is missing, too large, not an ordinary file, or can't be read.
         UnicodeDecodeError: the file is not UTF-8.
     """
+    file, status = open_descriptor(path, os.O_RDONLY)
+    with open(file, encoding="utf-8-sig") as content:
+        if status.st_size > largest:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+        return content.read()
+
+
+def open_descriptor(path: Path, flags: int) -> tuple[int, os.stat_result]:
+    """Open an ordinary file, and return its descriptor and status.
+
+    Raises:
+        FileExistsError: the path is a link, a folder, a pipe, a socket or a device.
+        OSError: the disk failed.
+    """
     try:
-        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        number = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o666)
     except FileNotFoundError:
         raise
     except OSError:
         permissions(path)  # raises a clearer error if it is not an ordinary file
         raise
     try:
-        status = os.fstat(file)
+        status = os.fstat(number)
         if not stat.S_ISREG(status.st_mode):
             raise not_ordinary_error(path, status.st_mode)
-        if status.st_size > largest:
-            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
-        with open(file, encoding="utf-8-sig", closefd=False) as content:
-            return content.read()
-    finally:
-        os.close(file)
+        return number, status
+    except BaseException:
+        os.close(number)
+        raise
 
 
 def write_with_backup(path: Path, text: str) -> None:

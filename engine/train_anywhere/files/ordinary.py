@@ -10,7 +10,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Literal
 
-from train_anywhere.files.atomic import not_ordinary_error, permissions, write_atomic
+from train_anywhere.files.atomic import not_ordinary_error, open_descriptor, write_atomic
 
 _FLAGS = {
     "rb": os.O_RDONLY,
@@ -29,18 +29,8 @@ def open_file(path: Path, mode: Literal["rb", "rb+", "ab", "wb"]) -> FileIO:
         FileExistsError: the path is a link, a folder, a pipe, a socket or a device; nothing has changed then.
         OSError: the disk failed.
     """
-    flags = _FLAGS[mode] | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    number, status = open_descriptor(path, _FLAGS[mode])
     try:
-        number = os.open(path, flags, 0o666)
-    except FileNotFoundError:
-        raise
-    except OSError:
-        permissions(path)  # raises a clearer error if it is not an ordinary file
-        raise
-    try:
-        status = os.fstat(number)
-        if not stat.S_ISREG(status.st_mode):
-            raise not_ordinary_error(path, status.st_mode)
         if mode == "rb" or status.st_nlink < 2:
             if mode == "wb":
                 os.ftruncate(number, 0)

@@ -14,6 +14,7 @@ from train_anywhere.config.limits import MAX_COUNT
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.files import ROOT
+from train_anywhere.files.terminal.fit import FittedHelp
 from train_anywhere.files.typed_paths import shell_folder
 from train_anywhere.inference.output_files import check_new_file, prediction_file
 from train_anywhere.inference.trained_model import find_run, read_config, refuse_export
@@ -41,9 +42,7 @@ WORDS_HELP = "run folder or run id (default: the newest run), and changes such a
 
 def make_parser(description: str) -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    made = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    made = argparse.ArgumentParser(description=description, formatter_class=FittedHelp)
     add = made.add_argument
     add("words", nargs="*", metavar="RUN key=value", help=WORDS_HELP)
     add("--checkpoint", default="best", metavar="best|newest|STEP", help="whose weights (%(default)s)")

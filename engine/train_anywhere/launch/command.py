@@ -13,6 +13,7 @@ from train_anywhere.config.command.refusal import explain_refusal
 from train_anywhere.config.command.yaml_files import refuse_unusable_files
 from train_anywhere.config.strict import did_you_mean
 from train_anywhere.errors import INTERRUPTED, REFUSED, ConfigError, ProjectError
+from train_anywhere.files.terminal.fit import fit, terminal_width
 from train_anywhere.files.terminal.output import escape_characters, output_problem
 from train_anywhere.files.terminal.printable import printable
 from train_anywhere.runs.reopen.resume import load_saved_overrides
@@ -100,7 +101,8 @@ def run_command(command: Callable[[], int], overrides: bool = True) -> int:
         if message is None:
             raise
         with suppress(OSError):  # the exit code remains
-            print(f"error: {printable(message)}", file=sys.stderr, flush=True)
+            shown = fit(f"error: {printable(message)}", terminal_width(sys.stderr))
+            print(shown, file=sys.stderr, flush=True)
         return error.exit_code if isinstance(error, ProjectError) else REFUSED
 
 

@@ -1,13 +1,13 @@
-"""Log messages of a rank that fails: one traceback for the cause; one sentence for each consequence, with details in RUN/debug."""
+"""Log messages of a rank that fails: one short traceback for the cause; one sentence for each consequence, with details in RUN/debug."""
 
 import os
 import re
 import shlex
 import sys
-import sysconfig
 import threading
 import traceback
 import zlib
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,16 +15,17 @@ from train_anywhere.distributed.network.addresses import node_name
 from train_anywhere.distributed.network.lost_rank import lost_rank
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import LostRankError, NotFiniteError, ProjectError
-from train_anywhere.files import ENGINE, ROOT
 from train_anywhere.files.ordinary import open_file
+from train_anywhere.files.terminal.fit import fit, terminal_width
 from train_anywhere.files.terminal.printable import printable
+from train_anywhere.files.terminal.tracebacks import format_short, user_frame
 from train_anywhere.runs.debug import CAUSE, NODE, append_debug, claim_first
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.summary import display_path, train_command
+from train_anywhere.runs.summary import COLUMN, display_path, train_command
 
 
-def report_failure(run: RunDir, topology: Topology, error: BaseException) -> None:
-    """Print why this rank fails."""
+def report_failure(run: RunDir, topology: Topology, error: BaseException, report: Sequence[str] = ()) -> None:
+    """Print why this rank fails; `report` are lines about the report of the run."""
     me = f"rank {topology.rank} of {topology.world_size}"
     if isinstance(error, KeyboardInterrupt):
         print_line("interrupted.")
@@ -45,12 +46,12 @@ def report_failure(run: RunDir, topology: Topology, error: BaseException) -> Non
         if topology.world_size > 1:
             claim_first(run, CAUSE, f"{me} on {node_name()}: {_last_line(error)}")
             claim_first(run, NODE, node_name())
-        traceback.print_exception(error)
-        print_line("\n".join(closing_lines(run, error)))
+        print_traceback(run, f"rank-{topology.rank}", error)
+        print_line(closing_lines(run, error, report))
 
 
-def closing_lines(run: RunDir, error: BaseException) -> list[str]:
-    """Return the lines that follow a traceback: the error at the user's line, the run folder, and how to resume."""
+def closing_lines(run: RunDir, error: BaseException, report: Sequence[str] = ()) -> str:
+    """Return the lines that follow a traceback: the error at the user's line, the run folder, its report, and how to resume."""
     frame = user_frame(error)
     at = f", at {display_path(Path(frame.filename))}:{frame.lineno} in {frame.name}" if frame else ""
     saved = any(path.name.isdecimal() for path in run.checkpoints.glob("*"))
@@ -59,23 +60,23 @@ def closing_lines(run: RunDir, error: BaseException) -> list[str]:
     rows = {
         "Failed": printable(f"{type(error).__name__}: {reason}{at}"),
         "Run folder": display_path(run.path),
-        "Next": f"correct it, then {resume if saved else 'start again: there is no checkpoint yet'}",
     }
-    return ["", *(f"{name + ':':<15}{text}" for name, text in rows.items())]
+    lines = [*(f"{name + ':':<{COLUMN}}{text}" for name, text in rows.items()), *report]
+    then = resume if saved else "start again: there is no checkpoint yet"
+    lines.append(f"{'Next:':<{COLUMN}}correct it, then {then}")
+    return "\n" + fit("\n".join(lines), terminal_width(sys.stderr), COLUMN)
 
 
-def user_frame(error: BaseException) -> traceback.FrameSummary | None:
-    """Return the innermost line of the traceback that is neither the engine's nor a library's; None if there is none."""
-    libraries = (str(ENGINE / "train_anywhere"), sysconfig.get_path("stdlib"), "<")
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        path = frame.filename
-        if (
-            Path(path).parent != ROOT / "src"
-            and not path.startswith(libraries)
-            and not {"site-packages", "dist-packages"} & {*Path(path).parts}
-        ):
-            return frame
-    return None
+def print_traceback(run: RunDir, writer: str, error: BaseException) -> None:
+    """Print the lines of user code of a traceback, and where the whole one is; the whole one if it has none or can't be written."""
+    text, left_out = format_short(error)
+    whole = "".join(traceback.format_exception(error))
+    file = append_debug(run, writer, whole) if left_out else None
+    print_line((text if file else whole).rstrip())
+    if file:
+        print_line(
+            f"({left_out} frames of the engine and of libraries are left out; the whole traceback: {display_path(file)})"
+        )
 
 
 def print_line(sentence: str) -> None:

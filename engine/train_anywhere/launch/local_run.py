@@ -1,6 +1,7 @@
 """A run on this machine: check the configuration, make or reopen the run folder, train."""
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 from train_anywhere import features
 from train_anywhere.checkpoints.resume_check import refuse_unreadable
 from train_anywhere.config.checks.batch_size import batch_size_problem
-from train_anywhere.config.checks.targets import unreadable_target_notes
+from train_anywhere.config.checks.targets import task_has_network, unreadable_target_notes
 from train_anywhere.config.checks.this_machine import machine_problems
 from train_anywhere.config.checks.writable import results_problems
 from train_anywhere.config.load import load
@@ -20,7 +21,7 @@ from train_anywhere.distributed.layout import Layout, local_layout
 from train_anywhere.distributed.packages import framework_problem
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files import ROOT
-from train_anywhere.launch.preflight import data_problems
+from train_anywhere.launch.preflight import check_data, data_problems
 from train_anywhere.launch.processes import refuse_nested_launch, run_here, run_monitor
 from train_anywhere.runs.folder import ATTEMPTS, RunDir, create, discard, open_run, point_latest
 from train_anywhere.runs.lock import RunLock
@@ -31,6 +32,8 @@ from train_anywhere.runs.reopen.frozen import write_frozen
 from train_anywhere.runs.reopen.resume import merge_resumed
 from train_anywhere.runs.reopen.trust import remember
 from train_anywhere.runs.summary import display_path
+from train_anywhere.training.plan import make_plan
+from train_anywhere.training.reporting.header import Header, cpu_name
 
 
 def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
@@ -106,8 +109,8 @@ def freeze(run: RunDir, config: Config, overrides: Sequence[str], layout: Layout
         remember(run.path, config)  # this user runs it here
         run.update(
             state="queued",
-            framework=config.framework,
-            strategy=layout.strategy,
+            framework="program" if config.program else config.framework,
+            strategy="none" if config.program else layout.strategy,
             launch="local",
             cluster=config.cluster.name,
             world_size=layout.device_count,
@@ -132,33 +135,52 @@ def local_problems(config: Config) -> list[str]:
     problems = [
         *machine_problems(config, visible_gpus, local_layout(config).world_size),
         *features.problems(config, lambda one: [*one.problems(), *one.problems_here()]),
-        batch_size_problem(config.data.batch_size, devices),
-        *data_problems(config, devices),
     ]
+    if not config.program:  # its data, batches and packages are its own
+        problems += [batch_size_problem(config.data.batch_size, devices), *data_problems(config, devices)]
     if config.resume is None:
         problems += results_problems(Path(config.paths.results), config.name)
     if config.trainer.accelerator == "gpu" and visible_gpus() == 0:
         problems.append(no_gpu_message("this machine"))
     if config.trainer.accelerator == "mps":
         problems.append(apple_gpu_problem())
-    problems.append(framework_problem(config.framework))
+    if not config.program:
+        problems.append(framework_problem(config.framework))
     if config.strategy.name == "horovod" and (problem := horovod_problem(config.framework)):
         problems.append(f"{problem} Without Horovod: strategy=auto.")
     return [p for p in problems if p]
 
 
 def format_dry_run(config: Config, layout: Layout) -> str:
-    """Return the lines that `dry_run=true` prints for a run on this machine."""
+    """Return the lines that `dry_run=true` prints for a run on this machine: the run's first lines, as far as they are known."""
+    if config.program:
+        shown = f"{'Program:':<15}{shlex.join(config.program)}\n{'Processes:':<15}{layout.world_size}"
+        return f"{shown}\ndry run: nothing was written or started."
+    own = task_has_network(config.task, config.framework)
+    model, optimizer = config.task if own else config.model, config.optimizer
+    gpu, devices = visible_gpus() and config.trainer.accelerator != "cpu", layout.device_count
+    device = {"mps": "Apple GPU"}.get(config.trainer.accelerator) or ("GPU" if gpu else cpu_name())
+    length = check_data(config.data, look=True).length
+    # a module with a network may leave out an incomplete batch, or have loaders of its own
+    plan = (
+        make_plan(config, -(-length // config.data.batch_size), 1, 1, devices) if length and not own else None
+    )
+    facts = {"training rows": length}
+    header = Header(_describe(model, config.framework), None, None, facts, device, devices, layout.strategy)
+    scaled = f" (scale_lr={optimizer.scale_lr})" if optimizer.scale_lr != "none" else ""
+    unless = ", unless the task has its own" if own else ""
     rows = {
-        "framework": config.framework,
-        "strategy": layout.strategy,
-        "processes": layout.world_size,
-        "devices": layout.device_count,
-        "global batch": config.data.batch_size,
-        "batch per device": config.data.batch_size // layout.device_count,
-        "run folder": f"{config.paths.results}/{config.name}/<run id>",
+        "Optimizer": f"{_describe(optimizer, config.framework)}, lr {optimizer.lr:g}{scaled}, schedule {config.schedule.name}{unless}",
+        "Framework": f"{config.framework}, {layout.world_size} process{'es' if layout.world_size > 1 else ''}",
+        "Run folder": config.resume or f"{config.paths.results}/{config.name}/<run id>",
     }
-    lines = [f"{k:<18}{v}" for k, v in rows.items()] + [
-        f"note: {note}" for note in unreadable_target_notes(config)
-    ]
-    return "\n".join([*lines, "dry run: nothing was written or started."])
+    lines = [*header.lines(config, plan), *(f"{k + ':':<15}{v}" for k, v in rows.items())]
+    notes = [f"note: {note}" for note in unreadable_target_notes(config)]
+    return "\n".join([*lines, *notes, "dry run: nothing was written or started."])
+
+
+def _describe(section: object, framework: str) -> str:
+    """Return the name of a choice, and the class or function that the user named for it."""
+    target = getattr(section, "target", {}).get(framework)
+    name = str(getattr(section, "name", ""))
+    return f"{name} ({target})" if name == "custom" and target else name

@@ -100,7 +100,13 @@ def _restart_reason(run: RunDir) -> str:
 
 def check_recorded(run: RunDir, code: int) -> int:
     """Return the exit code of the ranks, or 1 if all exited with 0 before rank 0 recorded the end of the run."""
-    if code or run.read_info().get("state") != "running":
+    if run.read_info().get("state") != "running":
+        return code
+    with contextlib.suppress(ProjectError):  # an unreadable run folder is not why the ranks failed
+        if load_frozen(run).program:
+            run.update(state="failed" if code else "completed")
+            return code
+    if code:
         return code
     print(f"the process of {run.path} exited with code 0 before the end of the run.", file=sys.stderr)
     return 1

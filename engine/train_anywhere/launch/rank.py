@@ -29,6 +29,7 @@ from train_anywhere.launch.exits import catch_os_exit, follow_parent
 from train_anywhere.launch.failure import report_failure, watch_threads
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.monitor.times import Times
+from train_anywhere.program.run_program import run_program
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.links import refuse_links
@@ -65,6 +66,8 @@ def run_rank(run: RunDir | str | Path) -> int:
     try:
         run = run if isinstance(run, RunDir) else open_run(run)
         config, topology = load_frozen(run), discover()
+        if config.program:
+            stop.reaction = "passing it on to the program."
         if topology.rank:  # `jobs.py logs --rank` reads this mark
             mark_lines(f"[rank {topology.rank}] ")
         else:
@@ -79,7 +82,8 @@ def run_rank(run: RunDir | str | Path) -> int:
         with publish_heartbeat(config, run, topology) as heartbeat:
             recorder = RunRecorder(run, Times(run, heartbeat)) if topology.rank == 0 else None
             with RunLock(run, recorder) if recorder else nullcontext():
-                return _run_locked(config, RankProcess(run, topology, stop, recorder, heartbeat))
+                process = RankProcess(run, topology, stop, recorder, heartbeat)
+                return run_program(config, process) if config.program else _run_locked(config, process)
     except ProjectError as error:
         print(f"error: {printable(str(error))}", file=sys.stderr, flush=True)
         return REFUSED
@@ -108,8 +112,7 @@ def _run_locked(config: Config, process: RankProcess) -> int:
 def _finish(config: Config, recorder: RunRecorder, topology: Topology, stop: Stop, outcome: Outcome) -> int:
     """Record and print how the run ended; return the exit code."""
     run, recorded = recorder.run, recorder.record_end(outcome, stop.requested)
-    print(format_summary(run, config, stop.requested), flush=True)
-    write_run_report(config, run)
+    print(format_summary(run, config, stop.requested, write_run_report(config, run)), flush=True)
     if not recorded:
         print(f"error: {not_recorded_message(run, outcome.state)}", file=sys.stderr, flush=True)
         return 1
@@ -133,16 +136,17 @@ def publish_heartbeat(config: Config, run: RunDir, topology: Topology) -> Iterat
         heartbeat.close()
 
 
-def write_run_report(config: Config, run: RunDir) -> None:
-    """Write the report and print its verdicts. An error is printed as one line and does not fail the run."""
+def write_run_report(config: Config, run: RunDir) -> list[str]:
+    """Write the report and return its lines to print. An error is printed as one line and does not fail the run."""
     if not config.monitor.report or config.trainer.fast_dev_run:
-        return
+        return []
     try:
         from train_anywhere.monitor.report.page import write_report
 
-        print(printable("\n".join(write_report(run))), flush=True)
+        return [printable(line) for line in write_report(run)]
     except Exception as error:
         print(f"The report was not written: {error}", file=sys.stderr, flush=True)
+        return []
 
 
 def train(config: Config, process: RankProcess) -> Outcome:
@@ -167,7 +171,8 @@ def _try_to_record_failure(recorder: RunRecorder | None) -> None:
 
 def _handle_failure(config: Config, process: RankProcess, error: BaseException) -> int:
     _try_to_record_failure(process.recorder)
-    if process.recorder and not isinstance(error, ProjectError):
-        write_run_report(config, process.run)
-    report_failure(process.run, process.topology, error)
+    written = process.recorder and not isinstance(error, ProjectError)
+    report_failure(
+        process.run, process.topology, error, write_run_report(config, process.run) if written else []
+    )
     return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1

@@ -73,7 +73,7 @@ def attempt_goodput(attempt: Mapping[str, Any], after: Mapping[str, Any] | None)
     slow = min(spent.get("slow", 0.0), max(0.0, stepping - data))
     saved = 1 - _lost_share(attempt, after)
     parts = {
-        "progress": (stepping - data - slow) * saved,
+        "progress": (stepping - data - slow) * saved + spent.get("program", 0.0),
         "start": spent.get("before", 0.0) + spent.get("start", 0.0),
         "data": data * saved,
         "slow": slow * saved,
@@ -88,7 +88,7 @@ def attempt_goodput(attempt: Mapping[str, Any], after: Mapping[str, Any] | None)
     return Goodput(parts, whole, whole * int(attempt.get("devices") or 1) / 3600)
 
 
-SECTIONS = ("before", "start", "step", "validation", "test", "checkpoint", "end")
+SECTIONS = ("before", "start", "step", "validation", "test", "checkpoint", "end", "program")
 """Sections of `monitor/heartbeat.py`, and `before`: the time of the job before its ranks."""
 
 

@@ -23,7 +23,7 @@ from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.lock import process_start
 
 VERSION = 1
-SECTIONS = ("start", "step", "validation", "test", "checkpoint", "end")
+SECTIONS = ("start", "step", "validation", "test", "checkpoint", "end", "program")
 PLACES = ("", "importing", "meeting", "preparing", "data", "forward", "backward")
 """Positions of a rank within its section, in the order of a start and of a step."""
 
@@ -198,6 +198,10 @@ class Heartbeat:
     def evaluated_batch(self) -> None:
         """Record that a batch of validation or test is done."""
         self.batch += 1
+        self._write(time.monotonic())
+
+    def pulse(self) -> None:
+        """Record a sign of life that is no progress which ranks share, such as output of a program."""
         self._write(time.monotonic())
 
     def _write(self, now: float) -> None:

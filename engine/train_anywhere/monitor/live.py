@@ -36,6 +36,7 @@ class Live:
         describe: returns the content of the file except job and time; called by the thread.
         moved: returns when the training last changed, in seconds of `time.monotonic`.
         environ: environment variables that identify the job.
+        poll: called by the thread every `EVERY_S`, also while it rests; it should cost next to nothing.
     """
 
     def __init__(
@@ -44,9 +45,11 @@ class Live:
         describe: Callable[[], Mapping[str, Any]],
         moved: Callable[[], float],
         environ: Mapping[str, str] = os.environ,
+        poll: Callable[[], None] = lambda: None,
     ) -> None:
         self.path = run / "monitor" / "live.json"
         self._describe, self._moved, self._job = describe, moved, running_job(environ)
+        self._poll = poll
         self._written: Mapping[str, Any] = {}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="live", daemon=True)
@@ -61,10 +64,12 @@ class Live:
         self._thread.join(PATIENCE_S)
 
     def _run(self) -> None:
-        rest = 0.0
-        while not self._over.wait(rest):
-            took = self._update()
-            rest = min(max(EVERY_S, REST_FACTOR * took), LONGEST_REST_S)
+        rest, due = 0.0, time.monotonic()
+        while not self._over.wait(min(rest, EVERY_S)):
+            self._poll()
+            if time.monotonic() >= due:
+                rest = min(max(EVERY_S, REST_FACTOR * self._update()), LONGEST_REST_S)
+                due = time.monotonic() + rest
         self._update()
 
     def _update(self) -> float:

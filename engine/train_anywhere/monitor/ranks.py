@@ -116,13 +116,13 @@ class OtherNodes:
         self.quiet = 3 * every + 10  # a shared disk may show new files late
         self._changed: dict[str, tuple[Any, float]] = {}
         self._newest: list[RankStatus] = []
-        self._looked = 0.0
+        self._read_at = 0.0
         self._old = {path.name: _number(read_json(path)) for path in self._files()}
 
     def read(self) -> list[RankStatus]:
         """Return the ranks of the other nodes, reading their files again after `every` seconds."""
-        if time.monotonic() - self._looked >= self.every:
-            self._newest, self._looked = self._read_files(), time.monotonic()
+        if time.monotonic() - self._read_at >= self.every:
+            self._newest, self._read_at = self._read_files(), time.monotonic()
         return self._newest
 
     def _read_files(self) -> list[RankStatus]:

@@ -27,12 +27,12 @@ class Times:
         self.before = max(0.0, time.time() - int(began)) if began.isdecimal() else 0.0
         self.hosts = {short(host) for host in hosts(environ)}
         # not at the start, when the files are those of an earlier attempt
-        self._slow, self._looked = 0.0, time.monotonic()
+        self._slow, self._read_at = 0.0, time.monotonic()
 
     def __call__(self) -> dict[str, float]:
         """Return the seconds so far, by name."""
-        if time.monotonic() - self._looked > SLOW_EVERY_S:
-            self._slow, self._looked = slowest_rank_wait(self.run, self.hosts), time.monotonic()
+        if time.monotonic() - self._read_at > SLOW_EVERY_S:
+            self._slow, self._read_at = slowest_rank_wait(self.run, self.hosts), time.monotonic()
         return {"before": self.before, **self.heartbeat.spent(), "slow": self._slow}
 
 

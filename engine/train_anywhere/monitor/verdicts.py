@@ -80,7 +80,7 @@ def idle_gpus(facts: Facts) -> Iterator[str]:
             if len(settled) >= ENOUGH and (use := mean(settled) or 0.0) < IDLE_PERCENT:
                 idle = sum(value < IDLE_PERCENT for _, value in settled) / len(settled)
                 name = f"rank {ranks[place]}'s GPU" if ranks else f"GPU {gpu.index}"
-                yield f"{name} on {node.host} was idle {idle:.0%} of the time (mean use {use:.0f} %)."
+                yield f"{name} on {node.host} was idle {idle:.0%} of the time (mean use {use:.0f}%)."
 
 
 def data_wait(facts: Facts) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""RUN/debug: full tracebacks and output, for which the log has only one sentence.
+"""RUN/debug: full tracebacks and output, of which the log has only one sentence or the lines of user code.
 
 Each writer has its own file, because several nodes can't append to one file on a network disk. File names start with `launch_id`.
 """
@@ -57,6 +57,11 @@ def claim_first(run: RunDir, what: str, writer: str) -> str:
     with suppress(OSError):
         _append(new, f"{writer}\n".encode())
     return writer
+
+
+def is_claimed(run: RunDir, what: str) -> bool:
+    """Return whether a writer of this launch has called `claim_first`."""
+    return (run.debug / f"{launch_id()}-{what}.txt").exists()
 
 
 def describe_exit_code(code: int) -> str:

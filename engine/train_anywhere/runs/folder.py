@@ -24,8 +24,8 @@ ATTEMPTS = "parts"
 JOBS = "jobs.txt"
 """File of the run folder with the ids of the jobs that were submitted for it, one per line."""
 
-SCRIPT_STATES = {"preempted": "queued", "running": "failed"}
-"""States in run.json, each with the state that the batch script may replace it by, see `RunDir.read_info`."""
+SCRIPT_STATES = {"preempted": ("queued",), "running": ("failed", "completed")}
+"""States in run.json, each with the states that the batch script may replace it by, see `RunDir.read_info`."""
 
 SERVER_KEYS = ("tensorboard", "dashboard")
 """Keys of run.json with the address of a server that shows the run or its node while it trains."""
@@ -63,8 +63,8 @@ class RunDir:
         """Return the content of run.json, or {} if it does not exist yet.
 
         The batch script does not handle JSON, only the file `state`: the state, and the job of the newest attempt. `update` writes
-        both files. If they differ, run.json counts, except for the two states that `slurm/templates/_state.sh.j2` may write itself:
-        `queued` instead of `preempted`, and `failed` instead of `running`.
+        both files. If they differ, run.json counts, except for states that the batch script may write itself:
+        `queued` instead of `preempted`, `failed` instead of `running`, and `completed` if all ranks of a program ended with 0.
 
         Raises:
             CheckpointError: run.json is damaged or can't be read.
@@ -79,7 +79,7 @@ class RunDir:
             raise CheckpointError(f"{self.info_file} is not what this project writes there; {REMEDY}")
         content |= self._deferred
         state = self._read_state_file()
-        if state and state == SCRIPT_STATES.get(str(content.get("state"))):
+        if state in SCRIPT_STATES.get(str(content.get("state")), ()):
             content["state"] = state
         return self._with_servers(content)
 

@@ -20,7 +20,7 @@ FILES = (
 )
 """Names of the files that this project and the schedulers write directly in the run folder."""
 
-FOLDERS = "checkpoints|tensorboard|monitor|debug|ranks|evaluations|exports|wandb|mlruns"
+FOLDERS = "checkpoints|tensorboard|monitor|debug|profile|ranks|evaluations|exports|wandb|mlruns"
 """Names of the folders that this project and its loggers make there."""
 
 REPLACED = ("metrics.csv", "lock")
@@ -30,6 +30,7 @@ ALL = ".*"
 INSIDE = {
     "monitor": ALL,
     "debug": ALL,
+    "profile": ALL,
     "ranks": ALL,
     "mlruns": ALL,
     "checkpoints": r"index\.json|newest|best|stage\.json|\.run-marker",

@@ -78,7 +78,7 @@ def describe_code(root: Path) -> dict[str, Any]:
 def read_versions(framework: str) -> dict[str, str]:
     """Return the versions of Python and of the packages of a framework, as far as they are installed as distributions."""
     found = {"python": platform.python_version()}
-    for name in ("train-anywhere", *PACKAGES[framework]):
+    for name in ("train-anywhere", *PACKAGES.get(framework, ())):
         with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
     return found

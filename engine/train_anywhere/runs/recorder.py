@@ -105,6 +105,12 @@ class RunRecorder:
             **{ATTEMPTS: extend_newest(self.run, ended_by=signal or outcome.state, step=outcome.step)},
         )
 
+    def record_program_end(self, state: str, ended_by: str) -> bool:
+        """Record how a program ended, whose steps and metrics are not known; return whether run.json could be written."""
+        self._note_times()
+        attempts = extend_newest(self.run, ended_by=ended_by)
+        return self.run.update_or_defer(state=state, ended=now(), **{ATTEMPTS: attempts})
+
     def record_failure(self) -> None:
         """Record that the attempt ended with an error. Raises OSError, CheckpointError."""
         self._note_times()

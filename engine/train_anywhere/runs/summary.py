@@ -4,15 +4,19 @@ import math
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from train_anywhere.config.schema import Config
 from train_anywhere.files import ROOT
+from train_anywhere.files.terminal.fit import fit, terminal_width
 from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.files.typed_paths import shell_folder
 from train_anywhere.runs.folder import RunDir
+
+COLUMN = 15
+"""Width of the column with the names of rows."""
 
 NAN_ADVICE = (
     "try a lower optimizer.lr, trainer.gradient_clip_val=1.0, or trainer.precision=32 instead of 16-mixed"
@@ -20,26 +24,42 @@ NAN_ADVICE = (
 """What to try after a loss of nan or inf."""
 
 
-def format_summary(run: RunDir, config: Config, signal: str | None = None) -> str:
-    """Return the lines to print when a run has ended, from its run.json. `signal` is the one that stopped it early, if any."""
+def format_summary(run: RunDir, config: Config, signal: str | None = None, report: Sequence[str] = ()) -> str:
+    """Return the lines to print when a run has ended, from its run.json.
+
+    Args:
+        run: the run folder.
+        config: its configuration.
+        signal: the one that stopped it early, if any.
+        report: lines about its report.
+    """
     info = run.read_info()
     metrics = info.get("metrics", {})
+    member = (
+        info.get("launch") == "local" and run.id.count("-") > 2
+    )  # the end of its sweep has the next commands
     rows = []
     if tested := [name for name in metrics if "test" in name]:
         rows.append(("Test", "   ".join(f"{name} {format_metric(metrics, name)}" for name in tested)))
     if bad := find_nonfinite_loss(metrics):
         rows.append(("Warning", f"the final {bad} is not a number"))
     if signal:
-        rows.append(("Stopped", f"by {signal} in epoch {info['epoch'] + 1}, after {info['step']} steps"))
+        rows.append(
+            (
+                "Stopped",
+                f"by {'Ctrl-C' if signal == 'SIGINT' else signal} in epoch {info['epoch'] + 1}, after {info['step']} steps",
+            )
+        )
     rows.append(("Run folder", display_path(run.path)))
     if info.get("checkpoint"):
         rows.append(("Checkpoint", display_path(Path(info["checkpoint"]))))
-    if config.monitor.tensorboard:
+    if config.monitor.tensorboard and not member:
         logs = shlex.quote(display_path(run.path.parent))
         rows.append(("TensorBoard", f"{command_path('tensorboard')} --logdir {logs}"))
-    if command := next_command(run, info, signal):
-        rows.append(("Next", command))
-    return "\n" + "\n".join(f"{name + ':':<15}{one_line(text)}" for name, text in rows)
+    lines = [*(f"{name + ':':<{COLUMN}}{one_line(text)}" for name, text in rows), *report]
+    if (command := next_command(run, info, signal)) and not member:
+        lines.append(f"{'Next:':<{COLUMN}}{one_line(command)}")
+    return "\n" + fit("\n".join(lines), terminal_width(), COLUMN)
 
 
 def find_nonfinite_loss(metrics: Mapping[str, float | None]) -> str | None:

@@ -4,13 +4,14 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from train_anywhere.config.command.command_line import to_hydra_overrides
-from train_anywhere.config.command.compose import compose
+from train_anywhere.config.command.compose import compose, quote_value
 from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.horovod.installation import horovod_problem
@@ -23,6 +24,10 @@ from train_anywhere.slurm.testbed.requirements import describe_missing
 from train_anywhere.testing import warm
 from train_anywhere.testing.frameworks import FRAMEWORKS, PREFIXES
 
+if os.environ.get("TMPDIR", "/tmp").startswith("/tmp"):
+    tempfile.tempdir = (
+        "/var/tmp"  # a job is refused if its results are in /tmp, of which each node has its own
+    )
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # several tests run at the same time
 
@@ -161,7 +166,7 @@ def state_home(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture(scope="session")
 def make_config() -> Callable[..., Config]:
     """Return a function for the configuration of a command line: `make_config("data=mnist", "seed=3")`."""
-    return lambda *overrides: load(compose(to_hydra_overrides(overrides)))
+    return lambda *overrides: load(compose([quote_value(word) for word in to_hydra_overrides(overrides)]))
 
 
 @pytest.fixture

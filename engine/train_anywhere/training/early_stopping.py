@@ -34,3 +34,14 @@ class Patience:
     def should_stop(self, rule: EarlyStopping) -> bool:
         """Return whether the run ends now: never if `patience` is None; a `patience` of 0 counts as 1."""
         return rule.patience is not None and self.waited >= max(1, rule.patience)
+
+    def describe(self, rule: EarlyStopping) -> str:
+        """Return a line that reports why the run stops early."""
+        best = "finite" if self.best is None else f"better than {self.best:.4g}"
+        gain = (
+            f" by more than min_delta={rule.min_delta:g}" if rule.min_delta and self.best is not None else ""
+        )
+        times = f"{self.waited} validation{'s' if self.waited > 1 else ''}"
+        return (
+            f"stopped early: {rule.monitor} was not {best}{gain} in {times} (trainer.early_stopping.patience)"
+        )

@@ -18,6 +18,7 @@ class Plan:
         steps_per_epoch: optimizer steps of an epoch.
         max_epochs: largest number of epochs; `total_steps` may end the last one early.
         total_steps: optimizer steps of the whole run.
+        val_every: optimizer steps between two validations of an epoch, or of the run if `check_val_every_n_epoch` is null.
         val_batches: validation batches; 0 turns validation off.
         test_batches: test batches; 0 turns the test off.
     """
@@ -28,6 +29,7 @@ class Plan:
     steps_per_epoch: int
     max_epochs: int
     total_steps: int
+    val_every: int
     val_batches: int
     test_batches: int
 
@@ -57,9 +59,15 @@ def make_plan(config: Config, train: int, val: int, test: int, world_size: int) 
             f"an epoch has {train} batches, fewer than trainer.accumulate_grad_batches={accumulate}, so no step would be "
             "made; accumulate fewer, use a smaller data.batch_size or a larger trainer.limit_train_batches."
         )
+    steps, every = train // accumulate, t.val_check_interval
+    within = val and t.limit_val_batches and t.check_val_every_n_epoch is not None and not t.fast_dev_run
+    if steps and within and isinstance(every, int) and every > steps:
+        problems.append(
+            f"trainer.val_check_interval={every} is more than the {steps} optimizer steps of an epoch; use fewer, or "
+            "trainer.check_val_every_n_epoch=null to count steps over epochs."
+        )
     if problems:
         raise ConfigError(*problems)
-    steps = train // accumulate
     epochs = 1 if t.fast_dev_run else t.max_epochs
     total = min(epochs * steps, t.max_steps or epochs * steps)
     return Plan(
@@ -69,6 +77,7 @@ def make_plan(config: Config, train: int, val: int, test: int, world_size: int) 
         steps_per_epoch=steps,
         max_epochs=-(-total // steps),
         total_steps=total,
+        val_every=every if isinstance(every, int) else max(1, int(steps * every)),
         val_batches=limit_batches(
             val, t.limit_val_batches and (t.overfit_batches or t.limit_val_batches), t.fast_dev_run
         ),
@@ -87,13 +96,23 @@ def batches_per_step(trainer: Trainer) -> int:
     return 1 if trainer.fast_dev_run else trainer.accumulate_grad_batches
 
 
-def validation_due(trainer: Trainer, plan: Plan, epoch: int, step: int) -> bool:
-    """Return whether an epoch ends with a validation: each `check_val_every_n_epoch`-th does, and always the last one.
+def validation_due(trainer: Trainer, plan: Plan, epoch: int, batch: int, step: int) -> bool:
+    """Return whether a validation follows an optimizer step; it always follows the last one of the run.
 
-    `epoch` counts from 0; `step` is the number of optimizer steps done at its end.
+    `epoch` counts from 0; `batch` batches of it, and `step` optimizer steps of the run, are done.
     """
-    last = step >= plan.total_steps
-    return plan.val_batches > 0 and (last or (epoch + 1) % trainer.check_val_every_n_epoch == 0)
+    if step >= plan.total_steps or not plan.val_batches:
+        return plan.val_batches > 0
+    every = trainer.check_val_every_n_epoch
+    return steps_to_validation(trainer, plan, batch, step) == plan.val_every and (
+        every is None or (epoch + 1) % every == 0
+    )
+
+
+def steps_to_validation(trainer: Trainer, plan: Plan, batch: int, step: int) -> int:
+    """Return the optimizer steps after which a validation may be due next, 1 or more; see `validation_due`."""
+    done = step if trainer.check_val_every_n_epoch is None else batch // plan.accumulate
+    return plan.val_every - done % plan.val_every
 
 
 def limit_batches(batches: int, limit: LimitBatches, fast_dev_run: bool) -> int:

@@ -12,10 +12,12 @@ class Stop:
 
     Attributes:
         requested: name of the first signal received, or None.
+        reaction: what is printed when it arrives.
     """
 
     def __init__(self) -> None:
         self.requested: str | None = None
+        self.reaction = "finishing this step and saving a checkpoint."
 
     def install(self) -> "Stop":
         """Handle the signals of this process; call it from the main thread, before the frameworks start."""
@@ -35,7 +37,7 @@ class Stop:
         if self.requested is None:
             self.requested = signal.Signals(number).name
             print(
-                f"\n{self.requested}: finishing this step and saving a checkpoint.",
+                f"\n{'Ctrl-C' if self.requested == 'SIGINT' else self.requested}: {self.reaction}",
                 file=sys.stderr,
                 flush=True,
             )

@@ -140,7 +140,6 @@ def damaged() -> Iterator[Row]:
         )
 
 
-LIVING = '{"host": "HOST", "pid": 1, "started": "x", "cluster": "", "job": "", "restart": ""}'
 ROWS = [
     *damaged(),
     *(Row(f"resume={{run}} {words}", says) for words, says in CHANGES.items()),

@@ -13,7 +13,6 @@ from engine.tests.bad_inputs.row import (
 )
 
 FAILS = 'echo "slurm_load_jobs error: Unable to contact slurm controller" >&2; exit 1'
-BYTES = r"printf '\377\376\200 7\n'"
 QUEUED = "echo '4001|RUNNING'"
 HANGS = "exec sleep 1000"
 KEPT = r"row/(results|home/\.local).*"

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 import time
@@ -44,9 +45,9 @@ RUNS = [report(1), report(2, state="failed", best=None), report(3, name="text", 
 
 def test_everything_without_a_terminal() -> None:
     header, first, second, third = list_runs(RUNS, None).splitlines()
-    assert header.split() == ["run", "name", "state", "progress", "best", "age", "took", "differs"]
+    assert header.split() == ["run", "name", "state", "progress", "val/acc", "age", "took", "differs"]
     assert first.split(maxsplit=3)[:3] == ["20260101-000000-aaaa", "digits", "completed"]
-    assert "210/210" in first and "val/acc 0.9877" in first and first.endswith("lr=0.001")
+    assert "210/210" in first and "  0.9877" in first and first.endswith("lr=0.001")
     assert "max_epochs" not in first  # both runs of that name have the same
     assert " - " in second and second.endswith("lr=0.002")
     assert third.endswith("65 s")  # the only run of its name differs from no other
@@ -63,9 +64,26 @@ def test_it_fits_the_terminal(width: int) -> None:
     assert all(run.id in list_runs(runs, width) for run in runs)
 
 
+def test_runs_of_different_metrics_name_them() -> None:
+    header, first, _ = list_runs([report(1), report(2, best=("val/loss", 0.5))], None).splitlines()
+    assert "  best  " in header and "val/acc 0.9877" in first
+
+
+def test_what_differs_is_cut_between_values_and_leaves_no_empty_line() -> None:
+    """A narrow terminal drops the duration before it gives what differs a line of its own."""
+    runs = [report(n, overrides={"optimizer.lr": str(n), "data.name": "a" * 20 * n}) for n in (1, 2)]
+    header, first, second = list_runs(runs, 80).splitlines()
+    assert "took" not in header and header.endswith("differs")
+    assert first.endswith("lr=1  …") and second.endswith("lr=2  …")
+    wide = [replace(run, name="n" * 30) for run in [*runs, report(3, overrides={})]]
+    shown = [line.split() for line in list_runs(wide, 80).splitlines()]
+    assert [line[0] for line in shown[1:]] == [wide[0].id, "lr=1", wide[1].id, "lr=2", wide[2].id]
+
+
 def test_states_have_colors_on_request() -> None:
     shown = list_runs(RUNS, 120, colors=True)
-    assert "\x1b[32mcompleted" in shown and "\x1b[31mfailed" in shown and "\x1b[36mrunning" in shown
+    colors = dict(re.findall(r"\x1b\[38;5;(\d+)m(\w+)", shown))
+    assert colors == {"28": "completed", "160": "failed", "31": "running"}
     assert "\x1b" not in list_runs(RUNS, 120)
 
 
@@ -106,7 +124,7 @@ def test_the_command_colors_states_on_a_terminal_only(tmp_path: Path, colors: bo
     subprocess.run(command, stdout=theirs, stderr=theirs, env=environ, check=True, timeout=60)
     os.close(theirs)
     shown = os.read(ours, 65536).decode()
-    assert ("\x1b[31mfailed\x1b[0m" in shown) == colors and "failed" in shown
+    assert ("\x1b[38;5;160mfailed\x1b[0m" in shown) == colors and "failed" in shown
 
 
 def made(folder: Path, **info: object) -> RunEntry:

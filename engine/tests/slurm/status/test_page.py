@@ -1,5 +1,6 @@
 """What a person reads; the reports are made up, real ones are read in engine/tests/test_jobs.py."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from train_anywhere.slurm.status.run_status import Checkpoint, Progress, Report, differing_keys
@@ -44,8 +45,8 @@ TEXT = """\
 20260101-000000-aaaa  running  job 7 on slurm  epoch 3/10, step 230/900  resumed 1 time, 1 step lost  val/loss nan  val/acc 0.5000
 Run folder:  /shared/results/digits/20260101-000000-aaaa
 Nodes:       node1, node2
-Now:         train, 1234 images/s, 3 min left, waits for data 4 % of the time, efficiency 91 %, last moved 2 s ago
-node1:       CPUs 45 %
+Now:         train, 1234 images/s, 3 min left, waits for data 4% of the time, efficiency 91%, last progress 2 s ago
+node1:       CPUs 45%
 Note:        rank 1 takes 1.52 times as long as the others
 Checkpoint:  step 200, 5 min ago, 30 steps since
 Log:         /shared/results/digits/20260101-000000-aaaa/slurm-7.out
@@ -56,6 +57,22 @@ Next:        jobs.py logs
 
 def test_a_page_has_all_that_is_known() -> None:
     assert page(RUNNING) == TEXT
+
+
+def test_a_page_fits_the_terminal() -> None:
+    """Sentences break between words below their start; a command stays whole, on a line of its own."""
+    command = "/venv/bin/python src/evaluate.py /shared/results/digits/20260101-000000-aaaa"
+    shown = page(replace(RUNNING, next=(command,)), 80, colors=True).splitlines()
+    assert shown[0].startswith(f"{PATH.name}  \x1b[38;5;31mrunning\x1b[0m  job 7 on slurm")
+    assert "Now:         train, 1234 images/s, 3 min left, waits for data 4% of the time," in shown
+    assert "             efficiency 91%, last progress 2 s ago" in shown
+    assert shown[-2:] == ["Next:", f"    {command}"]
+    assert max(map(len, shown[1:])) <= 80
+
+
+def test_each_log_has_its_line() -> None:
+    shown = page(replace(RUNNING, logs=(PATH / "slurm-7.out", PATH / "slurm-7.err"))).splitlines()
+    assert f"Log:         {PATH}/slurm-7.out" in shown and f"             {PATH}/slurm-7.err" in shown
 
 
 def test_what_is_not_known_has_no_row() -> None:

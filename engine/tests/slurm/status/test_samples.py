@@ -22,15 +22,15 @@ def content(gpus: int, age: float = 0.0) -> dict[str, Any]:
 
 
 def test_each_gpu_has_its_use() -> None:
-    assert line(content(2)) == "GPU 0 90 %, 34 of 80 GiB; GPU 1 89 %, 34 of 80 GiB; CPUs 45 %"
+    assert line(content(2)) == "GPU 0 90%, 34 of 80 GiB; GPU 1 89%, 34 of 80 GiB; CPUs 45%"
 
 
 def test_of_many_there_is_the_mean() -> None:
-    assert line(content(16)) == "16 GPUs 82 % on average, 75 % the least; CPUs 45 %"
+    assert line(content(16)) == "16 GPUs 82% on average, 75% the least; CPUs 45%"
 
 
 def test_an_old_sample_says_so() -> None:
-    assert line(content(0, age=100)) == "CPUs 45 %; 100 s ago"
+    assert line(content(0, age=100)) == "CPUs 45%; 100 s ago"
 
 
 @pytest.mark.parametrize(

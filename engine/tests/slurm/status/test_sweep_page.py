@@ -44,6 +44,7 @@ def test_a_row_for_each_member_and_a_curve_in_each_drawing(tmp_path: Path) -> No
     assert text.count("<svg") == 2 and text.index("<h3>val/loss") < text.index("<h3>lr")
     assert "0 seed=0</li>" in text and "1 seed=1</li>" in text and "2 seed=2" not in text
     assert "<b>" not in text
+    assert "A sweep of 3 runs, 2 completed.</p>" in text  # no metric is monitored, so none is the best
 
 
 def test_a_large_sweep_keeps_a_drawing_that_can_be_read() -> None:

@@ -427,6 +427,15 @@ class Reads(keras.callbacks.Callback):
         self.losses.append((logs or {}).get("loss"))
 
 
+class AddsMetrics(keras.callbacks.Callback):
+    """Adds a number and a text to the logs of an epoch, and another number in the first one only."""
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        logs |= {"val_other": 0.5 - epoch / 10, "text": "none", "learning_rate": 9.0}
+        if epoch == 0:
+            logs["norm"] = np.float32(2)
+
+
 def two_validations() -> dict[str, Any]:
     """A list of data sets, which Keras does not evaluate one by one."""
     return {"train": Rows(), "val": [Rows(37, 1), Rows(37, 1)]}

@@ -131,6 +131,21 @@ def resume_equals_uninterrupted(make_run: Make, stop_at, monkeypatch, step: int,
     assert rows(parts) == rows(whole)  # what metrics count in an epoch goes on too
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        pytest.param((task("OwnStep"), "task.dropout=0.3"), id="own step"),
+        pytest.param((task("compiled"), *AVERAGED), id="averaged", marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.parametrize("step", [3, 4])
+def test_validations_within_an_epoch_are_resumed_bit_for_bit(
+    make_run: Make, stop_at, monkeypatch, overrides, step: int
+) -> None:
+    words = ("trainer.val_check_interval=3", "trainer.log_every_n_steps=1")
+    resume_equals_uninterrupted(make_run, stop_at, monkeypatch, step, *overrides, *words)
+
+
 UNFREEZES = f"+callbacks.unfreezes._target_={HERE}.Unfreezes"
 
 
@@ -450,7 +465,7 @@ PATIENT = ("trainer.early_stopping.patience=2", "trainer.early_stopping.monitor=
 REFUSED = [
     ((task("OwnStep"), f"data._target_={HERE}.only_rows", *PATIENT), "patience=2 counts validations"),
     ((task("OwnStep"), SWAP), "callbacks.s swaps moving averages, and no optimizer has them; add optimizer.use_ema=true"),
-    ((task("OwnCompile"),), r"has a compile\(\) of its own that does not take optimizer alone"),
+    ((task("OwnCompile"),), r"has its own compile\(\), which needs more arguments than optimizer"),
     ((task("OwnStep"), f"data._target_={HERE}.read_once"), "which can be read once only, and every validation reads it from the beginning"),
     ((task("OwnStep"), f"data._target_={HERE}.two_validations"), "a row of the data is a Rows, a data set itself; return one each"),
     (
@@ -508,6 +523,20 @@ def test_callbacks_of_keras_get_logs(make_run: Make, tmp_path: Path) -> None:
     assert float(ours[2]["lr"]) == pytest.approx(0.1 * float(ours[0]["lr"]))
     config, _ = make_run(*BASE, task("OwnStep"), *options)
     assert run_keras(config, open_run(run.path)).step == outcome.step
+
+
+def test_what_a_callback_adds_to_the_logs_is_logged(make_run: Make) -> None:
+    """The best checkpoint may be that with the best such value."""
+    callback = f"+callbacks.adds._target_={HERE}.AddsMetrics"
+    outcome, run = trained(
+        make_run, task("OwnStep"), callback, "checkpoint.monitor=val/other", "checkpoint.mode=max"
+    )
+    ends = [row for row in rows(run) if row["val/loss"]]
+    assert [row["val/other"] for row in ends] == ["0.5", "0.4", "0.3"]
+    assert [row["train/norm"] for row in ends] == ["2", "", ""]
+    assert not {"train/text", "train/learning_rate"} & ends[0].keys()
+    assert outcome.metrics["val/other"] == pytest.approx(0.3)
+    assert (run.checkpoints / "best").read_text().strip() == f"{int(ends[0]['step']):08}"
 
 
 @pytest.mark.slow

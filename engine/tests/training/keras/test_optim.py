@@ -15,6 +15,7 @@ PLAN = Plan(
     steps_per_epoch=STEPS_PER_EPOCH,
     max_epochs=7,
     total_steps=TOTAL_STEPS,
+    val_every=STEPS_PER_EPOCH,
     val_batches=1,
     test_batches=1,
 )

@@ -13,16 +13,18 @@ PLAN = Plan(
     steps_per_epoch=3,
     max_epochs=2,
     total_steps=5,
+    val_every=3,
     val_batches=1,
     test_batches=1,
 )
 
 
 def test_walks_through_the_epochs(make_config) -> None:
-    rule = make_config().trainer.early_stopping
+    trainer = make_config().trainer
+    rule = trainer.early_stopping
     position, seen = Position(), []
     while not position.is_complete(PLAN, rule):
-        position.advance(PLAN)
+        position.advance(PLAN, trainer)
         seen.append((position.step, position.epoch, position.batch, position.pending))
         if position.pending:
             position.close_epoch(PLAN)
@@ -30,7 +32,7 @@ def test_walks_through_the_epochs(make_config) -> None:
     # cut short by total_steps: a longer run would resume here
     assert (position.epoch, position.batch) == (1, 4)
     at_once = Position()
-    at_once.advance(PLAN, 3)
+    at_once.advance(PLAN, trainer, 3)
     assert at_once == Position(batch=6, step=3, pending=True)
 
 

@@ -114,6 +114,21 @@ def signal_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], Stop]:
             (3, 2),
             marks=pytest.mark.slow,
         ),
+        pytest.param(  # in a validation within an epoch
+            (*EVERYTHING, "trainer.val_check_interval=2"),
+            "on_test_batch_end",
+            3,
+            2,
+            (0, 4),
+            marks=pytest.mark.slow,
+        ),
+        (  # right after it
+            (*EVERYTHING, "trainer.val_check_interval=2"),
+            "on_test_batch_end",
+            6,
+            2,
+            (0, 4),
+        ),
         (
             ("model=mlp", "model.dropout=0.5", "trainer.compile=true", "trainer.accumulate_grad_batches=2"),
             "on_train_batch_end",
@@ -122,7 +137,7 @@ def signal_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], Stop]:
             (1, 2),
         ),
     ],
-    ids=["mid-epoch", "end of epoch", "validation", "16-mixed", "bf16-mixed", "compiled"],
+    ids=["mid-epoch", "end of epoch", "validation", "16-mixed", "bf16-mixed", "within", "after", "compiled"],
 )
 @pytest.mark.quick("mid-epoch")
 def test_a_stopped_run_resumes_bit_for_bit(

@@ -8,7 +8,6 @@ import pytest
 
 from engine.tests.training.keras.test_run import assert_same_bits, rows, run_keras
 from train_anywhere.config.schema import Config
-from train_anywhere.features.feature import Observers
 from train_anywhere.runs.folder import RunDir
 
 SIZE = (
@@ -32,7 +31,8 @@ def test_one_process_stops_without_asking_others(processes: int, devices: int, a
         module=SimpleNamespace(strategy=Strategy(0, processes, devices)),
         position=Position(),
         stop=SimpleNamespace(requested="SIGTERM"),
-        observers=Observers(),
+        metrics=SimpleNamespace(progress=SimpleNamespace(requests=SimpleNamespace(profile=None))),
+        _requests_checkpoint=lambda: False,
     )
     TrainingCallback.check_stop_flag(callback)
     assert callback.position.preempted == at_once

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -54,5 +55,6 @@ def test_early_stopping_keeps_its_form_in_checkpoints(
         before.patience = patience
         before.on_save_checkpoint(Any, Any, checkpoint)  # type: ignore[arg-type]
         assert checkpoint == {"early_stop": {"best": written, "waited": patience.waited}}
-        after.on_load_checkpoint(Any, Any, checkpoint)  # type: ignore[arg-type]
+        after.metrics = SimpleNamespace(plan=SimpleNamespace(steps_per_epoch=3))  # type: ignore[assignment]
+        after.on_load_checkpoint(SimpleNamespace(steps_done=6), Any, checkpoint)  # type: ignore[arg-type]
         assert after.patience == patience

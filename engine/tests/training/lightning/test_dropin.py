@@ -154,6 +154,34 @@ def test_stop_and_resume_changes_no_bit(
     assert last_rows(parts, 2) == last_rows(whole, 2)
 
 
+@pytest.mark.parametrize(
+    ("module", "data", "place"),
+    [
+        ("Plateau", "rows", {"val": 1}),
+        ("Measured", "rows", {"val": 4}),
+        ("Measured", "rows", {"train": 4}),
+        ("Several", "two_sets", {"train": 3}),
+        ("Several", "two_sets", {"train": 4}),
+    ],
+)
+def test_a_stop_at_a_validation_within_an_epoch_changes_no_bit(
+    module: str, data: str, place: dict[str, int], stranger: MakeRun, fit: Fit
+) -> None:
+    words = ["data.noise=0.1", "task.dropout=0.3", "trainer.val_check_interval=3"]
+    config, whole = stranger(module, data, *words)
+    expected = fit(config, whole)
+    config, parts = stranger(module, data, *words)
+    assert fit(config, parts, **place).state == "preempted"
+    second = fit(config, parts)
+    assert (second.state, second.step) == ("completed", expected.step)
+    wanted, found = final_state(whole), final_state(parts)
+    for state in (wanted, found):
+        del state["rank_states"]
+    assert_equal(found, wanted)
+    assert second.metrics == expected.metrics
+    assert last_rows(parts, 5) == last_rows(whole, 5)
+
+
 def last_rows(run: RunDir, count: int) -> list[dict[str, str]]:
     import csv
 

@@ -86,6 +86,55 @@ def test_stop_and_resume_changes_no_bit(place: str, make_run: MakeRun, fit: Fit)
     assert validations(parts) == validations(whole)
 
 
+WITHIN = {
+    "before a validation": {"train": 6},
+    "in its first batch": {"val": 1},
+    "right after it": {"val": 2},
+    "in the batch after it": {"train": 7},
+    "right after the second one": {"val": 4},
+}
+
+
+@pytest.mark.parametrize(
+    "place", [p if p == "right after it" else pytest.param(p, marks=pytest.mark.slow) for p in WITHIN]
+)
+def test_a_stop_at_a_validation_within_an_epoch_changes_no_bit(
+    place: str, make_run: MakeRun, fit: Fit
+) -> None:
+    words = (*EVERYTHING, "trainer.val_check_interval=3", "checkpoint.keep_last=99")
+    config, whole = make_run(*words)
+    expected = fit(config, whole)
+    assert [row[0] for row in validations(whole)] == ["3", "6", "10", "13", "17", "20", "21"]
+    facts = checkpoint_facts(whole)
+    assert [(step, epoch, batch) for step, epoch, batch, value in facts if value is not None] == [
+        (3, 0, 6), (6, 0, 12), (10, 1, 6), (13, 1, 12), (17, 2, 6), (20, 2, 12), (21, 3, 0)
+    ]  # fmt: skip
+
+    config, parts = make_run(*words)
+    first = fit(config, parts, **WITHIN[place])
+    assert first.state == "preempted"
+    assert (checkpoint_facts(parts)[-1][3] is not None) == place.startswith("right after")
+    second = fit(config, parts)
+    assert evaluated(second) == evaluated(expected)
+    assert_equal(final_state(parts), final_state(whole))
+    assert [f for f in checkpoint_facts(parts) if f[3] is not None] == [f for f in facts if f[3] is not None]
+    assert validations(parts) == validations(whole)
+
+
+def test_early_stopping_counts_validations_within_an_epoch(make_run: MakeRun, fit: Fit) -> None:
+    words = (*EVERYTHING, "trainer.val_check_interval=2", "trainer.early_stopping.patience=2")
+    words = (*words, "optimizer.lr=1e-12", "trainer.early_stopping.min_delta=0.1")
+    config, whole = make_run(*words)
+    outcome = fit(config, whole)
+    assert (outcome.state, outcome.step) == ("completed", 6)
+    assert [row[0] for row in validations(whole)] == ["2", "4", "6"]
+    again = fit(config, whole)  # nothing left to train
+    assert (again.state, again.step) == ("completed", 6)
+    config, parts = make_run(*words, "trainer.min_epochs=2")
+    assert fit(config, parts, val=3).step == 4
+    assert fit(config, parts).step == 16  # the first validation after two epochs of 7 steps
+
+
 def test_a_stop_loses_no_step(make_run: MakeRun, fit: Fit) -> None:
     """The position is that of the optimizer step in which the signal came."""
     config, run = make_run(*EVERYTHING)

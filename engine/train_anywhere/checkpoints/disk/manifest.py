@@ -57,11 +57,13 @@ def load_manifest(folder: Path) -> SavedCheckpoint:
     """Return the checkpoint in `folder` from its manifest. Raises OSError, ValueError."""
     manifest = read_manifest(folder)
     try:
-        saved = SavedCheckpoint(path=folder, **{name: manifest[name] for name in INFO_FIELDS})
+        fields = {"seconds": 0.0, **manifest}  # earlier versions wrote no seconds
+        saved = SavedCheckpoint(path=folder, **{name: fields[name] for name in INFO_FIELDS})
     except KeyError as missing:
         raise ValueError(f"{folder / MANIFEST} has no {missing}") from missing
     position = (saved.step, saved.epoch, saved.batch)
-    numbers = [*saved.metrics.values(), saved.value or 0.0] if isinstance(saved.metrics, dict) else [None]
+    metrics = saved.metrics.values() if isinstance(saved.metrics, dict) else [None]
+    numbers = [*metrics, saved.value or 0.0, saved.seconds]
     valid_position = all(type(n) is int and n >= 0 for n in position)
     if not valid_position or not all(type(n) in (int, float) for n in numbers):
         raise ValueError(f"{folder / MANIFEST} has values that no checkpoint has")

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 
 from train_anywhere.config.checks.batch_norm import sync_batchnorm_problems
+from train_anywhere.config.checks.program import program_problems
 from train_anywhere.config.checks.strategy_table import strategy_problems
 from train_anywhere.config.checks.targets import check_extra
 from train_anywhere.config.choices import Optimizer, Sgd, Strategy
@@ -25,8 +26,10 @@ def find_contradictions(config: Config) -> list[str]:
         *_check_nesterov(c.optimizer),
         *_check_early_stopping(trainer),
         *_check_epochs(trainer),
+        *_check_validations(trainer),
         *check_extra(c),
         *_check_name(c.name),
+        *program_problems(c.program),
         *_check_strategy(c.framework, strategy, trainer),
         *_check_shard_within_node(strategy, trainer),
         *_check_static_graph(strategy, trainer),
@@ -56,6 +59,15 @@ def _check_epochs(t: Trainer) -> list[str]:
     if t.min_epochs is None or t.min_epochs <= t.max_epochs:
         return []
     return [f"trainer.min_epochs={t.min_epochs} is more than trainer.max_epochs={t.max_epochs}; use fewer."]
+
+
+def _check_validations(t: Trainer) -> list[str]:
+    if t.check_val_every_n_epoch is not None or isinstance(t.val_check_interval, int):
+        return []
+    return [
+        "trainer.check_val_every_n_epoch=null lets trainer.val_check_interval count steps over epochs, and "
+        f"{t.val_check_interval} is a fraction of an epoch; use a number of steps, such as trainer.val_check_interval=1000."
+    ]
 
 
 def _check_range(t: Trainer) -> list[str]:

@@ -84,9 +84,14 @@ def check_targets(config: Config, problems: list[str]) -> Config:
 
 def task_has_network(task: Task, framework: str) -> bool:
     """Return whether the task is a whole module, which does not use `model`, according to its source."""
+    return is_whole_module(task.target.get(framework))
+
+
+def is_whole_module(target: Any) -> bool:
+    """Return whether the target of a task is not a native task, according to its source; False if that can't be read."""
     try:
-        return TASK_CLASS not in read(task.target[framework]).bases
-    except (KeyError, TargetError):  # reported where the task itself is checked
+        return isinstance(target, str) and TASK_CLASS not in read(target).bases
+    except TargetError:  # reported where the task itself is checked
         return False
 
 
@@ -108,8 +113,7 @@ OWN_ARGUMENTS = {
     "precision": "trainer.precision", "logger": "loggers.NAME._target_", "callbacks": "callbacks.NAME._target_",
     "default_root_dir": "paths.results", "enable_checkpointing": "checkpoint.*", "enable_progress_bar": "monitor.progress",
     "use_distributed_sampler": "the data itself", "enable_model_summary": "monitor.progress", "fast_dev_run": "trainer.fast_dev_run",
-    "barebones": "trainer.fast_step", "max_time": "cluster.time", "num_sanity_val_steps": "trainer.fast_dev_run",
-    "val_check_interval": "trainer.check_val_every_n_epoch", "reload_dataloaders_every_n_epochs": "the data itself",
+    "barebones": "trainer.fast_step", "reload_dataloaders_every_n_epochs": "the data itself",
 }  # fmt: skip
 """Arguments of Lightning's Trainer that this project sets, and what to use instead."""
 
@@ -123,7 +127,9 @@ def check_extra(config: Config) -> list[str]:
         return [
             "trainer.extra passes arguments to Lightning's Trainer, and framework=keras has none; leave it out."
         ]
-    own = {**{key.name: f"trainer.{key.name}" for key in fields(config.trainer)}, **OWN_ARGUMENTS}
+    keys = {key.name: f"trainer.{key.name}" for key in fields(config.trainer)}
+    del keys["profiler"]  # Lightning's argument of that name measures its hooks, not operations
+    own = {**keys, **OWN_ARGUMENTS}
     problems = [
         f"trainer.extra.{name}: this project sets it; use {own[name]}." for name in extra if name in own
     ]

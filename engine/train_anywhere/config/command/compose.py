@@ -87,13 +87,20 @@ def parse_override(text: str) -> "Override | None":
         return None
 
 
+ONE_VALUE = tuple(
+    f"cluster.{key}" for key in ("partition", "qos", "gres", "exclude", "nodelist", "mail_type")
+)
+"""Keys whose value may be a list in the scheduler's notation, a,b, which is no sweep: a job array has one value of each."""
+
+
 def quote_value(argument: str) -> str:
-    """Return the argument, with its value in quotes if Hydra's grammar can't parse it.
+    """Return the argument, with its value in quotes if Hydra's grammar can't parse it, or would take it for a sweep.
 
     For example, the shell removes the quotes of `cluster.comment="field=nlp;appl=pytorch"`, and Hydra needs them.
     """
     key, equals, value = argument.partition("=")
-    if (
+    several = key in ONE_VALUE and "," in value and value[0] not in "'\"["
+    if not several and (
         argument.startswith("-")
         or not equals
         or re.fullmatch(r"[\w./+-]{,1000}", value, re.ASCII)  # Python can't parse a number of 5,000 digits

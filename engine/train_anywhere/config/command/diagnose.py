@@ -19,7 +19,7 @@ from train_anywhere.config.command.compose import (
 from train_anywhere.config.command.sentences import error_sentence, is_configuration_error
 from train_anywhere.config.command.yaml_files import choice_problem, file_problems
 from train_anywhere.config.load import load
-from train_anywhere.config.open_groups import SINGLE_GROUPS
+from train_anywhere.config.open_groups import LIST_GROUPS, SINGLE_GROUPS
 from train_anywhere.config.schema import Config
 from train_anywhere.config.strict import did_you_mean, section_keys
 from train_anywhere.errors import ConfigError
@@ -161,7 +161,16 @@ def _check_choice(text: str, override: Any, choices: list[str], problems: list[s
 
 def _check_file(group: str, choice: Any, choices: list[str], problems: list[str]) -> None:
     name = str(choice).removesuffix(".yaml")
-    if choice is not None and name not in choices:
+    if (
+        "." in name
+        and group in (*SINGLE_GROUPS, *LIST_GROUPS)
+        and all(map(str.isidentifier, name.split(".")))
+    ):
+        key = group if group in SINGLE_GROUPS else f"{group}.NAME"
+        problems.append(
+            f"{group}={choice} is not a choice; to name a class or function, type {key}._target_={name}."
+        )
+    elif choice is not None and name not in choices:
         known = "" if len(choices) <= 12 else f" Known: {', '.join(choices)}."
         problems.append(f"{group}={choice} is not a choice{did_you_mean(name, choices)}{known}")
     elif choice is None and group in KEYS:

@@ -4,8 +4,9 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from train_anywhere.config.command.compose import CONFIGS
-from train_anywhere.config.open_groups import LIST_GROUPS, SINGLE_GROUPS
+from train_anywhere.config.command.compose import CONFIGS, list_groups
+from train_anywhere.config.open_groups import CUSTOM, LIST_GROUPS
+from train_anywhere.files.terminal.fit import fit_page, terminal_width
 
 KEYS = "Keys and their defaults\n"
 """The heading of the keys, which end at an empty line; see hydra.help in configs/train.yaml."""
@@ -18,7 +19,7 @@ def add_comments(page: str, only: Sequence[str] = ()) -> str:
 
     Args:
         page: the page that Hydra prints.
-        only: sections to show, without the rest of the page; empty: all.
+        only: sections to show, each with the choices of its group, without the rest of the page; empty: all.
     """
     before, heading, after = page.partition(KEYS)
     keys, gap, rest = after.partition("\n\n")
@@ -28,20 +29,21 @@ def add_comments(page: str, only: Sequence[str] = ()) -> str:
         for path, line in lines_with_keys(keys)
         if not only or path.partition(".")[0] in only
     ]
-    if only:
-        return "\n".join(lines) + "\n"
-    return before + heading + "\n".join(lines) + gap + rest
+    titles = [
+        append_comment(f"{group}={choice}", title)
+        for group in only
+        for choice, title in choice_titles(group).items()
+    ]
+    text = "\n".join([*titles, *lines])
+    return fit_page(text + "\n" if only else before + heading + text + gap + rest, terminal_width())
 
 
 def sections() -> list[str]:
-    """Return the sections of configs/train.yaml and the groups that it selects from."""
+    """Return the sections of configs/train.yaml, and the groups."""
     text = (CONFIGS / "train.yaml").read_text(encoding="utf-8-sig")
-    tops = [
-        path
-        for path, line in lines_with_keys(text)
-        if path and "." not in path and line.rstrip().endswith(":")
-    ]
-    return sorted({*tops, *SINGLE_GROUPS, *LIST_GROUPS} - {"defaults", "hydra"})
+    keys = (path for path, _ in lines_with_keys(text))
+    below = {path.partition(".")[0] for path in keys if "." in path}
+    return sorted({*below, *list_groups(), *LIST_GROUPS} - {"defaults", "hydra", "local"})
 
 
 def read_comments(file: Path, group: str = "") -> dict[str, str]:
@@ -62,6 +64,15 @@ def choice_comments(keys: str) -> Iterator[tuple[str, str]]:
         if last == "name" and group and "." not in group and file.is_file():
             text = file.read_text(encoding="utf-8-sig")
             yield from read_comments(file, "" if text.startswith("# @package _global_") else group).items()
+
+
+def choice_titles(group: str) -> dict[str, str]:
+    """Return the first comment of each choice's file, or "": {'cnn': 'Two convolutions ...'}. The custom choice is the last."""
+    found = {}
+    for file in sorted((CONFIGS / group).glob("*.yaml"), key=lambda f: (f.stem == CUSTOM, f.stem)):
+        lines = file.read_text(encoding="utf-8-sig").removeprefix("# @package _global_\n").splitlines()
+        found[file.stem] = lines[0].removeprefix("# ") if lines and lines[0].startswith("# ") else ""
+    return found
 
 
 def lines_with_keys(text: str) -> Iterator[tuple[str, str]]:

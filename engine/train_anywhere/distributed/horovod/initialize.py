@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from train_anywhere.distributed.horovod.installation import horovod_problem
@@ -24,6 +24,9 @@ from train_anywhere.errors import ConfigError, LostRankError, TopologyError
 
 START_TIMEOUT_S = 300.0
 """Seconds within which all ranks must start; imports are very slow if a file server is busy."""
+
+READ_TIMEOUT_S = 5.0
+"""Seconds within which the other ranks read that all ranks have started."""
 
 BROKEN_COLLECTIVE = re.compile(r"Horovod has been shut down|gloo/transport/")
 """Matches the errors of Horovod, and of its Gloo, after an interrupted collective operation."""
@@ -87,9 +90,18 @@ def lost_rank_error(topology: Topology) -> LostRankError:
 
 
 def _init_by_gloo(topology: Topology, hvd: Any, timeout: float) -> None:
+    with _set_variables(gloo_variables(topology, topology.rendezvous_port, timeout)):
+        hvd.init()
+
+
+def gloo_variables(topology: Topology, port: int, timeout: float = START_TIMEOUT_S) -> dict[str, str]:
+    """Return the variables with which Horovod initializes, after all ranks have connected to rank 0 at `port`.
+
+    Raises:
+        TopologyError: they don't connect within `timeout` seconds.
+    """
     variables = horovod_environment(topology)
     address = socket.gethostbyname(rendezvous_address(topology))
-    port = topology.rendezvous_port
     if topology.world_size > 1:
         variables |= {
             "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
@@ -99,8 +111,7 @@ def _init_by_gloo(topology: Topology, hvd: Any, timeout: float) -> None:
     interface = interface_to_others(topology) if topology.nodes > 1 else LOOPBACK_INTERFACE
     if interface and "HOROVOD_GLOO_IFACE" not in os.environ:
         variables["HOROVOD_GLOO_IFACE"] = interface  # else Gloo resolves the host's own name
-    with _set_variables(variables):
-        hvd.init()
+    return variables
 
 
 @contextmanager
@@ -155,6 +166,10 @@ def _await_ranks(server: Any, world_size: int, deadline: float, timeout: float) 
         time.sleep(0.05)
     with server.cache_lock:
         server.cache["all"] = {"started": b"yes"}
+    # a short program of rank 0 would end, and this server with it, before the others have read that
+    deadline = time.monotonic() + READ_TIMEOUT_S
+    while everyone - set(server.cache.get("read", {})) and time.monotonic() < deadline:
+        time.sleep(0.02)
 
 
 def _report_to_rank_0(topology: Topology, address: str, port: int, deadline: float) -> None:
@@ -164,6 +179,8 @@ def _report_to_rank_0(topology: Topology, address: str, port: int, deadline: flo
             if not reported:
                 reported = _request("PUT", address, port, f"/started/{topology.rank}") == 200
             elif _request("GET", address, port, "/all/started") == 200:
+                with suppress(OSError):
+                    _request("PUT", address, port, f"/read/{topology.rank}")
                 return
         except OSError:  # rank 0 has not started yet, or has exited
             if reported:

@@ -99,6 +99,9 @@ def describe(hang: Hang, minority: Sequence[int] = ()) -> str:
     behind = [r for r in hang.behind if r.rank in minority] or list(hang.behind)
     first = behind[0]
     process = f"; {PROCESS[first.process]}" if first.process in PROCESS else ""
+    if first.section == "program":
+        verb = "has" if len(behind) == 1 else "have"
+        return f"{ranks_by_host(behind)} {verb} printed nothing for {hang.silent:.0f} s{process}."
     if first.section == "step":
         where = f"in step {first.step + 1}, {DOING.get(first.place, '')}".rstrip(", ")
     else:

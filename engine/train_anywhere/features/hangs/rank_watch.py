@@ -3,6 +3,7 @@
 every node        reads the heartbeats of its ranks, and writes them for the first node: RUN/monitor/ranks-<host>.json
 the first node    reports missing, slow and hanging ranks in the log and in RUN/monitor/watch.json
 every node        then writes the stack traces of its ranks, and with `monitor.hang=requeue` kills them
+every node        answers `jobs.py debug` with the stack traces of its ranks
 """
 
 import os
@@ -16,6 +17,8 @@ from train_anywhere.distributed.launcher_env import hosts_by_rank
 from train_anywhere.features.hangs import kill_ranks, stacks
 from train_anywhere.features.hangs.startup import StartupWatch
 from train_anywhere.features.hangs.supervisor import FILE, Supervisor, print_line
+from train_anywhere.monitor import requests
+from train_anywhere.monitor.live import write
 from train_anywhere.monitor.ranks import NodeRanks, RankStatus, read_json, short
 from train_anywhere.runs.folder import RunDir
 
@@ -24,6 +27,10 @@ WRITES_PER_HANG = 20
 
 WRITES_PER_S = 10
 """Largest number of writes per second by all nodes together: of 1,000 nodes, each writes every 100 s."""
+
+
+ASKED_EVERY_S = 2.0
+"""Least seconds between two looks for a request of `jobs.py debug`; many nodes look more rarely, like `WRITES_PER_S`."""
 
 
 class Watch:
@@ -46,8 +53,10 @@ class Watch:
             requeue = monitor.hang == "requeue"
             self.supervisor = Supervisor(self.node, startup, bound, self.interval, requeue, environ)
         self._start = kill_ranks.start_of_job(environ)
-        self._last_write = self._last_read = 0.0
+        self._last_write = self._last_read = self._last_asked = 0.0
         self._handled: Any = None
+        self._asked_every = max(ASKED_EVERY_S, nodes / WRITES_PER_S)
+        self._asked = requests.read_id(run.monitor / requests.DEBUG)
 
     def poll(self, now: float) -> None:
         """Read the ranks, write their state, and act on the supervisor's decision. Raises OSError; the next poll tries again."""
@@ -56,6 +65,9 @@ class Watch:
             self._last_write = time.monotonic()
             with suppress(OSError):
                 self.node.write()
+        if time.monotonic() - self._last_asked >= self._asked_every:
+            self._last_asked = time.monotonic()
+            self._answer_debug(ranks)
         if self.supervisor:
             self.supervisor.update(ranks)
         elif time.monotonic() - self._last_read >= self.interval:
@@ -67,6 +79,16 @@ class Watch:
         with suppress(OSError):
             self.node.write()
         self.node.close()
+
+    def _answer_debug(self, ranks: list[RankStatus]) -> None:
+        """Write the stacks of this node's ranks if `jobs.py debug` has requested them."""
+        asked = requests.read_id(self.run.monitor / requests.DEBUG)
+        if asked and asked != self._asked:
+            found = stacks.describe(ranks, stacks.collect(ranks, self.node.place.path))
+            # the keys of an object in JSON are strings
+            answer = {"id": asked, "stacks": {str(rank): text for rank, text in found.items()}}
+            write(self.run.monitor / f"debug-{self.node.host}.json", answer)
+        self._asked = asked or self._asked
 
     def _follow_decision(self, ranks: list[RankStatus]) -> None:
         """Write stack traces and kill ranks, as the supervisor on the first node decided at this start of the job."""

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -70,13 +70,18 @@ def collect(ranks: Iterable[RankStatus], folder: Path) -> dict[int, str]:
     return {r.rank: answers.get(r.rank) or run_py_spy(r) for r in there}
 
 
-def write(run_monitor: Path, ranks: Iterable[RankStatus], stacks: dict[int, str]) -> None:
+def write(run_monitor: Path, ranks: Sequence[RankStatus], stacks: Mapping[int, str]) -> None:
     """Write the stacks to files in the run folder."""
-    for r in ranks:
-        if r.rank in stacks:
-            head = f"rank {r.rank} on {r.host}, process {r.pid} (state {r.process}), {r.section} {r.place}, {r.step} steps done\n\n"
-            with suppress(OSError):
-                write_atomic(run_monitor / f"stacks-{r.host}-rank{r.rank}.txt", head + stacks[r.rank])
+    hosts = {r.rank: r.host for r in ranks}
+    for rank, text in describe(ranks, stacks).items():
+        with suppress(OSError):
+            write_atomic(run_monitor / f"stacks-{hosts[rank]}-rank{rank}.txt", text)
+
+
+def describe(ranks: Iterable[RankStatus], stacks: Mapping[int, str]) -> dict[int, str]:
+    """Return the stacks of each rank below a line with its number, host, process and progress."""
+    head = "rank {0.rank} on {0.host}, process {0.pid} (state {0.process}), {0.section} {0.place}, {0.step} steps done"
+    return {r.rank: f"{head.format(r)}\n\n{stacks[r.rank]}" for r in ranks if r.rank in stacks}
 
 
 def run_py_spy(rank: RankStatus) -> str:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -33,7 +34,8 @@ class Machine:
         self.mark, self.proc = mark, proc
         self.cpus = usable_cpus()
         self.cgroup = job_cgroup(proc, cgroups)
-        psutil.cpu_percent(percpu=True)  # each call returns the use since the previous one
+        psutil.cpu_percent(percpu=True)  # each call returns the use since the previous one of the same thread
+        self._thread = threading.get_ident()
         self._before = (time.monotonic(), _transferred_bytes())
 
     def facts(self) -> dict[str, float | None]:
@@ -46,7 +48,8 @@ class Machine:
 
     def sample(self) -> dict[str, float | None]:
         """Return use and rates since the last call: the job's CPUs, memory, and all disks and networks of the node."""
-        use = psutil.cpu_percent(percpu=True)
+        use, me = psutil.cpu_percent(percpu=True), threading.get_ident()
+        first, self._thread = me != self._thread, me
         before, self._before = self._before, (time.monotonic(), _transferred_bytes())
         seconds = max(1e-3, self._before[0] - before[0])
         rates = {
@@ -54,8 +57,10 @@ class Machine:
         }
         job_use = [use[cpu] for cpu in self.cpus if cpu < len(use)]
         return {
-            # over a shorter time psutil counts too few ticks: the first sample would be 0
-            "cpu_use_percent": sum(job_use) / len(job_use) if job_use and seconds >= SHORTEST_S else None,
+            # over a shorter time psutil counts too few ticks
+            "cpu_use_percent": None
+            if first or not job_use or seconds < SHORTEST_S
+            else sum(job_use) / len(job_use),
             "memory_used_gib": psutil.virtual_memory().used / GIB,
             "job_memory_gib": _gib(self.job_memory()),
             **rates,

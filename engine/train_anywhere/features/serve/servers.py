@@ -31,7 +31,7 @@ class Server:
         served: file for its URL and ssh command.
         program: module and arguments of a program that prints its port, and exits at the end of its input.
         address: address to listen on; None: loopback.
-        login: name of a login node, see `server_url`.
+        login: name of a login node, see `server_address`.
         name: name of this node.
 
     Raises:
@@ -66,9 +66,9 @@ class Server:
             why = answer or "it exited at its start"
             print(f"{self.title} does not run on {self.name}: {why}", flush=True)
             return
-        url = server_url(int(answer), self.name, self.address, self.login if running_job() else "")
-        self._record(url)  # before it is printed, so that it is there when the log is read
-        print("".join(f"{line}\n" for line in lines(url, self.title)), end="", flush=True)
+        found = server_address(int(answer), self.name, self.address, self.login if running_job() else "")
+        self._record(found)  # before it is printed, so that it is there when the log is read
+        print("".join(f"{line}\n" for line in lines(found, self.title)), end="", flush=True)
 
     def close(self) -> None:
         """Stop the server."""
@@ -108,7 +108,7 @@ def is_first(name: str) -> bool:
     return hosts()[0].partition(".")[0] == name.partition(".")[0]
 
 
-def server_url(port: int, node: str, address: str | None, login: str | None) -> dict[str, str | None]:
+def server_address(port: int, node: str, address: str | None, login: str | None) -> dict[str, str | None]:
     """Return the URL of a server, and the ssh command (`tunnel`) to type first on the machine with the browser.
 
     Args:

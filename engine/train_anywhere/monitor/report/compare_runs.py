@@ -1,11 +1,12 @@
 """What differs between two runs: configuration, code, environment and results, as lines for a terminal."""
 
 import filecmp
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from train_anywhere.config.flat import flatten
+from train_anywhere.config.flat import as_typed, flatten
 from train_anywhere.monitor.run_facts import curves
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import read_frozen
@@ -17,8 +18,13 @@ MISSING = "-"
 """Value of a run that does not have the key."""
 
 
-def compare_runs(first: RunDir, second: RunDir) -> list[str]:
+def compare_runs(first: RunDir, second: RunDir, width: int | None = None) -> list[str]:
     """Return a table of all that differs between two runs, by section.
+
+    Args:
+        first: one run.
+        second: the other run.
+        width: columns of the terminal: longer values are on lines of their own; None: nothing is broken.
 
     Raises:
         CheckpointError: a file of a run is damaged.
@@ -31,10 +37,15 @@ def compare_runs(first: RunDir, second: RunDir) -> list[str]:
     }
     header = ("", first.id, second.id)
     rows = [header, *(row for section in sections.values() for row in section)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    names = max(len(name) for name, _, _ in rows)
+    room = math.inf if width is None else max(len(first.id), len(second.id), (width - names - 6) // 2)
+    values = max(len(value) for _, value, _ in rows if len(value) <= room)
 
     def line(cells: tuple[str, str, str]) -> str:
-        return "  " + "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+        name, one, other = cells
+        if max(len(one), len(other)) > room:
+            return f"  {name}\n      {one}\n      {other}"
+        return f"  {name:<{names}}  {one:<{values}}  {other}".rstrip()
 
     lines = [line(header)]
     for title, section in sections.items():
@@ -50,7 +61,11 @@ def _differences(first: Mapping[str, str], second: Mapping[str, str]) -> list[tu
 
 def _settings(run: RunDir) -> dict[str, str]:
     flat = flatten(read_frozen(run))
-    return {key: str(value) for key, value in flat.items() if not key.startswith(LEFT_OUT)}
+    return {
+        key: as_typed(value)
+        for key, value in flat.items()
+        if not (key.startswith(LEFT_OUT) or key.endswith("._check_"))
+    }
 
 
 def _environment(info: Mapping[str, Any]) -> dict[str, str]:
@@ -91,12 +106,13 @@ def _lines(path: Path) -> str:
 
 
 def _results(run: RunDir) -> dict[str, str]:
-    """Return the last value of each metric, and its least and greatest value of all rows of metrics.csv."""
+    """Return the last value of each metric in metrics.csv, and its lowest (losses) or highest value if that is another."""
     info = run.read_info()
     shown = {key: _shown(info.get(key)) for key in ("state", "step")}
     for name, points in curves(run.metrics_csv).items():
         values = [value for _, value in points if value == value]
         if values:
             best = min(values) if "loss" in name else max(values)
-            shown[name] = f"last {values[-1]:.4g}, {'least' if 'loss' in name else 'most'} {best:.4g}"
+            extreme = f", {'lowest' if 'loss' in name else 'highest'} {best:.4g}"
+            shown[name] = f"{values[-1]:.4g}{extreme if best != values[-1] else ''}"
     return shown

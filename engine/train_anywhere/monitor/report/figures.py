@@ -16,12 +16,18 @@ MOST_POINTS = 400
 """Largest number of points of a curve: a screen can't show more, and the page would become large."""
 
 DECADES = 30.0
-"""A loss whose largest value is this many times its smallest is drawn on a logarithmic axis."""
+"""A loss or perplexity whose largest value is this many times its smallest is drawn on a logarithmic axis."""
 
 GAP = 5.0
 """Usual intervals between samples after which a curve is interrupted."""
 
+LOGARITHMIC = ("loss", "perplexity")
+"""Parts of the names of metrics whose axis may be logarithmic."""
+
 LOADER = re.compile(r"dataloader_idx_\d+")
+
+MIN_SAMPLES = 3
+"""Fewest samples of a node whose curve means something."""
 
 LARGEST = 1e300
 """Values from this size on are not drawn."""
@@ -45,11 +51,12 @@ class Figure:
 def metric_figures(metrics: Mapping[str, Series]) -> list[Figure]:
     """Return a figure for each quantity: train/loss and val/loss share one."""
     grouped: dict[str, dict[str, Series]] = {}
-    for name, points in metrics.items():
+    for name, points in sorted(metrics.items(), key=lambda metric: LOADER.findall(metric[0])):
         part, _, quantity = name.rpartition("/")
         if LOADER.fullmatch(quantity):  # Lightning's name for one of several validation sets
             part, quantity = quantity, part
-        if part != "test" and len(drawn := drawable(points)) > 1:
+        flat = name in NOT_METRICS and len({value for _, value in points}) == 1  # a constant needs no figure
+        if part != "test" and len(drawn := drawable(points)) > 1 and not flat:
             grouped.setdefault(quantity, {})[part or name] = drawn
     order = sorted(grouped, key=lambda quantity: (quantity in NOT_METRICS, "loss" not in quantity))
     return [figure(quantity, grouped[quantity], "optimizer step") for quantity in order]
@@ -58,8 +65,13 @@ def metric_figures(metrics: Mapping[str, Series]) -> list[Figure]:
 def node_figures(nodes: tuple[NodeUse, ...]) -> list[Figure]:
     """Return figures of the use of GPUs and CPUs over time."""
     began = min((node.cpu[0][0] for node in nodes if node.cpu), default=0.0)
-    gpus = {f"{n.host} {g.index}": in_minutes(g.use, began) for n in nodes for g in n.gpus if len(g.use) > 1}
-    cpus = {node.host: in_minutes(node.cpu, began) for node in nodes if len(node.cpu) > 1}
+    gpus = {
+        f"{n.host} {g.index}": in_minutes(g.use, began)
+        for n in nodes
+        for g in n.gpus
+        if len(g.use) >= MIN_SAMPLES
+    }
+    cpus = {node.host: in_minutes(node.cpu, began) for node in nodes if len(node.cpu) >= MIN_SAMPLES}
     drawn = {"GPU use in %": gpus, "use of the job's CPUs in %": cpus}
     return [figure(title, curves, "minutes", top=100) for title, curves in drawn.items() if curves]
 
@@ -68,7 +80,7 @@ def figure(
     title: str, curves: Mapping[str, Series], below: str, top: float | None = None, dots: bool = False
 ) -> Figure:
     """Return a line chart; `below` names the x axis, `top` is the highest y if known; `dots` marks the points of short curves."""
-    logarithmic = "loss" in title and spans_decades(curves)
+    logarithmic = any(name in title for name in LOGARITHMIC) and spans_decades(curves)
     shown = f"{title} (logarithmic)" if logarithmic else title
     return Figure(shown, tuple(curves), chart(curves, below, top, dots, logarithmic))
 
@@ -96,6 +108,13 @@ def decades(curves: Mapping[str, Series]) -> list[int]:
     return [*range(math.floor(min(values)), math.ceil(max(values)) + 1)]
 
 
+def digits(curves: Mapping[str, Series]) -> int:
+    """Return the significant digits that tell neighboring ticks of the y axis apart, at least 4."""
+    values = [y for points in curves.values() for _, y in points]
+    spread, largest = max(values) - min(values), max(map(abs, values))
+    return min(12, max(4, 2 + math.ceil(math.log10(largest / spread)))) if spread and largest else 4
+
+
 def with_gaps(points: Series) -> list[tuple[float, float | None]]:
     """Return the points of samples with a break wherever nothing was sampled for several intervals."""
     steps = [b[0] - a[0] for a, b in itertools.pairwise(points)]
@@ -112,6 +131,8 @@ def chart(
     curves: Mapping[str, Series], below: str, top: float | None, dots: bool = False, logarithmic: bool = False
 ) -> str:
     """Return the SVG of a line chart."""
+    exponents, figures = decades(curves) if logarithmic else [0], digits(curves)
+    bottom = exponents[0]  # drawn as 0, at which pygal draws the axis
     style = Style(
         background="transparent",
         plot_background="transparent",
@@ -122,16 +143,17 @@ def chart(
         major_guide_stroke_color="var(--rule)",
         colors=tuple(f"var(--curve-{n})" for n in range(COLOURS)),
         font_family="inherit",
-        label_font_size=13,
-        major_label_font_size=13,
-        title_font_size=13,
+        label_font_size=14,
+        major_label_font_size=14,
+        title_font_size=14,
         stroke_width=2.5,
     )
     drawn = pygal.XY(
         style=style,
         js=[],  # otherwise the page would load an external script
-        width=620,
-        height=320,
+        width=500,
+        height=280,
+        max_scale=7,
         margin=4,
         margin_right=24,  # room for half of the last number on the axis
         show_dots=dots,
@@ -141,14 +163,16 @@ def chart(
         truncate_label=-1,
         x_title=below,
         x_labels=round_ticks(curves),
-        value_formatter=lambda value: f"{10**value if logarithmic else value:.4g}",
-        y_labels=decades(curves) if logarithmic else None,
+        value_formatter=lambda value: (
+            f"{10 ** (value + bottom):.4g}" if logarithmic else f"{value:.{figures}g}"
+        ),
+        y_labels=[n - bottom for n in exponents] if logarithmic else None,
         x_value_formatter=lambda value: f"{value:,.6g}",
         range=None if top is None else (0, top),
         disable_xml_declaration=True,
     )
     for name, points in curves.items():
-        shown = thin_out([(x, math.log10(y)) for x, y in points] if logarithmic else points)
+        shown = thin_out([(x, math.log10(y) - bottom) for x, y in points] if logarithmic else points)
         drawn.add(name, with_gaps(shown) if below == "minutes" else shown)
     return str(drawn.render(is_unicode=True))
 

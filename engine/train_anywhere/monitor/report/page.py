@@ -1,5 +1,6 @@
 """Collect the content of the report, and write RUN/report.html."""
 
+import math
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,10 +11,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from train_anywhere import features
 from train_anywhere.config.command.compose import compose
-from train_anywhere.config.flat import flatten
+from train_anywhere.config.flat import as_typed, flatten
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.monitor.efficiency import step_time
 from train_anywhere.monitor.goodput import TITLES, Goodput, goodput
+from train_anywhere.monitor.profiles import operation_rows, read_profiles
 from train_anywhere.monitor.report import figures
 from train_anywhere.monitor.report.timeline import timeline
 from train_anywhere.monitor.run_facts import Facts, Series, mean, read_facts
@@ -27,6 +29,9 @@ NAME = "report.html"
 
 SHORT_S = 60.0
 """Seconds; a shorter run gets no shares of its time: they say more about the start than about the training."""
+
+MOST_COLUMNS = 7
+"""Largest number of tiles in a row."""
 
 MOST_METRICS = 12
 """Largest number of metrics at the top of the page."""
@@ -71,12 +76,14 @@ def page(run: RunDir, facts: Facts) -> str:
     if whole and whole.whole < SHORT_S:
         whole = None
     template = environment().get_template("page.html.j2")
+    top = tiles(facts, whole)
     return template.render(
         run=run,
         info=facts.info,
         when=period(facts.info),
         colours=figures.COLOURS,
-        tiles=tiles(facts, whole),
+        tiles=top,
+        columns=tile_columns(len(top)),
         verdicts=verdicts(facts),
         rows=features.rows(run, facts.info),
         goodput=whole,
@@ -86,6 +93,7 @@ def page(run: RunDir, facts: Facts) -> str:
         attempts=facts.attempts,
         figures=[*figures.metric_figures(facts.metrics), *figures.node_figures(facts.nodes)],
         gpus=gpu_rows(facts),
+        profiles=[(one, operation_rows(one)) for one in read_profiles(run)],
         changed=set_keys(run),
         provenance=provenance(run, facts),
     )
@@ -102,17 +110,25 @@ def environment() -> Environment:
 def tiles(facts: Facts, whole: Goodput | None) -> dict[str, str]:
     """Return the most important values, by name."""
     info = facts.info
-    shown = {"state": str(info.get("state", "unknown")), "step": f"{info.get('step', '?')}"}
-    measured = {k: v for k, v in (info.get("metrics") or {}).items() if not k.startswith("train/")}
-    shown |= {name: number(value) for name, value in [*measured.items()][:MOST_METRICS]}
+    shown = {"state": str(info.get("state", "unknown"))}
+    shown |= {"step": f"{info['step']:,}"} if isinstance(info.get("step"), int) else {}
+    known = info.get("metrics") or {}
+    measured = {k: v for k, v in known.items() if "train" not in k and k != "lr"} or known
+    names = sorted(measured, key=figures.LOADER.findall)
+    shown |= {name: number(measured[name]) for name in names[:MOST_METRICS]}
     if whole:
-        devices = "GPU hours" if any(node.gpus for node in facts.nodes) else "device hours"
-        shown |= {"time that made progress": f"{whole.share:.0%}", devices: f"{whole.device_hours:.3g}"}
+        shown["time that made progress"] = f"{whole.share:.0%}"
+        shown |= {"GPU hours": f"{whole.device_hours:.3g}"} if any(n.gpus for n in facts.nodes) else {}
     if (efficiency := step_time(facts.attempts).efficiency) is not None:
-        shown["efficiency of the ranks"] = f"{efficiency:.0%}"
+        shown["parallel efficiency"] = f"{efficiency:.0%}"
     if energy := energy_kwh(facts):
         shown["energy of the GPUs"] = f"{energy:.3g} kWh"
     return shown
+
+
+def tile_columns(count: int) -> int:
+    """Return the tiles in a row so that all rows have about the same number."""
+    return max(4, math.ceil(count / math.ceil(count / MOST_COLUMNS)))
 
 
 def energy_kwh(facts: Facts) -> float:
@@ -157,10 +173,12 @@ def gpu_rows(facts: Facts) -> list[GpuRow]:
 
 def set_keys(run: RunDir) -> dict[str, tuple[str, str]]:
     """Return the default and the value of each key that was set on the command line, as they are typed."""
-    defaults = {key: text(value) for key, value in flatten(compose([])).items()}
+    defaults = {key: as_typed(value) for key, value in flatten(compose([])).items()}
     pairs = [word.lstrip("+").partition("=") for word in typed_overrides(run) or ()]
     return {
-        key: (defaults.get(key, "-"), value) for key, sign, value in pairs if sign and key not in COMMAND_KEYS
+        key: (defaults.get(key) or defaults.get(f"{key}.name", "-"), value)
+        for key, sign, value in pairs
+        if sign and key not in COMMAND_KEYS
     }
 
 
@@ -195,11 +213,6 @@ def _best(facts: Facts) -> str:
     return f"{metric} {value:.4g} at step {step:,.0f}"
 
 
-def text(value: object) -> str:
-    """Return a value of the configuration as it is typed."""
-    return {"None": "null", "True": "true", "False": "false"}.get(str(value), str(value))
-
-
 def number(value: object) -> str:
     """Return a metric as a string; null in run.json stands for nan and inf."""
     return f"{value:.4g}" if isinstance(value, int | float) else "nan"
@@ -208,6 +221,8 @@ def number(value: object) -> str:
 def period(info: Mapping[str, Any]) -> str:
     """Return the start and end of the run in UTC, as in run.json."""
     known = [str(info[key])[:16].replace("T", " ") for key in ("started", "ended") if info.get(key)]
+    if len(known) > 1 and known[0][:10] == known[1][:10]:
+        known[1] = known[1][11:]
     return f"{' to '.join(known)} UTC" if known else ""
 
 

@@ -76,7 +76,8 @@ def describe(attempt: Mapping[str, Any]) -> str:
         where += f" ({size} rank{'s' if size > 1 else ''})"
     job = f", job {attempt['job']}" if attempt.get("job") else ""
     steps = f"steps {attempt.get('from_step', '?')} to {attempt.get('step', '?')}"
-    return f"{steps}{where}{job}: {attempt.get('ended_by', 'running')}"
+    end = str(attempt.get("ended_by", "running"))
+    return f"{steps}{where}{job}: {'stopped by ' if end.startswith('SIG') else ''}{end}"
 
 
 def has_ended_well(attempt: Mapping[str, Any]) -> bool:

@@ -2,7 +2,9 @@
 
 import shlex
 
+from train_anywhere.config.limits import duration_seconds
 from train_anywhere.config.schema import Config, Trainer
+from train_anywhere.files.terminal.fit import fit, terminal_width
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import read_frozen
 from train_anywhere.runs.summary import display_path, format_summary, train_command
@@ -18,6 +20,7 @@ def is_complete(run: RunDir, trainer: Trainer) -> bool:
         return False
     before = read_frozen(run)["trainer"]
     longer = trainer.max_epochs > before["max_epochs"] or _is_more(before["max_steps"], trainer.max_steps)
+    longer = longer or _is_more(*map(_time_limit, (before.get("max_time"), trainer.max_time)))
     longer = longer or (trainer.min_epochs or 1) > (before.get("min_epochs") or 1)
     return not longer and before["early_stopping"] == vars(trainer.early_stopping)
 
@@ -26,12 +29,21 @@ def _is_more(before: int | None, now: int | None) -> bool:
     return before is not None and (now is None or now > before)
 
 
+def _time_limit(value: str | None) -> int | None:
+    return None if value is None else duration_seconds(value)
+
+
 def completion_message(run: RunDir, config: Config) -> str:
-    """Return the message that is printed instead of training."""
-    trainer, folder = config.trainer, display_path(run.path)
-    steps, epochs = trainer.max_steps, trainer.max_epochs
-    more = f"max_steps={2 * steps}" if steps else f"max_epochs={2 * epochs}"
-    return (
-        f"{folder} is complete: nothing is left to train. To train on: "
-        f"{train_command()} resume={shlex.quote(folder)} trainer.{more}\n{format_summary(run, config)}"
-    )
+    """Return the message that is printed instead of training; its example doubles the limits that the run had.
+
+    Raises:
+        CheckpointError: the run's config.yaml can't be read.
+    """
+    folder, before = display_path(run.path), read_frozen(run)["trainer"]
+    message = f"{folder} is complete: nothing is left to train."
+    if not config.trainer.fast_dev_run:
+        limits = {key: before[key] for key in ("max_epochs", "max_steps") if before[key]}
+        more = " ".join(f"trainer.{key}={2 * limit}" for key, limit in limits.items())
+        more += " trainer.max_time=null" if before.get("max_time") else ""
+        message += f" To train longer: {train_command()} resume={shlex.quote(folder)} {more}"
+    return f"{fit(message, terminal_width())}\n{format_summary(run, config)}"

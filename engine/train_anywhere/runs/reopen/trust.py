@@ -25,13 +25,13 @@ from train_anywhere.files.atomic import read_text
 SHELL = ("cluster.setup", "cluster.modules", "cluster.conda", "cluster.venv", "cluster.extra")
 """Keys whose values become part of the batch script or of the options of the scheduler."""
 
-COMMANDS = ("monitor.dashboard",)
-"""Keys whose values are commands that run next to the ranks, in a job or not."""
+COMMANDS = ("monitor.dashboard", "program")
+"""Keys whose values are commands that run as the ranks or next to them, in a job or not."""
 
 REQUESTS = (
-    "name", "scheduler", "account", "partition", "qos", "time", "gpu_type", "cpus_per_task", "mem", "mem_per_gpu", "constraint",
-    "reservation", "exclude", "exclusive", "begin", "nice", "max_gpu_hours", "gpu_request", "launch", "requeue", "no_kill", "retries",
-    "signal_seconds", "chain", "max_running", "site",
+    "name", "scheduler", "account", "partition", "qos", "time", "time_min", "gpu_type", "gres", "cpus_per_task", "mem",
+    "mem_per_gpu", "constraint", "reservation", "exclude", "nodelist", "check", "exclusive", "begin", "nice", "max_gpu_hours",
+    "gpu_request", "launch", "requeue", "no_kill", "retries", "signal_seconds", "chain", "max_running", "site",
 )  # fmt: skip
 """Keys of `cluster` that only state what a job requests and what its site allows. Any other key may do more."""
 

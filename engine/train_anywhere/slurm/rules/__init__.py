@@ -5,11 +5,15 @@ type instead. Each module ends with a tuple of its rules, checked in this order:
 
     resources   the request, compared with a node of the preset         launch_rules     launch method and container
     site_limits limits of the site's scheduler                          local_folders    folders of this machine
-    options     `cluster.extra`, and line breaks in values              local_packages   packages of this Python
+    options     `cluster.extra`, and line breaks in values              shared_folders   folders that all nodes must see
+                                                                        local_packages   packages of this Python
 
-The problems of features come last (`train_anywhere.features`). A dry run for another machine skips the rules about folders and
+A refusal by a fact about the site names the fact's source and date, and `cluster.check=warn` makes it a note: the site may have
+changed. The problems of features come last (`train_anywhere.features`). A dry run for another machine skips the rules about folders and
 packages of this machine. `advice` yields notes, which refuse nothing.
 """
+
+from collections.abc import Callable, Iterator
 
 from train_anywhere import features
 from train_anywhere.slurm.rules import (
@@ -19,9 +23,15 @@ from train_anywhere.slurm.rules import (
     local_packages,
     options,
     resources,
+    shared_folders,
     site_limits,
 )
 from train_anywhere.slurm.rules.rule_request import Request
+
+Rule = Callable[[Request], Iterator[str]]
+
+OF_SITE = frozenset({*resources.SITE_RULES, *site_limits.SITE_RULES, *local_folders.SITE_RULES})
+"""Rules that compare a job with facts about the site."""
 
 
 def problems(request: Request, elsewhere: bool = False) -> list[str]:
@@ -29,9 +39,28 @@ def problems(request: Request, elsewhere: bool = False) -> list[str]:
 
     With `elsewhere`, the rules about this machine are skipped, because it does not belong to the site.
     """
-    here = () if elsewhere else local_folders.RULES + local_packages.RULES
-    rules = (*resources.RULES, *site_limits.RULES, *options.RULES, *launch_rules.RULES, *here)
-    return [sentence for rule in rules for sentence in rule(request)] + feature_problems(request, elsewhere)
+    warn = request.config.cluster.check == "warn"
+    found = [
+        _with_source(sentence, request, "; cluster.check=warn submits the job anyway")
+        if rule in OF_SITE
+        else sentence
+        for rule in _rules(elsewhere)
+        if not (warn and rule in OF_SITE)
+        for sentence in rule(request)
+    ]
+    return found + feature_problems(request, elsewhere)
+
+
+def _rules(elsewhere: bool) -> tuple[Rule, ...]:
+    here = () if elsewhere else local_folders.RULES + shared_folders.RULES + local_packages.RULES
+    return (*resources.RULES, *site_limits.RULES, *options.RULES, *launch_rules.RULES, *here)
+
+
+def _with_source(sentence: str, request: Request, way_out: str = "") -> str:
+    """Add the source and the date of the facts about the site."""
+    site = request.site
+    source = site.source or f"cluster.site of the preset {request.cluster}, which names no source"
+    return f"{sentence} Source: {source}{f' ({site.checked})' if site.checked else ''}{way_out}."
 
 
 def feature_problems(request: Request, elsewhere: bool = False) -> list[str]:
@@ -47,6 +76,11 @@ def feature_problems(request: Request, elsewhere: bool = False) -> list[str]:
     )
 
 
-def notes(request: Request) -> list[str]:
-    """Return notes that a user may ignore: advice for this request, then the notes of the site's preset."""
-    return [sentence for rule in advice.RULES for sentence in rule(request)] + list(request.site.notes)
+def notes(request: Request, elsewhere: bool = False) -> list[str]:
+    """Return notes that a user may ignore: refusals that `cluster.check=warn` turned off, advice, the notes of the preset."""
+    warn = request.config.cluster.check == "warn"
+    rules = [rule for rule in _rules(elsewhere) if warn and rule in OF_SITE]
+    refused = [_with_source(sentence, request) for rule in rules for sentence in rule(request)]
+    return (
+        refused + [sentence for rule in advice.RULES for sentence in rule(request)] + list(request.site.notes)
+    )

@@ -1,10 +1,12 @@
 """Rules that yield notes, which do not stop a submission."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from train_anywhere.config.checks.targets import unreadable_target_notes
 from train_anywhere.slurm.rules.rule_request import Request
+from train_anywhere.slurm.rules.shared_folders import maybe_private
 from train_anywhere.slurm.script import units
 
 
@@ -20,11 +22,58 @@ def unlisted_node_type(request: Request) -> Iterator[str]:
     for key in ("partition", "gpu_type"):
         value = getattr(request.config.cluster, key)
         known = dict.fromkeys(name for n in request.site.nodes if (name := getattr(n, key)))
-        if known and value and value not in known:
+        if known and value and (unknown := [name for name in value.split(",") if name not in known]):
+            default = request.job.mem is None and request.site.takes_mem
             yield (
-                f"cluster.{key}={value} is not in the preset of {request.cluster}, which lists {', '.join(known)}: "
+                f"cluster.{key}={','.join(unknown)} is not in the preset of {request.cluster}, which lists {', '.join(known)}: "
                 "GPUs, CPUs and memory of such a node are not checked, and the scheduler decides."
+                + (" The job requests no memory; cluster.mem=... does." if default else "")
             )
+
+
+def cpu_nodes(request: Request) -> Iterator[str]:
+    """Report that a job without GPUs is larger than the nodes with GPUs, the only ones that a preset lists."""
+    job, node = request.job, request.job.node
+    cpus = max(job.ranks) * job.cpus_per_task
+    if (
+        not job.gpus
+        and node
+        and (cpus > (node.cpus or cpus) or (job.mem or 0) > units.megabytes(node.mem or f"{job.mem or 0}"))
+    ):
+        yield (
+            f"the job needs {cpus} CPUs{f' and {units.short_size(job.mem)}' if job.mem else ''} on a node, more than the nodes with GPUs "
+            f"have that the preset of {request.cluster} lists; whether another node has them is not checked, and the scheduler decides."
+        )
+
+
+def account_form(request: Request) -> Iterator[str]:
+    """Report an account that sacctmgr named, or one without the site's usual form."""
+    requested, used, usual = request.config.cluster.account, request.job.cluster.account, request.site.account
+    if used and usual and requested is None and "SBATCH_ACCOUNT" not in request.environ:
+        yield f"cluster.account={used}, your only account (sacctmgr)."
+    elif used and usual and not re.fullmatch(usual, used):
+        yield (
+            f"cluster.account={used} does not have the usual form of an account of {request.cluster}"
+            f"{f', {request.site.account_example}' if request.site.account_example else ''}; the scheduler decides."
+        )
+
+
+def set_by_site(request: Request) -> Iterator[str]:
+    """Report a request for something that the site sets by itself: memory, partition."""
+    c, site = request.config.cluster, request.site
+    for key in ("mem", "mem_per_gpu"):
+        if getattr(c, key) is not None and not site.takes_mem:
+            yield f"{request.cluster} sets the memory of a job by its CPUs or GPUs, and may ignore or reject cluster.{key}."
+    if c.partition and not site.takes_partition:
+        yield f"{request.cluster} picks the partition of a job itself; cluster.partition={c.partition} is rarely needed."
+
+
+def gpu_type(request: Request) -> Iterator[str]:
+    """Report a missing GPU type at a site that then gives its oldest GPUs; a constraint may name the type, too."""
+    c, known = request.config.cluster, sorted({n.gpu_type for n in request.site.nodes if n.gpu_type})
+    if request.job.gpus and request.site.needs_gpu_type and not c.gpu_type and not request.job.constraint:
+        names = "|".join(known) or "NAME"
+        yield f"{request.cluster} gives its oldest GPUs to a job that does not name a type; cluster.gpu_type={names} names one."
 
 
 def memory_for_gpus(request: Request) -> Iterator[str]:
@@ -63,4 +112,16 @@ def unchecked_targets(request: Request) -> Iterator[str]:
     yield from unreadable_target_notes(request.config)
 
 
-RULES = (unlisted_node_type, node_is_special, memory_for_gpus, cpus_for_gpus, downloads, unchecked_targets)
+RULES = (
+    unlisted_node_type,
+    cpu_nodes,
+    account_form,
+    set_by_site,
+    gpu_type,
+    node_is_special,
+    memory_for_gpus,
+    cpus_for_gpus,
+    downloads,
+    maybe_private,
+    unchecked_targets,
+)

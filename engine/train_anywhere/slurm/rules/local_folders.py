@@ -14,8 +14,7 @@ def submit_folder(request: Request) -> Iterator[str]:
     folders = [_expand(f, request.environ) for f in request.site.submit_below]
     if folders and not any(_below(request.folder, f) for f in folders):
         yield (
-            f"{request.cluster} accepts jobs only from below {' or '.join(folders)}, and this is {request.folder}; move the project there "
-            "(cluster.site.submit_below=[] turns this check off)."
+            f"{request.cluster} accepts jobs only from below {' or '.join(folders)}, and this is {request.folder}; move the project there."
         )
 
 
@@ -26,7 +25,7 @@ def write_folder(request: Request) -> Iterator[str]:
     if folders and not any(_below(results, f) for f in folders):
         yield (
             f"jobs on {request.cluster} can write only below {' or '.join(folders)}, and run folders go to {results}; "
-            f"use paths.results={folders[0]}/results (cluster.site.write_below=[] turns this check off)."
+            f"use paths.results={folders[0]}/results."
         )
 
 
@@ -67,4 +66,5 @@ def _below(folder: Path, top: str) -> bool:
     return folder.resolve().is_relative_to(Path(top).resolve()) if top.startswith("/") else False
 
 
-RULES = (submit_folder, write_folder, writable, data, environment)
+SITE_RULES = (submit_folder, write_folder)
+RULES = (*SITE_RULES, writable, data, environment)

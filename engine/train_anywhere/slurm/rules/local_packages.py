@@ -4,16 +4,27 @@ A dry run for another machine skips them.
 """
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 from train_anywhere.config.checks.strategy_table import SUPPORTED
 from train_anywhere.distributed.packages import framework_problem
 from train_anywhere.slurm.rules.rule_request import Request
 
 
+def horovodrun(request: Request) -> Iterator[str]:
+    """Report a missing horovodrun for a program, which may use Horovod with any framework."""
+    if not request.job.command or request.job.launch != "horovodrun" or uses_other_environment(request):
+        return
+    if not find_spec("horovod"):
+        yield "launch=horovodrun needs Horovod, which is not installed: run `make horovod`, or use launch=srun|torchrun|mpirun."
+
+
 def horovod(request: Request) -> Iterator[str]:
     """Report a missing Horovod, or one that does not fit the framework or the launch method."""
     job = request.job
-    if uses_other_environment(request) or "horovod" not in (job.strategy, job.launch.removesuffix("run")):
+    if job.command or uses_other_environment(request):
+        return
+    if "horovod" not in (job.strategy, job.launch.removesuffix("run")):
         return
     # imported only when needed, because it reads the installed packages
     from train_anywhere.distributed.horovod.installation import horovod_problem
@@ -25,7 +36,9 @@ def horovod(request: Request) -> Iterator[str]:
 
 def framework(request: Request) -> Iterator[str]:
     """Report missing packages of the framework."""
-    if not uses_other_environment(request) and (problem := framework_problem(request.job.framework)):
+    if request.job.command or uses_other_environment(request):
+        return
+    if problem := framework_problem(request.job.framework):
         yield problem
 
 
@@ -35,4 +48,4 @@ def uses_other_environment(request: Request) -> bool:
     return request.config.container.name != "none" or bool(c.conda or c.venv or c.modules or c.setup)
 
 
-RULES = (framework, horovod)
+RULES = (framework, horovod, horovodrun)

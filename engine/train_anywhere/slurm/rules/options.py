@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from train_anywhere.slurm.rules.rule_request import Request
 
 OWN = {
-    "job-name", "output", "error", "open-mode", "account", "partition", "qos", "time", "nodes", "ntasks", "ntasks-per-node",
-    "tasks-per-node", "cpus-per-task", "gpus", "gpus-per-node", "gres", "mem", "mem-per-gpu", "constraint", "comment",
-    "reservation", "exclude", "exclusive", "begin", "nice", "mail-user", "mail-type", "requeue", "no-requeue", "signal", "array",
-    "cpus-per-gpu", "ntasks-per-gpu", "ntasks-per-socket", "ntasks-per-core", "gpus-per-socket", "mem-per-cpu",
+    "job-name", "output", "error", "open-mode", "account", "partition", "qos", "time", "time-min", "nodes", "ntasks",
+    "ntasks-per-node", "tasks-per-node", "cpus-per-task", "gpus", "gpus-per-node", "gres", "mem", "mem-per-gpu", "constraint", "comment",
+    "reservation", "exclude", "nodelist", "exclusive", "begin", "nice", "mail-user", "mail-type", "requeue", "no-requeue",
+    "signal", "array", "cpus-per-gpu", "ntasks-per-gpu", "ntasks-per-socket", "ntasks-per-core", "gpus-per-socket", "mem-per-cpu",
 }  # fmt: skip
 """Options that the script sets itself, so that they agree, and options that could contradict them."""
 
@@ -31,8 +31,8 @@ FORBIDDEN = {
 
 SHORT = {
     "J": "job-name", "o": "output", "e": "error", "A": "account", "p": "partition", "q": "qos", "t": "time", "N": "nodes",
-    "n": "ntasks", "c": "cpus-per-task", "G": "gpus", "C": "constraint", "x": "exclude", "b": "begin", "a": "array", "M": "clusters",
-    "W": "wait", "h": "help", "V": "version",
+    "n": "ntasks", "c": "cpus-per-task", "G": "gpus", "C": "constraint", "x": "exclude", "w": "nodelist", "b": "begin", "a": "array",
+    "M": "clusters", "W": "wait", "h": "help", "V": "version",
 }  # fmt: skip
 """Long names of the short options: https://slurm.schedmd.com/sbatch.html"""
 
@@ -54,8 +54,11 @@ KEYS = {
 
 def extra_options(request: Request) -> Iterator[str]:
     """Report options in `cluster.extra` that repeat or contradict those of the script."""
-    check = _slurm_problems if request.config.cluster.scheduler == "slurm" else _pbs_problems
-    for text in request.config.cluster.extra:
+    c = request.config.cluster
+    if re.search(r"(^|,)(gres[:/])?gpu\b", c.gres or ""):
+        yield f"cluster.gres={c.gres} requests GPUs, which the script requests itself; use trainer.devices and cluster.gpu_type."
+    check = _slurm_problems if c.scheduler == "slurm" else _pbs_problems
+    for text in c.extra:
         for sentence in _not_one_option(text) or check(text, request):
             yield f"cluster.extra: {sentence}"
 
@@ -90,7 +93,8 @@ def _slurm_problems(text: str, request: Request) -> Iterator[str]:
     elif option in FORBIDDEN:
         yield f"--{option}{short} {FORBIDDEN[option]}; leave it out."
     elif option in OWN:
-        key = KEYS.get(option, "cluster." + option.replace("-", "_"))
+        other = option == "gres" and "gpu" not in value
+        key = "cluster.gres" if other else KEYS.get(option, "cluster." + option.replace("-", "_"))
         yield f"the script sets --{option} itself{short}, and two could contradict each other; use {key}=..."
 
 

@@ -24,10 +24,10 @@ def gpus_of_a_node(request: Request) -> Iterator[str]:
 
 
 def cpus_of_a_node(request: Request) -> Iterator[str]:
-    """Report more CPUs than a node has."""
+    """Report more CPUs than a node with GPUs has. A job without GPUs may get another kind of node, which presets do not list."""
     job, node = request.job, request.job.node
     requested = max(job.ranks) * job.cpus_per_task
-    if node and node.cpus and requested > node.cpus:
+    if job.gpus and node and node.cpus and requested > node.cpus:
         yield (
             f"{max(job.ranks)} ranks x cluster.cpus_per_task={job.cpus_per_task} are {requested} CPUs per node, but {_node(request)} "
             f"gives {node.cpus}; use cluster.cpus_per_task={max(1, node.cpus // max(job.ranks))}."
@@ -35,9 +35,16 @@ def cpus_of_a_node(request: Request) -> Iterator[str]:
 
 
 def memory_of_a_node(request: Request) -> Iterator[str]:
-    """Report more memory than a node has."""
+    """Report more memory than a node with GPUs has."""
     job, node = request.job, request.job.node
-    if job.mem and node and node.mem and job.mem > units.megabytes(node.mem):
+    if (
+        job.gpus
+        and job.mem
+        and node
+        and node.mem
+        and request.site.takes_mem
+        and job.mem > units.megabytes(node.mem)
+    ):
         each = units.megabytes(node.mem) // max(job.devices) // 1024
         yield (
             f"{units.short_size(job.mem)} of memory per node, but {_node(request)} gives {node.mem}; "
@@ -63,6 +70,8 @@ def batch_for_ranks(request: Request) -> Iterator[str]:
     """Report a global batch that can't be divided evenly over the ranks, for any number of nodes that the job may get."""
     job = request.job
     devices = sum(job.devices)
+    if job.command:  # its batches are its own
+        return
     if not job.elastic:
         if devices and (problem := batch_size_problem(job.batch, devices, "GPUs")):
             yield problem
@@ -82,10 +91,9 @@ def _node(request: Request) -> str:
     return f"a node of {name}" + (f" ({what})" if what else "")
 
 
+SITE_RULES = (gpus_of_a_node, cpus_of_a_node, memory_of_a_node)
 RULES = (
-    gpus_of_a_node,
-    cpus_of_a_node,
-    memory_of_a_node,
+    *SITE_RULES,
     one_amount_of_memory,
     every_node_has_a_rank,
     batch_for_ranks,

@@ -1,25 +1,14 @@
 """The request that the rules check: a configuration, its job, and where it is submitted."""
 
-import getpass
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from train_anywhere.config.cluster import Site
 from train_anywhere.config.schema import Config
+from train_anywhere.slurm.script.accounts import user_name
 from train_anywhere.slurm.script.job import Job
-
-
-def user_name() -> str:
-    """Return the user's name, even if $USER is not set; the numeric id of a user without a name."""
-    if name := os.environ.get("USER"):
-        return name
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid())
-
 
 DataCheck = Callable[[Config, int, bool], list[str]]
 """Returns the problems of the data set, from the configuration, the devices over all nodes, and whether to look into its folder."""
@@ -35,6 +24,7 @@ class Request:
         data_problems: the check of the data set, injected so that `slurm` does not import `data`.
         folder: working directory of the command.
         environ: environment variables, for $USER and $SCRATCH in the site's folders.
+        on_node: whether the command runs on the only node of the job, so that no folder needs to be shared.
     """
 
     config: Config
@@ -42,6 +32,7 @@ class Request:
     data_problems: DataCheck
     folder: Path = field(default_factory=Path.cwd)
     environ: Mapping[str, str] = field(default_factory=lambda: {**os.environ, "USER": user_name()})
+    on_node: bool = False
 
     @property
     def site(self) -> Site:
@@ -52,7 +43,3 @@ class Request:
     def cluster(self) -> str:
         """The name of the preset."""
         return self.config.cluster.name
-
-
-Rule = Callable[[Request], Iterator[str]]
-"""A rule: yields one message for each problem."""

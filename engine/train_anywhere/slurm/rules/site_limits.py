@@ -4,12 +4,14 @@ import re
 from collections.abc import Iterator
 
 from train_anywhere.slurm.rules.rule_request import Request
-from train_anywhere.slurm.script import gpu_hours, units
+from train_anywhere.slurm.script import accounts, gpu_hours, units
 
 
 def longest_job(request: Request) -> Iterator[str]:
-    """Report a time limit above the site's."""
-    longest, time = request.site.max_time, request.job.time
+    """Report a time limit above the one of the node, or the site's. A quality of service may have another limit than the node."""
+    job, time = request.job, request.job.time
+    of_node = job.node.max_time if job.node and job.gpus and not request.config.cluster.qos else None
+    longest = of_node or request.site.max_time
     if longest is not None and time is not None and (time == 0 or time > units.seconds(longest)):
         at_most = units.clock(units.seconds(longest))
         requested = units.clock(time) if time else "0, no limit at all,"
@@ -19,14 +21,27 @@ def longest_job(request: Request) -> Iterator[str]:
         )
 
 
-def signal_before_the_end(request: Request) -> Iterator[str]:
-    """Report a time limit that is not longer than the warning before it."""
-    time, ahead = request.job.time, request.config.cluster.signal_seconds
-    if time and time <= ahead:
+def shortest_job(request: Request) -> Iterator[str]:
+    """Report `cluster.time_min` above the time limit."""
+    time, shortest = request.job.time, request.config.cluster.time_min
+    if time and shortest is not None and units.seconds(shortest) > time:
         yield (
-            f"cluster.time={units.clock(time)} is not longer than cluster.signal_seconds={ahead}, the warning before "
-            f"the limit; use more time or cluster.signal_seconds={max(1, time // 2)}."
+            f"cluster.time_min={shortest} is longer than cluster.time={units.clock(time)}: Slurm picks a limit between the two; use "
+            f"cluster.time_min={units.clock(time // 2)}."
         )
+
+
+def signal_before_the_end(request: Request) -> Iterator[str]:
+    """Report a time limit, or the shortest one that Slurm may pick, that is not longer than the warning before it."""
+    c = request.config.cluster
+    for key in ("time", "time_min"):
+        value = getattr(c, key)
+        time = 0 if value is None else units.seconds(value)
+        if time and time <= c.signal_seconds:
+            yield (
+                f"cluster.{key}={units.clock(time)} is not longer than cluster.signal_seconds={c.signal_seconds}, the warning before "
+                f"the limit; use more time or cluster.signal_seconds={max(1, time // 2)}."
+            )
 
 
 def most_gpus(request: Request) -> Iterator[str]:
@@ -52,31 +67,31 @@ def fair_share(request: Request) -> Iterator[str]:
 
 
 def account(request: Request) -> Iterator[str]:
-    """Report a missing account, or one not in the form that the site requires; SBATCH_ACCOUNT may set it too."""
-    if request.config.cluster.account is None and "SBATCH_ACCOUNT" in request.environ:
+    """Report a missing account. An account without the usual form is only noted: sites have more kinds than a preset lists."""
+    site, c = request.site, request.job.cluster
+    if site.account is None or c.account or "SBATCH_ACCOUNT" in request.environ:
         return
-    yield from _pattern_problems(
-        request, "account", request.config.cluster.account, request.site.account, request.site.account_example
+    names = accounts.of_user(c, request.job.gpus)
+    use = (
+        f"NAME, one of {', '.join(names)} (yours, from sacctmgr)" if names else site.account_example or "NAME"
     )
+    yield f"{request.cluster} rejects jobs without account: cluster.account is not set; use cluster.account={use}."
 
 
 def comment(request: Request) -> Iterator[str]:
     """Report a missing comment, or one not in the form that the site requires."""
-    yield from _pattern_problems(
-        request, "comment", request.config.cluster.comment, request.site.comment, request.site.comment_example
+    value, pattern, example = (
+        request.config.cluster.comment,
+        request.site.comment,
+        request.site.comment_example,
     )
-
-
-def _pattern_problems(
-    request: Request, key: str, value: str | None, pattern: str | None, example: str | None
-) -> Iterator[str]:
     if pattern is None:
         return
-    use = f"use {_quote_override(f'cluster.{key}', example)}." if example else f"it must match {pattern}."
+    use = f"use {_quote_override('cluster.comment', example)}." if example else f"it must match {pattern}."
     if value is None:
-        yield f"{request.cluster} rejects jobs without {key}: cluster.{key} is not set; {use}"
+        yield f"{request.cluster} rejects jobs without comment: cluster.comment is not set; {use}"
     elif not re.fullmatch(pattern, value):
-        yield f"cluster.{key}={value} does not have the form that {request.cluster} requires; {use}"
+        yield f"cluster.comment={value} does not have the form that {request.cluster} requires; {use}"
 
 
 MAIL_TYPES = (
@@ -111,28 +126,6 @@ def _quote_override(key: str, value: str) -> str:
     return f"\"{key}='{value}'\"" if re.search(r"[=;<>]", value) else f"{key}={value}"
 
 
-def memory_refused(request: Request) -> Iterator[str]:
-    """Report a memory request at a site that rejects --mem, because memory comes with the CPUs or the node."""
-    requested = [k for k in ("mem", "mem_per_gpu") if getattr(request.config.cluster, k) is not None]
-    if requested and not request.site.takes_mem:
-        yield f"{request.cluster} rejects --mem (memory comes with the CPUs or GPUs); leave cluster.{requested[0]} out."
-
-
-def partition(request: Request) -> Iterator[str]:
-    """Report a partition at a site whose scheduler picks it."""
-    c = request.config.cluster
-    if c.partition and not request.site.takes_partition:
-        yield f"{request.cluster} picks the partition itself; leave cluster.partition={c.partition} out."
-
-
-def gpu_type(request: Request) -> Iterator[str]:
-    """Report a missing GPU type at a site where the default is its oldest GPUs."""
-    c, known = request.config.cluster, sorted({n.gpu_type for n in request.site.nodes if n.gpu_type})
-    if c.gpu_type is None and request.site.needs_gpu_type and request.job.gpus:
-        names = "|".join(known) or "NAME"
-        yield f"{request.cluster} gives its oldest GPUs to a job that does not name a type; use cluster.gpu_type={names}."
-
-
 def requeue(request: Request) -> Iterator[str]:
     """Report `cluster.requeue` at a site where compute nodes can't submit, which a job needs to requeue itself."""
     if request.config.cluster.requeue and not request.site.requeue:
@@ -142,16 +135,5 @@ def requeue(request: Request) -> Iterator[str]:
         )
 
 
-RULES = (
-    longest_job,
-    signal_before_the_end,
-    most_gpus,
-    fair_share,
-    account,
-    comment,
-    memory_refused,
-    partition,
-    gpu_type,
-    requeue,
-    mail_type,
-)
+SITE_RULES = (longest_job, most_gpus, account, comment, requeue)
+RULES = (*SITE_RULES, shortest_job, signal_before_the_end, fair_share, mail_type)

@@ -77,8 +77,8 @@ def load_all(grid: Grid, batch: int | None, check: Check, dry: bool) -> list[Con
             for problem in error.problems:
                 found.setdefault(problem, []).append(cell.name)
     if found:
-        everywhere = len(grid.cells)
-        raise ConfigError(*(p if len(c) == everywhere else f"{', '.join(c)}: {p}" for p, c in found.items()))
+        count = len(grid.cells)
+        raise ConfigError(*(p if len(c) == count else f"{', '.join(c)}: {p}" for p, c in found.items()))
     return configs
 
 

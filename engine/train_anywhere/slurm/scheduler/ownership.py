@@ -11,8 +11,12 @@ from train_anywhere.slurm.scheduler import queue
 from train_anywhere.slurm.status.find_runs import RunEntry
 
 
-def refuse_other_jobs(run: RunEntry, job_ids: Sequence[str]) -> None:
+def refuse_other_jobs(
+    run: RunEntry, job_ids: Sequence[str], consequence: str = "nothing was cancelled", command: str = ""
+) -> None:
     """Refuse jobs that were not submitted from the run folder, unless this user has recorded them as jobs of the run.
+
+    The message says with `consequence` what was not done, and with `command` how to do it, by default with the scheduler's cancel command.
 
     Raises:
         SubmitError: jobs.txt names such a job.
@@ -27,8 +31,8 @@ def refuse_other_jobs(run: RunEntry, job_ids: Sequence[str]) -> None:
         ):
             name = {"slurm": "scancel", "pbs": "qdel"}[str(run.scheduler)]
             raise SubmitError(
-                f"job {job_id} in {run.folder.jobs} was not submitted from that folder but as {script!r}, so nothing was cancelled; "
-                f"if you mean that job, use `{name} {queue.native_id(job_id)}`."
+                f"job {job_id} in {run.folder.jobs} was not submitted from that folder but as {script!r}, so {consequence}; "
+                f"if you mean that job, use `{command or name} {queue.native_id(job_id)}`."
             )
 
 

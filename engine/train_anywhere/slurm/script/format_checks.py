@@ -11,10 +11,15 @@ LOWEST_ON_PBS = 1024
 """Largest `cluster.nice`: the priority of qsub -p is from -1024 to 1023 (OpenPBS, man qsub)."""
 
 
+ONLY_SLURM = ("qos", "reservation", "time_min", "gres", "exclude", "nodelist")
+"""Keys that have no option of qsub."""
+
+
 def problems(cluster: Cluster) -> list[str]:
     """Return a message for each value with a wrong format, with its key such as `cluster.site.nodes[0].mem`."""
     site = cluster.site
-    times = {"time": cluster.time, "site.max_time": site.max_time}
+    of_kinds = {f"site.nodes[{i}].max_time": n.max_time for i, n in enumerate(site.nodes)}
+    times = {"time": cluster.time, "time_min": cluster.time_min, "site.max_time": site.max_time, **of_kinds}
     sizes = {"mem": cluster.mem, "mem_per_gpu": cluster.mem_per_gpu}
     of_nodes = {
         f"site.nodes[{i}].{k}": getattr(n, k) for i, n in enumerate(site.nodes) for k in ("mem", "gpu_mem")
@@ -45,6 +50,9 @@ def _pbs_problems(cluster: Cluster) -> Iterator[str]:
     if _zero_key(cluster):
         yield f"cluster.{_zero_key(cluster)}=0 has a meaning for Slurm only; for PBS give an amount, or leave it out."
     yield from _format_problems({"begin": cluster.begin}, begin_time.to_qsub)
+    for key in ONLY_SLURM:
+        if value := getattr(cluster, key):
+            yield f"cluster.{key}={value} is known to Slurm only; on PBS leave it out, or use cluster.extra."
     if cluster.exclusive == "user":
         yield "cluster.exclusive=user is known to Slurm only; on PBS use cluster.exclusive=true, or leave it out."
     if (cluster.nice or 0) > LOWEST_ON_PBS:

@@ -3,6 +3,7 @@
 Config (the user's request)  ->  make_job  ->  Job (the request to the scheduler)  ->  render  ->  the script
 """
 
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from train_anywhere.distributed.layout import make_layout, support
 from train_anywhere.errors import ConfigError
 from train_anywhere.features import Features
 from train_anywhere.files.typed_paths import restore_links
-from train_anywhere.slurm.script import clean_environment, format_checks, units
+from train_anywhere.slurm.script import accounts, clean_environment, format_checks, units
 
 CPUS_OF_UNKNOWN_NODES = 4
 """CPUs per rank if neither the user nor the preset gives a number: enough to feed one GPU."""
@@ -44,9 +45,10 @@ class Job:
         mounts: folders that the container mounts.
         members: numbers of the members of an array; None for a single job.
         batch: samples in one batch over all ranks.
-        framework, strategy: names for display.
+        framework, strategy: names for display; program and none for a program of `src/run.py`.
         fewest: smallest number of nodes with which Slurm may start the job; less than `nodes` if the job is elastic.
         program: command of one process that runs instead of a training, relative to `code` and quoted for the shell.
+        command: script and arguments of a program that each rank starts instead of training.
         features: optional features of the run, with their settings.
     """
 
@@ -72,6 +74,7 @@ class Job:
     strategy: str
     fewest: int
     program: str = ""
+    command: tuple[str, ...] = ()
     features: Features = field(default_factory=Features)
 
     @property
@@ -130,14 +133,15 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
         raise ConfigError(*unreadable)
     layout = make_layout(config.framework, config.strategy.name, devices_per_node(config))
     most = max(layout.devices)
-    node = find_node_type(c, most)
+    gpus = config.trainer.accelerator != "cpu"
+    node = find_node_type(c, most, (c.cpus_per_task or 0) * most, _requested_memory(c, most) or 0)
     return Job(
         name=config.name,
-        cluster=clean_environment.apply_shell_options(c),
+        cluster=accounts.fill_account(clean_environment.apply_shell_options(c), gpus),
         node=node,
         ranks=layout.ranks,
         devices=layout.devices,
-        gpus=config.trainer.accelerator != "cpu",
+        gpus=gpus,
         cpus_per_task=_cpus(c, node) * (most // max(layout.ranks)),
         mem=_memory(c, node, most),
         time=None if c.time is None else units.seconds(c.time),
@@ -150,9 +154,10 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
         mounts=_mounts(config.container, config.paths),
         members=tuple(members) if members is not None else None,
         batch=config.data.batch_size,
-        framework=config.framework,
-        strategy=layout.strategy,
+        framework="program" if config.program else config.framework,
+        strategy="none" if config.program else layout.strategy,
         fewest=config.trainer.node_range[0],
+        command=tuple(config.program),
         features=Features.of(config),
     )
 
@@ -173,16 +178,29 @@ def devices_per_node(config: Config) -> tuple[int, ...]:
     return (node.gpus if node and config.strategy.name != "single" else 1,) * nodes
 
 
-def find_node_type(cluster: Cluster, devices: int) -> NodeType | None:
-    """Return the first kind of node with this partition, GPU type and number of GPUs; else the one with the most GPUs."""
+def find_node_type(cluster: Cluster, devices: int, cpus: int = 0, mem: int = 0) -> NodeType | None:
+    """Return the kind of node that a job gets, or None if the preset does not list it.
+
+    Kinds are those of the partition and of the GPU type, which a constraint may name too. The first with enough GPUs, CPUs and
+    memory (MiB) counts, else the first with enough GPUs, else the one with the most. A job in several partitions must fit the
+    smallest node of these.
+    """
+    known = cluster.site.nodes
+    partitions = {*(cluster.partition or "").split(",")}
+    listed = partitions <= {n.partition for n in known}
+    words = re.findall(r"[\w.-]+", join_constraints(cluster) or "")
+    types = {cluster.gpu_type} if cluster.gpu_type else {n.gpu_type for n in known} & {*words}
     fits = [
         n
-        for n in cluster.site.nodes
-        if (n.partition is None or n.partition == cluster.partition)
-        and (n.gpu_type is None or cluster.gpu_type is None or n.gpu_type == cluster.gpu_type)
+        for n in known
+        if (n.partition is None or (listed and n.partition in partitions))
+        and (n.gpu_type is None or not types or n.gpu_type in types)
     ]
+    if len(partitions) > 1:
+        fits.sort(key=lambda n: (n.gpus, n.cpus or 0))
     enough = [n for n in fits if n.gpus >= devices]
-    return enough[0] if enough else max(fits, key=lambda n: n.gpus, default=None)
+    roomy = [n for n in enough if cpus <= (n.cpus or cpus) and (not n.mem or mem <= units.megabytes(n.mem))]
+    return next(iter(roomy or enough), max(fits, key=lambda n: n.gpus, default=None))
 
 
 def launch_method(config: Config, strategy: str) -> str:
@@ -218,13 +236,16 @@ def _cpus(c: Cluster, node: NodeType | None) -> int:
 
 
 def _memory(c: Cluster, node: NodeType | None, devices: int) -> int | None:
+    requested = _requested_memory(c, devices)
+    if requested is None and node and node.mem and c.site.takes_mem:
+        return min(units.megabytes(node.mem), units.megabytes(node.mem) * devices // node.gpus)
+    return requested
+
+
+def _requested_memory(c: Cluster, devices: int) -> int | None:
     if c.mem is not None:
         return units.megabytes(c.mem)
-    if c.mem_per_gpu is not None:
-        return units.megabytes(c.mem_per_gpu) * devices
-    if node and node.mem and c.site.takes_mem:
-        return min(units.megabytes(node.mem), units.megabytes(node.mem) * devices // node.gpus)
-    return None
+    return None if c.mem_per_gpu is None else units.megabytes(c.mem_per_gpu) * devices
 
 
 def _mounts(container: Container, paths: Paths) -> tuple[str, ...]:

@@ -109,6 +109,7 @@ def _render(job: Job) -> str:
         "folder": folder,
         "members": ranges,
         "clock": units.clock,
+        "seconds": units.seconds,
         "short_size": units.short_size,
         "pbs_time": begin_time.to_qsub,
     }
@@ -192,16 +193,25 @@ def pyxis(job: Job) -> str:
     """Return a further line of srun options that run the ranks in a container; empty without one."""
     if job.container.name != "pyxis":
         return ""
-    mounts = ",".join(m if ":" in m else f"{m}:{m}" for m in job.mounts)
-    options = {"image": job.container.image, "mounts": mounts, "workdir": job.code}
-    words = [f"--container-{k}={shlex.quote(str(v))}" for k, v in options.items()]
-    return " \\\n    " + " ".join([*words, "--no-container-entrypoint"])
+    return " \\\n    " + pyxis_options(str(job.container.image), job.mounts, job.code)
+
+
+def pyxis_options(image: str, mounts: Sequence[str], folder: str) -> str:
+    """Return srun's options for a container of this image; `folder` is the first folder inside."""
+    pairs = ",".join(m if ":" in m else f"{m}:{m}" for m in mounts)
+    options = {"image": image, "mounts": pairs, "workdir": folder}
+    words = [f"--container-{k}={shlex.quote(v)}" for k, v in options.items()]
+    return " ".join([*words, "--no-container-entrypoint"])
 
 
 def apptainer(job: Job) -> str:
     """Return the prefix of a command that runs it in a container; empty without one."""
     if job.container.name != "apptainer":
         return ""
-    gpus = ["--nv"] if job.gpus else []
-    words = ["apptainer", "exec", *gpus, "--bind", ",".join(job.mounts), "--pwd", job.code]
-    return f"{shlex.join([*words, str(job.container.image)])} "
+    return f"{apptainer_command(str(job.container.image), job.mounts, job.code, job.gpus)} "
+
+
+def apptainer_command(image: str, mounts: Sequence[str], folder: str, gpus: bool) -> str:
+    """Return the words before a command that run it in a container of this image; `folder` is the first folder inside."""
+    words = ["apptainer", "exec", *(["--nv"] if gpus else []), "--bind", ",".join(mounts), "--pwd", folder]
+    return shlex.join([*words, image])

@@ -1,36 +1,23 @@
 """The table of `jobs.py list`: one line for each run, fitted to the terminal."""
 
 import fnmatch
-import os
 import re
-import shutil
-import sys
 import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from train_anywhere.errors import SubmitError
+from train_anywhere.files.terminal.fit import fit_parts
 from train_anywhere.files.terminal.printable import one_line
-from train_anywhere.slurm.status.run_status import FAILED, Report, differing_keys
-from train_anywhere.slurm.status.text_page import duration
-
-COLORS = {"completed": "32", "running": "36", "starting": "36", **dict.fromkeys(FAILED, "31")}
-"""ANSI colors of states; all others are yellow."""
+from train_anywhere.slurm.status.run_status import Report, differing_keys
+from train_anywhere.slurm.status.text_page import color_state, duration
 
 UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 GAP = "  "
+BEST = 5
+"""Number of columns up to the best value; those after it, age and duration, give way to what differs."""
 MIN_DIFFERENCES = 12
-"""Columns for what differs between runs; if fewer are left, it is on a line of its own."""
-
-
-def has_colors() -> bool:
-    """Return whether the output is a terminal that should get colors, see https://no-color.org."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-def color_state(text: str, state: str, colors: bool) -> str:
-    """Return the string in the color of a state."""
-    return f"\x1b[{COLORS.get(state, '33')}m{text}\x1b[0m" if colors else text
+"""Columns that what differs between runs needs at most; if fewer are left, it is on a line of its own."""
 
 
 def list_runs(reports: Sequence[Report], width: int | None, colors: bool = False) -> str:
@@ -44,14 +31,16 @@ def list_runs(reports: Sequence[Report], width: int | None, colors: bool = False
     keys = {
         name: differing_keys([r for r in reports if r.name == name]) for name in {r.name for r in reports}
     }
-    columns = ["run", "name", "state", "progress", "best", "age", "took"]
+    metrics = {report.best[0] for report in reports if report.best}
+    shared = next(iter(metrics)) if len(metrics) == 1 else ""
+    columns = ["run", "name", "state", "progress", one_line(shared) or "best", "age", "took"]
     lines = [
         [
             report.id,
             report.name,
             report.state or report.written,
             _progress(report),
-            _best(report),
+            _best(report, shared),
             _seconds(report.started and time.time() - report.started),
             _seconds(report.took),
         ]
@@ -59,33 +48,25 @@ def list_runs(reports: Sequence[Report], width: int | None, colors: bool = False
     ]
     cells = [[one_line(cell) for cell in line] for line in lines]
     widths = [max(len(cell) for cell in column) for column in zip(columns, *cells, strict=True)]
-    while width and sum(widths) + len(GAP) * (len(widths) - 1) > width and len(columns) > 3:
+    differences = [one_line(_differences(report, keys[report.name])) for report in reports]
+    least = min(MIN_DIFFERENCES, max(map(len, differences), default=0))
+    room = least + len(GAP) if least and width and _width(widths[:BEST]) + len(GAP) + least <= width else 0
+    while width and _width(widths) + room > width and len(columns) > 3:
         gone = len(columns) - 1  # a narrow terminal shows no duration, then no age
         columns, widths, cells = columns[:gone], widths[:gone], [line[:gone] for line in cells]
     left = None if width is None else width - sum(widths) - len(GAP) * len(widths)
     header = [name.ljust(n) for name, n in zip(columns, widths, strict=True)]
-    shown = [GAP.join([*header, *(["differs"] if left is None or left >= MIN_DIFFERENCES else [])])]
-    for report, line in zip(reports, cells, strict=True):
-        differs = " ".join(
-            f"{key.rpartition('.')[2]}={report.overrides[key]}"
-            for key in keys[report.name]
-            if key in report.overrides
-        )
+    shown = [GAP.join([*header, *(["differs"] if left is None or left >= least else [])])]
+    for report, line, differs in zip(reports, cells, differences, strict=True):
         padded = [cell.ljust(n) for cell, n in zip(line, widths, strict=True)]
         padded[2] = color_state(padded[2], report.state or report.written, colors)
-        differs = one_line(differs)
         if left is None or len(differs) <= left:
             shown.append(GAP.join([*padded, differs]).rstrip())
-        elif left >= MIN_DIFFERENCES:
-            shown.append(GAP.join([*padded, differs[: left - 1] + "…"]))
+        elif left >= least:
+            shown.append(GAP.join([*padded, fit_parts(differs.split(GAP), left)]))
         else:
-            shown += [GAP.join(padded).rstrip(), f"    {differs}"]
+            shown += [GAP.join(padded), f"    {fit_parts(differs.split(GAP), (width or 0) - 4)}"]
     return "\n".join(line.rstrip() for line in shown)
-
-
-def terminal_width() -> int | None:
-    """Return the columns of the terminal; None if the output is not one."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def select(
@@ -126,6 +107,16 @@ def parse_since(text: str) -> datetime:
         ) from None
 
 
+def _width(widths: Sequence[int]) -> int:
+    return sum(widths) + len(GAP) * (len(widths) - 1)
+
+
+def _differences(report: Report, keys: Sequence[str]) -> str:
+    """Return the overrides of a run whose values differ from those of other runs of its name."""
+    known = report.overrides
+    return GAP.join(f"{key.rpartition('.')[2]}={known[key]}" for key in keys if key in known)
+
+
 def _progress(report: Report) -> str:
     p = report.progress
     if p.step is None:
@@ -133,8 +124,11 @@ def _progress(report: Report) -> str:
     return f"{p.step}/{p.steps}" if p.steps else str(p.step)
 
 
-def _best(report: Report) -> str:
-    return "-" if report.best is None else f"{report.best[0]} {report.best[1]:.4g}"
+def _best(report: Report, shared: str) -> str:
+    """Return the best value of a run, with the name of its metric unless all runs share it."""
+    if report.best is None:
+        return "-"
+    return f"{report.best[1]:.4g}" if report.best[0] == shared else f"{report.best[0]} {report.best[1]:.4g}"
 
 
 def _seconds(value: float | None) -> str:

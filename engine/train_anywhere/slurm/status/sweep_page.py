@@ -6,18 +6,19 @@ from pathlib import Path
 
 from train_anywhere.errors import SubmitError
 from train_anywhere.files.atomic import write_atomic
+from train_anywhere.files.terminal.fit import terminal_width
 from train_anywhere.monitor.report.comparison import Comparison, render_comparison
 from train_anywhere.monitor.report.figures import drawable, figure
 from train_anywhere.monitor.report.page import NAME
 from train_anywhere.monitor.run_facts import Series, curves
 from train_anywhere.runs.folder import RunDir, sweep_folder
 from train_anywhere.runs.summary import display_path
-from train_anywhere.slurm.status.best import find_best
+from train_anywhere.slurm.status.best import Best, find_best
 from train_anywhere.slurm.status.find_runs import RunEntry, read_entry
-from train_anywhere.slurm.status.list_page import has_colors, list_runs, terminal_width
+from train_anywhere.slurm.status.list_page import list_runs
 from train_anywhere.slurm.status.run_status import Report, differing_keys
 from train_anywhere.slurm.status.sources.gather import gather
-from train_anywhere.slurm.status.text_page import progress_parts
+from train_anywhere.slurm.status.text_page import has_colors, progress_parts
 
 MOST_CURVES = 30
 """Most curves in one figure. Of a larger sweep, the first members are drawn."""
@@ -51,11 +52,12 @@ def sweep_lines(found: Sequence[RunEntry]) -> list[str]:
 def comparison(title: str, reports: Sequence[Report]) -> Comparison:
     """Return the content of the page."""
     keys = differing_keys([*reports])
-    best = best_path(reports)
+    best = best_member(reports)
     metrics = [*dict.fromkeys(name for report in reports for name in evaluation_metrics(report))]
     return Comparison(
         title=title,
-        lead=f"A sweep of {len(reports)} members; {sum((r.state or r.written) == 'completed' for r in reports)} are completed.",
+        lead=f"A sweep of {len(reports)} runs, {sum((r.state or r.written) == 'completed' for r in reports)} completed."
+        + (f" Bold: the best {best.metric}." if best else ""),
         header=["run", *keys, "state", "progress", *metrics],
         rows=[
             [
@@ -73,14 +75,14 @@ def comparison(title: str, reports: Sequence[Report]) -> Comparison:
             if len(drawn) > 1 or len(reports) == 1
         ],
         links=[f"../{report.id}/{NAME}" if (report.path / NAME).is_file() else "" for report in reports],
-        best=next((n for n, report in enumerate(reports) if report.path == best), None),
+        best=next((n for n, report in enumerate(reports) if best and report.path == best.path), None),
     )
 
 
-def best_path(reports: Sequence[Report]) -> Path | None:
-    """Return the folder of the best member; None if they have no metric in common."""
+def best_member(reports: Sequence[Report]) -> Best | None:
+    """Return the best member; None if they have no metric in common."""
     with suppress(SubmitError):
-        return find_best([read_entry(report.path) for report in reports]).path
+        return find_best([read_entry(report.path) for report in reports])
     return None
 
 

@@ -1,14 +1,34 @@
 """Format reports as text: a page for one run, a table for several."""
 
+import os
+import sys
 from collections.abc import Iterator, Sequence
 
+from train_anywhere.files.terminal.fit import fit
 from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.runs.summary import display_path
-from train_anywhere.slurm.status.run_status import Report, differing_keys
+from train_anywhere.slurm.status.run_status import FAILED, Report, differing_keys
 from train_anywhere.slurm.status.sources import node_samples
 
 INDENT = 13
 """Width of the column with the names of rows."""
+
+COLORS = {
+    **dict.fromkeys(("completed",), 28),
+    **dict.fromkeys(("running", "starting", "completing"), 31),
+    **dict.fromkeys(FAILED, 160),
+}
+"""Colors of states in the 256-color palette, readable on black and on white; all other states are brown, 130."""
+
+
+def has_colors() -> bool:
+    """Return whether the output is a terminal that should get colors, see https://no-color.org."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def color_state(text: str, state: str, colors: bool) -> str:
+    """Return the string in the color of a state."""
+    return f"\x1b[38;5;{COLORS.get(state, 130)}m{text}\x1b[0m" if colors else text
 
 
 def headline(report: Report) -> str:
@@ -18,10 +38,18 @@ def headline(report: Report) -> str:
     )
 
 
-def page(report: Report) -> str:
-    """Return the page of one run, without rows that would be empty."""
-    rows = [f"{name + ':':<{INDENT}}{one_line(text)}" for name, text in _rows(report) if text]
-    return "\n".join([headline(report), *rows, *next_lines(report.next)])
+def page(report: Report, width: int | None = None, colors: bool = False) -> str:
+    """Return the page of one run, without rows that would be empty.
+
+    Args:
+        report: the run.
+        width: columns of the terminal; None: no line is broken.
+        colors: whether the state gets a color.
+    """
+    rows = [f"{f'{name}:' if name else '':<{INDENT}}{one_line(text)}" for name, text in _rows(report) if text]
+    state, first = report.state or report.written, fit(headline(report), width, 2)
+    first = first.replace(f"  {state}", f"  {color_state(state, state, colors)}", 1)
+    return "\n".join([first, *(fit(row, width, INDENT) for row in rows), *next_lines(report.next, width)])
 
 
 def table(reports: Sequence[Report]) -> str:
@@ -50,11 +78,10 @@ def align_columns(lines: Sequence[Sequence[str]]) -> str:
     )
 
 
-def next_lines(commands: Sequence[str]) -> list[str]:
+def next_lines(commands: Sequence[str], width: int | None = None) -> list[str]:
     """Return commands, one per line."""
-    return [
-        f"{'Next:' if not at else '':<{INDENT}}{one_line(command)}" for at, command in enumerate(commands)
-    ]
+    lines = (f"{'' if at else 'Next:':<{INDENT}}{one_line(command)}" for at, command in enumerate(commands))
+    return [fit(line, width, INDENT) for line in lines]
 
 
 def progress_parts(report: Report) -> list[str]:
@@ -109,7 +136,7 @@ def _rows(report: Report) -> Iterator[tuple[str, str]]:
     yield from report.rows.items()
     if saved := report.checkpoint:
         yield "Checkpoint", f"step {saved.step}, {duration(saved.age)} ago{_behind(report)}"
-    yield "Log", "  ".join(display_path(path) for path in report.logs)
+    yield from (("" if at else "Log", display_path(path)) for at, path in enumerate(report.logs))
     for title, served in (("TensorBoard", report.tensorboard), ("Dashboard", report.dashboard)):
         if served:
             yield title, "  ".join(served.values())
@@ -122,16 +149,16 @@ def _pending(report: Report) -> str:
 
 
 def _now(report: Report) -> str:
-    """Return a phrase such as `train, 1234 images/s, 3 min left, waits for data 4 % of the time, last moved 2 s ago`."""
+    """Return a phrase such as `train, 1234 images/s, 3 min left, waits for data 4% of the time, last progress 2 s ago`."""
     p = report.progress
     if p.section is None:
         return ""
     parts = [p.section]
     parts += [f"{p.rate:.0f} {p.unit}/s"] if p.rate else []
     parts += [f"{duration(p.seconds_left)} left"] if p.seconds_left else []
-    parts += [f"waits for data {100 * p.data_wait:.0f} % of the time"] if p.data_wait is not None else []
-    parts += [f"efficiency {100 * p.efficiency:.0f} %"] if p.efficiency is not None else []
-    parts += [f"last moved {duration(p.moved)} ago"] if p.moved is not None else []
+    parts += [f"waits for data {p.data_wait:.0%} of the time"] if p.data_wait is not None else []
+    parts += [f"efficiency {p.efficiency:.0%}"] if p.efficiency is not None else []
+    parts += [f"last progress {duration(p.moved)} ago"] if p.moved is not None else []
     return ", ".join(parts)
 
 

@@ -138,6 +138,11 @@ def _numbers(environ: Mapping[str, str], name: str, form: str) -> list[int]:
     return [int(part[1]) for part in parts if part]
 
 
+def is_only_node(job: Job, here: Allocation | None, environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether this process runs on the only node of its allocation; salloc may start a shell on the login node."""
+    return here is not None and job.nodes == 1 and bool({"SLURMD_NODENAME", "PBS_NODEFILE"} & {*environ})
+
+
 def missing_variables(environ: Mapping[str, str]) -> list[str]:
     """Return a message if a variable is missing that the batch script reads in an allocation."""
     job = next(v for v in JOB_VARIABLES if environ.get(v))

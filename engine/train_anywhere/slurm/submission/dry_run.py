@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from train_anywhere.files import ROOT
+from train_anywhere.files.terminal.fit import fit, terminal_width
 from train_anywhere.runs.summary import command_path, display_path
 from train_anywhere.slurm.script import gpu_hours, units
 from train_anywhere.slurm.script.job import Job
@@ -26,9 +27,12 @@ def format_job(job: Job) -> str:
         "time": _time(job.time),
         "framework": job.framework,
         "strategy": job.strategy,
-        "world size": f"{job.world_size} rank{'s' if job.world_size > 1 else ''}",
+        "ranks": job.world_size,
         "batch": f"{job.batch} in all, {job.batch / job.world_size:g} per rank",
     }
+    if job.command:
+        rows = {k: v for k, v in rows.items() if k not in ("framework", "strategy", "batch")}
+        rows["program"] = shlex.join(job.command)
     if job.container.name != "none":
         rows["container"] = f"{job.container.name} {job.container.image}"
     if job.members is not None:
@@ -81,7 +85,7 @@ def format_submission(
     rows = {
         f"Submitted job {' -> '.join(job_ids)}": f"to {job.cluster.name}: {nodes}{array}",
         "Run folder": folder if many else shlex.quote(folder),
-        "Log": log,
+        "Log": display_path(Path(log)),
         **({"GPU hours": gpu_hours.describe(job)} if gpu_hours.gpu_hours(job) else {}),
         "Next": f"{jobs} status {name}",
         "": f"{jobs} logs -f {name}",
@@ -89,4 +93,4 @@ def format_submission(
     }
     [(first, what), *rest] = rows.items()
     lines = [f"{first} {what}"] + [f"{k + ':' if k.strip() else '':<13}{v}" for k, v in rest]
-    return "\n".join(lines + [f"note: {n}" for n in notes])
+    return fit("\n".join(lines + [f"note: {n}" for n in notes]), terminal_width(), 13)

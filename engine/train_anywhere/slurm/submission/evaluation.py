@@ -43,8 +43,9 @@ def start(config: Config, run: RunDir, arguments: Sequence[str], data_problems: 
     program = shlex.join(["src/evaluate.py", *arguments])
     job = replace(job, name=f"{job.name}-evaluate", program=program, features=Features())
     request = Request(config, job, data_problems)
-    problems = rules.problems(request, elsewhere=config.dry_run is True)
-    notes = [*rules.notes(request), *clean_environment.notes(render.render(job))]
+    elsewhere = config.dry_run is True
+    problems = rules.problems(request, elsewhere)
+    notes = [*rules.notes(request, elsewhere), *clean_environment.notes(render.render(job))]
     if config.dry_run:
         notes += dry_run.after_notes(config.after)
         print(dry_run.format_dry_run(render.render(job), job, notes), flush=True)

@@ -30,6 +30,7 @@ from train_anywhere.slurm.submission.allocation import (
     current_allocation,
     fill_from_allocation,
     find_mismatches,
+    is_only_node,
     missing_variables,
 )
 from train_anywhere.slurm.submission.submit import run_in_allocation, submit
@@ -72,7 +73,9 @@ def start(
         lambda config: refusals(config, run, numbers, here, data_problems, jobs),
     )
     refuse_sweeper(members[0].config.wait, wants_results)
-    request = Request(fill_from_allocation(members[0].config, here), common_job(jobs), data_problems)
+    job = common_job(jobs)
+    config = fill_from_allocation(members[0].config, here)
+    request = Request(config, job, data_problems, on_node=is_only_node(job, here))
     if run and not members[0].config.from_scratch:
         if is_complete(run, members[0].config.trainer):
             print(completion_message(run, members[0].config))
@@ -108,7 +111,8 @@ def refusals(
     """
     try:
         config = fill_from_allocation(config, here)
-        request = Request(config, placeholder_job(config, run, members), data_problems)
+        job = placeholder_job(config, run, members)
+        request = Request(config, job, data_problems, on_node=is_only_node(job, here))
         if jobs is not None:
             jobs.append(request.job)
     except ConfigError as error:
@@ -214,7 +218,7 @@ def show_dry_run(request: Request, here: Allocation | None, limits: Sequence[str
     problems = rules.problems(request, elsewhere=not test)
     waits = dry_run.after_notes(request.config.after)
     of_shell = [] if here else clean_environment.notes(script)
-    notes = [*rules.notes(request), *of_shell, *waits, *([] if test else limits)]
+    notes = [*rules.notes(request, elsewhere=not test), *of_shell, *waits, *([] if test else limits)]
     print(dry_run.format_dry_run(script, request.job, notes), flush=True)
     if problems or (test and limits):
         raise ConfigError(*problems, *limits)

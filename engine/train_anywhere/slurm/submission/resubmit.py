@@ -13,6 +13,7 @@ from train_anywhere.runs.links import refuse_links
 from train_anywhere.runs.reopen.frozen import read_frozen
 from train_anywhere.runs.reopen.trust import refuse_foreign_script
 from train_anywhere.runs.summary import display_path, train_command
+from train_anywhere.slurm.rules.shared_folders import is_lost
 from train_anywhere.slurm.scheduler.job_chain import submit_chain
 from train_anywhere.slurm.script.clean_environment import print_notes
 from train_anywhere.slurm.script.render import ranges
@@ -29,11 +30,12 @@ def resubmit(runs: Sequence[RunEntry], results: Path, trust: bool) -> str:
 
     Raises:
         CheckpointError: a file of a run folder is a link.
-        SubmitError, SchedulerError: the submission was refused, and the runs are unchanged.
+        SubmitError, SchedulerError: the nodes would not find a run folder, or the submission was refused, and the runs are unchanged.
         UnclearError: a job may be queued.
     """
     for submitted in runs:
         refuse_links(submitted.folder)
+        refuse_own_disk(submitted.folder)
     script, kind = common_script(runs), str(runs[0].scheduler)
     refuse_foreign_script(script, trust)
     followed = features.find_dependency(runs[0].folder.read_info(), kind, results)
@@ -63,6 +65,18 @@ def _chain_length(run: RunDir) -> int:
     with suppress(CheckpointError, KeyError, TypeError):
         return int(read_frozen(run)["cluster"]["chain"])
     return 1
+
+
+def refuse_own_disk(run: RunDir) -> None:
+    """Refuse a run folder below `cluster.local_disk`, such as one of an interactive job. Raises SubmitError."""
+    disk = ""
+    with suppress(CheckpointError, KeyError, TypeError):
+        disk = str(read_frozen(run)["cluster"]["local_disk"])
+    if is_lost(run.path, disk):
+        raise SubmitError(
+            f"{run.path} is below cluster.local_disk={disk}, and each node has its own {disk}, where the job would not find it; move it "
+            f"to a folder that all nodes share, then use {train_command()} resume=FOLDER."
+        )
 
 
 def _array_members(members: Sequence[int], script: Path) -> str | None:

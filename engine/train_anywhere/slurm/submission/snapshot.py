@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from train_anywhere.errors import SubmitError
-from train_anywhere.files import ENGINE
+from train_anywhere.files import ENGINE, ROOT
 from train_anywhere.runs import provenance
 from train_anywhere.slurm.submission.exclusions import (
     describe_special,
@@ -64,16 +64,35 @@ def take_snapshot(root: Path, code: Path, results: Path) -> Snapshot:
 
 def _take_snapshot(root: Path, code: Path, results: Path, known: provenance.GitState | None) -> Snapshot:
     left_out: dict[str, str] = {}
-    tracked = [*_drop_results_and_tests(results, root, known.tracked)] if known else []
-    new = [*_drop_results_and_tests(results, root, known.untracked if known else _walk(root, left_out))]
-    shared = is_group_readable(root, tracked[:MAX_LISTED] if known else new)
-    names = [*tracked, *_code_only(root, new, left_out, shared)]
+    new, names = _list_names(root, results, known, left_out)
     _copy(root, code, (name for name in names if not name.startswith("engine/")), left_out)
     _copy(ENGINE, code, _engine_files(root, names, left_out), left_out)
     if known is None:
         note = f"{root} is not under git: all files but hidden ones, data, results and tests were copied."
         return Snapshot(None, False, (note, *_notes(left_out)))
     return Snapshot(known.commit, known.changed or bool(new), tuple(_notes(left_out)))
+
+
+def _list_names(
+    root: Path, results: Path, known: provenance.GitState | None, left_out: dict[str, str]
+) -> tuple[list[str], list[str]]:
+    """Return the files that git does not track, and all files to copy; add the others to `left_out` with a reason."""
+    tracked = [*_drop_results_and_tests(results, root, known.tracked)] if known else []
+    new = [*_drop_results_and_tests(results, root, known.untracked if known else _walk(root, left_out))]
+    shared = is_group_readable(root, tracked[:MAX_LISTED] if known else new)
+    return new, [*tracked, *_code_only(root, new, left_out, shared)]
+
+
+def missing_problem(name: str, results: str) -> list[str]:
+    """Return a message if a snapshot of this project would not have the file `name`. Raises SubmitError if git does not answer."""
+    left_out: dict[str, str] = {}
+    _, names = _list_names(ROOT, Path(results), provenance.read_state(ROOT), left_out)
+    if any(name == one or (one.endswith("/") and name.startswith(one)) for one in names):
+        return []
+    why = left_out.get(name, "it is ignored by git, or among tests or results")
+    return [
+        f"{name} is not in the copy of the project that a job runs ({why}); move it to another folder, or name another script."
+    ]
 
 
 def _engine_files(root: Path, names: Sequence[str], left_out: dict[str, str]) -> Iterator[str]:

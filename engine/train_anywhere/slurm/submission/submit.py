@@ -137,7 +137,7 @@ def write_run(
     write_frozen(run, config, member.overrides)
     run.update(
         state="queued",
-        framework=member.config.framework,
+        framework=job.framework if job.command else member.config.framework,
         strategy=job.strategy,
         launch=job.launch,
         cluster=job.cluster.name,

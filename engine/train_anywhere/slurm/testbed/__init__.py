@@ -5,7 +5,7 @@ Every node is a set of Linux namespaces (net, uts, mount, pid, ipc) with its own
 shared, like the shared disk of a cluster. Nothing is written outside the testbed's folder, and killing one
 process ends everything.
 
-    python slurm/testbed.py up --site neuron      # then: PATH=/tmp/slurm-testbed-0/bin:$PATH sbatch ...
+    python slurm/testbed.py up --site neuron      # then: PATH=/var/tmp/slurm-testbed-0/bin:$PATH sbatch ...
     bash engine/tests/slurm/make_root.sh ~/newer         # then: up --root ~/newer, with the Slurm of a newer Debian
     python slurm/testbed.py shell                 # a bash on the login node
     python slurm/testbed.py down

@@ -28,7 +28,7 @@ JOB_PREFIXES = ("SLURM", "SBATCH", "SRUN", "PBS_")
 
 def default_dir() -> Path:
     """Return the default folder of the testbed."""
-    return Path(f"/tmp/slurm-testbed-{os.getuid()}")
+    return Path(f"/var/tmp/slurm-testbed-{os.getuid()}")
 
 
 class Testbed:

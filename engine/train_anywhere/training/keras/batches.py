@@ -224,8 +224,8 @@ class DropInLoader:
             )
         if name == "train":
             self.notes.append(
-                f"the {name} data is a {type(data).__name__}: its batches are used in the order it yields them, and a resumed run skips "
-                "those already read; data.batch_size has no effect."
+                f"the {name} data is a {type(data).__name__}: its batches are used in the order and size it yields them, and a resumed run "
+                "skips those already read."
             )
         return Stream(data, name)
 

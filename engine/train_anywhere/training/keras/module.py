@@ -199,6 +199,12 @@ class Module:
     def restore_metric_state(self, arrays: Mapping[str, Any]) -> None:
         """Continue from the result of `metric_state`."""
 
+    def continue_metrics(self, arrays: Mapping[str, Any]) -> None:
+        """Continue from the result of `metric_state` after a validation, as a resumed run would; all processes call this."""
+        self.reset_metrics()
+        first = self.strategy.rank == 0
+        self.restore_metric_state(arrays if first else {name: 0 * array for name, array in arrays.items()})
+
     def moving_statistics(self) -> list[keras.Variable]:
         """Return the variables that each replica computes from its own rows: means and variances of batch normalization."""
         return float_statistics(self.model._flatten_layers())

@@ -41,12 +41,14 @@ from train_anywhere.training.keras.initial_weights import load_initial_weights
 from train_anywhere.training.keras.loop.agreement import refuse_different_weights
 from train_anywhere.training.keras.loop.callbacks import Loader, TrainingCallback
 from train_anywhere.training.keras.loop.epochs import fit
+from train_anywhere.training.keras.loop.profiler import TensorFlowRecording
 from train_anywhere.training.keras.loop.tensorboard import MetricsWriter
 from train_anywhere.training.keras.module import Module, TaskModule
 from train_anywhere.training.keras.native import POLICIES, dtype_policy, open_native
 from train_anywhere.training.keras.strategies.base import Strategy
 from train_anywhere.training.keras.strategies.choose import make_strategy
 from train_anywhere.training.plan import Plan, validation_notes
+from train_anywhere.training.profile import StepProfile
 from train_anywhere.training.rank_process import RankProcess
 from train_anywhere.training.reporting.header import Header, cpu_name
 from train_anywhere.training.reporting.peak import peak_flops
@@ -98,6 +100,9 @@ def train_and_test(strategy: Strategy, name: str, config: Config, process: RankP
         kind, plan, strategy.replicas, module.unit, module.counts_units, min_seconds, live, process.heartbeat
     )
     display.newest = lambda: checkpointer.newest
+    if not config.trainer.fast_dev_run:
+        rank, steps = process.topology.rank, config.trainer.profiler
+        display.profile = StepProfile(run, rank, steps, TensorFlowRecording, display.note)
     header = describe(module, loader, strategy, name, config)
     with checkpointer, display as progress:
         for line in header.lines(config, plan):
@@ -130,6 +135,7 @@ def train_and_test(strategy: Strategy, name: str, config: Config, process: RankP
             if not position.preempted and plan.test_batches:
                 test(callback, newest)
         process.heartbeat.enter("end")
+    position.metrics |= callback.added
     return make_outcome(
         position, str(newest.path) if newest else None, progress.throughput.mean(), module.unit
     )
@@ -288,4 +294,4 @@ def test(callback: TrainingCallback, newest: SavedCheckpoint | None) -> None:
     if position.preempted:
         return
     metrics = {name: value for name, value in position.metrics.items() if name.startswith("test/")}
-    callback.metrics.write(position.step, max(0, position.epoch - 1), metrics)
+    callback.metrics.write(position.step, position.last_epoch, metrics)

@@ -91,7 +91,7 @@ def add_callbacks(
         RandomState(config.seed, report),
         RankState(training if isinstance(training, Stream) else None, report),
         metrics,
-        EarlyStop(config.trainer.early_stopping, metrics, config.trainer.min_epochs or 1),
+        EarlyStop(config.trainer.early_stopping, metrics, config.trainer.min_epochs or 0),
         *([] if config.trainer.fast_dev_run else [checkpoints]),
     ]
 

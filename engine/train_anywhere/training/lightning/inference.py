@@ -144,7 +144,7 @@ class TrainedModel:
         trainer, part, datamodule = self._open(split)
         limit = getattr(self.config.trainer, f"limit_{split}_batches")
         count = min(limit_batches(len(part), limit, False), batches or len(part))
-        plan = Plan(self.config.data.batch_size, 1, 1, 1, 1, 1, count, count)
+        plan = Plan(self.config.data.batch_size, 1, 1, 1, 1, 1, 1, count, count)
         trainer.apply_plan(plan)
         loader = part.loader()
         if datamodule:

@@ -34,10 +34,12 @@ from train_anywhere.training.lightning.dropin.validated_weights import (
 from train_anywhere.training.lightning.initial_weights import load_initial_weights
 from train_anywhere.training.lightning.loop.agreement import refuse_different_weights
 from train_anywhere.training.lightning.loop.metrics import ModuleMetrics, TaskMetrics
+from train_anywhere.training.lightning.loop.profiler import TorchRecording
 from train_anywhere.training.lightning.loop.training_check import TrainingCheck
 from train_anywhere.training.lightning.module import TaskModule
 from train_anywhere.training.lightning.rank_splits import RankSplits
 from train_anywhere.training.lightning.setup import Setup, describe, make_setup, min_seconds_per_token
+from train_anywhere.training.profile import StepProfile
 from train_anywhere.training.rank_process import RankProcess
 from train_anywhere.training.reporting.progress import Progress
 
@@ -89,6 +91,9 @@ def train_and_test(config: Config, process: RankProcess) -> Outcome:
         metrics.observers = make_observers(setup, Features.of(config), run)
         checkpoints = attach(trainer, run, metrics, process.recorder)
         writer = checkpoints.writer
+        if not config.trainer.fast_dev_run:
+            rank, steps = process.topology.rank, config.trainer.profiler
+            progress.profile = StepProfile(run, rank, steps, TorchRecording, progress.note)
         progress.newest = lambda: writer.checkpointer.newest if writer.checkpointer else None
         with writer.checkpointer or nullcontext():
             state: Literal["completed", "preempted", "failed"] = "failed"

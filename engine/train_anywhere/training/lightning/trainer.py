@@ -34,7 +34,7 @@ class Trainer(pl.Trainer):
     """A Trainer without signal handlers and with little overhead per step (see `fast_loop`).
 
     Args:
-        settings: the section `trainer` of the configuration.
+        settings: the section `trainer` of the configuration, kept as an attribute.
         completes: whether entries left out of a checkpoint are taken from the new module when it is restored (see `Restorer`).
         **options: arguments of Lightning's Trainer.
 
@@ -46,15 +46,13 @@ class Trainer(pl.Trainer):
 
     def __init__(self, settings: TrainerConfig, completes: bool, **options: Any) -> None:
         super().__init__(**options)
-        self.steps_done, self.validated_weights = 0, ValidatedWeights()
+        self.settings, self.steps_done, self.validated_weights = settings, 0, ValidatedWeights()
         self.callbacks: list[pl.Callback] = [*self.callbacks, self.validated_weights]  # type: ignore[has-type]
         self._logger_connector = Connector(self)
         self._signal_connector = NoSignals(self)
         self._checkpoint_connector = Restorer(self, completes)
         self.fit_loop: FitLoop = FitLoop(self, max_epochs=1)
-        self.fit_loop.epoch_loop = FastEpochLoop(
-            self, lambda: self._is_validation_due(settings), settings.fast_step
-        )
+        self.fit_loop.epoch_loop = FastEpochLoop(self, self._is_validation_due, settings.fast_step)
         refuse_user_stop_iteration(self.fit_loop, "on_advance_start", "advance", "on_advance_end")
         refuse_user_stop_iteration(self.fit_loop.epoch_loop, "advance", "on_advance_end")
         refuse_user_stop_iteration(self.fit_loop.epoch_loop.manual_optimization, "advance")
@@ -74,10 +72,12 @@ class Trainer(pl.Trainer):
                 raise
             raise user_error(error) from error
 
-    def _is_validation_due(self, settings: TrainerConfig) -> bool:
-        return self.plan is not None and validation_due(
-            settings, self.plan, self.current_epoch, self.steps_done
-        )
+    def _is_validation_due(self, batch: int | None) -> bool:
+        """Return whether a validation follows after `batch` batches of the epoch (None: all), or because the run ends."""
+        if self.plan is None or self.should_stop:
+            return self.plan is not None and self.plan.val_batches > 0
+        done = self.plan.train_batches if batch is None else batch
+        return validation_due(self.settings, self.plan, self.current_epoch, done, self.steps_done)
 
     def apply_plan(self, plan: Plan) -> None:
         """Apply the limits of the plan.
@@ -90,6 +90,10 @@ class Trainer(pl.Trainer):
         self.limit_val_batches = plan.val_batches
         self.limit_test_batches = plan.test_batches
         self.accumulate_grad_batches = plan.accumulate
+        # callbacks such as Lightning's EarlyStopping look at these
+        self.check_val_every_n_epoch = self.settings.check_val_every_n_epoch
+        if plan.val_every < plan.steps_per_epoch:
+            self.val_check_interval = plan.val_every * plan.accumulate
 
 
 def make_trainer(config: Config, topology: Topology, device: torch.device, strategy: Strategy) -> Trainer:
@@ -111,7 +115,7 @@ def make_trainer(config: Config, topology: Topology, device: torch.device, strat
         sync_batchnorm=config.trainer.sync_batchnorm and topology.world_size > 1,
         log_every_n_steps=config.trainer.log_every_n_steps,
         logger=False,
-        num_sanity_val_steps=0,
+        num_sanity_val_steps=0 if config.trainer.fast_dev_run else config.trainer.num_sanity_val_steps,
         use_distributed_sampler=False,  # this project splits the data over the ranks
         enable_checkpointing=False,
         enable_progress_bar=False,
@@ -124,6 +128,9 @@ def silence_lightning() -> None:
     """Hide the log lines and warnings of Lightning, but not its errors, and one misleading warning of torch."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
+    logging.getLogger("lightning.pytorch.profilers").setLevel(
+        logging.INFO
+    )  # the table of trainer.extra.profiler
     warnings.filterwarnings("ignore", category=PossibleUserWarning)
     warnings.filterwarnings("ignore", module=r"lightning\.")
     # torch also compares strides of dimensions of size 1, such as a single input channel, where they have no effect

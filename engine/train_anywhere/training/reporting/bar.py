@@ -1,10 +1,13 @@
 """The progress bar on a terminal: bar, percent, epoch, time left and loss in one line, whatever the width."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 NAME_PARTS = ("train/", "train_")
 """Prefixes that the bar leaves out of the name of the training loss."""
+
+STYLES = {"bar.complete": "color(31)", "bar.finished": "color(28)", "progress.remaining": "default"}
+"""Colors that can be read on black and on white."""
 
 
 class Bar:
@@ -15,18 +18,21 @@ class Bar:
     """
 
     def __init__(self, total: int) -> None:
+        from rich.console import Console
         from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
         from rich.progress import Progress as RichProgress
+        from rich.theme import Theme
 
         columns: list[Any] = [
             BarColumn(bar_width=None),
             TextColumn("{task.percentage:>3.0f}%"),
             TextColumn("{task.fields[epoch]}"),
+            TextColumn("{task.fields[loss]}", markup=False),
             TimeRemainingColumn(compact=True),
             TextColumn("left"),
-            TextColumn("{task.fields[loss]}", markup=False),
         ]
-        self.display = RichProgress(*columns, auto_refresh=False, expand=True)
+        console = Console(theme=Theme(STYLES))
+        self.display = RichProgress(*columns, console=console, auto_refresh=False, expand=True)
         self.task = self.display.add_task("", total=total, epoch="starting", loss="")
 
     @property
@@ -52,14 +58,3 @@ def loss_of(metrics: Mapping[str, float]) -> str:
                 name = name.removeprefix(part)
             return f"{name} {value:.4g}"
     return ""
-
-
-def fit(parts: Sequence[str], width: int) -> str:
-    """Join parts of a line by two blanks; those at the end that do not fit into the width are left out."""
-    line = "  ".join(parts)
-    if len(line) <= width:
-        return line
-    shown = [*parts]
-    while len(shown) > 1 and len("  ".join(shown)) + 3 > width:
-        shown.pop()
-    return f"{'  '.join(shown)}  …"[:width]

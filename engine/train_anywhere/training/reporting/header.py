@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from train_anywhere.config.schema import Config
-from train_anywhere.training.plan import Plan
+from train_anywhere.training.plan import Plan, batches_per_step
 
 
 @dataclass(frozen=True)
@@ -31,19 +31,23 @@ class Header:
     devices: int
     strategy: str
 
-    def lines(self, config: Config, plan: Plan) -> list[str]:
-        """Return the header as it is printed."""
-        many = self.devices > 1
-        per_device = f" ({plan.batch_per_rank} per device)" if many else ""
-        accumulated = f", {plan.accumulate} batches per step" if plan.accumulate > 1 else ""
+    def lines(self, config: Config, plan: Plan | None) -> list[str]:
+        """Return the header as it is printed; before the run, the plan may be unknown."""
+        t, many = config.trainer, self.devices > 1
+        batch = plan.batch_per_rank if plan else config.data.batch_size // self.devices
+        accumulate = plan.accumulate if plan else batches_per_step(t)
+        per_device = f" ({batch} per device)" if many else ""
+        accumulated = f", {accumulate} batches per step" if accumulate > 1 else ""
         splits = "".join(f", {count:,} {name}" for name, count in self.rows.items() if count)
         kind = f"{self.devices} x {self.device}" if many else self.device
+        epochs = plan.max_epochs if plan else t.max_epochs
+        steps = f"{plan.total_steps:,} in " if plan else f"{t.max_steps:,}, at most " if t.max_steps else ""
         rows = {
             "Model": f"{self.model}{self._parameters()}",
             "Data": f"{config.data.name}{splits}",
-            "Device": f"{kind}, precision {config.trainer.precision}, strategy {self.strategy}",
-            "Batch": f"{plan.batch_per_rank * self.devices}{per_device}{accumulated}",
-            "Steps": f"{plan.total_steps:,} in {plan.max_epochs} epoch{'s'[: plan.max_epochs != 1]}",
+            "Device": f"{kind}, precision {t.precision}, strategy {self.strategy}",
+            "Batch": f"{batch * self.devices}{per_device}{accumulated}",
+            "Steps": f"{steps}{epochs} epoch{'s'[: epochs != 1]}",
         }
         return [f"{name + ':':<15}{text}" for name, text in rows.items()]
 

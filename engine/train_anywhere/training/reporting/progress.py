@@ -8,10 +8,13 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from train_anywhere.checkpoints.info import SavedCheckpoint
+from train_anywhere.files.terminal.fit import fit_parts
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.monitor.live import Live
+from train_anywhere.monitor.requests import Requests
 from train_anywhere.training.plan import Plan
-from train_anywhere.training.reporting.bar import Bar, fit
+from train_anywhere.training.profile import StepProfile
+from train_anywhere.training.reporting.bar import Bar
 from train_anywhere.training.reporting.throughput import Throughput
 
 LINE_EVERY_S = 10.0
@@ -38,6 +41,8 @@ class Progress:
 
     Attributes:
         newest: returns the newest checkpoint in the run folder.
+        requests: requests of `jobs.py` to this run, read by the thread that updates live.json.
+        profile: the profiles of this rank; None for a run that writes nothing.
     """
 
     def __init__(
@@ -72,7 +77,10 @@ class Progress:
         self._began = self._last = self._waited_before = 0.0
         self._restart_clock()
         self._shown = self._began
-        self.live = Live(live, self.state, lambda: self.heartbeat.beat) if live else None
+        self.requests = Requests(live)
+        self.profile: StepProfile | None = None
+        moved, poll = lambda: self.heartbeat.beat, self.requests.poll
+        self.live = Live(live, self.state, moved, poll=poll) if live else None
         self._idle = kind == "none" and not live
 
     def __enter__(self) -> Self:
@@ -82,9 +90,21 @@ class Progress:
             self.live.start()
         return self
 
+    def take_profile(self) -> int:
+        """Return the number of a new request to profile, once; 0 if there is none."""
+        number, self.requests.profile = self.requests.profile, 0
+        return number
+
+    def request_profile(self, number: int) -> None:
+        """Profile the next steps of this rank, if the request with this number, which all ranks know now, names it; 0: no request."""
+        if number and self.profile:
+            self.profile.request(number)
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self.profile:
+            self.profile.close()
         if self.bar:
             self.bar.display.stop()
         if self.live:
@@ -137,17 +157,24 @@ class Progress:
             self._shown = self._last
             self._show(epoch, batch)
 
-    def end_epoch(self, epoch: int, metrics: Mapping[str, float]) -> None:
-        """Show the end of an epoch, which counts from 0, with its metrics including those of the validation."""
+    def end_epoch(self, epoch: int, metrics: Mapping[str, float], batch: int | None = None) -> None:
+        """Show the end of an epoch, or a validation within it, with the metrics including those of the validation.
+
+        `epoch` and `batch`, the last batch done, count from 0; None: the last batch of the epoch.
+        """
         if self._idle:
             return
         self.metrics.update(metrics)
-        self._at = (epoch, self.plan.train_batches - 1)
-        self._show(epoch, self.plan.train_batches - 1)
+        batch = self.plan.train_batches - 1 if batch is None else batch
+        self._at = (epoch, batch)
+        self._show(epoch, batch)
         if self.bar:
-            at, step, *rest = self._parts(epoch, self.plan.train_batches - 1)
+            at, step, *rest = self._parts(epoch, batch)
             rest.sort(key=lambda part: not part.startswith("val"))  # a narrow terminal cuts the end off
-            self.bar.print(fit([at, *rest, step], self.bar.width))
+            parts = [
+                part if part[0].isdecimal() else f"{part:<{part.index(' ') + 8}}" for part in rest
+            ]  # columns
+            self.bar.print(fit_parts([at, *parts, step], self.bar.width).rstrip())
         self._restart_clock()
         self.throughput.pause()
         self._shown = self._began
@@ -236,26 +263,6 @@ class Progress:
         self._batches = 0
         self._waited_before = self.heartbeat.data
         self._began = self._last = time.monotonic()
-
-
-class _Bar:
-    """A progress bar of the package rich over all batches of the run; the training thread redraws it."""
-
-    def __init__(self, plan: Plan) -> None:
-        from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as RichProgress
-
-        columns: list[Any] = [
-            BarColumn(bar_width=24),
-            TimeRemainingColumn(),
-            TextColumn("{task.description}"),
-        ]
-        self.display = RichProgress(*columns, auto_refresh=False)
-        self.task = self.display.add_task("", total=plan.total_steps * plan.accumulate)
-
-    def draw(self, batches: int, text: str) -> None:
-        """Show the number of `batches` done in the whole run, and a line of text."""
-        self.display.update(self.task, completed=batches, description=text, refresh=True)
 
 
 def _publication_time(checkpoint: SavedCheckpoint) -> float | None:

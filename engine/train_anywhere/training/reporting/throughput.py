@@ -51,12 +51,12 @@ class Throughput:
         if len(self.rates) < 2 or self.seconds < MIN_MEASURED_S:
             return None
         mean, spread = statistics.mean(self.rates), 1.96 * statistics.stdev(self.rates)
-        each = f"{mean / self.world_size:.1f} +- {spread / self.world_size:.1f} {self.unit}/s per device"
-        total = f"{mean:.1f} +- {spread:.1f} in total ({len(self.rates)} intervals)"
-        return f"{each}, {total}{self.peak_share(mean)}"
+        total = f"{mean:.1f} +- {spread:.1f} {self.unit}/s"
+        each = f" ({mean / self.world_size:.1f} per device)" if self.world_size > 1 else ""
+        return f"{total}{each} in {len(self.rates)} intervals{self.peak_share(mean)}"
 
     def peak_share(self, rate: float) -> str:
         """Return the share of their peak that the devices reach at a total `rate` as a phrase; empty if the peak is unknown."""
         if self.min_seconds is None:
             return ""
-        return f", {100 * rate / self.world_size * self.min_seconds:.1f} % of the chip's peak"
+        return f", {100 * rate / self.world_size * self.min_seconds:.1f}% of the chip's peak"

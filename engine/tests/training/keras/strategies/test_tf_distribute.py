@@ -12,6 +12,7 @@ from train_anywhere.distributed.topology import Topology
 from train_anywhere.files import ROOT
 from train_anywhere.launch.processes import free_port
 from train_anywhere.runs.folder import RunDir
+from train_anywhere.testing.weights import final_weights, largest_difference
 
 PROGRAM = Path(__file__).with_name("ranks.py")
 CONFIG = (
@@ -62,11 +63,6 @@ def start(run: RunDir, out: Path, ranks: int, signal_after: dict[int, int] | Non
 def weights(file: Path) -> dict[str, np.ndarray]:
     with np.load(file) as arrays:
         return {name: arrays[name] for name in arrays.files}
-
-
-def largest_difference(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
-    assert one.keys() == other.keys()
-    return max(float(np.abs(one[name] - other[name]).max()) for name in one)
 
 
 @pytest.fixture(scope="module")
@@ -176,3 +172,20 @@ def test_other_launchers_use_tf_config(monkeypatch: pytest.MonkeyPatch) -> None:
     resolver = cluster_resolver(topology, gpus=0)
     assert resolver.cluster_spec().as_dict() == {"worker": ["127.0.0.1:5000", "127.0.0.1:5001"]}
     assert (resolver.task_type, resolver.task_id) == ("worker", 1)
+
+
+@pytest.mark.slow
+def test_each_device_keeps_its_own_dropout_after_a_resume(train, tmp_path: Path) -> None:
+    """A callback may change all variables at the start, so these are restored after it."""
+    words = ("framework=keras", "strategy=mirrored", "trainer.devices=2", "trainer.accelerator=cpu")
+    words += ("model=mlp", "model.dropout=0.5", "schedule=constant", "data.batch_size=512")
+    words += ("+callbacks.any._target_=keras.callbacks.TerminateOnNaN",)
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    for overrides in (
+        (*words, "trainer.max_epochs=2", f"paths.results={whole}"),
+        (*words, "trainer.max_epochs=1", f"paths.results={parts}"),
+        (f"resume={parts / 'latest'}", "trainer.max_epochs=2"),
+    ):
+        done = train(*overrides)
+        assert done.returncode == 0, done.stderr
+    assert largest_difference(final_weights(whole / "latest"), final_weights(parts / "latest")) == 0

@@ -10,13 +10,13 @@ SHOWN = 8
 
 
 def line(content: Mapping[str, Any]) -> str:
-    """Return a line such as `GPU 0 91 %, 34 of 80 GiB; GPU 1 ...; CPUs 45 %`; empty if the file has no such values."""
+    """Return a line such as `GPU 0 91%, 34 of 80 GiB; GPU 1 ...; CPUs 45%`; empty if the file has no such values."""
     sample = content.get("sample")
     known = {k: float(v) for k, v in sample.items() if _is_number(v)} if isinstance(sample, dict) else {}
     gpus = [*_gpus(known, content)]
     parts = gpus if len(gpus) <= SHOWN else [_mean(known, len(gpus))]
     if "cpu_use_percent" in known:
-        parts.append(f"CPUs {known['cpu_use_percent']:.0f} %")
+        parts.append(f"CPUs {known['cpu_use_percent']:.0f}%")
     return "; ".join([*parts, *_old(known, content)])
 
 
@@ -28,12 +28,12 @@ def _gpus(sample: Mapping[str, float], content: Mapping[str, Any]) -> Iterator[s
         if gpu := re.fullmatch(r"gpu(\w+)_use_percent", name):
             used, size = sample.get(f"gpu{gpu[1]}_memory_used_gib"), sizes.get(gpu[1])
             memory = f", {used:.0f} of {size:.0f} GiB" if used is not None and size is not None else ""
-            yield f"GPU {gpu[1]} {use:.0f} %{memory}"
+            yield f"GPU {gpu[1]} {use:.0f}%{memory}"
 
 
 def _mean(sample: Mapping[str, float], count: int) -> str:
     uses = [use for name, use in sample.items() if re.fullmatch(r"gpu\w+_use_percent", name)]
-    return f"{count} GPUs {sum(uses) / count:.0f} % on average, {min(uses):.0f} % the least"
+    return f"{count} GPUs {sum(uses) / count:.0f}% on average, {min(uses):.0f}% the least"
 
 
 def _old(sample: Mapping[str, float], content: Mapping[str, Any]) -> list[str]:

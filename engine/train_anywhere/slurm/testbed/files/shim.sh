@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs ${command} on the testbed's login node. This folder is removed from PATH, because a job inherits PATH and must
 # find the real command.
-PATH=$$(echo ":$$PATH:" | sed -e "s#:${dir}/bin:#:#g" -e "s#^:##" -e 's#:$$##')
+PATH=$$(echo ":$$PATH:" | sed -e ":a" -e "s#:${dir}/bin:#:#" -e "ta" -e "s#^:##" -e 's#:$$##')
 export PATH
 read -r pid started 2> /dev/null < ${dir}/run/login.pid
 if ! [ -d "/proc/$$pid/ns" ]; then

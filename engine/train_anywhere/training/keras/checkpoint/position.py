@@ -3,9 +3,9 @@
 import math
 from dataclasses import dataclass, field
 
-from train_anywhere.config.schema import EarlyStopping
+from train_anywhere.config.schema import EarlyStopping, Trainer
 from train_anywhere.training.early_stopping import Patience
-from train_anywhere.training.plan import Plan
+from train_anywhere.training.plan import Plan, validation_due
 
 
 @dataclass
@@ -17,10 +17,12 @@ class Position:
         batch: number of the next batch in its epoch, from 0.
         step: optimizer steps done.
         metrics: the newest value of each metric.
-        pending: all batches of the epoch are done, but the end of the epoch, such as its validation, is still to be run.
+        pending: the end of the epoch, or a validation within it, is still to be run.
         patience: state of early stopping.
         ended: a callback has set `stop_training`: the run is complete.
         preempted: a signal requested a stop.
+        seconds: time of training of the run, when it was saved.
+        timed_out: `trainer.max_time` is over: the run is complete.
     """
 
     epoch: int = 0
@@ -31,24 +33,45 @@ class Position:
     patience: Patience = field(default_factory=Patience)
     ended: bool = False
     preempted: bool = False
+    seconds: float = 0.0
+    timed_out: bool = False
 
     def numbers(self) -> list[float]:
         """Return the values that all ranks must share; `from_numbers` reverses this."""
         best = math.nan if self.patience.best is None else self.patience.best
-        return [self.epoch, self.batch, self.step, self.pending, best, self.patience.waited, self.ended]
+        waited, seconds = self.patience.waited, self.seconds
+        return [self.epoch, self.batch, self.step, self.pending, best, waited, self.ended, seconds]
 
     @classmethod
     def from_numbers(cls, numbers: list[float], metrics: dict[str, float]) -> "Position":
         """Return the position whose `numbers` these are, with the given metrics."""
-        epoch, batch, step, pending, best, waited, ended = numbers
+        epoch, batch, step, pending, best, waited, ended, seconds = numbers
         patience = Patience(None if math.isnan(best) else best, int(waited))
-        return cls(int(epoch), int(batch), int(step), metrics, bool(pending), patience, bool(ended))
+        position = cls(int(epoch), int(batch), int(step), metrics, bool(pending), patience, bool(ended))
+        position.seconds = seconds
+        return position
 
-    def advance(self, plan: Plan, steps: int = 1) -> None:
+    def advance(self, plan: Plan, trainer: Trainer, steps: int = 1) -> None:
         """Count optimizer steps of an epoch as done; `max_steps` may end the last epoch early."""
         self.step += steps
         self.batch += steps * plan.accumulate
-        self.pending = self.batch >= plan.train_batches or self.step >= plan.total_steps
+        self.pending = self.ends_epoch(plan) or validation_due(
+            trainer, plan, self.epoch, self.batch, self.step
+        )
+
+    @property
+    def last_epoch(self) -> int:
+        """The epoch of the last batch, from 0."""
+        return self.epoch if self.batch else max(0, self.epoch - 1)
+
+    @property
+    def leaves(self) -> bool:
+        """Whether training leaves the epoch after this step: because of a signal, a callback or the time."""
+        return self.preempted or self.ended or self.timed_out
+
+    def ends_epoch(self, plan: Plan) -> bool:
+        """Return whether no step is left in the epoch or the run."""
+        return self.batch >= plan.train_batches or self.step >= plan.total_steps or self.timed_out
 
     def close_epoch(self, plan: Plan) -> None:
         """Move to the next epoch, after the work at the end of this one is done."""
@@ -57,6 +80,8 @@ class Position:
             self.epoch, self.batch = self.epoch + 1, 0
 
     def is_complete(self, plan: Plan, rule: EarlyStopping) -> bool:
-        """Return whether training is complete: by its length, by early stopping or by a callback."""
-        done = self.ended or self.patience.should_stop(rule) or self.step >= plan.total_steps
+        """Return whether training is complete: by its length or time, by early stopping or by a callback."""
+        done = (
+            self.ended or self.timed_out or self.patience.should_stop(rule) or self.step >= plan.total_steps
+        )
         return done and not self.pending

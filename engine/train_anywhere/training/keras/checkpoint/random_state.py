@@ -1,7 +1,13 @@
 """Random numbers: one seed for the run, different dropout on each device. Their states are variables, so checkpoints hold them."""
 
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import keras
+import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import context
 
 from train_anywhere.training.keras.module import Module
 
@@ -23,6 +29,23 @@ def disable_graph_optimizer() -> None:
     """
     if not tf.config.get_visible_devices("GPU"):
         tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+
+
+@contextmanager
+def keep_random_state(module: Module) -> Iterator[None]:
+    """Restore the random states of Python, numpy, TensorFlow and the model after the block."""
+    states = [v for v in module.model.variables if v.name == "seed_generator_state"]
+    copies = [copy for state in states for copy in module.strategy.local_values(state)]
+    before = [copy.numpy() for copy in copies]
+    seeds = getattr(context.context(), "_rng", None)  # of operations without a seed
+    python, own, drawn = random.getstate(), np.random.get_state(), seeds.getstate() if seeds else None
+    yield
+    for copy, value in zip(copies, before, strict=True):
+        copy.assign(value)
+    random.setstate(python)
+    np.random.set_state(own)
+    if seeds:
+        seeds.setstate(drawn)
 
 
 def split_seeds(module: Module) -> None:

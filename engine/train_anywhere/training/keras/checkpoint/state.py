@@ -101,7 +101,8 @@ class StateWriter:
             (folder / "state.json").write_text(text)
 
         metrics = dict(position.metrics)
-        info = CheckpointInfo(position.step, position.epoch, position.batch, metrics, value, "keras")
+        at = (position.step, position.epoch, position.batch)
+        info = CheckpointInfo(*at, metrics, value, "keras", seconds=position.seconds)
         self.checkpointer.save(write, info)
 
 
@@ -120,7 +121,8 @@ def restore(saved: SavedCheckpoint, module: Module, state: Mapping[str, Any]) ->
         module.restore_metric_state(_read(saved.path / METRICS_FILE))
     patience = Patience(state["best"], state["bad"])
     metrics = dict(saved.metrics)
-    return Position(saved.epoch, saved.batch, saved.step, metrics, state["pending"], patience, state["ended"])
+    at, ended = (saved.epoch, saved.batch, saved.step), state["ended"]
+    return Position(*at, metrics, state["pending"], patience, ended, seconds=saved.seconds)
 
 
 def read_state(file: Path) -> dict[str, Any]:

@@ -128,9 +128,8 @@ def explain_errors(model: keras.Model, target: str) -> Iterator[None]:
         yield
     except Exception as error:
         no_loss = "No loss to compute" in str(error)
-        if (no_loss or isinstance(error, NotImplementedError)) and type(
-            model
-        ).train_step is not keras.Model.train_step:
+        own_step = type(model).train_step is not keras.Model.train_step
+        if own_step and (no_loss or isinstance(error, NotImplementedError)):
             raise ConfigError(
                 f"task._target_={target} has a train_step, but neither a test_step nor a compiled loss, so nothing can be evaluated; give "
                 "it a test_step, or use trainer.limit_val_batches=0 trainer.limit_test_batches=0."

@@ -2,9 +2,7 @@
 
 import math
 import time
-from collections import UserDict
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from typing import Any, Protocol
 
 import keras
@@ -19,9 +17,11 @@ from train_anywhere.training.keras.checkpoint.position import Position
 from train_anywhere.training.keras.checkpoint.state import StateWriter
 from train_anywhere.training.keras.dropin.trainable import set_flags
 from train_anywhere.training.keras.loop.agreement import refuse_different_layers, refuse_different_weights
+from train_anywhere.training.keras.loop.logs import BatchLogs, from_keras_names, to_keras_names
 from train_anywhere.training.keras.loop.steps_per_call import StepsPerCall, has_batch_hooks
 from train_anywhere.training.keras.loop.tensorboard import MetricsWriter
 from train_anywhere.training.keras.module import Module, TaskModule
+from train_anywhere.training.max_time import Timer
 from train_anywhere.training.monitored_metric import checkpoint_score, monitored_value
 from train_anywhere.training.plan import Plan, is_multiple, validation_due
 from train_anywhere.training.stop import Stop
@@ -60,6 +60,8 @@ class TrainingCallback:
         states: state of the callbacks that all ranks have.
 
     Attributes:
+        added: metrics that callbacks added to the logs of the last epoch.
+        timer: the time of training, and its limit.
         observers: called after steps, validations and checkpoints.
         restored: content of state.json in the checkpoint that the run resumes from.
         has_shared_hooks: whether callbacks that all ranks have are called at every step.
@@ -82,10 +84,12 @@ class TrainingCallback:
         self.module, self.loader, self.user_callbacks, self.states = module, loader, user_callbacks, states
         self.metrics, self.checkpoints, self.stop = metrics, checkpoints, stop
         self.heartbeat = metrics.progress.heartbeat
+        self.timer = Timer(config.trainer, position.seconds)
         self.observers = Observers()
         self.save_requested = False
         self.batch_logs: Mapping[str, float] = {}
         self.epoch_logs: dict[str, float] = {}
+        self.added: dict[str, float] = {}
         self.restored: dict[str, Any] | None = None
         self.units: float | None = None
         self.has_shared_hooks = has_batch_hooks(states.callbacks.values())
@@ -98,11 +102,13 @@ class TrainingCallback:
     def on_train_begin(self) -> None:
         """Call the callbacks, which set up the model; in a resumed run, then restore the variables that they changed, and their state."""
         variables = [*self.module.weights().values(), *self.module.optimizer_state().values()]
-        resumed = self.restored and self.states.callbacks
-        before = [np.array(host_value(v)) for v in variables] if resumed else []
+        changing = variables if self.restored and self.states.callbacks else []
+        # on each device: their dropout seeds differ
+        copies = [copy for variable in changing for copy in self.module.strategy.local_values(variable)]
+        before = [np.array(copy) for copy in copies]
         self.user_callbacks.on_train_begin()
-        for variable, value in zip(variables, before, strict=False):
-            variable.assign(value)
+        for copy, value in zip(copies, before, strict=True):
+            copy.assign(value)
         for line in self.states.unsaved_notes():
             self.metrics.progress.note(line)
         if self.restored:
@@ -114,7 +120,9 @@ class TrainingCallback:
         position = self.position
         if self.checkpoints:
             self.checkpoints.checkpointer.check()
-        position.advance(self.plan, count)
+        position.advance(self.plan, self.config.trainer, count)
+        if self.module.strategy.processes == 1:
+            self._end_training(self.timer.is_over)
         metrics = None
         if position.pending or position.step % self.config.trainer.log_every_n_steps == 0:
             metrics = self.reduce("train") | {"lr": self.module.learning_rate()}
@@ -132,9 +140,14 @@ class TrainingCallback:
             position.epoch, position.batch - 1, metrics, units, batches, self._loss
         )
         self.check_stop_flag()
-        due = self.save_requested or self.observers.due(position.step)
-        if due and not (position.pending or position.preempted):
+        if (profile := self.metrics.progress.profile) and profile.is_on:
+            profile.after_step(position.step)
+        if self._is_due() and not (position.pending or position.preempted):
             self.save()
+
+    def _is_due(self) -> bool:
+        """Return whether a checkpoint is due after the newest step."""
+        return self.save_requested or self.observers.due(self.position.step)
 
     def _loss(self) -> float:
         """Return the loss that this process has counted so far in the epoch."""
@@ -146,11 +159,18 @@ class TrainingCallback:
             self.end_epoch()
 
     def end_epoch(self) -> None:
-        """Validate, apply early stopping and save a checkpoint; a run that was stopped before this resumes here."""
+        """Validate, apply early stopping and save a checkpoint; a run that was stopped before this resumes here.
+
+        This is the end of an epoch, or a validation within it; after that one, the metrics of training continue to count.
+        """
         position, trainer, epoch = self.position, self.config.trainer, self.position.epoch
-        splits = ["train"]
-        if validation_due(trainer, self.plan, epoch, position.step):
+        splits, within = ["train"], not (position.ended or position.ends_epoch(self.plan))
+        due = validation_due(trainer, self.plan, epoch, position.batch, position.step)
+        if due or (position.timed_out and self.plan.val_batches):
+            counted = self.module.metric_state() if within else {}
             self.evaluate("val", self.plan.val_batches)
+            if within:
+                self.module.continue_metrics(counted)
             if position.preempted:
                 return
             splits.append("val")
@@ -159,20 +179,33 @@ class TrainingCallback:
         if measured and trainer.early_stopping.patience is not None:
             value = monitored_value(metrics, trainer.early_stopping.monitor, "trainer.early_stopping.monitor")
             position.patience.update(value, trainer.early_stopping)
-            if epoch + 1 < (trainer.min_epochs or 1):
+            if (epoch if within else epoch + 1) < (trainer.min_epochs or 0):
                 position.patience.postpone(trainer.early_stopping)
-        self.metrics.write(position.step, epoch, metrics)
-        self.metrics.progress.end_epoch(epoch, metrics)
-        self.observers.after_validation(position.step, metrics)
+        closes = not within or position.patience.should_stop(trainer.early_stopping)
         self.epoch_logs = to_keras_names(metrics)
-        self.user_callbacks.on_epoch_end(epoch, self.epoch_logs)
-        self.check_stop_training(agree=True)
-        if is_multiple(epoch + 1, self.config.monitor.compare_weights_every_n_epochs):
-            refuse_different_weights(self.module)
+        self.added = self._call_epoch_end(epoch) if closes else {}
+        metrics |= self.added
+        self.metrics.write(position.step, epoch, metrics)
+        self.metrics.progress.end_epoch(epoch, metrics, position.batch - 1)
+        if position.patience.should_stop(trainer.early_stopping):
+            self.metrics.progress.note(position.patience.describe(trainer.early_stopping))
+        self.observers.after_validation(position.step, metrics)
+        if closes:
+            self.check_stop_training(agree=True)
+            if is_multiple(epoch + 1, self.config.monitor.compare_weights_every_n_epochs):
+                refuse_different_weights(self.module)
         position.close_epoch(self.plan)
         over = position.is_complete(self.plan, trainer.early_stopping)
-        if over or is_multiple(epoch + 1, self.config.checkpoint.every_n_epochs):
-            self.save(self.checkpoint_value(metrics, "val" in splits))
+        if over or self._is_due() or is_multiple(epoch + 1, self.config.checkpoint.every_n_epochs):
+            self.save(self.checkpoint_value(metrics, closes and "val" in splits))
+
+    def _call_epoch_end(self, epoch: int) -> dict[str, float]:
+        """Call the callbacks of the user at the end of an epoch, and return the metrics that they add to its logs."""
+        known = {*self.epoch_logs, "learning_rate"}  # Keras' own callbacks add that one; it is logged as lr
+        for callback in self.user_callbacks.callbacks:
+            # the hook of CallbackList would pass a copy of the logs
+            callback.on_epoch_end(epoch, self.epoch_logs)
+        return from_keras_names({k: v for k, v in self.epoch_logs.items() if k not in known})
 
     def checkpoint_value(self, metrics: Mapping[str, float], validated: bool) -> float | None:
         """Return the value of `checkpoint.monitor`, or None if it was not measured now. Raises ConfigError if no metric has that name."""
@@ -198,16 +231,12 @@ class TrainingCallback:
         self.module.reset_metrics()
         self.module.take()
         self.heartbeat.enter("validation" if split == "val" else split)
-        whole, last = self.loader.evaluation(split, batches)
-        iterator = iter(whole)
+        test_batch = self.make_test(split, batches)
         self.user_callbacks.on_test_begin()
         averaged = (load or self.module.swap_averages)()
         for number in range(batches):
             self.user_callbacks.on_test_batch_begin(number)
-            if last is not None and number == batches - 1:
-                self.module.test_last(next(iter(last)))
-            else:
-                self.module.test_function(iterator)
+            test_batch(number)
             self.on_test_batch_end(number)
             for callback in self.user_callbacks.callbacks:  # CallbackList's own hook would read the logs
                 callback.on_test_batch_end(number, BatchLogs(self.module, split))
@@ -222,6 +251,19 @@ class TrainingCallback:
         self.user_callbacks.on_test_end(to_keras_names(metrics, split))
         if not self.position.preempted:
             self.position.metrics |= metrics
+
+    def make_test(self, split: str, batches: int) -> Callable[[int], None]:
+        """Return a function that counts the metrics of the next of the first `batches` of a split, from its number."""
+        whole, last = self.loader.evaluation(split, batches)
+        iterator = iter(whole)
+
+        def test(number: int) -> None:
+            if last is not None and number == batches - 1:
+                self.module.test_last(next(iter(last)))
+            else:
+                self.module.test_function(iterator)
+
+        return test
 
     def on_train_end(self) -> None:
         """Call the callbacks; validate and save weights that they change. Training would continue from the weights before."""
@@ -254,25 +296,29 @@ class TrainingCallback:
             variable.assign(before[name])
         if not position.preempted:
             metrics = {name: v for name, v in position.metrics.items() if name.startswith("val/")}
-            self.metrics.write(position.step, max(0, position.epoch - 1), metrics)
-            self.save(self.checkpoint_value(position.metrics, bool(metrics)))
+            self.metrics.write(position.step, position.last_epoch, metrics)
+            self.save(self.checkpoint_value(position.metrics | self.added, bool(metrics)))
 
     def reduce(self, split: str) -> dict[str, float]:
         """Return the metrics over all ranks, and agree on efficiency, stopping and saving; all ranks call this at the same step."""
         requests = [
             float(self.stop.requested is not None),
-            float(self.checkpoints is not None and self.observers.requests_checkpoint()),
+            float(self._requests_checkpoint()),
+            float(self.metrics.progress.take_profile()),
             float(bool(self.module.model.stop_training)),
+            float(self.timer.is_over),
             *self.heartbeat.efficiency.numbers(),
             self.calls.take_mean_seconds() / self.module.strategy.processes,
         ]
         reduced = self.module.strategy.sum([*self.module.take(), *requests])
-        *sums, to_stop, to_save, to_end, whole, waited, seconds = reduced
+        *sums, to_stop, to_save, to_profile, to_end, over, whole, waited, seconds = reduced
+        self.metrics.progress.request_profile(int(to_profile))
         self.heartbeat.efficiency.set_sums([whole, waited])
         self.calls.set_mean_seconds(seconds)
         self.position.preempted |= to_stop > 0
         self.save_requested = to_save > 0
         self.position.ended |= to_end > 0
+        self._end_training(over > 0)
         self.units = self.module.units(sums)
         return self.module.report(split, sums)
 
@@ -280,7 +326,21 @@ class TrainingCallback:
         """Check for requests to stop or save in a single process, which needs no agreement of ranks."""
         if self.module.strategy.processes == 1:
             self.position.preempted |= self.stop.requested is not None
-            self.save_requested = self.observers.requests_checkpoint()
+            self.save_requested = self._requests_checkpoint()
+            if self.metrics.progress.requests.profile:
+                self.metrics.progress.request_profile(self.metrics.progress.take_profile())
+
+    def _requests_checkpoint(self) -> bool:
+        """Return whether rank 0 wants to save now, as a feature or `jobs.py save` requests."""
+        requested = bool(self.metrics.progress.requests.save) or self.observers.requests_checkpoint()
+        return self.checkpoints is not None and requested
+
+    def _end_training(self, over: bool) -> None:
+        """End training at this step if `trainer.max_time` is over."""
+        position = self.position
+        if over and not (position.timed_out or position.step >= self.plan.total_steps):
+            position.timed_out = position.pending = True
+            self.metrics.progress.note(self.timer.message(position.step))
 
     def check_stop_training(self, agree: bool = False) -> None:
         """Check whether a callback has set `stop_training`. All processes call this with `agree`; without, only a single process reacts."""
@@ -303,32 +363,11 @@ class TrainingCallback:
     def save(self, value: float | None = None) -> None:
         """Save a checkpoint; `value` is that of `checkpoint.monitor` if it was just measured."""
         self.average_statistics()
-        self.save_requested = False
+        self.save_requested, self.position.seconds = False, self.timer.seconds
         metric_state = self.module.metric_state()
         with self.heartbeat.within("checkpoint"):
             start = time.monotonic()
             if self.checkpoints:
                 self.checkpoints.save(self.module, self.position, metric_state, self.states.save(), value)
             self.observers.after_checkpoint(time.monotonic() - start)
-
-
-class BatchLogs(UserDict[str, float]):
-    """The metrics of this process up to a batch, read from the device only if a callback uses them; `split` is "train", "val" or "test"."""
-
-    def __init__(self, module: Module, split: str) -> None:
-        self._module, self._split = module, split
-
-    @cached_property
-    def data(self) -> dict[str, float]:  # type: ignore[override]
-        """The metrics by their Keras names."""
-        return to_keras_names(self._module.report(self._split, self._module.peek()), self._split)
-
-
-def to_keras_names(metrics: Mapping[str, float], split: str = "") -> dict[str, Any]:
-    """Rename metrics as Keras callbacks expect: train/loss becomes loss, val/loss val_loss; within one `split`, both become loss."""
-    named = {}
-    for name, value in metrics.items():
-        prefix, _, rest = name.partition("/")
-        if rest:
-            named[f"val_{rest}" if prefix == "val" and not split else rest] = value
-    return named
+            self.metrics.progress.requests.saved(self.position.step)

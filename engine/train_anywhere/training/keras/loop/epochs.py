@@ -6,19 +6,24 @@ from collections.abc import Iterator
 import tensorflow as tf
 
 from train_anywhere.training.keras.checkpoint.position import Position
+from train_anywhere.training.keras.checkpoint.random_state import keep_random_state
 from train_anywhere.training.keras.loop.callbacks import TrainingCallback
-from train_anywhere.training.plan import Plan
+from train_anywhere.training.plan import Plan, steps_to_validation
 
 
 def fit(callback: TrainingCallback) -> None:
     """Train from the callback's position to the end of the run, or until a signal, and then save a checkpoint."""
     position, plan, module = callback.position, callback.plan, callback.module
     trainer = callback.config.trainer
-    if position.epoch < (trainer.min_epochs or 1):  # raised since the checkpoint
+    if position.epoch < (trainer.min_epochs or 0):  # raised since the checkpoint
         position.patience.postpone(trainer.early_stopping)
+    if not position.step:
+        check_validation(callback)
     callback.metrics.progress.start_training()
     callback.on_train_begin()
     callback.heartbeat.enter("step", "data")
+    callback.timer.start()
+    position.timed_out = callback.timer.was_over
     if position.pending:
         callback.end_epoch()
     batches = None
@@ -29,7 +34,27 @@ def fit(callback: TrainingCallback) -> None:
         train_epoch(callback, batches)
     if position.preempted or (position.ended and position.batch):
         callback.save()
+    callback.timer.stop()
     callback.on_train_end()
+
+
+def check_validation(callback: TrainingCallback) -> None:
+    """Run `trainer.num_sanity_val_steps` validation batches without callbacks, and forget their metrics.
+
+    Random numbers are drawn as if this had not run.
+    """
+    trainer, module, known = callback.config.trainer, callback.module, callback.plan.val_batches
+    count = known if trainer.num_sanity_val_steps == -1 else min(trainer.num_sanity_val_steps, known)
+    if not count or trainer.fast_dev_run:
+        return
+    callback.heartbeat.enter("validation")
+    with keep_random_state(module):
+        test_batch = callback.make_test("val", count)
+        for number in range(count):
+            test_batch(number)
+            callback.heartbeat.evaluated_batch()
+        module.report("val", module.strategy.sum(module.take()))
+        module.reset_metrics()
 
 
 def train_epoch(callback: TrainingCallback, batches: Iterator[object]) -> None:
@@ -42,7 +67,10 @@ def train_epoch(callback: TrainingCallback, batches: Iterator[object]) -> None:
     pace.start()
     number, end = remaining_steps(callback.position, callback.plan)
     while number < end:
-        count = callback.calls.next_count(callback.position.step, end - number)
+        left = steps_to_validation(
+            callback.config.trainer, callback.plan, callback.position.batch, callback.position.step
+        )
+        count = callback.calls.next_count(callback.position.step, min(left, end - number))
         if callback.calls.each:  # else no callback has this hook, and Keras would start a thread for nothing
             user_callbacks.on_train_batch_begin(number)
             if callback.has_shared_hooks:
@@ -61,7 +89,11 @@ def train_epoch(callback: TrainingCallback, batches: Iterator[object]) -> None:
             for one in user_callbacks.callbacks:  # CallbackList's own hook would read the logs
                 one.on_train_batch_end(number - 1, callback.batch_logs)
         callback.check_stop_training()
-        if callback.position.preempted or callback.position.ended:
+        position = callback.position
+        if position.pending and number < end and not position.leaves:
+            callback.end_epoch()
+            pace.start()
+        if position.leaves or position.patience.should_stop(callback.config.trainer.early_stopping):
             break
     callback.on_epoch_end(epoch)
 

@@ -24,7 +24,7 @@ class Pace:
     """
 
     def __init__(self, processes: int) -> None:
-        self._began = self._asked = self._looked = self._own = self._agreeing = 0.0
+        self._began = self._asked = self._read_at = self._own = self._agreeing = 0.0
         self._unread = 0
         self.measures = True
         self._batch = _Moment()
@@ -78,9 +78,9 @@ class Pace:
         self._unread += steps
         if steps > 1:
             return self._own * steps
-        if now - self._looked >= EVERY_S:
+        if now - self._read_at >= EVERY_S:
             heartbeat.waited_for_data(self._wait_for_data(heartbeat.trained), self._unread)
-            self._unread, self._looked = 0, now
+            self._unread, self._read_at = 0, now
         if not self._there:
             return 0.0
         there = self._there.read()

@@ -23,32 +23,34 @@ def resume_position(saved: SavedCheckpoint | None, config: Trainer, plan: Plan) 
     """
     if saved is None:
         return 0, 0
-    if saved.batch == plan.train_batches and validation_due(config, plan, saved.epoch, saved.step):
+    if saved.batch == plan.train_batches and validation_due(
+        config, plan, saved.epoch, saved.batch, saved.step
+    ):
         return saved.epoch, saved.batch
     epoch, batch = (saved.epoch, saved.batch) if saved.batch < plan.train_batches else (saved.epoch + 1, 0)
     over = saved.step >= plan.total_steps or epoch >= plan.max_epochs
     return (plan.max_epochs, 0) if over else (epoch, batch)
 
 
-def set_loop_counters(state: dict[str, Any], epoch: int, batch: int, train_batches: int, steps: int) -> None:
+def set_loop_counters(
+    state: dict[str, Any], epoch: int, batch: int, last: bool, steps: int, to_validate: bool
+) -> None:
     """Set the saved state of the fit loop to `epoch` complete epochs and `batch` batches of the next one.
 
     Lightning saves its counters in the middle of a hook and guesses at loading which hook it was.
     Here they get the values that they have between two batches, between two epochs, or before a validation.
 
-    The state is `checkpoint["loops"]["fit_loop"]`, changed in place; `steps` optimizer steps are done. With `batch == train_batches`,
-    only the validation of the epoch is left.
+    The state is `checkpoint["loops"]["fit_loop"]`, changed in place. `last`: no batch of the epoch is left; `steps` optimizer steps
+    are done; `to_validate`: the validation after the last one is still to be run.
     """
     started = epoch + 1 if batch else epoch
-    # Lightning adds the last step of an epoch after its validation
-    state["epoch_loop.state_dict"]["_batches_that_stepped"] = steps - int(batch == train_batches)
-    to_validate = int(
-        batch == train_batches
-    )  # Lightning validates a complete epoch if its validation had started
+    # Lightning counts a step after its validation
+    state["epoch_loop.state_dict"]["_batches_that_stepped"] = steps - int(to_validate)
     state["epoch_progress"] = _counters(started, started, epoch)
-    state["epoch_loop.batch_progress"] = _counters(batch, batch, batch) | {"is_last_batch": bool(to_validate)}
+    state["epoch_loop.batch_progress"] = _counters(batch, batch, batch) | {"is_last_batch": last}
     state["epoch_loop.val_loop.batch_progress"] = {
-        "total": _counters(to_validate, to_validate, 0)["total"],
+        # Lightning resumes a validation that had started
+        "total": _counters(int(to_validate), int(to_validate), 0)["total"],
         "current": _counters(0, 0, 0)["current"],
         "is_last_batch": False,
     }

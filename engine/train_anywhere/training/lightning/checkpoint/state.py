@@ -51,6 +51,7 @@ class CheckpointCallback(pl.Callback):
 
     Attributes:
         start: the epoch and batch to start with.
+        pending: whether a validation comes first, before or in which the run was stopped.
     """
 
     def __init__(
@@ -58,16 +59,27 @@ class CheckpointCallback(pl.Callback):
     ) -> None:
         self.config, self.plan, self.writer, self.metrics = metrics.config, metrics.plan, writer, metrics
         self.start = resume_position(saved, self.config.trainer, self.plan)
+        self.pending, self._validated = False, True
         if saved:
             metrics.resume(saved.metrics)
+            metrics.timer.before = saved.seconds
+
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Save whether a validation within the epoch is still to be run."""
+        checkpoint["validation_pending"] = not self._validated
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Resume at the position in the checkpoint's manifest."""
-        set_loop_counters(
-            checkpoint["loops"]["fit_loop"], *self.start, self.plan.train_batches, steps_done(trainer)
-        )
+        epoch, batch, step = *self.start, steps_done(trainer)
+        last, saved = batch == self.plan.train_batches, self.writer.newest
+        if saved and checkpoint.get("validation_pending") and self.start == (saved.epoch, saved.batch):
+            self.pending = validation_due(self.config.trainer, self.plan, epoch, batch, step)
+        self.pending |= last
+        set_loop_counters(checkpoint["loops"]["fit_loop"], epoch, batch, last, step, self.pending)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Check before the first step that checkpoints can hold the state.
@@ -77,6 +89,8 @@ class CheckpointCallback(pl.Callback):
             CheckpointError: a checkpoint can't hold an object of a user's hook.
         """
         trainer.fit_loop.max_epochs = self.plan.max_epochs  # StochasticWeightAveraging adds one
+        if self.metrics.timer.was_over and not self.pending:
+            trainer.should_stop = True
         watching = [c for c in trainer.lr_scheduler_configs if c.reduce_on_plateau and c.interval == "step"]
         if watching and pl_module.automatic_optimization:
             raise ConfigError(
@@ -98,27 +112,40 @@ class CheckpointCallback(pl.Callback):
         self.writer.plain(checkpoint)
 
     def after_batch(self, trainer: pl.Trainer, batch_idx: int) -> None:
-        """Save or raise TrainingStopped if due, after an optimizer step and its hooks; at an epoch's end, validation comes first."""
+        """Save or raise TrainingStopped if due, after an optimizer step and its hooks; a validation after it comes first."""
         self.writer.check()
-        last = batch_idx + 1 == self.plan.train_batches
-        if last and validation_due(
-            self.config.trainer, self.plan, trainer.current_epoch, steps_done(trainer)
-        ):
-            self._interrupt_validation(trainer)
-        if last or trainer.should_stop or (batch_idx + 1) % self.plan.accumulate:
+        if (batch_idx + 1) % self.plan.accumulate and not trainer.should_stop:
             return
-        if self.metrics.stopping or self.metrics.saving or self.metrics.observers.due(steps_done(trainer)):
+        last = batch_idx + 1 == self.plan.train_batches
+        validates = trainer.fit_loop.epoch_loop.validation_follows()  # type: ignore[attr-defined]
+        if validates and (last or not trainer.should_stop):
+            self._interrupt_validation(trainer)
+        if last or validates or trainer.should_stop:
+            return
+        if self._is_due(trainer):
             self._save(trainer, value=None)
         self._raise_if_stopping()
 
+    def validation_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Save or raise TrainingStopped if due, after a validation within an epoch: in epochs that end with a checkpoint, as Lightning."""
+        if self._is_due(trainer, trainer.current_epoch + 1):
+            self._save(trainer, value=self._monitored_value())
+        self._raise_if_stopping()
+
+    def _is_due(self, trainer: pl.Trainer, epochs: int | None = None) -> bool:
+        """Return whether a checkpoint is due after a step; `epochs`: also after so many epochs."""
+        metrics, every = self.metrics, self.config.checkpoint.every_n_epochs
+        due = metrics.stopping or metrics.saving or metrics.observers.due(steps_done(trainer))
+        return due or (epochs is not None and is_multiple(epochs, every))
+
     def on_validation_batch_start(self, trainer: pl.Trainer, *args: Any) -> None:
         """Interrupt a validation by raising TrainingStopped if requested, unless hooks have swapped weights until its end."""
-        if trainer.state.fn != TrainerFn.FITTING:
+        loop: Any = trainer.fit_loop.epoch_loop
+        if trainer.state.fn != TrainerFn.FITTING or trainer.sanity_checking:
             self._raise_if_stopping()
-        elif (
-            not trainer.validated_weights.swapped
-            and trainer.fit_loop.batch_idx + 1 == self.plan.train_batches
-        ):  # type: ignore[attr-defined]
+        elif not trainer.validated_weights.swapped and (  # type: ignore[attr-defined]
+            loop.mid_epoch or loop.batch_idx + 1 == self.plan.train_batches
+        ):
             self._interrupt_validation(trainer)
 
     def _interrupt_validation(self, trainer: pl.Trainer) -> None:
@@ -133,7 +160,7 @@ class CheckpointCallback(pl.Callback):
         """Save or raise TrainingStopped if due, at the end of an epoch, after its validation and all hooks."""
         epochs = trainer.current_epoch + 1
         over = trainer.should_stop or epochs == self.plan.max_epochs
-        if over or self.metrics.stopping or is_multiple(epochs, self.config.checkpoint.every_n_epochs):
+        if over or self._is_due(trainer, epochs):
             self._save(trainer, value=self._monitored_value())
         self._raise_if_stopping()
 
@@ -166,12 +193,14 @@ class CheckpointCallback(pl.Callback):
         step, epoch, batch = steps_done(trainer), trainer.current_epoch, trainer.fit_loop.batch_idx + 1
         if batch == self.plan.train_batches and validated:
             epoch, batch = epoch + 1, 0
-        start = time.monotonic()
+        start, self._validated = time.monotonic(), validated
         with self.metrics.heartbeat.within("checkpoint"):
             self.writer.wait()
-            info = CheckpointInfo(step, epoch, batch, dict(self.metrics.metrics), value, "lightning")
+            known, seconds = dict(self.metrics.metrics), self.metrics.timer.seconds
+            info = CheckpointInfo(step, epoch, batch, known, value, "lightning", seconds=seconds)
             trainer.save_checkpoint(FILE, weights_only=False, storage_options=info)  # all ranks call it
         self.metrics.observers.after_checkpoint(time.monotonic() - start)
+        self.metrics.progress.requests.saved(step)
         self.metrics.saving = False
 
 

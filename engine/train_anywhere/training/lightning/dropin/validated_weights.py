@@ -42,7 +42,9 @@ class ValidatedWeights(pl.Callback):
         fitting, kind = trainer.state.fn == TrainerFn.FITTING, str(trainer.state.stage.value)  # type: ignore[union-attr]
         kind = kind.replace("validate", "validation")
         times = ("start", "epoch_start") if fitting else ("start", "epoch_start", "epoch_end", "end")
-        self._watched = user_hooks(trainer, *(f"on_{kind}_{time}" for time in times))
+        self._watched = not trainer.sanity_checking and user_hooks(
+            trainer, *(f"on_{kind}_{time}" for time in times)
+        )
         self._before = (
             copy_weights(pl_module) if self._watched and (trainer.is_global_zero or not fitting) else {}
         )

@@ -14,6 +14,7 @@ from train_anywhere.features.feature import Observers, Step
 from train_anywhere.training.lightning.checkpoint.position import steps_done
 from train_anywhere.training.lightning.dropin.loggers import MetricsReceiver
 from train_anywhere.training.lightning.loop.clock import Clock
+from train_anywhere.training.max_time import Timer
 from train_anywhere.training.plan import Plan
 from train_anywhere.training.reporting.metrics_csv import CsvLog
 from train_anywhere.training.reporting.progress import Progress
@@ -29,6 +30,7 @@ class MetricsCallback(pl.Callback):
     Attributes:
         native: whether a task of this project is trained, whose metrics are reduced here.
         csv: metrics.csv, on rank 0 of a run that writes it.
+        timer: the time of training, and its limit.
         metrics: the newest value of each metric.
         epoch_metrics: metrics at the end of the current epoch: of its last steps, and of the validation if any.
         stopping: whether all ranks have agreed to stop.
@@ -45,6 +47,7 @@ class MetricsCallback(pl.Callback):
         self.heartbeat = progress.heartbeat
         self.every = config.trainer.log_every_n_steps
         self.csv: CsvLog | None = None
+        self.timer = Timer(config.trainer)
         self.metrics: dict[str, float] = {}
         self.epoch_metrics: dict[str, float] = {}
         self.observers, self.writes = Observers(), prints and not config.trainer.fast_dev_run
@@ -83,9 +86,14 @@ class MetricsCallback(pl.Callback):
         """Provide the metrics from before a resume, for schedules that watch one of them, and start the first epoch."""
         known = {name: torch.tensor(value, dtype=torch.float64) for name, value in self.metrics.items()}
         trainer.callback_metrics.update(known)
+        self.timer.start()
         self.clock.batch_over()
         self.heartbeat.enter("step", "data")
         self.progress.start_training()
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Stop the timer."""
+        self.timer.stop()
 
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
@@ -106,6 +114,8 @@ class MetricsCallback(pl.Callback):
             trainer.current_epoch, batch_idx, fresh, units, loss=partial(_loss_of, outputs)
         )
         self.heartbeat.trained_batch(steps_done(trainer))
+        if stepped and (profile := self.progress.profile) and profile.is_on:
+            profile.after_step(steps_done(trainer))
         self.clock.batch_over()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -120,15 +130,20 @@ class MetricsCallback(pl.Callback):
         step = steps_done(trainer)
         if step >= self.plan.total_steps:
             trainer.should_stop = True  # max_steps may end the run within an epoch
-        last = trainer.should_stop or batch_idx + 1 == self.plan.train_batches
-        if not last and step % self.every:
-            self._check_stop_flag(trainer)
+        self._check_stop_flag(trainer)
+        if step % self.every and not self._is_last(trainer, batch_idx):
             return None
         fresh = {**self._reduce(trainer, module, "train"), **self._learning_rate(module, step)}
+        last = self._is_last(trainer, batch_idx)
         if last:
             self.epoch_metrics, self._unlogged, self._epoch_ending = fresh, {}, True
         self._use_metrics(trainer, module, Step(step, trainer.current_epoch, batch_idx + 1, fresh, last=last))
         return fresh
+
+    def _is_last(self, trainer: pl.Trainer, batch_idx: int) -> bool:
+        """Return whether an optimizer step is the last one before a validation, or of the epoch or the run."""
+        over = trainer.should_stop or batch_idx + 1 == self.plan.train_batches
+        return over or trainer.fit_loop.epoch_loop.validation_follows()  # type: ignore[attr-defined]
 
     def _use_metrics(self, trainer: pl.Trainer, module: pl.LightningModule, step: Step) -> None:
         """Use the metrics that were reduced at a step."""
@@ -151,7 +166,7 @@ class MetricsCallback(pl.Callback):
         """Let the ranks agree to stop as often as in training, because a validation may be long."""
         self.heartbeat.evaluated_batch()
         if trainer.world_size > 1 and (batch_idx + 1) % self.every == 0:
-            self._agree(trainer.strategy.reduce(self._requests(pl_module), reduce_op="sum").tolist())
+            self._agree(trainer, trainer.strategy.reduce(self._requests(pl_module), reduce_op="sum").tolist())
         self._check_stop_flag(trainer)
 
     on_test_batch_end = on_validation_batch_end
@@ -171,8 +186,13 @@ class MetricsCallback(pl.Callback):
         self.heartbeat.enter("step", "data")
         self.clock.batch_over()
 
+    def on_sanity_check_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Forget the metrics of the validation batches before training."""
+        self.metrics, self.epoch_metrics, self._unlogged, self._validated = {}, {}, {}, False
+        trainer._logger_connector.collected = {}  # type: ignore[attr-defined]
+
     def epoch_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Write one row for the end of the epoch."""
+        """Write one row for the end of the epoch, or for a validation within it."""
         self._collect(trainer)
         self.epoch_metrics = self._learning_rate(pl_module, steps_done(trainer)) | self.epoch_metrics
         for name, value in self._unlogged.items():
@@ -181,9 +201,14 @@ class MetricsCallback(pl.Callback):
         if not self.native:
             self.metrics |= self.epoch_metrics
         self._write(trainer, self.epoch_metrics)
-        self.progress.end_epoch(min(trainer.current_epoch, self.plan.max_epochs - 1), self.epoch_metrics)
+        batch = trainer.fit_loop.batch_idx if trainer.state.fn == TrainerFn.FITTING else None
+        self.progress.end_epoch(
+            min(trainer.current_epoch, self.plan.max_epochs - 1), self.epoch_metrics, batch
+        )
         self.observers.after_validation(steps_done(trainer), self.epoch_metrics)
         self._epoch_ending = False
+
+    validation_over = epoch_over
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Reduce and write the metrics of the test."""
@@ -233,25 +258,45 @@ class MetricsCallback(pl.Callback):
     def _reduce(self, trainer: pl.Trainer, module: pl.LightningModule, part: str) -> dict[str, float]:
         """Return metrics over all ranks, and agree to stop."""
         if trainer.world_size > 1:
-            self._agree(trainer.strategy.reduce(self._requests(module), reduce_op="sum").tolist())
+            self._agree(trainer, trainer.strategy.reduce(self._requests(module), reduce_op="sum").tolist())
         self._check_stop_flag(trainer)
         return {}
 
     def _requests(self, module: pl.LightningModule) -> torch.Tensor:
-        """Return the numbers that are reduced with the metrics: requests to stop and to save, and the efficiency."""
-        requests = [self.stop.requested is not None, self.writes and self.observers.requests_checkpoint()]
+        """Return the numbers that are reduced with the metrics: requests to stop, save, end and profile, and the efficiency."""
+        requests = [
+            self.stop.requested is not None,
+            self._requests_checkpoint(),
+            self.timer.is_over,
+            self.progress.take_profile(),
+        ]
         numbers = [*requests, *self.heartbeat.efficiency.numbers()]
         return torch.tensor(numbers, dtype=torch.float64, device=module.device)
 
-    def _agree(self, requests: list[float]) -> None:
-        self.stopping, self.saving = (request > 0 for request in requests[:2])
-        self.heartbeat.efficiency.set_sums(requests[2:])
+    def _agree(self, trainer: pl.Trainer, requests: list[float]) -> None:
+        self.stopping, self.saving, over = (request > 0 for request in requests[:3])
+        self.progress.request_profile(int(requests[3]))
+        self.heartbeat.efficiency.set_sums(requests[4:])
+        self._end_training(trainer, over)
+
+    def _end_training(self, trainer: pl.Trainer, over: bool) -> None:
+        """End training at this step if `trainer.max_time` is over."""
+        if over and not trainer.should_stop:
+            trainer.should_stop = True
+            self.progress.note(self.timer.message(steps_done(trainer)))
 
     def _check_stop_flag(self, trainer: pl.Trainer) -> None:
-        """Update the stop and save flags of a single rank, which needs no agreement."""
+        """Update the stop and save flags of a single rank, which needs no agreement, and end training if its time is over."""
         if trainer.world_size == 1:
             self.stopping = self.stop.requested is not None
-            self.saving = self.writes and self.observers.requests_checkpoint()
+            self.saving = self._requests_checkpoint()
+            self._end_training(trainer, self.timer.is_over)
+            if self.progress.requests.profile:
+                self.progress.request_profile(self.progress.take_profile())
+
+    def _requests_checkpoint(self) -> bool:
+        """Return whether rank 0 wants to save now, as a feature or `jobs.py save` requests."""
+        return self.writes and (bool(self.progress.requests.save) or self.observers.requests_checkpoint())
 
     def _write(self, trainer: pl.Trainer, metrics: dict[str, float]) -> None:
         step = steps_done(trainer)

@@ -44,14 +44,19 @@ TRANSFER_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_af
 
 
 class FastEpochLoop(_TrainingEpochLoop):
-    """The loop over the batches of one epoch; `validates` returns whether the epoch ends with a validation.
+    """The loop over the batches of one epoch; `validates` returns whether a validation follows a number of batches; None: all.
 
     With `fast=False` (`trainer.fast_step`), Lightning's own loop runs each step.
+
+    Attributes:
+        mid_epoch: whether a validation is running after which the epoch continues.
     """
 
-    def __init__(self, trainer: pl.Trainer, validates: Callable[[], bool], fast: bool = True) -> None:
+    def __init__(
+        self, trainer: pl.Trainer, validates: Callable[[int | None], bool], fast: bool = True
+    ) -> None:
         super().__init__(trainer)
-        self._validates, self._allowed = validates, fast
+        self._validates, self._allowed, self.mid_epoch = validates, fast, False
         self._hooks: dict[str, list[Callable[..., Any]]] = {}
         self._after: list[Any] = []
         # of the module; setting them here avoids a search in its parameters
@@ -81,7 +86,11 @@ class FastEpochLoop(_TrainingEpochLoop):
 
     def advance(self, data_fetcher: _DataFetcher) -> None:
         """Train on one batch. Raises StopIteration if none is left, or if the module skips the rest of this epoch."""
-        if self.restarting or not self._fast:
+        if self.restarting:  # type: ignore[has-type]
+            if self.val_loop.restarted_mid_evaluation:
+                return  # `on_advance_end` runs the validation before or in which the run was stopped
+            self.restarting = False
+        if not self._fast:
             super().advance(data_fetcher)
             return
         self.val_loop.restarting = False
@@ -115,18 +124,44 @@ class FastEpochLoop(_TrainingEpochLoop):
             trainer._logger_connector.update_train_step_metrics()
 
     def on_advance_end(self, data_fetcher: _DataFetcher) -> None:
-        """Call `after_batch` of callbacks after all hooks of a batch, then Lightning's end of the epoch if due."""
+        """Call `after_batch` of callbacks after all hooks of a batch, then validate if due.
+
+        After a validation within the epoch, call `validation_over` of callbacks, unless the run ends with it.
+        """
         trainer = self.trainer
         for callback in self._after:
             callback.after_batch(trainer, self.batch_idx)
-        due = self._num_ready_batches_reached() or trainer.should_stop or trainer.lr_scheduler_configs
-        if due or self._skip_next_val or not self._fast:
+        over = self._num_ready_batches_reached() or trainer.should_stop
+        self.mid_epoch = not over and self.validation_follows()
+        if self.mid_epoch:
+            self._validate_mid_epoch(data_fetcher)
+        elif over or trainer.lr_scheduler_configs or not self._fast:
             super().on_advance_end(data_fetcher)
         elif not self._should_accumulate():
             self._batches_that_stepped += 1
 
-    def _should_check_val_epoch(self) -> bool:
-        return self._validates()
+    def validation_follows(self) -> bool:
+        """Return whether a validation follows the batch just trained."""
+        if self._num_ready_batches_reached():
+            return self._validates(None)
+        waits = self._should_accumulate() and not self.trainer.should_stop
+        return not waits and self._validates(self.batch_idx + 1)
+
+    def _should_check_val_fx(self, data_fetcher: _DataFetcher) -> bool:
+        return self.validation_follows()
+
+    def _validate_mid_epoch(self, data_fetcher: _DataFetcher) -> None:
+        trainer: Any = self.trainer
+        connector = trainer._logger_connector
+        resumed, connector.resumed = connector.resumed, False  # the metrics of training continue afterwards
+        super().on_advance_end(data_fetcher)
+        connector.resumed = resumed
+        for callback in trainer.callbacks if not trainer.should_stop else ():
+            if hasattr(callback, "validation_over"):
+                callback.validation_over(trainer, trainer.lightning_module)
+        if not trainer.should_stop:
+            trainer.validated_weights.validated = {}
+        self.mid_epoch = False
 
     def _broadcast_sigterm_tensor(self) -> None:
         """Do nothing: the ranks agree to stop when they reduce their metrics (`callbacks.MetricsCallback`)."""

@@ -66,9 +66,11 @@ class TaskMetrics(MetricsCallback):
         """Return metrics over all ranks, and agree to stop: one reduction, one wait for the device."""
         assert isinstance(module, TaskModule)
         running = module.train_sums if part == "train" else module.eval_sums
-        own = torch.cat([running.take(module.device), self._requests(module)])
-        *sums, to_stop, to_save, whole, waited = trainer.strategy.reduce(own, reduce_op="sum").tolist()
-        self._agree([to_stop, to_save, whole, waited])
+        requests = self._requests(module)
+        own = torch.cat([running.take(module.device), requests])
+        reduced = trainer.strategy.reduce(own, reduce_op="sum").tolist()
+        sums, agreed = reduced[: -len(requests)], reduced[-len(requests) :]
+        self._agree(trainer, agreed)
         fresh = module.task.report(part, sums)
         self._units = module.task.units(sums) if part == "train" else None
         self.metrics |= fresh

@@ -1,0 +1,40 @@
+"""Lines on a terminal, and the pages of `--help` of all commands on one of 80 columns."""
+
+import pytest
+
+from engine.tests.training.test_progress import screen
+from train_anywhere.files import ROOT
+from train_anywhere.files.terminal.fit import fit, fit_page
+
+COMMAND = "python src/train.py resume=results/digits/1 trainer.max_epochs=6"
+
+
+def test_a_line_breaks_between_words_below_its_start() -> None:
+    assert fit("Note:  one two three", 14, 7) == "Note:  one two\n       three"
+    assert fit("error: 2 problems:\n  - one two three", 13) == "error: 2\nproblems:\n  - one two\n    three"
+    assert fit("short", 80) == "short" and fit("one two", None) == "one two"
+    assert fit("x" * 20, 10) == "x" * 20  # a path is never broken
+
+
+def test_a_command_is_left_whole() -> None:
+    assert fit(f"Next:          {COMMAND}", 70, 15) == f"Next:\n    {COMMAND}"
+    assert fit(f"It is complete. Next: {COMMAND}", 40).endswith(f"\n{COMMAND}")
+    assert fit("say `a b` again", 9) == "say `a b`\nagain"
+
+
+def test_text_after_a_gap_continues_below_it() -> None:
+    page = "  key: 1  # one two three four five six seven"
+    assert fit_page(page, 44) == f"  key: 1  # one two three four five six\n{' ' * 12}seven"
+    page = "    python src/jobs.py resubmit [RUN]  submit it again in the same folder"
+    assert fit_page(page, 60).splitlines() == [page[:37], f"        {page[39:]}"]
+
+
+@pytest.mark.new_process
+@pytest.mark.parametrize(
+    "words",
+    ["src/jobs.py", "src/evaluate.py", "src/report.py", "src/scaling.py", "src/doctor.py", "src/train.py"],
+)
+def test_help_fits_80_columns(words: str) -> None:
+    run = f"import runpy, sys; sys.argv = [{words!r}, '--help']; runpy.run_path({str(ROOT / words)!r}, run_name='__main__')"
+    shown = screen(run, 80).replace("\r", "").splitlines()
+    assert len(shown) > 5 and [line for line in shown if len(line) > 80] == []

@@ -1,0 +1,50 @@
+"""What `dry_run=true` prints for a run on this machine."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from train_anywhere.config.schema import Config
+from train_anywhere.distributed.layout import local_layout
+from train_anywhere.launch.local_run import format_dry_run
+
+MakeConfig = Callable[..., Config]
+
+
+def facts(config: Config) -> dict[str, str]:
+    """Return the rows by name."""
+    lines = format_dry_run(config, local_layout(config)).splitlines()
+    return {name: text.strip() for name, _, text in (line.partition(":") for line in lines)}
+
+
+def test_the_facts_of_a_run(make_config: MakeConfig) -> None:
+    words = ("trainer.devices=2", "trainer.accelerator=cpu", "strategy=ddp", "optimizer.scale_lr=linear")
+    shown = facts(make_config(*words, "trainer.accumulate_grad_batches=2", "trainer.max_steps=70"))
+    assert shown["Model"] == "cnn"
+    assert shown["Data"] == "digits, 1,259 training rows"
+    assert shown["Device"].startswith("2 x cpu (") and shown["Device"].endswith("precision 32, strategy ddp")
+    assert shown["Batch"] == "96 (48 per device), 2 batches per step"
+    assert shown["Steps"] == "70 in 10 epochs"
+    assert shown["Optimizer"] == "adamw, lr 0.002 (scale_lr=linear), schedule cosine"
+    assert shown["Framework"] == "lightning, 2 processes"
+    assert shown["Run folder"].endswith("results/digits/<run id>")
+
+
+def test_rows_that_are_counted_later(make_config: MakeConfig, picture_dir: Path) -> None:
+    words = ("data=imagefolder", f"data.dir={picture_dir}", "trainer.accelerator=cpu")
+    assert facts(make_config(*words))["Steps"] == "15 epochs"
+    shown = facts(make_config(*words, "trainer.max_steps=50"))
+    assert (shown["Data"], shown["Steps"]) == ("imagefolder", "50, at most 15 epochs")
+
+
+def test_code_of_the_user(make_config: MakeConfig) -> None:
+    lightning = make_config(
+        "task._target_=engine.tests.training.lightning.strangers.Plain",
+        "optimizer._target_=torch.optim.RAdam",
+    )
+    shown = facts(replace(lightning, resume="/results/digits/1"))
+    assert shown["Model"] == "custom (engine.tests.training.lightning.strangers.Plain)"
+    assert shown["Steps"] == "15 epochs"
+    assert shown["Optimizer"].startswith("custom (torch.optim.RAdam), lr 0.001, schedule")
+    assert shown["Optimizer"].endswith("unless the task has its own")
+    assert shown["Run folder"] == "/results/digits/1"

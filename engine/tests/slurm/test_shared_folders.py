@@ -1,0 +1,185 @@
+"""Folders below the nodes' own disk are refused before a job is submitted, and doubtful ones are noted."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.tests.slurm.fakes import Fakes
+from train_anywhere.config.schema import Config
+from train_anywhere.errors import ConfigError, SubmitError
+from train_anywhere.launch.preflight import data_problems
+from train_anywhere.slurm import rules
+from train_anywhere.slurm.rules import shared_folders
+from train_anywhere.slurm.rules.rule_request import Request
+from train_anywhere.slurm.script.job import Job
+from train_anywhere.slurm.status import find_runs
+from train_anywhere.slurm.submission.allocation import Allocation, is_only_node
+from train_anywhere.slurm.submission.prepare import placeholder_job
+from train_anywhere.slurm.submission.resubmit import resubmit
+
+MakeConfig = Callable[..., Config]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    """The place of the nodes' own disk."""
+    (tmp_path / "disk").mkdir()
+    return tmp_path / "disk"
+
+
+@pytest.fixture
+def find(make_config: MakeConfig, disk: Path, tmp_path: Path) -> Callable[..., tuple[str, str]]:
+    """Return a function for the problem and the notes about folders of a job, whose results are elsewhere by default."""
+
+    def found(*words: str, on_node: bool = False) -> tuple[str, str]:
+        usual = (f"cluster.local_disk={disk}", f"paths.results={tmp_path}/results")
+        config = make_config("cluster=slurm", *usual, *words)
+        request = Request(config, placeholder_job(config, None, None), data_problems, on_node=on_node)
+        problems = [*shared_folders.own_disk(request)]
+        assert len(problems) <= 1
+        assert {*problems} <= {*rules.problems(request)}
+        return "".join(problems), "".join(shared_folders.maybe_private(request))
+
+    return found
+
+
+def test_folders_that_all_nodes_share_are_accepted(find) -> None:
+    assert find() == ("", "")
+
+
+def test_results_below_the_nodes_disk_are_refused(find, disk: Path) -> None:
+    problem, _ = find(f"paths.results={disk}/results")
+    assert f"the folder of the results ({disk}/results) is below cluster.local_disk={disk}" in problem
+    assert "paths.results=FOLDER" in problem and "cluster.venv" not in problem
+
+
+@pytest.mark.parametrize("typed", ["link/results", "disk/away/results"])
+def test_links_are_followed_and_lie_on_a_disk_themselves(
+    find, disk: Path, tmp_path: Path, typed: str
+) -> None:
+    (tmp_path / "link").symlink_to(disk)
+    (tmp_path / "shared").mkdir()
+    (disk / "away").symlink_to(tmp_path / "shared")
+    assert "(if all nodes share" in find(f"paths.results={tmp_path / typed}")[0]
+
+
+def test_a_variable_in_the_nodes_disk(find, disk: Path, monkeypatch) -> None:
+    monkeypatch.setenv("MINE", disk.name)
+    results = f"paths.results={disk}/results"
+    assert "is below" in find(f"cluster.local_disk={disk.parent}/$MINE", results)[0]
+    assert find(f"cluster.local_disk={disk.parent}/$SLURM_NOT_HERE", results)[0] == ""
+
+
+def test_a_link_to_the_nodes_disk_as_local_disk(find, disk: Path, tmp_path: Path) -> None:
+    (tmp_path / "scratch").symlink_to(disk)
+    assert "is below" in find(f"cluster.local_disk={tmp_path}/scratch", f"paths.results={disk}/results")[0]
+
+
+def test_the_environment_is_refused_unless_the_job_needs_none(find) -> None:
+    prefix = Path(sys.prefix)
+    below = f"cluster.local_disk={prefix.parent}"
+    assert f"the Python environment ({prefix}) is below" in find(below)[0]
+    assert "cluster.venv=FOLDER" in find(below)[0]
+    assert find(below, "cluster.pack_env=true")[0] == ""
+    assert find(below, 'cluster.setup=["tar -xf env.tar"]')[0] == ""
+    assert find(below, "container=apptainer", "container.image=docker://x")[0] == ""
+
+
+def test_all_folders_are_named_at_once(find) -> None:
+    top = Path(sys.prefix).parent
+    problem, _ = find(f"cluster.local_disk={top}", f"paths.results={top}/results")
+    assert f"({top}/results) and the Python environment ({sys.prefix}) are below" in problem
+    assert "or use paths.results=FOLDER cluster.venv=FOLDER" in problem
+
+
+def test_a_named_environment_and_an_image(find, disk: Path) -> None:
+    venv = f"cluster.venv={disk}/venv"
+    assert find(venv)[0] == ""  # only the nodes have it
+    (disk / "venv").mkdir()
+    assert f"cluster.venv ({disk}/venv) is below" in find(venv)[0]
+    (disk / "image.sif").touch()
+    image = ("container=apptainer", f"container.image={disk}/image.sif")
+    assert f"the image ({disk}/image.sif) is below" in find(*image)[0]
+
+
+def test_runs_that_a_job_reads(find, disk: Path, tmp_path: Path, make_config: MakeConfig) -> None:
+    """The run of `init=`, and the one that a job evaluates; neither is named by `paths.results`."""
+    config = make_config("cluster=slurm", f"cluster.local_disk={disk}", f"paths.results={tmp_path}/results")
+    begun = replace(config, init=replace(config.init, run=f"{disk}/results/digits/1"))
+    request = Request(begun, placeholder_job(begun, None, None), data_problems)
+    [problem] = shared_folders.own_disk(request)
+    assert (
+        f"the run of init= ({disk}/results/digits/1) is below" in problem and "paths.results" not in problem
+    )
+    job = replace(request.job, program="src/evaluate.py", run=f"{disk}/results/digits/1/evaluations/job-1")
+    [problem] = shared_folders.own_disk(Request(config, job, data_problems))
+    assert f"the run folder ({disk}/results/digits/1) is below" in problem and "paths.results" not in problem
+
+
+def test_a_job_on_this_node_shares_nothing(find, disk: Path, make_config: MakeConfig) -> None:
+    assert find(f"paths.results={disk}/results", on_node=True) == ("", "")
+    config = make_config("cluster=slurm")
+    job: Job = placeholder_job(config, None, None)
+    here = Allocation("7", 1)
+    assert is_only_node(job, here, {"SLURMD_NODENAME": "node1"})
+    assert not is_only_node(job, here, {})  # salloc on a login node
+    assert not is_only_node(job, None, {"SLURMD_NODENAME": "node1"})
+
+
+def test_a_cluster_of_one_machine_shares_nothing(find, disk: Path, tmp_path: Path, monkeypatch) -> None:
+    fakes = Fakes(tmp_path)
+    monkeypatch.setenv("PATH", f"{fakes.folder}{os.pathsep}{os.environ['PATH']}")
+    shared_folders._is_only_node.cache_clear()
+    fakes("sinfo", "hostname -s")
+    assert find(f"paths.results={disk}/results")[0] == ""
+    shared_folders._is_only_node.cache_clear()
+    fakes("sinfo", "hostname -s; echo node2")
+    assert find(f"paths.results={disk}/results")[0]
+    shared_folders._is_only_node.cache_clear()
+
+
+@pytest.mark.needs_root
+def test_a_mounted_folder_below_the_disk_is_noted(find, disk: Path, small_disk: Path) -> None:
+    mounted = disk / "mounted here"
+    mounted.mkdir()
+    subprocess.run(["mount", "--bind", str(small_disk), str(mounted)], check=True)
+    try:
+        problem, note = find(f"paths.results='{mounted}/results'")
+    finally:
+        subprocess.run(["umount", str(mounted)], check=True)
+    assert problem == ""
+    assert f"the folder of the results ({mounted}/results) is below {disk}" in note
+
+
+def test_tmp_is_noted_if_the_disk_has_a_variable(find) -> None:
+    problem, note = find("cluster.local_disk=$SLURM_TMPDIR", "paths.results=/tmp/results")
+    assert problem == "" and "(/tmp/results) is below /tmp, and nodes usually have their own /tmp" in note
+
+
+def test_data_on_this_machines_disk_is_noted(find, disk: Path) -> None:
+    words = ("data=imagefolder", f"data.dir={disk}/pictures")
+    assert find(*words) == ("", "")  # only the nodes have it
+    (disk / "pictures").mkdir()
+    problem, note = find(*words)
+    assert problem == "" and f"the data set ({disk}/pictures) is below {disk}" in note
+
+
+def test_nothing_is_submitted_or_resubmitted(disk: Path, tmp_path: Path, monkeypatch) -> None:
+    fakes = Fakes(tmp_path)
+    monkeypatch.setenv("PATH", f"{fakes.folder}{os.pathsep}{os.environ['PATH']}")
+    fakes.chain("exit 1", good=2)
+    with pytest.raises(ConfigError, match=r"is below cluster\.local_disk"):
+        fakes.submit(f"cluster.local_disk={fakes.results}")
+    assert not fakes.asked("sbatch") and not fakes.results.exists()
+    fakes.submit()
+    [run] = fakes.runs()
+    text = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(text.replace("local_disk: /tmp", f"local_disk: {fakes.results}"))
+    with pytest.raises(SubmitError, match=r"is below cluster\.local_disk=.* use .*resume=FOLDER"):
+        resubmit([find_runs.read_entry(run)], fakes.results, trust=False)
+    assert len(fakes.asked("sbatch")) == 1

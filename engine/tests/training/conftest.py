@@ -1,0 +1,26 @@
+"""What tests of strategies share."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from train_anywhere.testing.weights import final_weights
+
+
+@pytest.fixture(scope="module")
+def single(request, train, tmp_path_factory) -> Callable[[str], dict[str, np.ndarray]]:
+    """Of each framework, the weights of one process with the whole batch; the overrides are SAME of the module."""
+    known: dict[str, dict[str, np.ndarray]] = {}
+
+    def weights(framework: str) -> dict[str, np.ndarray]:
+        if framework not in known:
+            folder = tmp_path_factory.mktemp(framework)
+            done = train(
+                *request.module.SAME, f"framework={framework}", "strategy=single", f"paths.results={folder}"
+            )
+            assert done.returncode == 0, done.stderr
+            known[framework] = final_weights(folder / "latest")
+        return known[framework]
+
+    return weights

@@ -1,0 +1,105 @@
+"""`jobs.py shell`: open a shell in the job of a run, next to its ranks."""
+
+import getpass
+import os
+import shlex
+import sys
+from typing import Any, NoReturn
+
+from train_anywhere.commands.running.find_job import explain_unreachable_scheduler, find_job
+from train_anywhere.distributed import programs
+from train_anywhere.errors import SubmitError
+from train_anywhere.runs.reopen.frozen import read_frozen
+from train_anywhere.slurm.scheduler import ownership, queue
+from train_anywhere.slurm.script.render import apptainer_command, pyxis_options
+from train_anywhere.slurm.status import local_runs
+from train_anywhere.slurm.status.find_runs import RunEntry
+
+
+def shell(run: RunEntry, node: str | None) -> NoReturn:
+    """Replace this process by a shell on a node of the run's job.
+
+    Args:
+        run: the run.
+        node: number of the node from 0, or its name; None: that of rank 0.
+
+    Raises:
+        SubmitError: the run does not train, or not in a job of Slurm, or there is no such node.
+        SchedulerError: Slurm does not answer.
+    """
+    job = find_job(run, "open a shell")
+    if not job:
+        who = local_runs.read_state(run)[1]
+        raise SubmitError(
+            f"it runs without a job, as {who or 'a process that starts'}: any shell there is next to it."
+        )
+    name = _find_node([str(h) for h in run.folder.read_info().get("hosts") or []], node)
+    frozen = read_frozen(run.folder)  # not checked: an older version may have started the run
+    ssh = ssh_command(name, (_section(frozen, "cluster").get("site") or {}).get("login"))
+    if run.scheduler != "slurm":
+        raise SubmitError(
+            f"PBS opens no shell in a running job. If the site lets you log in to nodes of your jobs: {ssh}"
+        )
+    with explain_unreachable_scheduler("No shell was opened."):
+        ownership.refuse_other_jobs(run, [job], "no shell was opened", "srun --overlap --pty bash --jobid")
+    folder = str(run.folder.path)
+    options, inside = _container(frozen, folder)
+    step = ["srun", f"--jobid={_plain_id(job)}", "--overlap", "--whole", "--mem=0", "--cpu-bind=none"]
+    where = ["--nodes=1", "--ntasks=1", f"--nodelist={name}", f"--chdir={folder}", "--export=ALL"]
+    terminal, typed = (["--pty"], ["-i"]) if sys.stdin.isatty() else ([], [])
+    command = [*step, *where, *terminal, *options, *inside, "bash", *typed]
+    print(
+        f"VS Code, Remote-SSH: {ssh}   (if the site lets you log in to the nodes of your jobs)\n{shlex.join(command)}",
+        file=sys.stderr,
+        flush=True,
+    )
+    sys.stdout.flush()
+    try:
+        os.execvpe(command[0], command, programs.client_environment())
+    except OSError as error:
+        raise SubmitError(f"srun can't be started on this machine: {error.strerror}.") from None
+
+
+def ssh_command(node: str, login: str | None) -> str:
+    """Return the command that reaches a node from outside, through a login node."""
+    user = getpass.getuser()
+    return f"ssh -J {user}@{login or '<login node>'} {user}@{node}"
+
+
+def _container(frozen: dict[str, Any], folder: str) -> tuple[list[str], list[str]]:
+    """Return srun's options and the first words of a command in the run's container; both empty without one."""
+    container, paths = _section(frozen, "container"), _section(frozen, "paths")
+    data = [str(paths["data"])] if os.path.isdir(str(paths.get("data"))) else []
+    mounts = [str(paths.get("results")), *data, *map(str, container.get("mounts") or [])]
+    image, gpus = str(container.get("image")), _section(frozen, "trainer").get("accelerator") != "cpu"
+    if container.get("name") == "pyxis":
+        return shlex.split(pyxis_options(image, mounts, folder)), []
+    if container.get("name") == "apptainer":
+        return [], shlex.split(apptainer_command(image, mounts, folder, gpus))
+    return [], []
+
+
+def _section(frozen: dict[str, Any], name: str) -> dict[str, Any]:
+    found = frozen.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _plain_id(job: str) -> str:
+    """Return the job's own number, which a member of an array has besides 24_1. Raises SchedulerError."""
+    command = ["squeue", "--noheader", "--format=%A", f"--jobs={job}"]
+    return next(iter(programs.query(command, queue.UNKNOWN["squeue"]).split()), job)
+
+
+def _find_node(hosts: list[str], node: str | None) -> str:
+    """Return the name of a node of the run, from its number or its name. Raises SubmitError."""
+    if not hosts:
+        raise SubmitError(
+            "its ranks have not started yet, so its nodes are not known; try again in a moment."
+        )
+    if node is None:
+        return hosts[0]
+    named = hosts[int(node)] if node.isdecimal() and int(node) < len(hosts) else node
+    if named not in hosts:
+        listed = ", ".join(f"{n} is {host}" for n, host in enumerate(hosts[:8]))
+        raise SubmitError(f"it has no node {node}: {listed}{' ...' if len(hosts) > 8 else ''}.")
+    return named

@@ -1,0 +1,75 @@
+"""Requests of `jobs.py` to a run that trains: small files in RUN/monitor, which a thread of rank 0 or the monitor of a node reads.
+
+save.json     an id: rank 0 requests a checkpoint; saved.json has the id and the step of that checkpoint
+profile.json  a number, ranks and steps: these ranks profile the next steps
+debug.json    an id: the monitor of each node writes debug-<host>.json, with the id and the stacks of its ranks
+
+No run is waiting for anything if the file is missing, holds no id, or holds one that was answered before.
+"""
+
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+from train_anywhere.monitor.live import write
+from train_anywhere.monitor.ranks import read_json
+
+SAVE, SAVED, DEBUG, PROFILE = "save.json", "saved.json", "debug.json", "profile.json"
+
+MAX_NUMBER = 1 << 15
+"""Limit of the number of a request to profile, which the ranks exchange as a float of any type."""
+
+
+class Requests:
+    """The requests to one training, on rank 0.
+
+    Args:
+        run: the run folder; None on other ranks, and for a run that writes nothing.
+
+    Attributes:
+        save: id of a request that waits for a checkpoint; empty if there is none.
+        profile: number of a request to profile steps, of which the ranks do not know yet; 0 if there is none.
+    """
+
+    def __init__(self, run: Path | None) -> None:
+        self._folder = run and run / "monitor"
+        self.save = self._answered = ""
+        self.profile = self._profiled = 0
+
+    def poll(self) -> None:
+        """Read the requests; called by a thread every few seconds."""
+        if self._folder and (asked := read_id(self._folder / SAVE)) not in ("", self.save, self._answered):
+            if asked == read_id(self._folder / SAVED):  # answered before the run was resumed
+                self._answered = asked
+            else:
+                self.save = asked
+        if self._folder:
+            number = read_json(self._folder / PROFILE).get("number")
+            if isinstance(number, int) and 0 < number < MAX_NUMBER and number != self._profiled:
+                self._profiled = self.profile = number
+
+    def saved(self, step: int) -> None:
+        """Answer that a checkpoint of this step is being written; called by the training thread after each checkpoint."""
+        if self._folder and (asked := self.save):
+            self._answered, self.save = asked, ""
+            with suppress(OSError):  # the command then reports that it got no answer
+                write(self._folder / SAVED, {"id": asked, "step": step})
+
+
+def read_id(path: Path) -> str:
+    """Return the id in a request or an answer; empty if there is none."""
+    found = read_json(path).get("id")
+    return found if isinstance(found, str) else ""
+
+
+def send(path: Path) -> str:
+    """Write a request with a new id, and return the id. Raises OSError."""
+    write(path, {"id": (sent := uuid.uuid4().hex)})
+    return sent
+
+
+def withdraw(path: Path, sent: str) -> None:
+    """Empty a request, unless another one has replaced it."""
+    if read_id(path) == sent:
+        with suppress(OSError):
+            write(path, {})

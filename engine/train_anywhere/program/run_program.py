@@ -1,0 +1,249 @@
+"""One rank of a program: start it, show its output, pass signals on, record how it ended."""
+
+import ctypes
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from train_anywhere.checkpoints.disk.staging import open_staging
+from train_anywhere.config.checks.program import is_python
+from train_anywhere.config.schema import Config
+from train_anywhere.errors import INTERRUPTED, STOPPED
+from train_anywhere.files import ROOT
+from train_anywhere.files.ordinary import make_folder
+from train_anywhere.files.owned_folder import OwnedFolder, make_owned
+from train_anywhere.files.removal import remove
+from train_anywhere.program.copy_files import EVERY_S, Copier
+from train_anywhere.program.program_environment import folder_variables, rank_variables
+from train_anywhere.runs.attempts import running_job
+from train_anywhere.runs.debug import CAUSE, claim_first, describe_exit_code, is_claimed
+from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.summary import display_path
+from train_anywhere.training.rank_process import RankProcess
+
+POLL_S, RECORD_S = 0.2, 10.0
+"""Seconds between two looks at the program, and between two records of the time."""
+
+OTHERS_S = 5.0
+"""A rank that fails waits so long for the signal, or the failure of another rank, that may be the reason."""
+
+STOP_SHARE = 0.8
+"""Share of `cluster.signal_seconds` after which a program that ignores the signal is killed, so that its files can be copied."""
+
+ZERO_EXIT_LAUNCHERS = ("torchrun", "mpirun", "horovodrun")
+"""Launchers that take any exit code but 0 for a failure."""
+
+
+def run_program(config: Config, process: RankProcess) -> int:
+    """Run the program as one rank.
+
+    Returns:
+        The exit code. 0: it ended with 0, or, on other ranks than 0, it was stopped. `STOPPED` (rank 0): a signal stopped it, or it exited
+        with this code itself, to be started again. `INTERRUPTED`: the same after Ctrl-C. Else its own exit code.
+    """
+    run, topology, recorder = process.run, process.topology, process.recorder
+    if recorder:
+        recorder.record_start(topology.world_size, devices=topology.world_size, versions={})
+    try:
+        local, place = _open_local_folder(config, run, topology.rank)
+        make_folder(run.checkpoints)
+        environ = {**os.environ, **rank_variables(topology), **folder_variables(run, local)}
+        every = config.checkpoint.every_n_seconds or EVERY_S
+        copier = Copier(local, run.checkpoints, every) if local else None
+        code = _run(config, process, environ, copier)
+        _copy_the_rest(copier, place, killed=code < 0)
+    except BaseException:
+        if recorder:
+            recorder.record_failure()
+        raise
+    return _finish(config, process, 128 - code if code < 0 else code)
+
+
+def _open_local_folder(config: Config, run: RunDir, rank: int) -> tuple[Path | None, OwnedFolder | None]:
+    """Return the rank's empty folder on its node's disk, and how it is removed; None if the run folder is as good."""
+    staging = open_staging(run, config.checkpoint.local)
+    if staging is None:
+        return None, None
+    place = staging.rank_folder(rank)
+    try:
+        if place.path.is_dir():  # of an attempt that was killed on this node
+            Copier(place.path, run.checkpoints, 0).copy()
+            remove(place)
+        make_owned(place, private=True)
+    except OSError as error:
+        print(
+            f"{place.path} can't be used ({error.strerror or error}); continuing without it.", file=sys.stderr
+        )
+        return None, None
+    return place.path, place
+
+
+def _copy_the_rest(copier: Copier | None, place: OwnedFolder | None, killed: bool) -> None:
+    """Copy the last files, and remove the folder on the node's disk if nothing is left there."""
+    if copier is None or place is None:
+        return
+    left = copier.finish(killed)
+    if left:
+        print(
+            f"not copied to {copier.target}: {', '.join(left[:3])}{' ...' if len(left) > 3 else ''} of {copier.source}, which the program "
+            "was writing when it was killed; earlier copies stay.",
+            file=sys.stderr,
+            flush=True,
+        )
+    remove(place)
+
+
+def build_command(config: Config) -> list[str]:
+    """Return the command of the program: Python's, or the executable file's own."""
+    name, *arguments = config.program
+    return [*([sys.executable, "-u"] if is_python(name) else []), str(ROOT / name), *arguments]
+
+
+def _run(config: Config, process: RankProcess, environ: dict[str, str], copier: Copier | None) -> int:
+    """Start the program and wait for it; return its exit code, negative for a signal."""
+    stop, heartbeat = process.stop, process.heartbeat
+    # on a terminal a single rank keeps it: for progress bars, and for a debugger
+    inherits = process.topology.world_size == 1 and running_job() is None
+    pipe = None if inherits else subprocess.PIPE
+    child = subprocess.Popen(
+        build_command(config), env=environ, stdout=pipe, stderr=pipe, preexec_fn=_prepare
+    )
+    output = _Output(child)
+    if copier:
+        copier.start()
+    heartbeat.enter("program")
+    recorded = time.monotonic()
+    requested: float | None = None
+    passed, patience = False, STOP_SHARE * config.cluster.signal_seconds if running_job() else 60.0
+    try:
+        while child.poll() is None:
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(POLL_S)
+            if output.take_heard() or inherits:
+                heartbeat.pulse()
+            now = time.monotonic()
+            if process.recorder and now - recorded > RECORD_S:
+                process.recorder.record_progress()
+                recorded = now
+            if stop.requested and requested is None:
+                requested = now
+            if requested is not None and not passed:
+                # a program that is killed by the signal may first complete the file that it is writing
+                writing = copier.find_open(child.pid) if copier else set()
+                if passed := not writing or now - requested > patience / 2:
+                    if copier:
+                        copier.open = writing
+                    _pass_on(child, stop.requested or "", process.topology.launched_by)
+            elif requested is not None and now - requested > patience:
+                print(
+                    "the program ignores the signal: killing it, to copy its files in time.",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                child.kill()
+    except KeyboardInterrupt:  # the second Ctrl-C
+        child.kill()
+        child.wait()
+    output.finish()
+    heartbeat.enter("end")
+    return child.returncode
+
+
+def _prepare() -> None:
+    """Prepare the child: Slurm sends USR1 to all processes, which would end one that does not handle it; it ends with this process."""
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, man 2 prctl
+
+
+class _Output:
+    """The output of the program, copied to that of this process, which marks its lines."""
+
+    def __init__(self, child: subprocess.Popen[bytes]) -> None:
+        self._heard = threading.Event()
+        pairs = [(child.stdout, sys.stdout), (child.stderr, sys.stderr)]
+        self._threads = [
+            threading.Thread(target=self._copy, args=(source, target.buffer), daemon=True)
+            for source, target in pairs
+            if source is not None
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def take_heard(self) -> bool:
+        """Return whether something was printed since the last call."""
+        heard = self._heard.is_set()
+        self._heard.clear()
+        return heard
+
+    def finish(self) -> None:
+        """Wait for the last output; processes that the program left behind may keep the pipe open."""
+        for thread in self._threads:
+            thread.join(OTHERS_S)
+
+    def _copy(self, source: IO[bytes], target: IO[bytes]) -> None:
+        while data := os.read(source.fileno(), 2**16):
+            self._heard.set()
+            target.write(data)
+            target.flush()
+
+
+def _pass_on(child: subprocess.Popen[bytes], name: str, launched_by: str) -> None:
+    """Send the signal on: USR1 to a program that handles it, else TERM. Slurm has sent its own to all processes of a job step."""
+    direct = running_job() is not None and launched_by in ("srun", "torchrun")
+    if name == "SIGINT":
+        if not direct and not os.isatty(0):  # a terminal sends it to the program too
+            child.send_signal(signal.SIGINT)
+    elif _handles(child.pid, signal.SIGUSR1):
+        if not (direct and name == "SIGUSR1"):
+            child.send_signal(signal.SIGUSR1)
+    elif not (direct and name == "SIGTERM"):
+        child.terminate()
+
+
+def _handles(pid: int, number: int) -> bool:
+    """Return whether a process has a handler for a signal; False where /proc does not tell."""
+    with suppress(OSError):
+        if found := re.search(r"^SigCgt:\s*([0-9a-f]+)$", Path(f"/proc/{pid}/status").read_text(), re.M):
+            return bool(int(found[1], 16) >> (number - 1) & 1)
+    return False
+
+
+def _finish(config: Config, process: RankProcess, code: int) -> int:
+    """Record and print how the program ended, and return the exit code of this rank."""
+    run, topology, stop, recorder = process.run, process.topology, process.stop, process.recorder
+    if code not in (0, STOPPED) and topology.world_size > 1:
+        _wait_for_reason(process)
+    failed = is_claimed(run, CAUSE)
+    stopped = code == STOPPED or (stop.requested is not None and not failed)
+    if not stopped and code:
+        sentence = f"rank {topology.rank}: {config.program[0]} ended with {describe_exit_code(code)}."
+        claim_first(run, CAUSE, sentence.removesuffix("."))
+        print(sentence, file=sys.stderr, flush=True)
+        if recorder:
+            recorder.record_failure()
+        return code
+    if recorder is None:
+        return 0
+    if stopped:
+        recorder.record_program_end("preempted", stop.requested or "exit code 75")
+    else:  # the other ranks of a job may still fail: the batch script records that it is complete
+        recorder.record_program_end("completed" if topology.world_size == 1 else "running", "completed")
+    print(f"\n{'Run folder:':<15}{display_path(run.path)}", flush=True)
+    if not stopped or topology.launched_by in ZERO_EXIT_LAUNCHERS:
+        return 0
+    return INTERRUPTED if stop.requested == "SIGINT" else STOPPED
+
+
+def _wait_for_reason(process: RankProcess) -> None:
+    """Wait a little: the program of this rank may have failed because another rank failed, or was stopped before this one."""
+    end = time.monotonic() + OTHERS_S
+    while time.monotonic() < end and process.stop.requested is None and not is_claimed(process.run, CAUSE):
+        time.sleep(0.1)

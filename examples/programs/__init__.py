@@ -1,0 +1,1 @@
+"""Programs that know nothing of this project: docs/how-to/any-program.md."""

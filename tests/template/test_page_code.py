@@ -1,0 +1,66 @@
+"""Python on the pages works: it is copied from `examples/`, or the page's own commands train with it."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.template.test_readme import PAGES, Train, commands, own_files
+from train_anywhere.files import ROOT
+
+TESTED_ELSEWHERE = {"add-a-feature.md"}
+"""Pages whose blocks have a test of their own: engine/tests/features/test_features_page.py."""
+
+EXCERPT = re.compile(r'```python title="(examples/\S+)"\n(.*?)```', re.S)
+"""Lines of a file in `examples/`. Between functions, where two lines are empty, others may be left out."""
+
+EXCERPTS = [(page.name, name, block) for page in PAGES for name, block in EXCERPT.findall(page.read_text())]
+
+
+@pytest.mark.parametrize("page, name, block", EXCERPTS)
+def test_excerpts_stand_in_their_files(page: str, name: str, block: str) -> None:
+    text = (ROOT / name).read_text()
+    for part in block.strip("\n").split("\n\n\n"):
+        assert part in text, f"{page}: edit the excerpt to match {name}"
+        text = text.partition(part)[2]
+
+
+WITH_FILES = [
+    pytest.param(page, command, id=f"{page.stem} {command[22:60]}")
+    for page in PAGES
+    if own_files(page) and page.name not in TESTED_ELSEWHERE
+    for command in commands(page)
+    if command.startswith("python src/train.py")
+    and any(f"={Path(n).stem}." in command for n in own_files(page))
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page, command", WITH_FILES)
+def test_own_files_train(train: Train, page: Path, command: str, tmp_path: Path) -> None:
+    """One batch of each loop, with the files of the page."""
+    for name, text in own_files(page).items():
+        (tmp_path / name).write_text(text)
+    rows = "".join(f"{i},{i % 7},{i % 5}\n" for i in range(200))
+    (tmp_path / "table.csv").write_text(f"a,b,c\n{rows}")
+    words = [w for w in shlex.split(command)[2:] if not w.startswith("init=")]
+    words = [f"data.dir={tmp_path}" if w.startswith("data.dir=") else w for w in words]
+    last = ("trainer.fast_dev_run=true", f"paths.results={tmp_path / 'results'}")
+    done = train(*words, *last, env={"PYTHONPATH": str(tmp_path)}, timeout=600)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_python_block_is_tested() -> None:
+    """A block of Python is an excerpt, or a file that a command of its page uses. Tutorials and the README have other tests."""
+    untested = []
+    for page in (ROOT / "docs/how-to").glob("*.md"):
+        tested = len(EXCERPT.findall(page.read_text())) + (len(own_files(page)) if used(page) else 0)
+        if page.name not in TESTED_ELSEWHERE and page.read_text().count("```python") != tested:
+            untested.append(page.name)
+    assert untested == []
+
+
+def used(page: Path) -> bool:
+    """Return whether a command of the page names the module of each file."""
+    return all(any(f"={Path(n).stem}." in c for c in commands(page)) for n in own_files(page))
