@@ -12,6 +12,7 @@ import pytest
 from engine.tests.slurm.fakes import Fakes
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError, SubmitError
+from train_anywhere.files import ROOT
 from train_anywhere.launch.preflight import data_problems
 from train_anywhere.slurm import rules
 from train_anywhere.slurm.rules import shared_folders
@@ -80,9 +81,12 @@ def test_a_link_to_the_nodes_disk_as_local_disk(find, disk: Path, tmp_path: Path
     assert "is below" in find(f"cluster.local_disk={tmp_path}/scratch", f"paths.results={disk}/results")[0]
 
 
-def test_the_environment_is_refused_unless_the_job_needs_none(find) -> None:
+def test_the_environment_is_refused_unless_the_job_needs_none(find, tmp_path: Path, monkeypatch) -> None:
+    """One in the project's folder is accepted: a cluster may show that folder to its nodes, as the testbed does."""
     prefix = Path(sys.prefix)
     below = f"cluster.local_disk={prefix.parent}"
+    assert prefix.parent != ROOT or find(below)[0] == ""
+    monkeypatch.setattr(shared_folders, "ROOT", tmp_path)
     assert f"the Python environment ({prefix}) is below" in find(below)[0]
     assert "cluster.venv=FOLDER" in find(below)[0]
     assert find(below, "cluster.pack_env=true")[0] == ""
@@ -90,7 +94,8 @@ def test_the_environment_is_refused_unless_the_job_needs_none(find) -> None:
     assert find(below, "container=apptainer", "container.image=docker://x")[0] == ""
 
 
-def test_all_folders_are_named_at_once(find) -> None:
+def test_all_folders_are_named_at_once(find, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(shared_folders, "ROOT", tmp_path)
     top = Path(sys.prefix).parent
     problem, _ = find(f"cluster.local_disk={top}", f"paths.results={top}/results")
     assert f"({top}/results) and the Python environment ({sys.prefix}) are below" in problem

@@ -117,7 +117,11 @@ def _needed(request: Request) -> Iterator[tuple[str, Path, str]]:
     if not c.cluster.venv and not c.cluster.conda:
         folders = Path(job.python).parents[1], Path(sys.base_prefix)
         private = (folder for folder in folders if _is_below(folder, c.cluster.local_disk))
-        yield "the Python environment", next(private, folders[0]), "cluster.venv=FOLDER"
+        found = next(private, folders[0])
+        if not found.is_relative_to(
+            ROOT
+        ):  # some clusters, such as the testbed, show the project's own folder to their nodes
+            yield "the Python environment", found, "cluster.venv=FOLDER"
 
 
 @cache
