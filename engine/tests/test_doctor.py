@@ -1,13 +1,16 @@
 """The doctor: what it finds, what it says to do, and a real job of two steps."""
 
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from train_anywhere.commands.doctor import check_run, collect_facts
+from train_anywhere.distributed.horovod.installation import horovod_problem
 from train_anywhere.files import ROOT
 from train_anywhere.runs.folder import RunDir
 
@@ -23,6 +26,24 @@ def test_this_machine_with_two_ranks(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "2 of 2 ranks answered" in done.stdout
     assert "!!" not in done.stdout
+
+
+@pytest.mark.slow
+def test_horovod_is_reported_like_horovodrun_does(
+    tmp_path: Path, require: Callable[[object, str], None]
+) -> None:
+    require(not (problem := horovod_problem()), str(problem))
+    done = doctor("strategy=horovod", "trainer.devices=2", f"paths.results={tmp_path}", timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    shown = subprocess.run([f"{sys.prefix}/bin/horovodrun", "-cb"], capture_output=True, text=True).stdout
+    for title, row in (
+        ("Frameworks", "frameworks"),
+        ("Controllers", "controllers"),
+        ("Tensor Operations", "tensor operations"),
+    ):
+        [found] = re.findall(rf"^ok  {row} +(.*)", done.stdout, re.M)
+        part = shown.partition(f"Available {title}:")[2].partition("Available")[0]
+        assert re.findall(r"\[X\] (\w+)", part) == found.partition(";")[0].split(", ")
 
 
 @pytest.mark.new_process

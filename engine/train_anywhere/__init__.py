@@ -22,6 +22,12 @@ import os
 import sys
 from functools import cache
 
+if sys.version_info < (3, 11):  # noqa: UP036  a project may run from its folder, where pip has compared nothing
+    raise ImportError(
+        "train_anywhere needs Python 3.11 or newer, and {} is {}.{}; use the project's: `source .venv/bin/activate` "
+        "(`make setup` creates it).".format(sys.executable, *sys.version_info[:2])
+    )
+
 from train_anywhere.renamed import OldNames
 
 sys.meta_path.append(OldNames())

@@ -34,6 +34,13 @@ QUESTIONS = {
     "exit code": "reference/exit-codes",
     "environment variable": "reference/environment-variables",
     "run.json": "reference/run-folder",
+    "modify container": "clusters/technion",
+    "conda on neuron": "clusters/neuron",
+    "collective ops must be configured": "how-to/troubleshooting",
+    "horovodrun check-build": "concepts/strategies",
+    "nodelist allocation": "clusters/neuron",
+    "ImageNet Ibex": "clusters/ibex",
+    "profile GPU": "how-to/running-job",
 }
 """Words that are typed, and the page that has to be among the first three results."""
 

@@ -3,11 +3,14 @@
 import os
 import re
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from train_anywhere.files import ROOT
+from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 from train_anywhere.testing.projects import copy_project, run_command
 
 BLOCK = re.compile(r"(?:[Ww]rite `(?P<file>[\w./]+)`:\n\n)?```(?P<kind>bash|python)\n(?P<text>.*?)```", re.S)
@@ -32,3 +35,49 @@ def test_each_command_works_in_its_turn(tmp_path: Path, page: str) -> None:
         printed += done.stdout + done.stderr
     expected = {"first-model": "[0, 1, 2, 3, 4]", "fine-tune": "init: 12 of 14 weights are those of"}
     assert expected[page] in printed
+
+
+STATUS_AFTER = {
+    "python src/train.py": "Checkpoint: ",
+    "python slurm/testbed.py kill": "resumed 1 time",
+    "python src/jobs.py cancel": "  cancelled  ",
+}
+"""What the status shows some time after a command: its reader continues then."""
+
+
+@pytest.mark.slow
+@pytest.mark.git
+@pytest.mark.slurm
+def test_the_first_cluster_job_survives_a_node(tmp_path: Path) -> None:
+    page = (ROOT / "docs/tutorials/first-cluster-job.md").read_text()
+    steps = page[page.index("## Look") : page.index("## On your cluster")]
+    with Testbed(tmp_path / "testbed", share=[tmp_path]) as testbed:
+        environ = testbed.env()
+        names = [f"PATH={sys.prefix}/bin:{environ['PATH']}", "OMP_NUM_THREADS=1"]
+        project = copy_project(tmp_path)
+
+        def type_in(command: str) -> str:
+            words = command + (f" --dir {testbed.dir}" if "testbed.py" in command else "")
+            if command.endswith(("--watch", "-f")):
+                words = f"timeout --signal=INT --preserve-status 8 {words}"  # Ctrl-C
+            done = run_command(project, "env", *names, "bash", "-ec", words)
+            assert done.returncode in (0, 130), (words, done.stdout, done.stderr)
+            return done.stdout
+
+        printed: dict[str, str] = {}
+        for block in BLOCK.finditer(steps):
+            for command in block["text"].replace("make slurm-down\n", "").splitlines():
+                printed[command] = type_in(command)
+                text = next((text for start, text in STATUS_AFTER.items() if command.startswith(start)), "")
+                if text and "dry_run" not in command:
+                    wait_until(lambda text=text: text in type_in("python src/jobs.py status"))  # type: ignore[misc]
+    [run] = (project / "results/digits").glob("2*-*")
+    assert run.name in printed["python src/jobs.py status"]
+    assert "ok  job               2 of 2 ranks answered" in printed[command]
+
+
+def wait_until(there: Callable[[], bool]) -> None:
+    """Wait until something is true, for at most two minutes."""
+    end = time.monotonic() + 120
+    while not there():
+        assert time.monotonic() < end

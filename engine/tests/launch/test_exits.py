@@ -87,7 +87,7 @@ from train_anywhere.launch.exits import catch_os_exit
 def mine():
     {inside}
 
-with catch_os_exit(lambda: print("recorded")):
+with catch_os_exit(lambda reason: print("recorded:", reason)):
     mine()
 print("still here")
 """
@@ -98,7 +98,7 @@ def test_an_exit_of_user_code_is_a_recorded_failure(code: int, expected: int, tm
     done = program(
         EXITS.format(inside=f"sys.stdout.reconfigure(line_buffering=True); os._exit({code})"), tmp_path
     )
-    assert (done.returncode, done.stdout) == (expected, "recorded\n")
+    assert (done.returncode, done.stdout) == (expected, f"recorded: user code called os._exit({code})\n")
     assert f"error: user code called os._exit({code})." in done.stderr and "in mine" in done.stderr
 
 

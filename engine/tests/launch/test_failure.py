@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from train_anywhere.distributed.topology import Topology
-from train_anywhere.errors import STOPPED
+from train_anywhere.errors import STOPPED, LostRankError, ProjectError
 from train_anywhere.files import ROOT
-from train_anywhere.launch.failure import report_failure, save_traceback, watch_threads
-from train_anywhere.runs.debug import append_debug, claim_first
+from train_anywhere.launch import failure
+from train_anywhere.launch.failure import report_failure, save_traceback, wait_for_cause, watch_threads
+from train_anywhere.runs.debug import CAUSE, append_debug, claim_first
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.summary import display_path
+from train_anywhere.runs.summary import describe_error, display_path
 from train_anywhere.testing.frameworks import FIRST, FRAMEWORKS
 from train_anywhere.testing.pages import PAGES
 
@@ -112,6 +113,9 @@ def test_an_error_of_the_user_s_code_is_in_the_log_once(
 def once(done: "CompletedProcess[str]", how: str) -> None:
     """One traceback, that of the user's error, and a sentence of the other rank."""
     assert done.returncode == 1
+    [folder] = re.findall(r"Run folder: +(\S+)", done.stderr)
+    reason = json.loads((ROOT / folder / "run.json").read_text())["parts"][-1]["reason"]
+    assert re.search(r"LookupError: nothing in row 4[12]", reason), reason
     assert done.stderr.count("Traceback") == 1, done.stderr
     assert "frames of the engine and of libraries are left out" in done.stderr
     assert len(re.findall('File "', done.stderr)) == 1, done.stderr
@@ -243,6 +247,41 @@ def test_the_last_lines_name_the_line_of_the_user(run: RunDir, capsys: Capture, 
     said = capsys.readouterr().err
     assert "theirs.py:5 in step" in said.partition("Failed:")[2].splitlines()[0]
     assert f"resume={display_path(run.path)}" in said
+
+
+class Odd(Exception):
+    """An error whose message can't be read."""
+
+    def __str__(self) -> str:
+        raise ValueError
+
+
+@pytest.mark.parametrize(
+    ("error", "described"),
+    [
+        (ProjectError("2 problems:\n  - one"), "2 problems: - one"),
+        (ValueError("\n\x1b[2Jcleared\nmore"), r"ValueError: \x1b[2Jcleared"),
+        (ValueError("x" * 1000), f"ValueError: {'x' * 300}"),
+        (AssertionError(), "AssertionError"),
+        (Odd(), "Odd"),
+    ],
+)
+def test_any_error_is_described_in_one_line(error: Exception, described: str) -> None:
+    assert describe_error(error) == described
+
+
+def test_the_cause_of_a_lost_connection_is_the_error_of_the_rank_that_failed_first(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost, cause = LostRankError("rank 1 stops."), "rank 1 of 2 on node2: LookupError: row 42"
+    thread = threading.Timer(0.3, claim_first, (run, CAUSE, f"{cause}\x1b[2J"))
+    thread.start()
+    assert wait_for_cause(run, lost) == rf"{cause}\x1b[2J"
+    thread.join()
+    assert wait_for_cause(run, ValueError("its own")) == ""
+    monkeypatch.setenv("TRAIN_STARTED", "1")  # a later start of the job
+    monkeypatch.setattr(failure, "CAUSE_S", 0.2)
+    assert wait_for_cause(run, lost) == ""
 
 
 def test_the_whole_traceback_is_kept_where_the_log_has_a_part(run: RunDir, capsys: Capture) -> None:

@@ -1,12 +1,17 @@
 """When ranks hang, and who is behind, from what is known of them."""
 
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from train_anywhere.features.hangs.hangs import describe, find_hang, limit, minority_ranks, rank_names
+from train_anywhere.features.hangs.stacks import collect
 from train_anywhere.monitor.ranks import ENDED, GONE, RankStatus
+from train_anywhere.runs.lock import process_start
 
 RANK = RankStatus(
     rank=0,
@@ -111,3 +116,18 @@ def test_a_hang_outside_of_steps_is_described() -> None:
 def test_numbers_in_spans() -> None:
     assert rank_names([3]) == "rank 3"
     assert rank_names([5, 0, 1, 2]) == "ranks 0-2,5"
+
+
+def test_the_stacks_of_a_program_are_its_own() -> None:
+    """Not those of the process that waits for it, which would answer SIGUSR2."""
+    if not Path(sys.executable).with_name("py-spy").exists():
+        pytest.skip("needs py-spy")
+    inner = "import time\ndef computes():\n    print(flush=True)\n    time.sleep(60)\ncomputes()"
+    outer = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])"
+    with subprocess.Popen([sys.executable, "-c", outer], stdout=subprocess.PIPE) as process:
+        assert process.stdout and process.stdout.readline()
+        rank = replace(RANK, pid=process.pid, started=int(process_start(process.pid) or 0), section="program")
+        found = collect([rank], Path("/nowhere"))
+        process.kill()
+        process.stdout.close()
+    assert "computes" in found[0], found

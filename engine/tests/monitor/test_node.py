@@ -120,7 +120,8 @@ def test_without_psutil_the_rest_goes_on(make_run: MakeRun, monkeypatch: pytest.
     monkeypatch.delitem(sys.modules, "train_anywhere.features.sampler.machine", raising=False)
     monkeypatch.setitem(sys.modules, "psutil", None)
     config, run = make_run(*OFTEN)
-    assert [type(service).__name__ for service in make_services(run, Features.of(config))] == ["Watch"]
+    services = make_services(run, Features.of(config))
+    assert [type(service).__name__ for service in services] == ["Watch", "IdleWatch"]
     assert "psutil" in (run.monitor / f"trouble-{node_name()}.txt").read_text()
 
 

@@ -195,6 +195,13 @@ def test_a_signal_is_named_as_one() -> None:
     assert describe({"from_step": 0, "step": 7, "ended_by": "SIGUSR1"}) == "steps 0 to 7: stopped by SIGUSR1"
 
 
+def test_a_failed_run_shows_its_reason(tmp_path: Path) -> None:
+    attempt = {"ended_by": "failed", "reason": "ValueError: <no rows>", "from_step": 0, "step": 4}
+    facts = Facts({"state": "failed", "parts": [attempt]}, {})
+    assert "<li>Failed: ValueError: &lt;no rows&gt;</li>" in page(RunDir(tmp_path), facts)
+    assert describe(attempt) == "steps 0 to 4: failed (ValueError: <no rows>)"
+
+
 def test_a_day_is_named_once() -> None:
     times = {"started": "2026-11-26T05:21:10+00:00", "ended": "2026-11-26T05:26:10+00:00"}
     assert period(times) == "2026-11-26 05:21 to 05:26 UTC"

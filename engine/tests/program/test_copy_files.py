@@ -1,12 +1,15 @@
 """Files on the node's disk that are copied to the run folder."""
 
 import os
+import subprocess
 import time
 from pathlib import Path
 
 import pytest
 
+from train_anywhere.files.owned_folder import OwnedFolder, make_owned
 from train_anywhere.program.copy_files import Copier
+from train_anywhere.program.run_program import _copy_the_rest
 
 
 @pytest.fixture
@@ -59,6 +62,31 @@ def test_open_files_are_seen(copier: Copier) -> None:
     with open(copier.source / "a.pt", "w"), open(copier.source / "read.pt"):
         assert copier.find_open(os.getpid()) == {copier.source / "a.pt"}
     assert copier.find_open(os.getpid()) == set()
+
+
+def test_of_a_process_that_has_ended_nothing_is_known(copier: Copier) -> None:
+    """Else the file that it was writing would count as complete."""
+    with subprocess.Popen(["true"]) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        assert copier.find_open(ended.pid) is None  # not waited for yet
+    assert copier.find_open(ended.pid) is None
+
+
+def test_files_that_the_disk_does_not_take_stay(copier: Copier, capsys: pytest.CaptureFixture[str]) -> None:
+    place = OwnedFolder(copier.source.parent, (copier.source.name, "rank-0"), "part of rank 0")
+    make_owned(place)
+    own = Copier(place.path, copier.target, 600)
+    write(own.source / "a.pt", "one")
+    copier.target.write_text("a disk that can't be written")
+    own.start()
+    _copy_the_rest(own, place, killed=False)
+    assert f"1 files of {own.source} on " in capsys.readouterr().err
+    assert (own.source / "a.pt").read_text() == "one"
+    copier.target.unlink()
+    again = Copier(place.path, copier.target, 600)
+    again.start()
+    _copy_the_rest(again, place, killed=False)
+    assert (copier.target / "a.pt").read_text() == "one" and not place.path.exists()
 
 
 def test_a_file_that_changes_while_it_is_copied_is_left(

@@ -1,19 +1,30 @@
 """`python src/run.py` on this machine and by dry run: what it accepts, what it refuses, and what the program gets."""
 
+import errno
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from train_anywhere.files import ROOT
+from train_anywhere.config.schema import Config
+from train_anywhere.distributed.topology import Topology
+from train_anywhere.files import ENGINE, ROOT
+from train_anywhere.program.run_program import _finish
+from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.recorder import RunRecorder
 from train_anywhere.testing.weights import info
+from train_anywhere.training.rank_process import RankProcess
+from train_anywhere.training.stop import Stop
 
 SHOW = """
 import json, os, sys
@@ -25,6 +36,7 @@ if "--fails" in sys.argv and rank == "1":
     sys.exit(7)
 """
 HEAVY = {"torch", "tensorflow", "lightning", "keras", "numpy"}
+MakeRun = Callable[..., tuple[Config, RunDir]]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -49,6 +61,19 @@ def run(tmp_path: Path) -> Run:
         return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120, **options)  # type: ignore[call-overload, no-any-return]
 
     return start
+
+
+def stopped(*words: str, number: int = signal.SIGUSR1, group: bool = False) -> tuple[int, str]:
+    """Send a signal to `src/run.py`, or to its process group, when the program is ready; returns exit code and output."""
+    command = [sys.executable, str(ROOT / "src" / "run.py"), *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stdout
+    while "ready" not in (line := process.stdout.readline()):
+        assert line
+    time.sleep(0.1)
+    (os.killpg if group else os.kill)(process.pid, number)
+    printed = process.communicate(timeout=30)[0]
+    return process.returncode, printed
 
 
 def seen(folder: Path, rank: int = 0) -> tuple[list[str], dict[str, str]]:
@@ -83,6 +108,7 @@ def test_arguments_arrive_as_they_are(run: Run, script: str, tmp_path: Path) -> 
     assert folder.parent.name == Path(script).stem
     assert info(folder)["state"] == "completed"
     assert environ["TRAIN_PERSISTENT_CHECKPOINTS"] == str(folder / "checkpoints")
+    assert environ["PYTHONPATH"].split(":")[:2] == [*dict.fromkeys((str(ROOT), str(ENGINE)))]
     # resumed by the run folder alone, with the same arguments
     (folder / "state").write_text("failed\n")
     (folder / "run.json").write_text(json.dumps({**info(folder), "state": "failed"}))
@@ -90,6 +116,9 @@ def test_arguments_arrive_as_they_are(run: Run, script: str, tmp_path: Path) -> 
     done = run(f"resume={folder}")
     assert done.returncode == 0, done.stderr
     assert seen(folder)[0] == WORDS
+    done = run(f"resume={folder}")
+    assert done.returncode == 0 and "is complete. To start a new run: " in done.stdout
+    assert "src/run.py -- " in done.stdout and "train longer" not in done.stdout
 
 
 def test_two_ranks_know_each_other(run: Run, script: str, tmp_path: Path) -> None:
@@ -110,6 +139,13 @@ def test_a_rank_that_fails_fails_the_run(run: Run, script: str, tmp_path: Path) 
     assert done.returncode == 7
     assert f"rank 1: {script} ended with exit code 7." in done.stderr and "Traceback" not in done.stderr
     assert info((tmp_path / "results" / "latest").resolve())["state"] == "failed"
+
+
+def test_the_exit_code_of_a_failed_program_is_the_reason(run: Run, script: str, tmp_path: Path) -> None:
+    (ROOT / script).write_text("raise SystemExit(7)")
+    assert run("trainer.accelerator=cpu", "--", script).returncode == 7
+    [attempt] = info((tmp_path / "results" / "latest").resolve())["parts"]
+    assert attempt["reason"] == f"rank 0: {script} ended with exit code 7"
 
 
 def test_the_dry_run_shows_the_job_and_imports_no_framework(run: Run, script: str) -> None:
@@ -135,7 +171,9 @@ def test_the_dry_run_shows_the_job_and_imports_no_framework(run: Run, script: st
         (["--", "/bin/ls"], ["'/bin/ls' is outside of this project"]),
         (["--", "README.md"], ["README.md is neither a Python script (.py) nor executable"]),
         (["cluster=slurm", "--", "tests/template/test_readme.py"], ["is not in the copy of the project that a job runs"]),
-        (["-m", "cluster=slurm", "--", "src/train.py"], ["-m is not a flag of src/run.py"]),
+        (["-m", "cluster=slurm", "--", "src/train.py"], ["a program has no sweeps (-m): run src/run.py once for each"]),
+        (["--cfg", "job", "--", "src/train.py"], ["--cfg is not a flag of src/run.py"]),
+        (["experiment=debug", "--", "src/train.py"], ["experiment: a key of a training"]),
         (
             ["optimizer.lr=3", "model=mlp", "clustr=x", "trainer.nodes=x", "--", "nothing.py"],
             ["optimizer.lr, model: a key of a training", "'nothing.py' is", "'clustr' is not a key", "trainer.nodes=x is not"],
@@ -152,6 +190,26 @@ def test_refused_with_all_problems_and_nothing_written(
     assert not (tmp_path / "results").exists()
 
 
+def test_a_training_is_not_resumed_as_a_program(run: Run, make_run: MakeRun) -> None:
+    folder = make_run()[1].path
+    done = run(f"resume={folder}")
+    assert done.returncode == 2 and f"is a training: python src/train.py resume={folder}" in done.stderr
+
+
+def test_what_can_not_be_started_is_refused_with_one_message(run: Run, script: str, tmp_path: Path) -> None:
+    path = ROOT / script
+    other = path.with_suffix("")
+    other.write_text("#!/nothing/here\n")
+    other.chmod(0o755)
+    try:
+        done = run("--", str(other))
+    finally:
+        other.unlink()
+    assert done.returncode == 2 and "can't be started" in done.stderr and "#!/bin/bash" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert info((tmp_path / "results" / "latest").resolve())["state"] == "failed"
+
+
 @pytest.mark.parametrize("handles", ["SIGUSR1", "SIGTERM", ""])
 def test_a_signal_reaches_the_program(tmp_path: Path, handles: str) -> None:
     """It gets the one that it handles; one that handles none ends, and the run can be resumed."""
@@ -163,18 +221,117 @@ def test_a_signal_reaches_the_program(tmp_path: Path, handles: str) -> None:
     )
     path.write_text(f"import signal, sys, time\n{handler}\nprint('ready', flush=True)\ntime.sleep(60)\n")
     try:
-        words = [sys.executable, str(ROOT / "src" / "run.py"), f"paths.results={tmp_path}", "--", str(path)]
-        process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-        assert process.stdout
-        while "ready" not in process.stdout.readline():
-            pass
-        time.sleep(0.1)
-        process.send_signal(signal.SIGUSR1)
-        printed = process.communicate(timeout=30)[0]
-        assert process.returncode == 75 and ("saved" in printed) == bool(handles)
+        code, printed = stopped(f"paths.results={tmp_path}", "--", str(path))
+        assert code == 75 and ("saved" in printed) == bool(handles)
         assert info((tmp_path / "latest").resolve())["state"] == "preempted"
     finally:
         path.unlink()
+
+
+STOPS = """
+import os, signal, sys, time
+from pathlib import Path
+if "--fails" in sys.argv:
+    sys.exit(7)
+if "--handles" in sys.argv:
+    signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))
+else:
+    file = Path(os.environ["TRAIN_LOCAL_CHECKPOINTS"], "a.pt")
+    file.write_text("whole")
+    while not Path(os.environ["TRAIN_PERSISTENT_CHECKPOINTS"], "a.pt").exists():
+        time.sleep(0.1)
+    half = file.open("w")
+    half.write("ha")
+    half.flush()
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def test_the_end_of_an_earlier_start_does_not_count(
+    run: Run, script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Containers start the same process ids again; the arguments may change when a run is resumed."""
+    (ROOT / script).write_text(STOPS)
+    monkeypatch.setenv("MASTER_PORT", "12345")  # part of the name of a start
+    assert run("--", script, "--fails").returncode == 7
+    folder = (tmp_path / "results" / "latest").resolve()
+    assert stopped(f"resume={folder}", "--", script, "--handles")[0] == 75
+    assert info(folder)["state"] == "preempted"
+
+
+def test_a_signal_to_all_processes_leaves_the_older_copy(script: str, tmp_path: Path) -> None:
+    """Slurm signals the program too, which is then dead before this project could ask which files it writes."""
+    (ROOT / script).write_text(STOPS)
+    keys = [
+        f"paths.results={tmp_path / 'results'}",
+        f"checkpoint.local={tmp_path / 'disk'}",
+        "checkpoint.every_n_seconds=1",
+    ]
+    assert stopped(*keys, "--", script, number=signal.SIGTERM, group=True)[0] == 75
+    folder = (tmp_path / "results" / "latest").resolve()
+    assert (folder / "checkpoints" / "a.pt").read_text() == "whole"
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_ctrl_c_in_a_terminal_reaches_the_program_once(script: str, tmp_path: Path, ranks: int) -> None:
+    """Ranks that another process started are not in the terminal's foreground, so they pass it on."""
+    (ROOT / script).write_text(
+        "import time\ntry:\n    print('ready', flush=True)\n    time.sleep(60)\n"
+        "except KeyboardInterrupt:\n    time.sleep(1)\n    print('saved', flush=True)\n"
+    )
+    keys = [f"paths.results={tmp_path}", f"trainer.devices={ranks}", "trainer.accelerator=cpu"]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execv(
+            sys.executable, [sys.executable, str(ROOT / "src" / "run.py"), *keys, "--", str(ROOT / script)]
+        )
+    printed, sent, began = "", False, time.monotonic()
+    with suppress(OSError):  # the terminal is closed
+        while data := os.read(terminal, 2**16):
+            printed += data.decode()
+            if not sent and printed.count("ready") == ranks:
+                sent = bool(os.write(terminal, b"\x03"))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130, printed
+    os.close(terminal)
+    assert printed.count("saved") == ranks and time.monotonic() - began < 40, printed
+
+
+def of_a_job(run: RunDir, stop: Stop, launched_by: str = "srun") -> RankProcess:
+    """Rank 0 of two, in a job."""
+    RunRecorder(run).record_start(2)
+    topology = Topology(world_size=2, launched_by=launched_by)
+    return RankProcess(run, topology, stop, RunRecorder(run))
+
+
+def test_rank_0_does_not_end_the_step_while_others_save(make_run: MakeRun) -> None:
+    """`srun --kill-on-bad-exit` would kill them at any other code than 0; the batch script reads the state."""
+    config, run = make_run()
+    stop = Stop()
+    stop.requested = "SIGUSR1"
+    config = replace(config, program=["a.py"])
+    assert _finish(config, of_a_job(run, stop), 143) == 0
+    assert info(run.path)["state"] == "preempted"
+    assert _finish(config, of_a_job(run, Stop()), 75) == 75  # the others may not know of it
+
+
+def test_an_end_that_can_not_be_recorded_is_an_error(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, run = make_run()
+    process = of_a_job(run, Stop())
+
+    def full(*args: object, **fields: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(RunDir, "update", full)
+    config = replace(config, program=["a.py"])
+    assert _finish(config, process, 0) == 1
+    assert "can't be written" in capsys.readouterr().err
+    monkeypatch.setattr("train_anywhere.program.run_program.OTHERS_S", 0)
+    assert _finish(config, process, 7) == 7
+    printed = capsys.readouterr().err
+    assert "ended with exit code 7" in printed and "No space left" in printed
 
 
 def test_the_program_of_another_user_needs_trust(

@@ -37,7 +37,7 @@ def failing(run: RunDir, *steps: int) -> None:
         recorder.record_start(2, JOB)
         recorder.record_first_step(0)
         recorder.steps_done = lambda step=step: step  # type: ignore[misc]
-        recorder.record_failure()
+        recorder.record_failure("an error")
 
 
 def asked(run: RunDir, retries: int, used: int = 0, *more: str) -> int:
@@ -103,6 +103,26 @@ def test_ranks_that_refused_would_refuse_again() -> None:
     assert decide(Failure(REFUSED, 0, 1, ""), NONE, 5, 0, True).code == 1
 
 
+def test_a_program_is_started_again_as_often_as_retries_allow(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its steps are not known, and 2 is its own exit code, not that of ranks that refuse to start."""
+    run = new_run(tmp_path)
+    run.update(framework="program")
+    for start, code in enumerate((0, 0, 1)):
+        monkeypatch.setenv("TRAIN_STARTED", f"170000000{start}")
+        RunRecorder(run).record_start(2, JOB)
+        RunRecorder(run).record_failure("an error")
+        claim_first(run, CAUSE, "rank 1: train.py ended with exit code 2")
+        assert main([str(run.path), "--code", "2", "--retries", "2", "--used", str(start)]) == code
+    printed = capsys.readouterr().err.splitlines()
+    assert printed[1] == "again: rank 1: train.py ended with exit code 2; retry 2 of 2."
+    assert "cluster.retries=2 allows no more" in printed[2] and "step" not in "".join(printed)
+    monkeypatch.setenv("TRAIN_STARTED", "1700000009")  # refused before the program was started
+    RunRecorder(run).record_start(2, JOB)
+    assert main([str(run.path), "--code", "2", "--retries", "2", "--used", "0"]) == 1
+
+
 def test_a_node_that_fails_twice_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -130,13 +150,13 @@ def test_a_loss_of_nan_is_computed_again_once(tmp_path: Path, capsys: pytest.Cap
     run, loss = new_run(tmp_path), BadLoss("train/loss", 33, 1, 12, 40, (1,), ("node2",))
     RunRecorder(run).record_start(2, JOB)
     bad_loss.record(run, loss)
-    RunRecorder(run).record_failure()
+    RunRecorder(run).record_failure("an error")
     assert asked(run, 0) == 0
     assert "again: recomputing the steps up to 40 from an earlier checkpoint." in capsys.readouterr().err
     RunRecorder(run).record_start(2, JOB)
     bad_loss.record_verdict(run, "repeated")
     bad_loss.record(run, replace(loss, verdict="repeated"))
-    RunRecorder(run).record_failure()
+    RunRecorder(run).record_failure("an error")
     assert asked(run, 9) == 1
     assert "not restarted: train/loss is nan or inf each time." in capsys.readouterr().err
 

@@ -15,6 +15,7 @@ from train_anywhere.runs.attempts import (
     read_logged_step,
     read_recorded_step,
     record_step,
+    recorded_reason,
     resume_summary,
     with_script_ends,
 )
@@ -104,10 +105,14 @@ def test_each_attempt_says_where_it_ran_and_why_it_ended(tmp_path: Path) -> None
     run.jobs.write_text("7\n")
     attempt(run, 0, 5, None)
     RunRecorder(run).record_start(2, {"PBS_JOBID": "8.server"})
-    RunRecorder(run).record_failure()
+    RunRecorder(run).record_failure("an error")
     info = run.read_info()
     assert (info["state"], info["restarts"], info["job_ids"]) == ("failed", 1, ["7", "8.server"])
     assert [(p["job"], p["ended_by"]) for p in info["parts"]] == [("7", "killed"), ("8.server", "failed")]
+    assert recorded_reason(info) == info["parts"][1]["reason"] == "an error"
+    RunRecorder(run).record_start(2, {"PBS_JOBID": "9.server"})
+    info = run.read_info()
+    assert recorded_reason(info) == "" and info["parts"][1]["reason"] == "an error"
 
 
 def test_an_attempt_ends_when_its_batch_script_was_done_with_it(tmp_path: Path) -> None:

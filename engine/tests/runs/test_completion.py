@@ -17,13 +17,13 @@ def longer(config: Config, **trainer: object) -> Config:
 
 def test_only_more_epochs_or_steps_go_on(make_run: MakeRun) -> None:
     config, run = make_run("trainer.max_epochs=3", "trainer.max_steps=9")
-    assert not is_complete(run, config.trainer)
+    assert not is_complete(run, config)
     run.update(state="completed")
-    assert is_complete(run, config.trainer)
-    assert is_complete(run, longer(config, max_epochs=2).trainer)
-    assert not is_complete(run, longer(config, max_epochs=4).trainer)
-    assert not is_complete(run, longer(config, max_steps=10).trainer)
-    assert not is_complete(run, longer(config, max_steps=None).trainer)
+    assert is_complete(run, config)
+    assert is_complete(run, longer(config, max_epochs=2))
+    assert not is_complete(run, longer(config, max_epochs=4))
+    assert not is_complete(run, longer(config, max_steps=10))
+    assert not is_complete(run, longer(config, max_steps=None))
 
 
 def test_it_says_so_with_the_result(make_run: MakeRun) -> None:
@@ -44,7 +44,7 @@ def test_the_example_exceeds_what_the_run_has_had(make_run: MakeRun) -> None:
     run.update(state="completed")
     told = completion_message(run, longer(limited, max_steps=2))
     assert f"resume={run.path} trainer.max_epochs=6 trainer.max_steps=18\n" in told
-    assert not is_complete(run, longer(limited, max_epochs=6, max_steps=18).trainer)
+    assert not is_complete(run, longer(limited, max_epochs=6, max_steps=18))
 
 
 def test_a_chained_job_after_the_last_step_does_nothing(make_run: MakeRun) -> None:
@@ -58,4 +58,4 @@ def test_a_chained_job_after_the_last_step_does_nothing(make_run: MakeRun) -> No
 def test_more_epochs_before_early_stopping_go_on(make_run: MakeRun) -> None:
     config, run = make_run()
     run.update(state="completed")
-    assert not is_complete(run, longer(config, min_epochs=4).trainer)
+    assert not is_complete(run, longer(config, min_epochs=4))

@@ -18,7 +18,7 @@ from train_anywhere.testing.weights import final_weights, info, largest_differen
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root, pytest.mark.slow]
 
-SIDE = r"^[^ ]+ -m src\.monitor\.node "
+SIDE = r"^[^ ]+ -m train_anywhere\.monitor\.node "
 JOBS = 5
 
 

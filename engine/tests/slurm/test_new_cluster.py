@@ -5,73 +5,81 @@ import pytest
 import yaml
 
 from train_anywhere.commands import new_cluster
-from train_anywhere.commands.new_cluster import Row, make_preset, parse_rows
+from train_anywhere.commands.new_cluster import make_preset
 from train_anywhere.errors import SubmitError
+from train_anywhere.slurm.facts.slurm_facts import Kind, SlurmFacts, parse_gpus
 from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 
-SINFO = """\
-cpu|(null)|64|256000|2-00:00:00|100
-gpu|gpu:a100:4(S:0-1)|128|515000+|3-00:00:00|20
-gpu|gpu:v100:2,tmpdisk:800|40|190000|3-00:00:00|5
-old|gpu:8|20+|128000|infinite|1
-"""
+KINDS = {
+    Kind("gpu", "a100", 4, (128, 64), 515000): 20,
+    Kind("gpu", "v100", 2, (40, 40), 190000): 5,
+    Kind("old", None, 8, (20, 20), 128000): 1,
+}
+Slurm = Callable[..., SlurmFacts]
 
 
-def test_rows_of_nodes_with_gpus() -> None:
-    assert parse_rows(SINFO) == [
-        Row("gpu", "a100", 4, 128, 515000, "3-00:00:00", 20),
-        Row("gpu", "v100", 2, 40, 190000, "3-00:00:00", 5),
-        Row("old", None, 8, 20, 128000, "infinite", 1),
-    ]
+@pytest.fixture
+def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    """Return what the clients of a machine without Slurm report, with these nodes."""
+    monkeypatch.setenv("PATH", "/nothere")
+
+    def report(kinds: dict[Kind, int], max_time: str = "3-00:00:00") -> SlurmFacts:
+        facts = SlurmFacts()
+        facts.kinds.update(kinds)
+        facts.up = {k.partition for k in kinds}
+        facts.partitions = {k.partition: {"MaxTime": max_time} for k in kinds}
+        return facts
+
+    return report
 
 
-def test_the_preset_is_read_back() -> None:
-    tree = yaml.safe_load(make_preset("mine", parse_rows(SINFO), None, "login03.example.org"))
+@pytest.mark.parametrize(
+    ("gres", "gpus"),
+    [
+        ("gpu:a100:4(S:0-1)", [("a100", 4)]),
+        ("gpu:v100:2,tmpdisk:800", [("v100", 2)]),
+        ("gpu:a100:2(S:0,2),gpu:a100_3g.20gb:4(S:1)", [("a100", 2), ("a100_3g.20gb", 4)]),
+        ("gpu:8", [(None, 8)]),
+        ("gpu:0,gpu:a100:0", []),
+        ("(null)", []),
+    ],
+)
+def test_gpus_of_a_node(gres: str, gpus: list[tuple[str | None, int]]) -> None:
+    assert list(parse_gpus(gres)) == gpus
+
+
+def test_the_preset_is_read_back(slurm: Slurm) -> None:
+    tree = yaml.safe_load(make_preset("mine", slurm(KINDS), None, "login03.example.org"))
     assert tree["cluster"]["partition"] == "gpu"
     assert tree["cluster"]["gpu_type"] == "a100"
     assert tree["cluster"]["site"]["hosts"] == ["login*"]
     assert tree["cluster"]["site"]["max_time"] == "3-00:00:00"  # quoted: not a number
-    assert tree["cluster"]["site"]["nodes"][0] == {
-        "partition": "gpu",
-        "gpu_type": "a100",
-        "gpus": 4,
-        "cpus": 128,
-        "mem": "515000M",
-    }
+    first = {"partition": "gpu", "gpu_type": "a100", "gpus": 4, "cpus": 128, "mem": "515000M"}
+    assert tree["cluster"]["site"]["nodes"][0] == first
 
 
-def test_another_partition() -> None:
-    tree = yaml.safe_load(make_preset("mine", parse_rows(SINFO), "old", "login"))
+def test_another_partition(slurm: Slurm) -> None:
+    tree = yaml.safe_load(make_preset("mine", slurm(KINDS), "old", "login"))
     assert (tree["cluster"]["partition"], "gpu_type" in tree["cluster"]) == ("old", False)
     with pytest.raises(SubmitError, match="those with GPUs: gpu, old"):
-        make_preset("mine", parse_rows(SINFO), "cpu", "login")
+        make_preset("mine", slurm(KINDS), "cpu", "login")
 
 
-def test_no_gpus_and_bad_names() -> None:
-    with pytest.raises(SubmitError, match="no node with GPUs"):
-        make_preset("mine", parse_rows("cpu|(null)|64|256000|infinite|1\n"), None, "login")
+def test_no_gpus_and_bad_names(slurm: Slurm) -> None:
+    with pytest.raises(SubmitError, match=r"no node with GPUs here .scontrol is not on this machine"):
+        make_preset("mine", slurm({}), None, "login")
     with pytest.raises(SubmitError, match="can't name a preset"):
-        make_preset("../x", parse_rows(SINFO), None, "login")
+        make_preset("../x", slurm(KINDS), None, "login")
 
 
-@pytest.mark.parametrize(
-    "answer",
-    ["sinfo: error", "gpu|gpu:2|4", "gpu|gpu:2|many|1|1|1", "a|b|c|d|e|f|g", "gpu|gpu:2|-4|1|1|1", "\ufffd"],
-)
-def test_an_odd_answer_of_sinfo(answer: str) -> None:
-    with pytest.raises(SubmitError, match=r"^sinfo answered .*, which is not of the form %R"):
-        parse_rows(answer)
-
-
-def test_odd_words_of_slurm_stay_words_in_the_preset() -> None:
-    assert parse_rows("gpu|gpu:0,gpu:a100:0|4|1000|1:00|1\n\n") == []
-    tree = yaml.safe_load(
-        make_preset("mine", parse_rows("on|gpu:1g.5gb:7(S:0)|4|1000|UNLIMITED|1"), None, "007")
-    )
+def test_odd_words_of_slurm_stay_words_in_the_preset(slurm: Slurm) -> None:
+    odd = {Kind("on", "1g.5gb", 7, (4, 4), 1000): 1}
+    tree = yaml.safe_load(make_preset("mine", slurm(odd, "UNLIMITED"), None, "007"))
     assert (tree["cluster"]["partition"], tree["cluster"]["gpu_type"]) == ("on", "1g.5gb")
     assert tree["cluster"]["site"]["hosts"] == ["007"]  # not every machine
     assert "max_time" not in tree["cluster"]["site"]
-    tree = yaml.safe_load(make_preset("mine", parse_rows('a: "b|gpu:x{:2|4|1000|n/a|1'), None, "login"))
+    odd = {Kind('a: "b', "x{", 2, (4, 4), 1000): 1}
+    tree = yaml.safe_load(make_preset("mine", slurm(odd, "n/a"), None, "login"))
     assert tree["cluster"]["site"]["nodes"][0]["gpu_type"] == "x{"
 
 
@@ -91,7 +99,7 @@ def test_a_preset_is_never_overwritten(tmp_path: Path) -> None:
 
 @pytest.mark.slurm
 @pytest.mark.needs_root
-def test_a_real_sinfo(
+def test_a_real_slurm(
     testbed_for: Callable[..., Testbed], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("PATH", testbed_for("technion").env()["PATH"])

@@ -1,7 +1,9 @@
 """Any program as a job of a real Slurm: ranks by each launcher, stopped and started again, its files on the node's disk."""
 
 import json
+import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -89,6 +91,34 @@ def test_programs_of_guides(
     assert len(lines) == 4
     status = login.jobs("status", run.name)
     assert "completed" in status and "evaluate.py" not in status
+
+
+FLAGS = """#!/bin/bash
+read_from=$TRAIN_PERSISTENT_CHECKPOINTS write_to=$TRAIN_LOCAL_CHECKPOINTS
+unset TRAIN_PERSISTENT_CHECKPOINTS TRAIN_LOCAL_CHECKPOINTS
+exec {python} examples/programs/resumable.py --read-checkpoints-from "$read_from" --write-checkpoints-to "$write_to" "$@"
+"""
+"""A script as docs/clusters/ibex.md has it; the program has only the flags to go by."""
+
+
+@pytest.mark.slow
+@pytest.mark.horovod
+@pytest.mark.parametrize("launch", ["horovodrun", "srun"])
+def test_a_script_with_flags_for_the_folders(
+    login: Login, launch: str, request: pytest.FixtureRequest
+) -> None:
+    """Killed on two nodes and requeued, it continues from the copy of its checkpoints."""
+    path = Path(script(f"flags_{os.getpid()}.sh"))
+    request.addfinalizer(path.unlink)
+    path.write_text(FLAGS.format(python=sys.executable))
+    path.chmod(0o755)
+    job, run = submit(login, *TWO, f"launch={launch}", "--", str(path), "--epochs", "100")
+    wait_for(lambda: "epoch 20/100" in log(run), run, 120)
+    login.testbed.run(["scancel", "--signal=USR1", "--batch", job])
+    assert login.testbed.wait_job(job, 240) == "COMPLETED", log(run)
+    started = [int(n) for n in re.findall(r"starting at epoch (\d+)", log(run))]
+    assert started[:4] == [0] * 4 and len(started) == 8 and min(started[4:]) >= 20, log(run)
+    assert json.loads((run / "checkpoints" / "newest.json").read_text()) == {"epoch": 100}
 
 
 def test_a_rank_that_fails_fails_the_job(login: Login) -> None:

@@ -13,6 +13,7 @@ from train_anywhere.slurm import rules
 from train_anywhere.slurm.presets import PRESETS
 from train_anywhere.slurm.rules import advice, launch_rules, local_folders, options, resources, site_limits
 from train_anywhere.slurm.rules.rule_request import Request
+from train_anywhere.slurm.script import render
 from train_anywhere.slurm.submission.prepare import placeholder_job
 from train_anywhere.testing.frameworks import FIRST
 
@@ -42,6 +43,9 @@ REFUSED = {
     "features: chain": ("cluster=slurm cluster.chain=2 name=sweep", "use cluster.chain=1"),
     "mail_type": ("cluster=slurm cluster.mail_type=SOMETIMES", "sbatch does not know SOMETIMES; use some of BEGIN,END"),
     "one_amount_of_memory": ("cluster=slurm cluster.mem=1G cluster.mem_per_gpu=1G", "set one of them to null"),
+    "outline": ("cluster=pbs cluster.gpu_type=a100", "cluster.gpu_type=a100 would be ignored, because slurm/templates/pbs.sh.j2"),
+    "outline: a constraint": ("cluster=pbs cluster.constraint=[a,b]", "leave it out, use cluster.extra, or add it to that file"),
+    "outline: a comment": ("cluster=pbs cluster.comment=a", "leave it out, use cluster.extra, or add it to that file"),
     "extra_options: nothing": ("cluster=slurm 'cluster.extra=[\"--\"]'", "is not an option"),
     "extra_options: comment": ("cluster=slurm 'cluster.extra=[\"--licenses=x#y\"]'", "has a # in it"),
     "extra_options: a quote": ("cluster=slurm 'cluster.extra=[\"--licenses=\\\"x\"]'", "quote"),
@@ -68,6 +72,7 @@ REFUSED = {
     ),
     "submit_folder": ("cluster=neuron", "only from below /scratch/me"),
     "write_folder": ("cluster=sockeye paths.results=/home/me/results", "use paths.results=/scratch/results"),
+    "forbidden_folder": ("cluster=ibex paths.results=/home/me/project/results", "kills jobs that run below /home"),
     "writable: a link": ("cluster=slurm paths.results=/proc/self/fd/none/x", "use paths.results=FOLDER"),
     "data": ("cluster=slurm data=imagefolder data.dir=/nope", "/nope/train can't be listed"),
     "data: batch": ("cluster=slurm data.batch_size=5000", "data.batch_size=1259 or less"),
@@ -113,6 +118,26 @@ def test_each_rule_refuses_its_examples_and_names_the_way_out(make_config: MakeC
         if len(found) != 1 or way_out not in found[0]:
             wrong[name] = found
     assert wrong == {}
+
+
+def test_keys_that_the_outline_of_an_older_project_ignores(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are refused until a project's outline, or a file that it includes, uses them."""
+    asked = request(make_config, "cluster=slurm cluster.time=9 cluster.time_min=5 cluster.nodelist=n1")
+    assert [*options.outline(asked)] == []
+    text = (render.TEMPLATES / "slurm.sh.j2").read_text()
+    older = tmp_path / "slurm.sh.j2"
+    older.write_text(text.replace("c.time_min", "false").replace("c.nodelist", "false"))
+    monkeypatch.setattr(render, "TEMPLATES", tmp_path)
+    first, second = options.outline(asked)
+    assert first.startswith("cluster.time_min=5 would be ignored") and "cluster.extra" not in first
+    assert second.startswith("cluster.nodelist=n1 would be ignored")
+    older.write_text(older.read_text() + '{% include "ours.sh.j2" %}')
+    (tmp_path / "ours.sh.j2").write_text("#SBATCH -w {{ c.nodelist }} {{ c.time_min }}\n")
+    assert [*options.outline(asked)] == []
+    older.write_text("")
+    assert "without a version" in "".join(rules.problems(asked))
 
 
 HOROVOD = "cluster=slurm trainer.devices=2 strategy=horovod"
@@ -287,8 +312,9 @@ def test_a_gpu_that_the_preset_does_not_list_is_left_to_the_scheduler(
 
 
 def test_no_preset_refuses_a_gpu_type(make_config: MakeConfig) -> None:
+    """The outline for PBS uses none."""
     refused = {}
-    for site in {path.stem for path in PRESETS.glob("*.yaml")} - {"local", "current"}:
+    for site in {path.stem for path in PRESETS.glob("*.yaml")} - {"local", "current", "pbs", "sockeye_pbs"}:
         asked = request(make_config, f"cluster={site} cluster.gpu_type=zzq_1g.5gb")
         if found := [p for p in rules.problems(asked, elsewhere=True) if "zzq" in p]:
             refused[site] = found
@@ -314,6 +340,10 @@ NOTED = {
     "node_is_special": ("cluster=alvis cluster.gpu_type=A40 trainer.nodes=2", "no InfiniBand"),
     "node_is_special: aarch64": ("cluster=neuron cluster.partition=gh200_1", "aarch64"),
     "memory_for_gpus": ("cluster=narval trainer.devices=1 cluster.mem=40G", "twice the GPUs' memory"),
+    "memory_for_gpus: of each": (
+        "cluster=ibex strategy=ddp trainer.devices=4 cluster.mem_per_gpu=40G",
+        "160G of memory is below the rule of thumb, twice the GPUs' memory (256G)",
+    ),
     "cpus_for_gpus": (
         "cluster=fir strategy=ddp cluster.cpus_per_task=2",
         "the rule of thumb is 5 or 6, and the node has 12 per GPU",

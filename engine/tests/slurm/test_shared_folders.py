@@ -22,8 +22,15 @@ from train_anywhere.slurm.status import find_runs
 from train_anywhere.slurm.submission.allocation import Allocation, is_only_node
 from train_anywhere.slurm.submission.prepare import placeholder_job
 from train_anywhere.slurm.submission.resubmit import resubmit
+from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 
 MakeConfig = Callable[..., Config]
+
+
+@pytest.fixture(autouse=True)
+def no_testbed(shared_project: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the folder on PATH that makes the other tests run in a checkout below /tmp."""
+    monkeypatch.setenv("PATH", shared_project)
 
 
 @pytest.fixture
@@ -81,12 +88,9 @@ def test_a_link_to_the_nodes_disk_as_local_disk(find, disk: Path, tmp_path: Path
     assert "is below" in find(f"cluster.local_disk={tmp_path}/scratch", f"paths.results={disk}/results")[0]
 
 
-def test_the_environment_is_refused_unless_the_job_needs_none(find, tmp_path: Path, monkeypatch) -> None:
-    """One in the project's folder is accepted: a cluster may show that folder to its nodes, as the testbed does."""
+def test_the_environment_is_refused_unless_the_job_needs_none(find) -> None:
     prefix = Path(sys.prefix)
     below = f"cluster.local_disk={prefix.parent}"
-    assert prefix.parent != ROOT or find(below)[0] == ""
-    monkeypatch.setattr(shared_folders, "ROOT", tmp_path)
     assert f"the Python environment ({prefix}) is below" in find(below)[0]
     assert "cluster.venv=FOLDER" in find(below)[0]
     assert find(below, "cluster.pack_env=true")[0] == ""
@@ -94,8 +98,22 @@ def test_the_environment_is_refused_unless_the_job_needs_none(find, tmp_path: Pa
     assert find(below, "container=apptainer", "container.image=docker://x")[0] == ""
 
 
-def test_all_folders_are_named_at_once(find, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(shared_folders, "ROOT", tmp_path)
+@pytest.mark.slurm
+def test_what_a_testbed_shows_to_its_nodes_is_shared(
+    find, testbed: Testbed, shared_dir: Path, disk: Path, monkeypatch
+) -> None:
+    """Its commands are on PATH, or this is its login node. Other folders on the nodes' disk are refused there too."""
+    below = (f"cluster.local_disk={shared_dir.parents[1]}", f"paths.results={shared_dir}/results")
+    assert find(*below)[0]
+    monkeypatch.setenv("PATH", testbed.env()["PATH"])
+    assert find(*below) == ("", "")
+    assert find(f"cluster.local_disk={ROOT}") == ("", "")
+    assert find(f"paths.results={disk}/results")[0]
+    login = testbed.run(["cat", f"/{shared_folders.SHARED_BY_TESTBED}"]).stdout.split()
+    assert {str(ROOT), str(testbed.dir), str(shared_dir.parent)} == {*login}
+
+
+def test_all_folders_are_named_at_once(find) -> None:
     top = Path(sys.prefix).parent
     problem, _ = find(f"cluster.local_disk={top}", f"paths.results={top}/results")
     assert f"({top}/results) and the Python environment ({sys.prefix}) are below" in problem
@@ -181,10 +199,10 @@ def test_nothing_is_submitted_or_resubmitted(disk: Path, tmp_path: Path, monkeyp
     with pytest.raises(ConfigError, match=r"is below cluster\.local_disk"):
         fakes.submit(f"cluster.local_disk={fakes.results}")
     assert not fakes.asked("sbatch") and not fakes.results.exists()
-    fakes.submit()
+    fakes.submit(f"cluster.local_disk={disk}")
     [run] = fakes.runs()
     text = (run / "config.yaml").read_text()
-    (run / "config.yaml").write_text(text.replace("local_disk: /tmp", f"local_disk: {fakes.results}"))
+    (run / "config.yaml").write_text(text.replace(f"local_disk: {disk}", f"local_disk: {fakes.results}"))
     with pytest.raises(SubmitError, match=r"is below cluster\.local_disk=.* use .*resume=FOLDER"):
         resubmit([find_runs.read_entry(run)], fakes.results, trust=False)
     assert len(fakes.asked("sbatch")) == 1

@@ -39,6 +39,32 @@ def test_the_same_command_inside_salloc_runs_at_once(login: Login) -> None:
     assert "ranks       3\n" in shown.stdout, shown.stderr
 
 
+CPU = ("trainer.devices=2", "trainer.accelerator=cpu")
+CHOOSE = 'scontrol show hostnames; exec "$1" "$2" "cluster.nodelist=$(scontrol show hostnames | tail -n 1)" "${@:3}"'
+
+
+@pytest.mark.parametrize(
+    "launch",
+    ["srun", *(pytest.param(n, marks=pytest.mark.slow) for n in ("torchrun", "mpirun", "horovodrun"))],
+)
+def test_some_nodes_of_an_allocation(login: Login, launch: str) -> None:
+    """The second of two nodes runs all ranks; a node that is not in the allocation is refused."""
+    # the shell of a site with LaunchParameters=use_interactive_step is on the first node
+    salloc = ["salloc", "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=4"]
+    shell = ["srun", "--nodes=1", "--ntasks=1", "--overlap", "bash", "-c", CHOOSE, "-", sys.executable]
+    words = ["cluster=slurm", f"launch={launch}", *CPU, f"paths.results={login.results}"]
+    program = ["--", str(ROOT / "examples/programs/resumable.py"), "--epochs", "3"]
+    command = [*salloc, *shell, str(ROOT / "src" / "run.py"), *words]
+    done = login.testbed.run([*command, *program], env={"OMP_NUM_THREADS": "1"}, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "In this allocation: 1 nodes, 2 ranks" in done.stdout
+    assert done.stdout.count("epoch 3/3") == 2
+    first, last = done.stdout.splitlines()[:2]
+    assert first != last and info((login.results / "latest").resolve())["hosts"] == [last]
+    refused = login.testbed.run([*command, "cluster.nodelist=node9", *program], timeout=60)
+    assert refused.returncode == 2 and "names node9, and this allocation" in refused.stderr, refused.stderr
+
+
 @pytest.mark.slow
 def test_wait_and_logs_follow_until_the_end(login: Login) -> None:
     _, run = login.submit("cluster=slurm", "wait=true", *SMALL)

@@ -46,3 +46,13 @@ def test_the_time_of_earlier_attempts_counts(make_config, monkeypatch: pytest.Mo
     assert not Timer(
         make_config("trainer.max_time=00:01:00", "trainer.fast_dev_run=true").trainer, 1e9
     ).is_over
+
+
+def test_the_limit_counts_as_reached_if_another_rank_reached_it(make_config) -> None:
+    """A resumed run would otherwise train the difference between the clocks of two ranks."""
+    trainer = make_config("trainer.max_time=00:01:00").trainer
+    timer = Timer(trainer, before=20)
+    timer.start()
+    assert "60 s of training are over at step 7 (trainer.max_time=00:01:00)" in timer.end(7)
+    timer.stop()
+    assert Timer(trainer, before=timer.seconds).was_over

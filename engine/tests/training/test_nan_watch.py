@@ -12,14 +12,17 @@ import pytest
 from train_anywhere.errors import NotFiniteError
 from train_anywhere.features.nan_watch.nan_watch import NanWatch
 from train_anywhere.files.plain_json import dumps
+from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.summary import find_nonfinite_loss
 from train_anywhere.training.monitored_metric import checkpoint_score
 
 Train = Callable[..., "CompletedProcess[str]"]
 
 
-def test_it_warns_once_with_the_step_and_what_to_try(capsys: pytest.CaptureFixture[str]) -> None:
-    watch = NanWatch("warn", prints=True)
+def test_it_warns_once_with_the_step_and_what_to_try(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    watch = NanWatch("warn", RunDir(tmp_path))
     watch.after_validation(20, {"train/loss": 0.5, "lr": math.inf})
     assert capsys.readouterr().err == ""
     for step in (40, 60):
@@ -30,13 +33,13 @@ def test_it_warns_once_with_the_step_and_what_to_try(capsys: pytest.CaptureFixtu
     )
 
 
-def test_it_stops_where_it_should(capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_stops_where_it_should(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(
         NotFiniteError, match=r"val/loss is inf at step 3, and trainer\.detect_nan=stop ends the run"
     ):
-        NanWatch("stop", prints=False).after_validation(3, {"val/loss": math.inf})
-    NanWatch("off", prints=True).after_validation(3, {"val/loss": math.inf})
-    NanWatch("warn", prints=False).after_validation(3, {"val/loss": math.inf})
+        NanWatch("stop", None).after_validation(3, {"val/loss": math.inf})
+    NanWatch("off", RunDir(tmp_path)).after_validation(3, {"val/loss": math.inf})
+    NanWatch("warn", None).after_validation(3, {"val/loss": math.inf})
     assert capsys.readouterr().err == ""
 
 

@@ -213,7 +213,7 @@ def test_what_is_told_to_who_asks_from_outside(
         assert progress.state()["step"] is None
         clock.now += 50  # a slow start is no training
         heartbeat.enter("step", "data")
-        progress.start_training()
+        progress.start_training(0)
         for batch in range(10):
             clock.now += 0.04
             heartbeat.fetched()

@@ -1,3 +1,31 @@
-"""The commands of a project: each script in src/ and slurm/ calls `main` or `run` of the module with its name."""
+"""The commands of a project: each script in src/ and slurm/ calls `main` or `run` of the module with its name.
+
+A Python that lacks a package that the engine requires, such as the system's, gets one message. `src/jobs.py` mostly works without them.
+"""
+
+import sys
+from types import TracebackType
 
 __all__ = ["doctor", "evaluate", "jobs", "new_cluster", "report", "run", "scaling", "testbed", "train"]
+
+PACKAGES = {"hydra", "omegaconf", "yaml", "jinja2", "pygal", "numpy", "PIL", "rich", "tensorboard", "psutil"}
+"""Modules of the packages that pip installs with the engine."""
+
+
+def explain_missing_package(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Print one message and exit with 2 if a package of the engine is missing; else print the traceback, as Python does."""
+    name = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if name not in PACKAGES:
+        sys.__excepthook__(kind, error, trace)
+        return
+    print(
+        f"error: {name} is not installed for this Python ({sys.executable}); use the project's: `source .venv/bin/activate` "
+        "(`make setup` creates it).",
+        file=sys.stderr,
+    )
+    sys.exit(2)
+
+
+sys.excepthook = explain_missing_package

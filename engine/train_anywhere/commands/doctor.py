@@ -2,25 +2,31 @@
 
 python src/doctor.py                                                # this machine
 python src/doctor.py cluster=alvis trainer.nodes=2 strategy=horovod   # a job on alvis, and wait for it
+python src/doctor.py cluster=alvis --facts   # compare the preset with Slurm, on a login node of alvis; no job
 
+--facts prints each fact that differs, and a patch of the preset: pipe the output to `git apply`.
 The job is `src/train.py` with the same arguments, so its gradients are averaged over all ranks.
-Exit codes: 0 all checks pass, 1 a check fails (its line has the remedy), 2 the arguments are invalid.
+Exit codes: 0 all checks pass, 1 a check fails (its line has the remedy) or a fact differs, 2 the arguments are invalid.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+import yaml
+
 from train_anywhere.config.checks.this_machine import scheduler_problems
 from train_anywhere.config.command.command_line import refuse_deleted_folder, split_flags, to_hydra_overrides
 from train_anywhere.config.command.compose import CONFIGS, compose, quote_value
 from train_anywhere.config.command.refusal import explain_refusal
-from train_anywhere.config.command.yaml_files import refuse_unusable_files
+from train_anywhere.config.command.yaml_files import read_text, refuse_unusable_files
 from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.horovod.installation import (
@@ -30,19 +36,24 @@ from train_anywhere.distributed.horovod.installation import (
 )
 from train_anywhere.distributed.layout import local_layout, make_layout
 from train_anywhere.distributed.packages import PACKAGES
-from train_anywhere.errors import REFUSED, ConfigError
+from train_anywhere.errors import REFUSED, ConfigError, SchedulerError
 from train_anywhere.files import ROOT
 from train_anywhere.files.terminal.fit import fit_page, terminal_width
+from train_anywhere.files.terminal.printable import printable
 from train_anywhere.launch.local_run import local_problems
 from train_anywhere.launch.preflight import data_problems
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.rank_reports import read_reports
-from train_anywhere.slurm.presets import resolve_current
+from train_anywhere.slurm.facts.differences import compare, fact_names
+from train_anywhere.slurm.facts.preset_patch import edit_text, make_patch
+from train_anywhere.slurm.facts.slurm_facts import SlurmFacts
+from train_anywhere.slurm.presets import PRESETS, resolve_current
 from train_anywhere.slurm.script.format_checks import problems as cluster_problems
 from train_anywhere.slurm.script.job import devices_per_node
 from train_anywhere.slurm.submission.prepare import refusals
 
 TOOLS = {"none": (), "slurm": ("sbatch", "squeue", "scontrol"), "pbs": ("qsub", "qstat")}
+FACTS = "--facts"
 SHORT = ("trainer.max_epochs=1", "trainer.max_steps=2")
 NAME = "doctor"
 QUIET = ("trainer.limit_val_batches=1", "trainer.limit_test_batches=0", "monitor.ranks=true", f"name={NAME}")
@@ -70,6 +81,8 @@ def collect_facts(config: Config) -> Iterator[Fact]:
     # a request for a Horovod that can't be used is reported with the other problems below
     if (horovod := installed_horovod()) and not horovod_problem(config.framework):
         yield Fact("horovod", horovod)
+        if config.strategy.name == "horovod" or config.launch == "horovodrun":
+            yield from horovod_build()
     for tool in TOOLS[config.cluster.scheduler]:
         where = shutil.which(tool)
         yield Fact(tool, where or "", "" if where else "not on PATH: this is not a login node of the cluster")
@@ -78,6 +91,22 @@ def collect_facts(config: Config) -> Iterator[Fact]:
     problems = local_problems(config) if local else refusals(config, None, None, None, data_problems)
     for problem in problems:
         yield Fact("request", "", problem)
+
+
+def horovod_build() -> Iterator[Fact]:
+    """Yield what `horovodrun --check-build` reports: frameworks, controllers and tensor operations of the installed Horovod."""
+    command = [sys.executable, "-m", "horovod.runner.launch", "--check-build"]
+    done = subprocess.run(command, capture_output=True, text=True)  # it imports every framework: some seconds
+    parts = re.findall(r"Available (.*):\n((?: *\[.\] .*\n?)+)", done.stdout)
+    if not parts:
+        yield Fact(
+            "horovodrun", "", f"`horovodrun --check-build` failed: run `make horovod`.\n{_tail(done.stderr)}"
+        )
+    for title, rows in parts:
+        marks = dict(reversed(row) for row in re.findall(r"\[(.)\] (\w+)", rows))
+        built, without = ([n for n, m in marks.items() if (m == "X") is there] for there in (True, False))
+        absent = f"; not {', '.join(without)}" if without else ""
+        yield Fact(title.lower(), f"{', '.join(built) or 'none'}{absent}")
 
 
 def _results(folder: Path) -> Fact:
@@ -140,6 +169,8 @@ def main(arguments: list[str]) -> int:
         return 0
     words: list[str] = []
     try:
+        if FACTS in arguments:
+            return compare_facts([a for a in arguments if a != FACTS], words)
         config = load_request(arguments, words)
     except Exception as error:
         message = explain_refusal(error, words)
@@ -165,6 +196,48 @@ def load_request(arguments: list[str], words: list[str]) -> Config:
     if "cluster=current" in words:
         words[:] = resolve_current(words)
     return load(compose(words), request_problems)
+
+
+def compare_facts(arguments: list[str], words: list[str]) -> int:
+    """Print the facts of a preset that differ from what Slurm reports, and a patch of the preset; return the exit code.
+
+    Raises:
+        ProjectError: the arguments are not one preset with facts, or Slurm reports nothing.
+    """
+    scheduler = load_request(arguments, words).cluster.scheduler
+    if len(words) != 1 or scheduler != "slurm":
+        raise ConfigError(f"{FACTS} takes nothing but cluster=NAME, a preset of a site with Slurm.")
+    path = PRESETS / f"{words[0].removeprefix('cluster=')}.yaml"
+    if not (yaml.safe_load(read_text(path)).get("cluster") or {}).get("site"):
+        raise ConfigError(f"{path.name} has no facts (cluster.site) to compare: name the preset of a site.")
+    if not shutil.which("sinfo"):
+        raise SchedulerError(f"sinfo is not on this machine: run this on a login node of {path.stem}.")
+    return print_differences(path)
+
+
+def print_differences(path: Path) -> int:
+    """Print what differs between a preset and Slurm, what could not be compared, and a patch; return the exit code.
+
+    Raises:
+        SchedulerError: Slurm reports nothing.
+    """
+    slurm, known, differences = SlurmFacts(), set(), []
+    print("".join(f"note: {why}\n" for why in slurm.failures.values()), end="", file=sys.stderr)
+    new = old = read_text(path)
+    for _ in range(3):  # a new default partition may have other nodes
+        found = list(compare(yaml.safe_load(new)["cluster"], slurm))
+        known |= {c.keys[-1] for c in found}
+        differences += [c for c in found if not c.agrees]
+        new = edit_text(new, {("cluster", *c.keys): c.value for c in found if not c.agrees})
+    if not known:
+        raise SchedulerError(f"Slurm reports nothing that could be compared with {path.name}.")
+    tree, month = yaml.safe_load(old)["cluster"], time.strftime("%Y-%m")
+    if not f"{tree['site'].get('checked')}".startswith(month):
+        new = edit_text(new, {("cluster", "site", "checked"): month})
+    print(printable("\n".join(map(str, differences)) or "No difference."))
+    print(f"not checked: {', '.join(sorted(fact_names(tree) - known))}")
+    print(make_patch(f"{path.relative_to(ROOT)}", old, new), end="")
+    return int(bool(differences))
 
 
 def request_problems(config: Config) -> list[str]:

@@ -16,18 +16,18 @@ from train_anywhere.slurm.status.run_status import Report
 from train_anywhere.slurm.status.text_page import align_columns
 
 KEPT = ("config.yaml", "study.json")
-"""Files that the folder of a sweep does not have."""
+"""Files of a run and of a search; an empty sweep folder has neither."""
 
 
 def prune(pairs: Sequence[tuple[RunEntry, Report]], yes: bool) -> None:
-    """Delete the folders of runs, after asking; a line says why one is kept.
+    """Delete the folders of runs after asking, and print why a folder is kept.
 
     Args:
-        pairs: the selected runs, with what is known of them.
+        pairs: the selected runs and their reports.
         yes: do not ask.
 
     Raises:
-        SubmitError: there is nothing to delete, or nobody can be asked.
+        SubmitError: no folder can be deleted, or standard input is not a terminal and `yes` is False.
     """
     reasons = {run.folder.path: keep_reason(run, report) for run, report in pairs}
     for path, reason in reasons.items():
@@ -95,7 +95,7 @@ def confirm(question: str) -> bool:
     """Ask on the terminal.
 
     Raises:
-        SubmitError: there is no terminal.
+        SubmitError: standard input is not a terminal.
     """
     if not sys.stdin.isatty():
         raise SubmitError("prune asks before it deletes, and this is not a terminal: add --yes.")

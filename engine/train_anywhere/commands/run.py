@@ -9,6 +9,7 @@ After it are a script of this project and its arguments, which it gets as they a
 Exit codes: 0 done or submitted, 2 refused (nothing was written), 75 stopped by a signal, 130 after Ctrl-C, else the program's.
 """
 
+import shlex
 import sys
 from typing import NoReturn
 
@@ -26,7 +27,9 @@ from train_anywhere.program.named_program import (
     split_command,
     unused_key_problems,
 )
+from train_anywhere.runs.folder import open_run
 from train_anywhere.runs.reopen.resume import load_saved_overrides
+from train_anywhere.runs.summary import is_program
 from train_anywhere.slurm.presets import resolve_current
 from train_anywhere.slurm.submission.prepare import start
 from train_anywhere.slurm.submission.snapshot import missing_problem
@@ -42,6 +45,8 @@ def main() -> int:
     typed = refuse_flags(words)
     saved = load_saved_overrides(typed)
     problems = unused_key_problems(typed)
+    if saved and not is_program(open_run(resumed := compose(typed)["resume"])):
+        problems.append(f"{resumed} is a training: python src/train.py resume={shlex.quote(str(resumed))}")
     program: list[str] = []
     try:
         program = find_program(named) if named or not saved else []

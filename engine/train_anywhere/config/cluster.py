@@ -60,6 +60,7 @@ class Site:
         needs_gpu_type: whether a job should name a GPU type, because it would get the oldest one otherwise.
         submit_below: a job must be submitted from below one of these folders; $USER is expanded.
         write_below: a job can write below these folders only.
+        not_below: a job must not run or write below these folders, where it would be killed.
         requeue: whether a job may requeue itself.
         internet: whether jobs can reach the internet.
         notes: printed after a submission.
@@ -81,6 +82,7 @@ class Site:
     needs_gpu_type: bool
     submit_below: list[str]
     write_below: list[str]
+    not_below: list[str]
     requeue: bool
     internet: bool
     notes: list[str]

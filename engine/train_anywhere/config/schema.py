@@ -163,6 +163,8 @@ class Monitor:
     # time without a step after which a rank counts as hung; null: off
     hang_minutes: Annotated[float, Range(above=0, at_most=MAX_COUNT, hint="null turns it off")] | None
     hang: Literal["warn", "requeue"]
+    idle: Literal["off", "warn", "stop"]  # the reaction to GPUs that do nothing, see features/idle
+    notify: str | None  # shell command or webhook, see features/notify
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from train_anywhere.distributed.network.hostlist import expand_hosts, expand_tasks
 from train_anywhere.errors import TopologyError
 
+ZERO_EXIT_LAUNCHERS = ("torchrun", "mpirun", "horovodrun")
+"""Launchers that change any exit code but 0 and print a page about it. The batch script reads the state that rank 0 recorded."""
+
 
 @dataclass(frozen=True)
 class Topology:

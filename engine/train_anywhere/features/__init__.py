@@ -4,6 +4,8 @@ pack_env    `cluster.pack_env`: each node unpacks the environment and the code o
 stage       `data.stage`: each node copies the data set to its own disk
 hangs       `monitor.hang_minutes`: detects ranks that hang or are slow, and can requeue the job
 sampler     `monitor.sample_seconds`: samples of CPUs, memory and GPUs
+idle        `monitor.idle`: reports GPUs that do nothing, or ends the run
+notify      `monitor.notify`: messages when a run fails, hangs or is done
 serve       `monitor.serve`, `monitor.dashboard`: TensorBoard and a dashboard on the first node
 interval    `checkpoint.interval` and `every_n_*`: checkpoints within an epoch
 replay      `trainer.detect_nan=replay`: recomputes a loss of nan or inf
@@ -41,6 +43,8 @@ BUILT_IN = {
     "stage": "Stage",
     "hangs": "HangWatch",
     "sampler": "SampleNodes",
+    "idle": "IdleGpus",
+    "notify": "Notify",
     "serve": "Serve",
     "interval": "CheckpointInterval",
     "replay": "ReplayNan",

@@ -286,6 +286,9 @@ class Feature:
         """Return why the ranks that just failed should be restarted on this machine; empty: no restart."""
         return ""
 
+    def after_ranks_here(self, run: RunDir) -> None:
+        """Run after the ranks and the monitor of a run on this machine have ended."""
+
     # --- the status and the report
 
     def exit_reason(self, run: Any, state: str, info: Mapping[str, Any]) -> str:

@@ -56,14 +56,16 @@ def help_sections(arguments: Sequence[str]) -> list[str]:
     """Return the sections that `--help trainer` names.
 
     Raises:
-        ConfigError: there is no section of a name.
+        ConfigError: a name is not one of a section.
     """
     if not HELP & set(arguments):
         return []
     named = [word for word in arguments if "=" not in word and not word.startswith("-")]
     known = sections()
     unknown = [
-        f"there is no section {word}{did_you_mean(word, known)}" for word in named if word not in known
+        f"{word} is not a section of the configuration{did_you_mean(word, known)}"
+        for word in named
+        if word not in known
     ]
     if unknown:
         raise ConfigError(*unknown)

@@ -82,15 +82,19 @@ def _line(one: traceback.FrameSummary) -> str:
 
 
 @contextmanager
-def catch_os_exit(report: Callable[[], None]) -> Iterator[None]:
-    """Make `os._exit` of user code a failure: it could leave exit code 0 and a run that seems to continue."""
+def catch_os_exit(report: Callable[[str], None]) -> Iterator[None]:
+    """Make `os._exit` of user code a failure: it could leave exit code 0 and a run that seems to continue.
+
+    `report` gets the reason in one line.
+    """
     process = os.getpid()
 
     def exit_reported(code: int) -> NoReturn:
         if os.getpid() == process:  # not in a forked child
             traceback.print_stack(sys._getframe(1))
-            print(f"error: user code called os._exit({code}).", file=sys.stderr, flush=True)
-            report()
+            reason = f"user code called os._exit({code})"
+            print(f"error: {reason}.", file=sys.stderr, flush=True)
+            report(reason)
         _exit_now(code or int(os.getpid() == process))
 
     os._exit = exit_reported  # type: ignore[assignment]

@@ -2,9 +2,9 @@
 
 import os
 import re
-import shlex
 import sys
 import threading
+import time
 import traceback
 import zlib
 from collections.abc import Sequence
@@ -17,11 +17,14 @@ from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import LostRankError, NotFiniteError, ProjectError
 from train_anywhere.files.ordinary import open_file
 from train_anywhere.files.terminal.fit import fit, terminal_width
-from train_anywhere.files.terminal.printable import printable
-from train_anywhere.files.terminal.tracebacks import format_short, user_frame
-from train_anywhere.runs.debug import CAUSE, NODE, append_debug, claim_first
+from train_anywhere.files.terminal.printable import one_line
+from train_anywhere.files.terminal.tracebacks import format_short
+from train_anywhere.runs.debug import CAUSE, NODE, append_debug, claim_first, read_claim
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.summary import COLUMN, display_path, train_command
+from train_anywhere.runs.summary import COLUMN, MOST_CHARACTERS, describe_error, display_path, resume_command
+
+CAUSE_S = 2.0
+"""Seconds to wait for the error of another rank, which may close its connections before it reports the error."""
 
 
 def report_failure(run: RunDir, topology: Topology, error: BaseException, report: Sequence[str] = ()) -> None:
@@ -52,19 +55,25 @@ def report_failure(run: RunDir, topology: Topology, error: BaseException, report
 
 def closing_lines(run: RunDir, error: BaseException, report: Sequence[str] = ()) -> str:
     """Return the lines that follow a traceback: the error at the user's line, the run folder, its report, and how to resume."""
-    frame = user_frame(error)
-    at = f", at {display_path(Path(frame.filename))}:{frame.lineno} in {frame.name}" if frame else ""
     saved = any(path.name.isdecimal() for path in run.checkpoints.glob("*"))
-    resume = f"{train_command()} resume={shlex.quote(display_path(run.path))}"
-    reason = next((line for line in str(error).splitlines() if line.strip()), "")
-    rows = {
-        "Failed": printable(f"{type(error).__name__}: {reason}{at}"),
-        "Run folder": display_path(run.path),
-    }
+    rows = {"Failed": describe_error(error)}
+    if snapshot := getattr(error, "memory_snapshot", None):
+        rows["GPU memory"] = f"{display_path(snapshot)}, shown by https://pytorch.org/memory_viz"
+    rows |= {"Run folder": display_path(run.path)}
     lines = [*(f"{name + ':':<{COLUMN}}{text}" for name, text in rows.items()), *report]
-    then = resume if saved else "start again: there is no checkpoint yet"
+    then = resume_command(run) if saved else "start again: there is no checkpoint yet"
     lines.append(f"{'Next:':<{COLUMN}}correct it, then {then}")
     return "\n" + fit("\n".join(lines), terminal_width(sys.stderr), COLUMN)
+
+
+def wait_for_cause(run: RunDir, error: BaseException) -> str:
+    """Return the error of the rank that failed first, in one line, if `error` is its consequence; empty if no rank reports one in time."""
+    end = time.monotonic() + CAUSE_S
+    while (isinstance(error, LostRankError) or lost_rank(error)) and time.monotonic() < end:
+        if cause := read_claim(run, CAUSE):
+            return one_line(cause[:MOST_CHARACTERS])
+        time.sleep(0.1)
+    return ""
 
 
 def print_traceback(run: RunDir, writer: str, error: BaseException) -> None:

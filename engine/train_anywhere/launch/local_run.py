@@ -21,6 +21,7 @@ from train_anywhere.distributed.layout import Layout, local_layout
 from train_anywhere.distributed.packages import framework_problem
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files import ROOT
+from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.launch.preflight import check_data, data_problems
 from train_anywhere.launch.processes import refuse_nested_launch, run_here, run_monitor
 from train_anywhere.runs.folder import ATTEMPTS, RunDir, create, discard, open_run, point_latest
@@ -54,7 +55,7 @@ def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
     if run:
         RunLock(run).refuse_if_held()
         if not config.from_scratch:
-            if is_complete(run, config.trainer):
+            if is_complete(run, config):
                 print(completion_message(run, config))
                 return 0
             refuse_unreadable(run)
@@ -154,7 +155,9 @@ def local_problems(config: Config) -> list[str]:
 def format_dry_run(config: Config, layout: Layout) -> str:
     """Return the lines that `dry_run=true` prints for a run on this machine: the run's first lines, as far as they are known."""
     if config.program:
-        shown = f"{'Program:':<15}{shlex.join(config.program)}\n{'Processes:':<15}{layout.world_size}"
+        shown = (
+            f"{'Program:':<15}{one_line(shlex.join(config.program))}\n{'Processes:':<15}{layout.world_size}"
+        )
         return f"{shown}\ndry run: nothing was written or started."
     own = task_has_network(config.task, config.framework)
     model, optimizer = config.task if own else config.model, config.optimizer

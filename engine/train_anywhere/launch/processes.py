@@ -115,7 +115,8 @@ def check_recorded(run: RunDir, code: int) -> int:
 @contextlib.contextmanager
 def run_monitor(run: RunDir, config: Config, start: Start = subprocess.Popen) -> Iterator[None]:
     """Run the monitor process of this machine (monitor/node.py) inside the `with` block, if a feature needs it and it can be started."""
-    if not Features.of(config).on_node:
+    features = Features.of(config)
+    if not features.on_node:
         yield
         return
     command = [sys.executable, "-m", "train_anywhere.monitor.node", str(run.path), str(os.getpid())]
@@ -131,6 +132,8 @@ def run_monitor(run: RunDir, config: Config, start: Start = subprocess.Popen) ->
         yield
     finally:
         _stop_monitor(process)
+        for feature in features.all:
+            feature.after_ranks_here(run)
 
 
 def _stop_monitor(process: Process) -> None:

@@ -12,7 +12,7 @@ from train_anywhere.config.schema import Config
 from train_anywhere.distributed.discover import discover
 from train_anywhere.distributed.layout import running_strategy
 from train_anywhere.distributed.network.addresses import prepare_network
-from train_anywhere.distributed.topology import Topology
+from train_anywhere.distributed.topology import ZERO_EXIT_LAUNCHERS, Topology
 from train_anywhere.errors import (
     INTERRUPTED,
     NOT_FINITE,
@@ -26,24 +26,26 @@ from train_anywhere.features import Features
 from train_anywhere.files.terminal.output import mark_lines, outlive_terminal, protect_output
 from train_anywhere.files.terminal.printable import printable
 from train_anywhere.launch.exits import catch_os_exit, follow_parent
-from train_anywhere.launch.failure import report_failure, watch_threads
+from train_anywhere.launch.failure import report_failure, wait_for_cause, watch_threads
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.monitor.times import Times
 from train_anywhere.program.run_program import run_program
-from train_anywhere.runs.attempts import Outcome
+from train_anywhere.runs.attempts import IDLE, Outcome, stop_request
 from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.links import refuse_links
 from train_anywhere.runs.lock import RunLock
 from train_anywhere.runs.provenance import read_versions
 from train_anywhere.runs.rank_reports import report_location
-from train_anywhere.runs.recorder import RunRecorder
+from train_anywhere.runs.recorder import RunRecorder, try_to_record_failure
 from train_anywhere.runs.reopen.frozen import read_frozen
-from train_anywhere.runs.summary import find_nonfinite_loss, format_summary, not_recorded_message
+from train_anywhere.runs.summary import (
+    describe_error,
+    find_nonfinite_loss,
+    format_summary,
+    not_recorded_message,
+)
 from train_anywhere.training.rank_process import RankProcess
 from train_anywhere.training.stop import Stop
-
-ZERO_EXIT_LAUNCHERS = ("torchrun", "mpirun", "horovodrun")
-"""Launchers that change any exit code but 0 and print a page about it. The batch script reads the state that rank 0 recorded."""
 
 
 def load_frozen(run: RunDir) -> Config:
@@ -97,7 +99,7 @@ def _run_locked(config: Config, process: RankProcess) -> int:
             topology.world_size, devices=running_strategy(config, topology)[1], versions=versions
         )
     try:
-        with SignalsAsErrors(), catch_os_exit(lambda: _try_to_record_failure(recorder)):
+        with SignalsAsErrors(), catch_os_exit(lambda reason: try_to_record_failure(recorder, reason)):
             outcome = train(config, process)
     except BaseException as error:
         return _handle_failure(config, process, error)
@@ -111,8 +113,11 @@ def _run_locked(config: Config, process: RankProcess) -> int:
 
 def _finish(config: Config, recorder: RunRecorder, topology: Topology, stop: Stop, outcome: Outcome) -> int:
     """Record and print how the run ended; return the exit code."""
-    run, recorded = recorder.run, recorder.record_end(outcome, stop.requested)
-    print(format_summary(run, config, stop.requested, write_run_report(config, run)), flush=True)
+    run, stopped = recorder.run, stop.requested
+    if stopped and outcome.state == "preempted" and stop_request(run):
+        stopped = IDLE
+    recorded = recorder.record_end(outcome, stopped)
+    print(format_summary(run, config, stopped, write_run_report(config, run)), flush=True)
     if not recorded:
         print(f"error: {not_recorded_message(run, outcome.state)}", file=sys.stderr, flush=True)
         return 1
@@ -161,16 +166,10 @@ def import_framework_module(framework: str, name: str) -> Any:
     return importlib.import_module(f"train_anywhere.training.{framework}.{name}")
 
 
-def _try_to_record_failure(recorder: RunRecorder | None) -> None:
-    try:
-        if recorder:
-            recorder.record_failure()
-    except (OSError, CheckpointError) as error:  # likely the error that failed the run, which is printed next
-        print(f"run.json does not record that the run failed: {error}", file=sys.stderr, flush=True)
-
-
 def _handle_failure(config: Config, process: RankProcess, error: BaseException) -> int:
-    _try_to_record_failure(process.recorder)
+    try_to_record_failure(process.recorder, describe_error(error))
+    if process.recorder and (cause := wait_for_cause(process.run, error)):
+        try_to_record_failure(process.recorder, cause)
     written = process.recorder and not isinstance(error, ProjectError)
     report_failure(
         process.run, process.topology, error, write_run_report(config, process.run) if written else []

@@ -8,11 +8,15 @@ No run is waiting for anything if the file is missing, holds no id, or holds one
 """
 
 import uuid
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from train_anywhere.monitor.live import write
+from train_anywhere.monitor.profiles import read_profiles
 from train_anywhere.monitor.ranks import read_json
+from train_anywhere.runs.folder import RunDir
 
 SAVE, SAVED, DEBUG, PROFILE = "save.json", "saved.json", "debug.json", "profile.json"
 
@@ -46,7 +50,10 @@ class Requests:
         if self._folder:
             number = read_json(self._folder / PROFILE).get("number")
             if isinstance(number, int) and 0 < number < MAX_NUMBER and number != self._profiled:
-                self._profiled = self.profile = number
+                self._profiled = number
+                # a killed command leaves its request to the next attempt of the run
+                if all(one.number != number for one in read_profiles(RunDir(self._folder.parent))):
+                    self.profile = number
 
     def saved(self, step: int) -> None:
         """Answer that a checkpoint of this step is being written; called by the training thread after each checkpoint."""
@@ -68,8 +75,8 @@ def send(path: Path) -> str:
     return sent
 
 
-def withdraw(path: Path, sent: str) -> None:
-    """Empty a request, unless another one has replaced it."""
-    if read_id(path) == sent:
+def withdraw(path: Path, sent: Mapping[str, Any]) -> None:
+    """Empty a request with this content, unless another one has replaced it."""
+    if read_json(path) == sent:
         with suppress(OSError):
             write(path, {})

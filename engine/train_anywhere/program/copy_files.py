@@ -35,11 +35,13 @@ class Copier:
 
     Attributes:
         open: files that the program was writing when it was asked to stop; None if that is not known.
+        failed: files that the last copy could not write or read, such as on a full disk.
     """
 
     def __init__(self, source: Path, target: Path, every_seconds: float) -> None:
         self.source, self.target, self.every_seconds = source, target, every_seconds
         self.open: set[Path] | None = None
+        self.failed: list[str] = []
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="copies", daemon=True)
 
@@ -47,22 +49,25 @@ class Copier:
         """Start copying in the background."""
         self._thread.start()
 
-    def find_open(self, pid: int) -> set[Path]:
-        """Return the files of the folder that a process is writing; empty where /proc does not tell."""
+    def find_open(self, pid: int) -> set[Path] | None:
+        """Return the files of the folder that a process is writing; None where /proc does not tell, or if the process has ended."""
         found = set()
-        with suppress(OSError):
-            for fd in Path(f"/proc/{pid}/fd").iterdir():
-                with suppress(OSError):
-                    flags = re.search(r"flags:\s*(\d+)", Path(f"/proc/{pid}/fdinfo/{fd.name}").read_text())
-                    path = Path(os.readlink(fd))
-                    if path.is_relative_to(self.source) and flags and int(flags[1], 8) & os.O_ACCMODE:
-                        found.add(path)
-        return found
+        try:
+            descriptors = [*Path(f"/proc/{pid}/fd").iterdir()]
+        except OSError:
+            return None
+        for fd in descriptors:
+            with suppress(OSError):
+                flags = re.search(r"flags:\s*(\d+)", Path(f"/proc/{pid}/fdinfo/{fd.name}").read_text())
+                path = Path(os.readlink(fd))
+                if path.is_relative_to(self.source) and flags and int(flags[1], 8) & os.O_ACCMODE:
+                    found.add(path)
+        return found if descriptors else None
 
     def finish(self, killed: bool) -> list[str]:
-        """Copy for the last time; return the files of which an older copy stays.
+        """Copy for the last time; return the files of which an older copy stays, because the program was killed while it wrote them.
 
-        If the program was killed, these are the ones that it was writing then: those in `open`, or if that is None, the newest ones.
+        These are the files in `open`, or if that is None, the newest ones.
         """
         self._end.set()
         self._thread.join()
@@ -75,12 +80,12 @@ class Copier:
         return self._copy(cut_off)
 
     def copy(self) -> list[str]:
-        """Copy the complete files; return those that were left out."""
+        """Copy the complete files; return those that may not be complete."""
         now = time.time()
         return self._copy(lambda path, status: status.st_mtime > now - SETTLED_S)
 
     def _copy(self, leaves_out: Callable[[Path, os.stat_result], bool]) -> list[str]:
-        left = []
+        left, self.failed = [], []
         for path, status in _files(self.source):
             name = path.relative_to(self.source)
             if leaves_out(path, status):
@@ -92,10 +97,8 @@ class Copier:
                 ):
                     left.append(str(name))
             except OSError as error:
-                left.append(str(name))
-                print_once(
-                    f"{path} is not copied to {self.target} ({error.strerror or error}); trying again later."
-                )
+                self.failed.append(str(name))
+                print_once(f"{path} can't be copied to {self.target} ({error.strerror or error}).")
         return left
 
     def _run(self) -> None:

@@ -20,6 +20,7 @@ KEYS = (
     "name", "launch", "wait", "after", "dry_run", "resume", "trust", "trainer.nodes", "trainer.devices", "trainer.total_devices",
     "trainer.accelerator", "checkpoint.local", "checkpoint.every_n_seconds", "monitor.sample_seconds", "monitor.serve",
     "monitor.serve_address", "monitor.dashboard", "monitor.hang", "monitor.hang_minutes",
+    "monitor.idle", "monitor.notify",
 )  # fmt: skip
 """Other keys that a program has."""
 
@@ -36,6 +37,11 @@ def split_command(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 def refuse_flags(words: Sequence[str]) -> list[str]:
     """Return the overrides. Raises ConfigError if there is a flag among them."""
     line = split_flags(words)
+    if {"-m", "--multirun"} & {*line.flags}:
+        raise ConfigError(
+            "a program has no sweeps (-m): run src/run.py once for each set of arguments, such as: "
+            "for n in 1 2; do python src/run.py cluster=slurm -- script.py --seed $n; done"
+        )
     if line.flags:
         raise ConfigError(
             f"{line.flags[0]} is not a flag of src/run.py; arguments of the program come after --, such as: "
@@ -76,7 +82,7 @@ def find_program(program: Sequence[str]) -> list[str]:
 
 def unused_key_problems(words: Sequence[str]) -> list[str]:
     """Return a message if there are keys that a training has and a program has not."""
-    known = {key.partition(".")[0] for key in flatten(compose([]))}
+    known = {"experiment", *(key.partition(".")[0] for key in flatten(compose([])))}
     keys = [word.lstrip("+~").partition("=")[0] for word in words]
     tops = {key: key.partition(".")[0] for key in keys}
     unused = [k for k, top in tops.items() if top in known and k not in KEYS and top not in SECTIONS]

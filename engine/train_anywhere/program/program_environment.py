@@ -9,6 +9,7 @@ from train_anywhere.distributed.horovod.initialize import gloo_variables
 from train_anywhere.distributed.tf_config import tf_config
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import TopologyError
+from train_anywhere.files import ROOT, with_engine
 from train_anywhere.runs.folder import RunDir
 
 HOROVOD_PORT = 15
@@ -57,13 +58,20 @@ def _horovod(topology: Topology) -> dict[str, str]:
 
 
 def folder_variables(run: RunDir, local: Path | None) -> dict[str, str]:
-    """Return the folders of the run; `local` is the rank's folder on its node's disk, None if there is none."""
+    """Return the folders of the project and of the run; `local` is the rank's folder on its node's disk, None if there is none."""
     return {
+        "PYTHONPATH": _python_path(),
         "TRAIN_RUN": str(run.path),
         "TRAIN_LOCAL_CHECKPOINTS": str(local or run.checkpoints),
         "TRAIN_PERSISTENT_CHECKPOINTS": str(run.checkpoints),
         "TRAIN_TENSORBOARD": str(run.tensorboard),
     }
+
+
+def _python_path() -> str:
+    """Return PYTHONPATH with the project in front, as in a job, where all of it is in one folder."""
+    before = with_engine()["PYTHONPATH"].split(os.pathsep)
+    return os.pathsep.join(dict.fromkeys([str(ROOT), *before]))
 
 
 def _free_port() -> int:

@@ -1,6 +1,7 @@
 """One rank of a program: start it, show its output, pass signals on, record how it ended."""
 
 import ctypes
+import math
 import os
 import re
 import signal
@@ -15,17 +16,21 @@ from typing import IO
 from train_anywhere.checkpoints.disk.staging import open_staging
 from train_anywhere.config.checks.program import is_python
 from train_anywhere.config.schema import Config
-from train_anywhere.errors import INTERRUPTED, STOPPED
+from train_anywhere.distributed.network.addresses import node_name
+from train_anywhere.distributed.topology import ZERO_EXIT_LAUNCHERS, Topology
+from train_anywhere.errors import INTERRUPTED, STOPPED, ProjectError
 from train_anywhere.files import ROOT
 from train_anywhere.files.ordinary import make_folder
 from train_anywhere.files.owned_folder import OwnedFolder, make_owned
 from train_anywhere.files.removal import remove
+from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.program.copy_files import EVERY_S, Copier
 from train_anywhere.program.program_environment import folder_variables, rank_variables
-from train_anywhere.runs.attempts import running_job
+from train_anywhere.runs.attempts import IDLE, running_job, stop_request
 from train_anywhere.runs.debug import CAUSE, claim_first, describe_exit_code, is_claimed
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.summary import display_path
+from train_anywhere.runs.recorder import try_to_record_failure
+from train_anywhere.runs.summary import MOST_CHARACTERS, describe_error, display_path, not_recorded_message
 from train_anywhere.training.rank_process import RankProcess
 
 POLL_S, RECORD_S = 0.2, 10.0
@@ -37,16 +42,17 @@ OTHERS_S = 5.0
 STOP_SHARE = 0.8
 """Share of `cluster.signal_seconds` after which a program that ignores the signal is killed, so that its files can be copied."""
 
-ZERO_EXIT_LAUNCHERS = ("torchrun", "mpirun", "horovodrun")
-"""Launchers that take any exit code but 0 for a failure."""
-
 
 def run_program(config: Config, process: RankProcess) -> int:
     """Run the program as one rank.
 
     Returns:
         The exit code. 0: it ended with 0, or, on other ranks than 0, it was stopped. `STOPPED` (rank 0): a signal stopped it, or it exited
-        with this code itself, to be started again. `INTERRUPTED`: the same after Ctrl-C. Else its own exit code.
+        with this code itself, to be started again. `INTERRUPTED`: the same after Ctrl-C. Both are 0 under a launcher that would kill
+        the other ranks, which may still save; the batch script reads the recorded state. Else its own exit code.
+
+    Raises:
+        ProjectError: the program can't be started.
     """
     run, topology, recorder = process.run, process.topology, process.recorder
     if recorder:
@@ -58,12 +64,12 @@ def run_program(config: Config, process: RankProcess) -> int:
         every = config.checkpoint.every_n_seconds or EVERY_S
         copier = Copier(local, run.checkpoints, every) if local else None
         code = _run(config, process, environ, copier)
-        _copy_the_rest(copier, place, killed=code < 0)
-    except BaseException:
-        if recorder:
-            recorder.record_failure()
+        code = 128 - code if code < 0 else code
+        _copy_the_rest(copier, place, killed=code > 128)
+    except BaseException as error:
+        try_to_record_failure(recorder, describe_error(error))
         raise
-    return _finish(config, process, 128 - code if code < 0 else code)
+    return _finish(config, process, code)
 
 
 def _open_local_folder(config: Config, run: RunDir, rank: int) -> tuple[Path | None, OwnedFolder | None]:
@@ -74,19 +80,25 @@ def _open_local_folder(config: Config, run: RunDir, rank: int) -> tuple[Path | N
     place = staging.rank_folder(rank)
     try:
         if place.path.is_dir():  # of an attempt that was killed on this node
-            Copier(place.path, run.checkpoints, 0).copy()
+            before = Copier(place.path, run.checkpoints, 0)
+            before.copy()
+            if before.failed:
+                print(f"{_kept(before)}; continuing without it.", file=sys.stderr, flush=True)
+                return None, None
             remove(place)
         make_owned(place, private=True)
     except OSError as error:
         print(
-            f"{place.path} can't be used ({error.strerror or error}); continuing without it.", file=sys.stderr
+            f"{place.path} can't be used ({error.strerror or error}); continuing without it.",
+            file=sys.stderr,
+            flush=True,
         )
         return None, None
     return place.path, place
 
 
 def _copy_the_rest(copier: Copier | None, place: OwnedFolder | None, killed: bool) -> None:
-    """Copy the last files, and remove the folder on the node's disk if nothing is left there."""
+    """Copy the last files, and remove the folder on the node's disk, unless it has files that could not be copied."""
     if copier is None or place is None:
         return
     left = copier.finish(killed)
@@ -97,7 +109,14 @@ def _copy_the_rest(copier: Copier | None, place: OwnedFolder | None, killed: boo
             file=sys.stderr,
             flush=True,
         )
-    remove(place)
+    if copier.failed:
+        print(f"error: {_kept(copier)}.", file=sys.stderr, flush=True)
+    else:
+        remove(place)
+
+
+def _kept(copier: Copier) -> str:
+    return f"{len(copier.failed)} files of {copier.source} on {node_name()} can't be copied to {copier.target}, and stay there"
 
 
 def build_command(config: Config) -> list[str]:
@@ -112,9 +131,14 @@ def _run(config: Config, process: RankProcess, environ: dict[str, str], copier: 
     # on a terminal a single rank keeps it: for progress bars, and for a debugger
     inherits = process.topology.world_size == 1 and running_job() is None
     pipe = None if inherits else subprocess.PIPE
-    child = subprocess.Popen(
-        build_command(config), env=environ, stdout=pipe, stderr=pipe, preexec_fn=_prepare
-    )
+    command = build_command(config)
+    try:
+        child = subprocess.Popen(command, env=environ, stdout=pipe, stderr=pipe, preexec_fn=_prepare)
+    except OSError as error:  # such as a first line that names no interpreter
+        raise ProjectError(
+            f"{config.program[0]} can't be started ({error.strerror}): does its first line name an interpreter that is "
+            "installed here, such as #!/bin/bash?"
+        ) from error
     output = _Output(child)
     if copier:
         copier.start()
@@ -123,9 +147,10 @@ def _run(config: Config, process: RankProcess, environ: dict[str, str], copier: 
     requested: float | None = None
     passed, patience = False, STOP_SHARE * config.cluster.signal_seconds if running_job() else 60.0
     try:
-        while child.poll() is None:
+        while True:
             with suppress(subprocess.TimeoutExpired):
                 child.wait(POLL_S)
+                break
             if output.take_heard() or inherits:
                 heartbeat.pulse()
             now = time.monotonic()
@@ -136,11 +161,13 @@ def _run(config: Config, process: RankProcess, environ: dict[str, str], copier: 
                 requested = now
             if requested is not None and not passed:
                 # a program that is killed by the signal may first complete the file that it is writing
-                writing = copier.find_open(child.pid) if copier else set()
+                writing = copier.find_open(child.pid) if copier else None
                 if passed := not writing or now - requested > patience / 2:
                     if copier:
                         copier.open = writing
-                    _pass_on(child, stop.requested or "", process.topology.launched_by)
+                    # a signal of the monitor was for this process only
+                    name = "" if stop_request(process.run) else stop.requested or ""
+                    _pass_on(child, name, process.topology)
             elif requested is not None and now - requested > patience:
                 print(
                     "the program ignores the signal: killing it, to copy its files in time.",
@@ -148,6 +175,7 @@ def _run(config: Config, process: RankProcess, environ: dict[str, str], copier: 
                     flush=True,
                 )
                 child.kill()
+                patience = math.inf
     except KeyboardInterrupt:  # the second Ctrl-C
         child.kill()
         child.wait()
@@ -195,17 +223,24 @@ class _Output:
             target.flush()
 
 
-def _pass_on(child: subprocess.Popen[bytes], name: str, launched_by: str) -> None:
+def _pass_on(child: subprocess.Popen[bytes], name: str, topology: Topology) -> None:
     """Send the signal on: USR1 to a program that handles it, else TERM. Slurm has sent its own to all processes of a job step."""
-    direct = running_job() is not None and launched_by in ("srun", "torchrun")
+    direct = running_job() is not None and topology.launched_by in ("srun", "torchrun")
     if name == "SIGINT":
-        if not direct and not os.isatty(0):  # a terminal sends it to the program too
+        if not direct and not _in_foreground():  # a terminal sends it to the program too
             child.send_signal(signal.SIGINT)
     elif _handles(child.pid, signal.SIGUSR1):
         if not (direct and name == "SIGUSR1"):
             child.send_signal(signal.SIGUSR1)
     elif not (direct and name == "SIGTERM"):
         child.terminate()
+
+
+def _in_foreground() -> bool:
+    """Return whether Ctrl-C in a terminal reaches this process and its children. Ranks started by another process have no terminal."""
+    with suppress(OSError), open("/dev/tty", "rb", buffering=0) as terminal:
+        return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    return False
 
 
 def _handles(pid: int, number: int) -> bool:
@@ -219,25 +254,32 @@ def _handles(pid: int, number: int) -> bool:
 def _finish(config: Config, process: RankProcess, code: int) -> int:
     """Record and print how the program ended, and return the exit code of this rank."""
     run, topology, stop, recorder = process.run, process.topology, process.stop, process.recorder
-    if code not in (0, STOPPED) and topology.world_size > 1:
+    several = topology.world_size > 1
+    if several and code not in (0, STOPPED):
         _wait_for_reason(process)
-    failed = is_claimed(run, CAUSE)
+    # a single rank claims nothing: a resumed run may have the same launch_id
+    failed = several and is_claimed(run, CAUSE)
     stopped = code == STOPPED or (stop.requested is not None and not failed)
     if not stopped and code:
-        sentence = f"rank {topology.rank}: {config.program[0]} ended with {describe_exit_code(code)}."
-        claim_first(run, CAUSE, sentence.removesuffix("."))
-        print(sentence, file=sys.stderr, flush=True)
-        if recorder:
-            recorder.record_failure()
+        reason = f"rank {topology.rank}: {config.program[0]} ended with {describe_exit_code(code)}"
+        print(f"{reason}.", file=sys.stderr, flush=True)
+        if several or running_job():  # in a job, features/restarts/restart.py reads it
+            reason = claim_first(run, CAUSE, reason)
+        try_to_record_failure(recorder, one_line(reason[:MOST_CHARACTERS]))
         return code
     if recorder is None:
         return 0
     if stopped:
-        recorder.record_program_end("preempted", stop.requested or "exit code 75")
+        state, ended_by = "preempted", IDLE if stop_request(run) else stop.requested or "exit code 75"
     else:  # the other ranks of a job may still fail: the batch script records that it is complete
-        recorder.record_program_end("completed" if topology.world_size == 1 else "running", "completed")
+        state, ended_by = "running" if several else "completed", "completed"
+    if not recorder.record_program_end(state, ended_by):
+        print(f"error: {not_recorded_message(run, state)}", file=sys.stderr, flush=True)
+        return 1
     print(f"\n{'Run folder:':<15}{display_path(run.path)}", flush=True)
     if not stopped or topology.launched_by in ZERO_EXIT_LAUNCHERS:
+        return 0
+    if several and stop.requested and topology.launched_by == "srun":  # --kill-on-bad-exit
         return 0
     return INTERRUPTED if stop.requested == "SIGINT" else STOPPED
 

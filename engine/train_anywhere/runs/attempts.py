@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from math import inf
 from typing import Any, Literal
 
-from train_anywhere.files.atomic import read_text
+from train_anywhere.files.atomic import read_text, write_atomic
 from train_anywhere.files.ordinary import open_file, overwrite
 from train_anywhere.files.plain_json import loads
 from train_anywhere.runs.folder import ATTEMPTS, RunDir, now
@@ -31,6 +31,12 @@ ENDS = "ended"
 
 STARTED = "TRAIN_STARTED"
 """Environment variable with the start of the batch script in unix seconds: the allocation's time counts from there."""
+
+STOP = "stop"
+"""File in RUN/monitor/ with the start of the job that the monitor has stopped, and the reason, each in a line, for the batch script."""
+
+IDLE = "idle"
+"""Value of `ended_by` of an attempt that the monitor has stopped because its GPUs did nothing."""
 
 JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID")
 """Environment variables in which the schedulers give the job id."""
@@ -59,9 +65,29 @@ class Outcome:
 
 
 def describe_state(word: str, info: Mapping[str, Any]) -> str:
-    """Return the state of a run as people call it: one that Ctrl-C has stopped is interrupted."""
-    ends = [attempt.get("ended_by") for attempt in info.get(ATTEMPTS) or ()]
-    return "interrupted" if word == "preempted" and ends[-1:] == ["SIGINT"] else word
+    """Return the state of a run as people call it: one that Ctrl-C or `monitor.idle=stop` has stopped is interrupted."""
+    ended_by = (info.get(ATTEMPTS) or [{}])[-1].get("ended_by")
+    return "interrupted" if word == "preempted" and ended_by in ("SIGINT", IDLE) else word
+
+
+def recorded_reason(info: Mapping[str, Any]) -> str:
+    """Return why the newest attempt of a run failed or was stopped; empty if it did neither, or the reason was not recorded."""
+    newest = (info.get(ATTEMPTS) or [{}])[-1]
+    ended = info.get("state") == "failed" or newest.get("ended_by") == IDLE
+    return newest.get("reason") or "" if ended else ""
+
+
+def request_stop(run: RunDir, start: str, reason: str) -> None:
+    """Record why the monitor is about to stop the ranks of this start of the job. Raises OSError."""
+    write_atomic(run.monitor / STOP, f"{start}\n{reason}\n")
+
+
+def stop_request(run: RunDir, start: str = "") -> str:
+    """Return why the monitor has stopped the ranks, at this start of the job or at any; empty if it has not."""
+    with suppress(OSError, ValueError):
+        there, reason, *_ = read_text(run.monitor / STOP).splitlines()
+        return reason if start in ("", there) else ""
+    return ""
 
 
 def record_hang(run: RunDir, state: Literal["preempted", "failed"], step: int) -> None:

@@ -59,6 +59,13 @@ def claim_first(run: RunDir, what: str, writer: str) -> str:
     return writer
 
 
+def read_claim(run: RunDir, what: str) -> str:
+    """Return the writer of this launch that claimed `what`; empty if none did."""
+    with suppress(OSError, UnicodeDecodeError):
+        return read_text(run.debug / f"{launch_id()}-{what}.txt").strip()
+    return ""
+
+
 def is_claimed(run: RunDir, what: str) -> bool:
     """Return whether a writer of this launch has called `claim_first`."""
     return (run.debug / f"{launch_id()}-{what}.txt").exists()

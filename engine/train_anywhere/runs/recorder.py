@@ -1,16 +1,20 @@
 """Rank 0's writer of run.json: attempts, and every few seconds the steps done and the time spent."""
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from train_anywhere.errors import CheckpointError
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.ordinary import make_folder, open_file
 from train_anywhere.files.plain_json import dumps
 from train_anywhere.runs.attempts import (
     ENDS,
+    IDLE,
     STARTED,
+    STOP,
     TIMES,
     Outcome,
     extend_newest,
@@ -21,6 +25,7 @@ from train_anywhere.runs.attempts import (
     read_recorded_step,
     record_step,
     running_job,
+    stop_request,
     with_times,
 )
 from train_anywhere.runs.folder import ATTEMPTS, RunDir, now
@@ -53,6 +58,8 @@ class RunRecorder:
             OSError
         ):  # replaces a hard link by a copy, because the batch script appends to this file
             open_file(run.monitor / ENDS, "rb+").close()
+        with suppress(OSError), open_file(run.monitor / STOP, "rb+") as file:
+            file.truncate()  # it was for an earlier attempt
         info = run.read_info()
         attempts = info.get(ATTEMPTS, [])
         if attempts:
@@ -102,20 +109,23 @@ class RunRecorder:
             checkpoint=outcome.checkpoint,
             rate=outcome.rate and round(outcome.rate, 3),
             unit=outcome.unit,
-            **{ATTEMPTS: extend_newest(self.run, ended_by=signal or outcome.state, step=outcome.step)},
+            **{ATTEMPTS: self._end_newest(signal or outcome.state, step=outcome.step)},
         )
 
     def record_program_end(self, state: str, ended_by: str) -> bool:
         """Record how a program ended, whose steps and metrics are not known; return whether run.json could be written."""
         self._note_times()
-        attempts = extend_newest(self.run, ended_by=ended_by)
-        return self.run.update_or_defer(state=state, ended=now(), **{ATTEMPTS: attempts})
+        return self.run.update_or_defer(state=state, ended=now(), **{ATTEMPTS: self._end_newest(ended_by)})
 
-    def record_failure(self) -> None:
-        """Record that the attempt ended with an error. Raises OSError, CheckpointError."""
+    def _end_newest(self, ended_by: str, **fields: Any) -> list[dict[str, Any]]:
+        reason = {"reason": stop_request(self.run)} if ended_by == IDLE else {}
+        return extend_newest(self.run, ended_by=ended_by, **reason, **fields)
+
+    def record_failure(self, reason: str) -> None:
+        """Record that the attempt ended with an error, and its reason in one line. Raises OSError, CheckpointError."""
         self._note_times()
         step = {"step": self.steps_done()} if self.steps_done else {}
-        attempts = extend_newest(self.run, ended_by="failed", **step)
+        attempts = extend_newest(self.run, ended_by="failed", reason=reason, **step)
         self.run.update(state="failed", ended=now(), **{ATTEMPTS: attempts})
 
     def record_progress(self) -> None:
@@ -137,3 +147,12 @@ class RunRecorder:
                 # made only now: nearly always it exists, and each check costs time on a shared disk
                 make_folder(self.run.monitor)
                 write_atomic(self.run.monitor / TIMES, content)
+
+
+def try_to_record_failure(recorder: RunRecorder | None, reason: str) -> None:
+    """Record that the attempt of this rank, if it is rank 0, ended with an error; print a line if run.json can't be written."""
+    try:
+        if recorder:
+            recorder.record_failure(reason)
+    except (OSError, CheckpointError) as error:  # likely the error that failed the run, which is printed next
+        print(f"run.json does not record that the run failed: {error}", file=sys.stderr, flush=True)

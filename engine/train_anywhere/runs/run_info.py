@@ -40,7 +40,7 @@ INFO: dict[str, Check] = {
 
 ATTEMPT: dict[str, Check] = {
     **dict.fromkeys(("step", "from_step", "devices"), _is_integer),
-    **dict.fromkeys(("started", "until", "allocated", "ended_by", "job"), _is_string),
+    **dict.fromkeys(("started", "until", "allocated", "ended_by", "reason", "job"), _is_string),
     "hosts": _is_string_list,
     "seconds": _is_number_mapping,
 }

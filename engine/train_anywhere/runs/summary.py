@@ -5,14 +5,18 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from train_anywhere.config.schema import Config
+from train_anywhere.errors import CheckpointError, ProjectError
 from train_anywhere.files import ROOT
 from train_anywhere.files.terminal.fit import fit, terminal_width
 from train_anywhere.files.terminal.printable import one_line
+from train_anywhere.files.terminal.tracebacks import user_frame
 from train_anywhere.files.typed_paths import shell_folder
+from train_anywhere.runs.attempts import IDLE
 from train_anywhere.runs.folder import RunDir
 
 COLUMN = 15
@@ -22,6 +26,12 @@ NAN_ADVICE = (
     "try a lower optimizer.lr, trainer.gradient_clip_val=1.0, or trainer.precision=32 instead of 16-mixed"
 )
 """What to try after a loss of nan or inf."""
+
+STOPPED_BY = {"SIGINT": "Ctrl-C", IDLE: "monitor.idle=stop"}
+"""What stopped a run, if its name is not that of the signal."""
+
+MOST_CHARACTERS = 300
+"""Largest length of an error message in one line; the log has all of it."""
 
 
 def format_summary(run: RunDir, config: Config, signal: str | None = None, report: Sequence[str] = ()) -> str:
@@ -47,7 +57,7 @@ def format_summary(run: RunDir, config: Config, signal: str | None = None, repor
         rows.append(
             (
                 "Stopped",
-                f"by {'Ctrl-C' if signal == 'SIGINT' else signal} in epoch {info['epoch'] + 1}, after {info['step']} steps",
+                f"by {STOPPED_BY.get(signal, signal)} in epoch {info['epoch'] + 1}, after {info['step']} steps",
             )
         )
     rows.append(("Run folder", display_path(run.path)))
@@ -74,23 +84,47 @@ def not_recorded_message(run: RunDir, state: str) -> str:
     """Return the message for a run whose end could not be written to run.json."""
     return (
         f"the run is {state}, but {run.info_file} can't be written, so it does not record that; make room there, then: "
-        f"{train_command()} resume={shlex.quote(display_path(run.path))}"
+        f"{resume_command(run)}"
     )
 
 
 def next_command(run: RunDir, info: Mapping[str, Any], signal: str | None) -> str:
     """Return a command that fits the end of this run; empty if there is none."""
-    path = shlex.quote(display_path(run.path))
     if signal and run.config.exists():  # a folder that was removed meanwhile can't be resumed
-        return f"{train_command()} resume={path}"
+        return resume_command(run)
     if not info.get("checkpoint"):
         return ""
-    return f"{command_path('python')} {shlex.quote(display_path(ROOT / 'src' / 'evaluate.py'))} {path}"
+    return f"{train_command('evaluate.py')} {shlex.quote(display_path(run.path))}"
 
 
-def train_command() -> str:
-    """Return the command that calls src/train.py from the current folder."""
-    return f"{command_path('python')} {shlex.quote(display_path(ROOT / 'src' / 'train.py'))}"
+def train_command(script: str = "train.py") -> str:
+    """Return the command that calls src/train.py, or another script of src, from the current folder."""
+    return f"{command_path('python')} {shlex.quote(display_path(ROOT / 'src' / script))}"
+
+
+def resume_command(run: RunDir) -> str:
+    """Return the command that resumes a training or a program."""
+    script = "run.py" if is_program(run) else "train.py"
+    return f"{train_command(script)} resume={shlex.quote(display_path(run.path))}"
+
+
+def is_program(run: RunDir) -> bool:
+    """Return whether the run is one of `src/run.py`, which has no model to evaluate."""
+    with suppress(CheckpointError):
+        return run.read_info().get("framework") == "program"
+    return False
+
+
+def describe_error(error: BaseException) -> str:
+    """Return type and message of an error and the user's line that raised it, in one line; of a ProjectError only the message."""
+    if isinstance(error, ProjectError):
+        return one_line(" ".join(str(error).split())[:MOST_CHARACTERS])
+    message = ""
+    with suppress(Exception):  # user code may define __str__
+        message = next((line for line in str(error).splitlines() if line.strip()), "")[:MOST_CHARACTERS]
+    frame = user_frame(error)
+    at = f", at {display_path(Path(frame.filename))}:{frame.lineno} in {frame.name}" if frame else ""
+    return one_line(f"{type(error).__name__}{message and ': '}{message}{at}")
 
 
 def format_metric(metrics: Mapping[str, float | None], name: str) -> str:

@@ -1,19 +1,25 @@
-"""Resolve `cluster=current` to the preset whose login nodes include this machine."""
+"""Resolve `cluster=current` to the preset whose login nodes include this machine, and note that a preset is old."""
 
 import fnmatch
 import socket
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from datetime import date
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from train_anywhere.config.cluster import Cluster
 from train_anywhere.config.command.compose import CONFIGS
 from train_anywhere.errors import ConfigError
+from train_anywhere.runs.reopen.trust import is_first_note
 
 PRESETS = CONFIGS / "cluster"
+MAX_AGE_DAYS = 180
+"""The age of facts from which a submission prints a note."""
 
 
 def resolve_current(overrides: Sequence[str], hosts: Sequence[str] | None = None) -> list[str]:
@@ -85,3 +91,15 @@ def _hosts(file: Path) -> list[str]:
         wrong = 'cluster.site.hosts is not a list of strings such as ["login*"]'
         raise ValueError("it is empty" if tree is None else wrong)
     return hosts
+
+
+def stale_facts_notes(cluster: Cluster) -> list[str]:
+    """Return a note about facts that are older than `MAX_AGE_DAYS`, once for each user, preset and date of the facts."""
+    name, checked = cluster.name, cluster.site.checked
+    with suppress(ValueError):  # no date
+        age = date.today() - date.fromisoformat(f"{checked}-01"[:10])
+        old = age.days > MAX_AGE_DAYS and cluster.scheduler == "slurm"
+        if old and is_first_note(PRESETS / f"{name}.yaml", f"checked {checked}"):
+            compare = f"`python src/doctor.py cluster={name} --facts` compares them with Slurm"
+            return [f"the facts about {name} were last checked in {checked}; {compare}."]
+    return []

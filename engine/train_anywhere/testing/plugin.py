@@ -20,6 +20,7 @@ from train_anywhere.distributed.packages import framework_problem
 from train_anywhere.files import ROOT
 from train_anywhere.launch.local_run import make_run as new_run
 from train_anywhere.runs.folder import RunDir
+from train_anywhere.slurm.rules.shared_folders import SHARED_BY_TESTBED, TEMPORARY
 from train_anywhere.slurm.testbed.requirements import describe_missing
 from train_anywhere.testing import warm
 from train_anywhere.testing.frameworks import FRAMEWORKS, PREFIXES
@@ -161,6 +162,18 @@ def new_processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 def state_home(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keep the record of trusted values out of the home of the user who runs the tests."""
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_project(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Count the project and its environment as shared if they are in /tmp, where a job would be refused; return PATH without that."""
+    path = os.environ["PATH"]
+    if ROOT.is_relative_to(TEMPORARY) or Path(sys.prefix).is_relative_to(TEMPORARY):
+        top = tmp_path_factory.mktemp("shared")
+        (top / SHARED_BY_TESTBED).parent.mkdir(parents=True)
+        (top / SHARED_BY_TESTBED).write_text(f"{ROOT}\n{sys.prefix}\n")
+        os.environ["PATH"] += f"{os.pathsep}{top / 'bin'}"
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ class Timer:
     """A timer that starts with the time of earlier attempts, which the checkpoint holds.
 
     Attributes:
-        before: seconds of training before this attempt.
+        before: seconds of training to add to those of this attempt.
     """
 
     def __init__(self, trainer: Trainer, before: float = 0.0) -> None:
@@ -45,6 +45,11 @@ class Timer:
         """Whether earlier attempts have reached the limit; the same on all ranks."""
         return self.limit is not None and self.before >= self.limit
 
-    def message(self, step: int) -> str:
-        """Return the line that says why training ends after an optimizer step."""
+    def end(self, step: int) -> str:
+        """Count the limit as reached, and return the line that says why training ends after an optimizer step.
+
+        With several ranks the clock of another one may have reached it first; a resumed run must not train the difference.
+        """
+        if self.limit is not None:
+            self.before += max(0.0, self.limit - self.seconds)
         return f"stopped early: {self.seconds:.0f} s of training are over at step {step} (trainer.max_time={self.written})"

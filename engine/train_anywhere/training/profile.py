@@ -5,7 +5,8 @@ RUN/profile/rank-<N>.json             the slowest operations of that rank's newe
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -45,15 +46,31 @@ class Recording(Protocol):
         """Stop, write the traces, and return all operations. Raises OSError."""
 
 
+class Span(NamedTuple):
+    """Steps to profile.
+
+    Attributes:
+        number: number of the request of `jobs.py profile`; 0 for `trainer.profiler`.
+        ranks: the ranks that record them.
+        first: the first optimizer step; 0: the next one.
+        last: the last step; with `first` 0, the number of steps.
+    """
+
+    number: int
+    ranks: Sequence[int]
+    first: int
+    last: int
+
+
 class StepProfile:
-    """The profiles of one rank.
+    """The profiles of one rank. All ranks know which steps are profiled, also those that record none.
 
     Args:
         run: the run folder.
         rank: number of this rank.
         steps: steps that rank 0 profiles, such as 10-20; None: only when requested.
         begin: starts a profiler, which writes its traces into a folder, under a name for this rank.
-        report: prints a line.
+        report: prints a line of rank 0.
 
     Attributes:
         is_on: whether `after_step` must be called; False for nearly all steps of nearly all runs.
@@ -67,72 +84,92 @@ class StepProfile:
         begin: Callable[[Path, str], Recording],
         report: Callable[[str], None],
     ) -> None:
-        self.run, self.rank, self._begin, self._report = run, rank, begin, report
-        self._first, self._last = span_bounds(steps) if steps and rank == 0 else (0, 0)
-        self.is_on = self._last > 0
+        self.run, self.rank, self._begin = run, rank, begin
+        self._report = report if rank == 0 else partial(print, flush=True)
+        self._configured = Span(0, [0], *span_bounds(steps)) if steps else None
+        self._span = self._configured
+        self.is_on = self._span is not None
         self._recording: Recording | None = None
-        self._number = self._began = self._step = 0
+        self._began: int | None = None
+        self._step: int | None = None
 
     def request(self, number: int) -> None:
-        """Profile the steps of a request of `jobs.py profile`, if it names this rank; all ranks call this after the same step."""
+        """Profile the steps of a request of `jobs.py profile` next; all ranks call this after the same step."""
         end, asked = time.monotonic() + FILE_S, dict[str, Any]()
         while asked.get("number") != number and time.monotonic() < end:
             asked = read_json(self.run.path / "monitor" / requests.PROFILE)
             if asked.get("number") != number:
                 time.sleep(0.1)
         ranks, count = asked.get("ranks"), asked.get("steps")
-        if (
-            self._recording
-            or not isinstance(count, int)
-            or not (isinstance(ranks, list) and self.rank in ranks)
-        ):
-            return
-        self._number, self._first, self._last, self.is_on = number, 0, count, True
+        if self._began is None and isinstance(count, int) and isinstance(ranks, list):
+            self._span, self.is_on = Span(number, ranks, 0, count), True
+
+    def steps_left(self, step: int) -> int | None:
+        """Return the steps after optimizer step `step` until a profile starts or ends; None if none is due."""
+        if not self._span:
+            return None
+        return max(1, (self._span.first - 1 if self._began is None else self._span.last) - step)
 
     def after_step(self, step: int) -> None:
-        """Start or end a profile if it is due after this optimizer step."""
-        self._step = step
+        """Start or end a profile if it is due after this optimizer step, or before the first one that is trained."""
+        self._step, span = step, self._span
+        if not span:
+            return
         if self._recording:
             self._recording.step()
-            if step >= self._last:
-                self.close()
-        elif self._first == 0:  # requested: the next steps
-            self._last += step
-            self._start(step)
-        elif step >= self._last:  # resumed after them
-            self.is_on = False
-        elif step + 1 >= self._first:
-            self._start(step)
+        if span.first == 0:
+            self._span = span = span._replace(first=step + 1, last=step + span.last)
+        if step >= span.last:
+            self._end()
+        elif self._began is None and step + 1 >= span.first:
+            self._start(span, step)
 
     def close(self) -> None:
-        """End a profile after its last step, or earlier if the training ends."""
-        if self._recording:
-            self._finish(self._step)
+        """End a profile at the end of training, and report one that had no step."""
+        span, step = self._span, self._step
+        if (
+            span
+            and span.first
+            and self.rank in span.ranks
+            and step is not None
+            and self._began in (None, step)
+        ):
+            self._report(
+                f"steps {span.first}-{span.last} are not profiled: training ended after step {step}."
+            )
+        self._end()
 
-    def _start(self, step: int) -> None:
+    def _start(self, span: Span, step: int) -> None:
         self._began = step
+        if self.rank not in span.ranks:
+            return
         try:
             make_folder(self.run.path / "profile")
             self._recording = self._begin(self.run.path / "profile", f"rank-{self.rank}")
         except (OSError, RuntimeError) as error:  # the disk, or a profiler of a callback is running
-            self.is_on = False
-            self._report(f"steps {step + 1}-{self._last} are not profiled: {error}")
+            self._report(f"steps {step + 1}-{span.last} are not profiled: {error}")
 
-    def _finish(self, step: int) -> None:
-        recording, self._recording, self.is_on = self._recording, None, False
-        assert recording
+    def _end(self) -> None:
+        """End the profile of the current steps, and wait for those of `trainer.profiler` if a request came first."""
+        span, recording = self._span, self._recording
+        if span and not span.number:
+            self._configured = None
+        if span and recording:
+            self._finish(span, recording)
+        self._recording = self._began = None
+        self._span = self._configured
+        self.is_on = self._span is not None
+
+    def _finish(self, span: Span, recording: Recording) -> None:
+        assert self._began is not None and self._step is not None
+        steps = (self._began + 1, self._step)
         try:
             slowest = sorted(recording.finish(), key=lambda one: -one.ms)[:SLOWEST]
-            content = {
-                "number": self._number,
-                "rank": self.rank,
-                "steps": [self._began + 1, step],
-                "operations": slowest,
-            }
+            if steps[0] > steps[1]:  # training ended
+                return
+            content = {"number": span.number, "rank": self.rank, "steps": steps, "operations": slowest}
             write(self.run.path / "profile" / f"rank-{self.rank}.json", content)
         except (OSError, RuntimeError) as error:
-            self._report(f"the profile of steps {self._began + 1}-{step} is not written: {error}")
+            self._report(f"the profile of steps {steps[0]}-{steps[1]} is not written: {error}")
             return
-        self._report(
-            f"steps {self._began + 1}-{step} of rank {self.rank} are profiled: {self.run.path}/profile"
-        )
+        self._report(f"steps {steps[0]}-{steps[1]} of rank {self.rank} are profiled: {self.run.path}/profile")

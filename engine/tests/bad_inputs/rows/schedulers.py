@@ -120,20 +120,26 @@ RUNS: dict[str, tuple[str, dict[str, Damage], str]] = {
     "latest is a link to itself": ("status --results {row}/results", {"row/results/latest": link("latest")}, "there is no run in .*/results yet"),
     "results can't be read": ("status 4001 --results {row}/results", {"row/results": lambda p: (p.mkdir(), unreadable(p))[0]}, "results"),
 }  # fmt: skip
-SINFO = {
-    "nothing": (":", "sinfo shows no node with GPUs here"),
-    "no bars": ("echo hello", "sinfo.*hello"),
-    "too few bars": ("echo 'gpu|gpu:4|64'", "sinfo"),
-    "too many bars": ("echo 'a|gpu:4|64|1|2|3|4|5'", "sinfo"),
-    "no CPUs": ("echo 'gpu|gpu:4||515000|infinite|3'", "sinfo"),
-    "no number of nodes": ("echo 'gpu|gpu:4|64|515000|infinite|x'", "sinfo"),
-    "superscripts": ("echo 'gpu|gpu:4|²|515000|infinite|3'", "sinfo"),
-    "bytes": (r"printf 'gpu\377|gpu:4|64|515000|infinite|3\n'", "sinfo"),
-    "a failure": (FAILS, "sinfo.*Unable to contact slurm controller"),
-    "no end": (HANGS, "sinfo.*(second|minute|answer)"),
-    "no GPUs": ("echo 'cpu|(null)|64|515000|infinite|3'", "sinfo shows no node with GPUs"),
+NODE = "CPUTot=64 RealMemory=515000 Partitions=gpu"
+NODES = {
+    "nothing": (":", "Slurm shows no node with GPUs here"),
+    "no settings": ("echo hello", "Slurm shows no node with GPUs here"),
+    "no CPUs": (
+        "echo 'NodeName=a Gres=gpu:4 RealMemory=515000 Partitions=gpu'",
+        "Slurm shows no node with GPUs here",
+    ),
+    "superscripts": (
+        "echo 'NodeName=a Gres=gpu:4 CPUTot=² RealMemory=515000 Partitions=gpu'",
+        "Slurm shows no node with GPUs here",
+    ),
+    "bytes": (rf"printf 'NodeName=a Gres=gpu:4 {NODE}\377\n'", "a partition has a name that is not UTF-8"),
+    "a failure": (FAILS, "scontrol.*Unable to contact slurm controller"),
+    "no end": (HANGS, "scontrol.*(second|minute|answer)"),
+    "no GPUs": (f"echo 'NodeName=a Gres=(null) {NODE}'", "Slurm shows no node with GPUs"),
 }
-GOOD_SINFO = {"sinfo": "echo 'gpu|gpu:a100:4|64|515000|2-00:00:00|3'"}
+GOOD_NODES = {
+    "scontrol": f"echo 'PartitionName=gpu State=UP MaxTime=2-00:00:00'; echo 'NodeName=a Gres=gpu:a100:4 {NODE}'"
+}
 DOCTOR = {
     "trainer.max_epoch=3": r"'trainer\.max_epoch' is not a key.*trainer\.max_epochs",
     "framework=kears": "framework='kears' is not .*keras",
@@ -189,14 +195,14 @@ ROWS = [
       for what, (words, files, says) in RUNS.items()),
     Row("status {row}/results/digits/gold", "gold", command="jobs", files={"{job}": lambda p: p.rename(p.with_name("gold"))}, programs={"squeue": ":", "sacct": ":", "scontrol": ":"}, code=0, name="status of a run folder by another name"),
     *(Row(words, says, command="doctor") for words, says in DOCTOR.items()),
-    *(Row("mine", says, command="new_cluster", programs={"sinfo": body}, name=f"sinfo prints {what}", limit=90 if body == HANGS else 20) for what, (body, says) in SINFO.items()),
-    Row("mine", "sinfo is not on this machine", command="new_cluster"),
+    *(Row("mine", says, command="new_cluster", programs={"scontrol": body}, name=f"scontrol prints {what}", limit=90 if body == HANGS else 20) for what, (body, says) in NODES.items()),
+    Row("mine", "scontrol is not on this machine", command="new_cluster"),
     Row("", "NAME", command="new_cluster"),
-    *(Row(f"{name} --write", f"'{name.strip(chr(39))}' can't name a preset; use lower-case letters", command="new_cluster", programs=GOOD_SINFO) for name in ("Mine", "../x", "a/b", "''", "größe", "a.b")),
-    Row("mine --partition cpu", "sinfo shows no GPUs in partition cpu; those with GPUs: gpu", command="new_cluster", programs=GOOD_SINFO),
-    Row("slurm --write", r"slurm\.yaml already exists", command="new_cluster", programs=GOOD_SINFO),
-    Row("local --write", r"local\.yaml already exists", command="new_cluster", programs=GOOD_SINFO),
-    Row("mine --write", r"(mine\.yaml|cluster).*(written|permission)", command="new_cluster", programs=GOOD_SINFO, files={"project/configs/cluster": read_only}, name="a preset where configs is read-only"),
-    Row("mine --write", r"mine\.yaml", command="new_cluster", programs=GOOD_SINFO, files={"project/configs/cluster/mine.yaml": link("/nothere/x")}, name="a preset where a dead link is"),
+    *(Row(f"{name} --write", f"'{name.strip(chr(39))}' can't name a preset; use lower-case letters", command="new_cluster", programs=GOOD_NODES) for name in ("Mine", "../x", "a/b", "''", "größe", "a.b")),
+    Row("mine --partition cpu", "there are no GPUs in partition cpu; those with GPUs: gpu", command="new_cluster", programs=GOOD_NODES),
+    Row("slurm --write", r"slurm\.yaml already exists", command="new_cluster", programs=GOOD_NODES),
+    Row("local --write", r"local\.yaml already exists", command="new_cluster", programs=GOOD_NODES),
+    Row("mine --write", r"(mine\.yaml|cluster).*(written|permission)", command="new_cluster", programs=GOOD_NODES, files={"project/configs/cluster": read_only}, name="a preset where configs is read-only"),
+    Row("mine --write", r"mine\.yaml", command="new_cluster", programs=GOOD_NODES, files={"project/configs/cluster/mine.yaml": link("/nothere/x")}, name="a preset where a dead link is"),
     Row("mine --write --partition", "--partition", command="new_cluster"),
 ]  # fmt: skip

@@ -20,6 +20,7 @@ from train_anywhere.slurm.status.find_runs import RunEntry, read_entry
 from train_anywhere.slurm.status.list_page import list_runs, parse_since, select
 from train_anywhere.slurm.status.run_status import Progress, Report
 from train_anywhere.slurm.status.sources.gather import make_report
+from train_anywhere.slurm.status.text_page import page
 
 NOW = time.time()
 
@@ -140,6 +141,12 @@ def test_a_killed_run_did_not_take_until_now(tmp_path: Path) -> None:
     assert make_report(made(tmp_path / "a", state="running", started=start), None, {}, {}, False).took is None
     ended = made(tmp_path / "b", state="failed", started=start, ended="2026-01-01T00:01:00+00:00")
     assert make_report(ended, None, {}, {}, False).took == 60
+
+
+def test_a_failed_run_shows_its_reason(tmp_path: Path) -> None:
+    attempt = {"ended_by": "failed", "reason": "ValueError: no rows, at mine.py:3 in step"}
+    shown = page(make_report(made(tmp_path, state="failed", parts=[attempt]), None, {}, {}, False))
+    assert "Why:         ValueError: no rows, at mine.py:3 in step" in shown.splitlines()
 
 
 def test_a_run_that_never_started_is_not_starting_for_ever(tmp_path: Path) -> None:

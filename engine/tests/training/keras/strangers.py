@@ -187,6 +187,20 @@ class Gan(keras.Model):
         return {"c_loss": c_loss, "g_loss": g_loss}
 
 
+class UncompiledLoss(Idle):
+    """Its step uses the compiled loss, and it has none."""
+
+    def train_step(self, data: Any) -> dict:
+        return {"loss": self.compute_loss(data[0], data[1], self(data[0]))}
+
+
+class Unfinished(Idle):
+    """A method that its step calls is not written yet."""
+
+    def train_step(self, data: Any) -> dict:
+        raise NotImplementedError("the penalty of this model")
+
+
 def no_task(hidden: int = 3) -> keras.layers.Layer:
     """Something else."""
     return keras.layers.Dense(hidden)

@@ -475,6 +475,7 @@ REFUSED = [
     *(((task(name),), f"{name} creates layers or variables in its train_step") for name in ("LateVariable", "LateLayer", "NewVariables")),
     ((task("no_task"), "+task.hidden=-1"), "^task._target_=.*no_task can't be made: .*units"),
     ((task("without_loss"),), "has neither a loss nor a train_step: call compile"),
+    ((task("UncompiledLoss"),), "has a train_step that calls compute_loss, but no compiled loss: compute the loss in that step, or"),
     ((task("Gan"),), "has a train_step, but neither a test_step nor a compiled loss, so nothing can be evaluated"),
     ((task("no_task"),), r"makes a Dense, which is neither a task \(a subclass of train_anywhere.tasks.Task\) nor a keras.Model"),
     ((task("OwnStep"), "trainer.accumulate_grad_batches=2"), "makes an optimizer step for each batch; use"),
@@ -502,6 +503,32 @@ REFUSED = [
 def test_what_can_not_be_right_is_one_sentence(make_run: Make, overrides, says: str) -> None:
     with pytest.raises((ConfigError, DataError), match=says):
         trained(make_run, *overrides)
+
+
+def test_an_epoch_ends_for_callbacks_if_its_time_is_over_in_a_validation(
+    make_run: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from train_anywhere.training.keras.loop.callbacks import TrainingCallback
+
+    reduce = TrainingCallback.reduce
+
+    def late(self: TrainingCallback, split: str) -> dict[str, float]:
+        if split == "val":
+            self.timer.limit = 0
+        return reduce(self, split)
+
+    monkeypatch.setattr(TrainingCallback, "reduce", late)
+    log = f"+callbacks.csv={{_target_: keras.callbacks.CSVLogger, filename: {tmp_path / 'keras.csv'}}}"
+    outcome, _ = trained(
+        make_run, task("OwnStep"), "trainer.val_check_interval=2", "trainer.max_time=1:00:00", log
+    )
+    assert (outcome.state, outcome.step) == ("completed", 2)
+    assert len((tmp_path / "keras.csv").read_text().splitlines()) == 2
+
+
+def test_an_error_of_a_step_is_no_missing_test_step(make_run: Make) -> None:
+    with pytest.raises(NotImplementedError, match="the penalty of this model"):
+        trained(make_run, task("Unfinished"))
 
 
 def test_callbacks_of_keras_get_logs(make_run: Make, tmp_path: Path) -> None:

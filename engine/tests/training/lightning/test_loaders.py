@@ -42,7 +42,8 @@ def test_a_signal_to_all_processes_stops_politely(name: str, make_run: MakeRun) 
         os.killpg(process.pid, signal.Signals[name])
         _, errors = process.communicate(timeout=60)
     assert process.returncode == (130 if name == "SIGINT" else STOPPED)
-    assert errors.strip().startswith(f"{name}: ") and errors.strip().count("\n") == 0
+    said = "Ctrl-C" if name == "SIGINT" else name
+    assert errors.strip().startswith(f"{said}: ") and errors.strip().count("\n") == 0
     assert run.read_info()["state"] == "preempted"
     assert (run.checkpoints / "newest").is_file()
 

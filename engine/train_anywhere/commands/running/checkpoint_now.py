@@ -51,7 +51,7 @@ def _save(run: RunEntry, end: float, timeout: float) -> Path:
                 checked = time.monotonic()
                 find_job(run, "save a checkpoint")
     finally:
-        requests.withdraw(folder / requests.SAVE, sent)
+        requests.withdraw(folder / requests.SAVE, {"id": sent})
     if step is not None:
         raise SubmitError(
             f"the checkpoint of step {step} was not complete after {timeout:g} s; `jobs.py logs` shows whether its disk is full."

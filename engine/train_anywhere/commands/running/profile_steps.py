@@ -37,8 +37,9 @@ def profile(run: RunEntry, steps: int, ranks: str, timeout: float) -> None:
     wanted = parse_ranks(ranks, size)
     number = 1 + secrets.randbelow(requests.MAX_NUMBER - 1)
     file = run.folder.monitor / requests.PROFILE
+    request = {"number": number, "ranks": wanted, "steps": steps}
     try:
-        write(file, {"number": number, "ranks": wanted, "steps": steps})
+        write(file, request)
     except OSError as error:
         raise SubmitError(
             f"{file} can't be written ({error.strerror or error}), so the run can't be asked."
@@ -48,7 +49,7 @@ def profile(run: RunEntry, steps: int, ranks: str, timeout: float) -> None:
     try:
         found = _wait(run, number, wanted, timeout)
     finally:
-        write(file, {})
+        requests.withdraw(file, request)
     for one in found:
         print(one_line(f"rank {one.rank}, steps {one.first}-{one.last}:"))
         print(

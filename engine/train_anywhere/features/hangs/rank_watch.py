@@ -28,7 +28,6 @@ WRITES_PER_HANG = 20
 WRITES_PER_S = 10
 """Largest number of writes per second by all nodes together: of 1,000 nodes, each writes every 100 s."""
 
-
 ASKED_EVERY_S = 2.0
 """Least seconds between two looks for a request of `jobs.py debug`; many nodes look more rarely, like `WRITES_PER_S`."""
 
@@ -87,7 +86,8 @@ class Watch:
             found = stacks.describe(ranks, stacks.collect(ranks, self.node.place.path))
             # the keys of an object in JSON are strings
             answer = {"id": asked, "stacks": {str(rank): text for rank, text in found.items()}}
-            write(self.run.monitor / f"debug-{self.node.host}.json", answer)
+            with suppress(OSError):  # the command then reports that it got no answer
+                write(self.run.monitor / f"debug-{self.node.host}.json", answer)
         self._asked = asked or self._asked
 
     def _follow_decision(self, ranks: list[RankStatus]) -> None:

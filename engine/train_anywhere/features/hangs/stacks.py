@@ -1,7 +1,8 @@
 """Stack traces of ranks that hang: RUN/monitor/stacks-<host>-rank<N>.txt.
 
 On SIGUSR2 a rank writes the stacks of its threads with Python's faulthandler, which needs no Python lock and so works while the rank
-waits in a collective operation. A stopped process handles no signal; py-spy, if installed, reads its stacks from outside.
+waits in a collective operation. A stopped process handles no signal, and a program (src/run.py) knows nothing of this one: py-spy, if
+installed, reads their stacks from outside.
 """
 
 import faulthandler
@@ -56,7 +57,11 @@ def unregister(heartbeat: Heartbeat) -> None:
 def collect(ranks: Iterable[RankStatus], folder: Path) -> dict[int, str]:
     """Return the stacks of all ranks of this node, by rank; `folder` holds their heartbeats."""
     there = [r for r in ranks if process_state(r.pid, r.started) != GONE]
-    asked = [r for r in there if r.stacks and process_state(r.pid, r.started) not in "Tt"]
+    asked = [
+        r
+        for r in there
+        if r.stacks and r.section != "program" and process_state(r.pid, r.started) not in "Tt"
+    ]
     files = {r.rank: folder / f"rank-{r.rank}{SUFFIX}" for r in asked}
     before = {r.rank: _size(files[r.rank]) for r in asked}
     for r in asked:
@@ -86,16 +91,22 @@ def describe(ranks: Iterable[RankStatus], stacks: Mapping[int, str]) -> dict[int
 
 def run_py_spy(rank: RankStatus) -> str:
     """Return the stacks that py-spy reads without stopping the process, or a message with the reason if it can't."""
+    why = (
+        "A program can't be asked for its stacks"
+        if rank.section == "program"
+        else "The process does not answer"
+    )
     installed = Path(sys.executable).with_name("py-spy")
     program = str(installed) if installed.exists() else shutil.which("py-spy")
     if not program:
-        return "The process does not answer, and py-spy, which reads stacks from outside, is not installed: pip install py-spy\n"
+        return f"{why}, and py-spy, which reads stacks from outside, is not installed: pip install py-spy\n"
     command = [program, "dump", "--nonblocking", "--pid", str(rank.pid)]
+    command += ["--subprocesses"] if rank.section == "program" else []
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PY_SPY_S)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"The process does not answer, and py-spy failed: {error}\n"
-    return done.stdout or f"The process does not answer, and py-spy failed: {done.stderr}\n"
+        return f"{why}, and py-spy failed: {error}\n"
+    return done.stdout or f"{why}, and py-spy failed: {done.stderr}\n"
 
 
 def top(stacks: str) -> str:

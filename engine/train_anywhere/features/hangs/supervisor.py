@@ -10,11 +10,13 @@ from train_anywhere.features.hangs import kill_ranks, stacks
 from train_anywhere.features.hangs.hangs import Hang, describe, find_hang, minority_ranks
 from train_anywhere.features.hangs.startup import StartupWatch
 from train_anywhere.features.hangs.stragglers import Stragglers
+from train_anywhere.features.notify.events import record_event
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.ordinary import make_folder
 from train_anywhere.files.plain_json import dumps
 from train_anywhere.monitor.ranks import NodeRanks, OtherNodes, RankStatus, read_json
 from train_anywhere.runs.attempts import running_job
+from train_anywhere.runs.summary import resume_command
 
 FILE = "watch.json"
 
@@ -103,12 +105,13 @@ class Supervisor:
         minority = minority_ranks(tops) if own == ranks else []
         self.hang["line"] = line = describe(hang, minority)
         self._report(ranks, f"{line} Stack traces of all ranks: {self.run.monitor}/stacks-*.txt")
+        record_event(self.run, "hung", line)
 
     def _end_run(self, hang: Hang, own: list[RankStatus], ranks: list[RankStatus]) -> None:
         """End the run: the other nodes read this in watch.json, and the launcher stops the remaining processes."""
         assert self.hang
         failed = kill_ranks.is_repeated_hang(self.hangs, hang.step)
-        lines = [self._describe_end(hang.step, failed), *self._exclude_node(hang)]
+        lines = [self._describe_end(hang, failed), *self._exclude_node(hang)]
         self.hang["end"] = self._ended = True
         found = {"step": hang.step, "start": self.start, "host": _host(hang)}
         self.hangs = [] if failed else [*self.hangs, found]
@@ -124,12 +127,16 @@ class Supervisor:
             nodes_file.add(self.run, host)
         return [f"{host} has hung before; the job will be requeued without it."]
 
-    def _describe_end(self, step: int, failed: bool) -> str:
+    def _describe_end(self, hang: Hang, failed: bool) -> str:
+        if failed and hang.behind[0].section == "program":
+            return (
+                f"the run failed: its program hangs for the {kill_ranks.TIMES}rd time, see the stack traces."
+            )
         if failed:
-            return f"the run failed: it hangs at step {step} for the {kill_ranks.TIMES}rd time without progress, see the stack traces."
+            return f"the run failed: it hangs at step {hang.step} for the {kill_ranks.TIMES}rd time without progress, see the stack traces."
         if self.batch:
             return "monitor.hang=requeue: stopped the ranks; the job will be requeued, as after a preemption."
-        return f"monitor.hang=requeue: stopped the ranks; resume with: python src/train.py resume={self.run.path}"
+        return f"monitor.hang=requeue: stopped the ranks; resume with: {resume_command(self.run)}"
 
     def _report(self, ranks: list[RankStatus], *lines: str) -> None:
         """Write watch.json, then print, so that the file already has the facts of each line in the log."""

@@ -15,4 +15,4 @@ class ReportNan(Feature):
 
     def observer(self, rank: Rank) -> Observer:
         """Return the observer of losses; only the first rank prints."""
-        return NanWatch(self.config.trainer.detect_nan, prints=rank.first_device == 0)
+        return NanWatch(self.config.trainer.detect_nan, rank.run if rank.first_device == 0 else None)

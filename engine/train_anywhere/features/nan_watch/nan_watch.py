@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from train_anywhere.config.schema import DetectNan
 from train_anywhere.errors import NotFiniteError
 from train_anywhere.features.feature import Observer, Step
+from train_anywhere.features.notify.events import record_event
+from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.summary import NAN_ADVICE, find_nonfinite_loss
 
 
@@ -18,11 +20,11 @@ class NanWatch(Observer):
     Args:
         mode: warn: print a warning once; stop: end the run; off: do nothing; replay: end the run if `features/replay/recompute.py` did
             not, which recomputes only training steps of tasks.
-        prints: whether this rank prints the warning.
+        run: the run folder, on the rank that prints the warning.
     """
 
-    def __init__(self, mode: DetectNan, prints: bool) -> None:
-        self.mode, self.prints = mode, prints
+    def __init__(self, mode: DetectNan, run: RunDir | None) -> None:
+        self.mode, self.run = mode, run
         self._reported = False
 
     def after_step(self, step: Step) -> None:
@@ -41,11 +43,13 @@ class NanWatch(Observer):
             return
         self._reported = True
         what = f"{bad} is {metrics[bad]} at step {step}"
+        if self.run:
+            record_event(self.run, "nan", what)
         if self.mode in ("stop", "replay"):
             limit = " (it recomputes only training steps of a task)" if self.mode == "replay" else ""
             raise NotFiniteError(
                 f"{what}, and trainer.detect_nan={self.mode} ends the run{limit}; {NAN_ADVICE}. "
                 "Checkpoints newer than the best one may hold such values too."
             )
-        if self.prints:
+        if self.run:
             print(f"warning: {what}: training continues, but can't recover; {NAN_ADVICE}.", file=sys.stderr)

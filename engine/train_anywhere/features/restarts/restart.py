@@ -4,7 +4,8 @@
 
 The batch script calls this each time the ranks fail. Nodes that no longer answer are left out if enough others remain; this does not
 count as one of `cluster.retries`. A failure that repeats at the same step would repeat for ever, so it ends the job. A node on which the
-first rank failed twice, at different steps, is bad: the job continues, or is requeued, without it.
+first rank failed twice, at different steps, is bad: the job continues, or is requeued, without it. The steps of a program
+(src/run.py) are not known: its failures use up `cluster.retries`.
 
 Exit codes: 0: restart on the printed nodes. 1: the job has failed. 75: too few nodes are left, or a bad node must go; requeue the job.
 """
@@ -23,8 +24,9 @@ from train_anywhere.features.bad_nodes import nodes_file
 from train_anywhere.features.replay.bad_loss import BadLoss, read
 from train_anywhere.files.atomic import read_text
 from train_anywhere.runs.attempts import read_logged_step, read_recorded_step, running_job
-from train_anywhere.runs.debug import CAUSE, NODE, describe_exit_code, launch_id
+from train_anywhere.runs.debug import CAUSE, NODE, describe_exit_code, launch_id, read_claim
 from train_anywhere.runs.folder import ATTEMPTS, RunDir, open_run
+from train_anywhere.runs.summary import is_program
 
 FAILED = ("failed", "killed")
 """Values of `ended_by` of attempts that may be restarted."""
@@ -41,6 +43,7 @@ class Failure:
         cause: message of the first rank to fail; empty if it was killed.
         loss: the loss of nan or inf that ended the ranks with `trainer.detect_nan=replay`.
         node: node of the first rank to fail, if it also failed there before, at another step; else empty.
+        program: whether a program failed, which has no steps and may exit with any code.
     """
 
     code: int
@@ -49,10 +52,13 @@ class Failure:
     cause: str
     loss: BadLoss | None = None
     node: str = ""
+    program: bool = False
 
     @property
     def sentence(self) -> str:
         """The failure in words."""
+        if self.program:
+            return self.cause or f"the program ended with {describe_exit_code(self.code)}"
         return f"the ranks failed after step {self.step}: {self.cause or describe_exit_code(self.code)}"
 
 
@@ -139,7 +145,7 @@ def decide(failure: Failure, nodes: Nodes, retries: int, used: int, requeue: boo
             return Decision(0, f"{gone}: the ranks start on {names} from the newest checkpoint.")
         fewer = f"{len(nodes.left)} left are fewer than {nodes.fewest}"
         return Decision(STOPPED, f"{gone}, and {fewer}: requeueing the job.")
-    if failure.code == REFUSED:
+    if failure.code == REFUSED and not (failure.program and failure.cause):
         return Decision(1, "not restarted: the ranks refused to start (see above).")
     if failure.loss and failure.loss.verdict == "repeated":
         return Decision(1, f"not restarted: {failure.loss.metric} is nan or inf each time.")
@@ -153,7 +159,8 @@ def decide(failure: Failure, nodes: Nodes, retries: int, used: int, requeue: boo
             reason = f"{failure.sentence}; not the first time on {failure.node}: the ranks start on {', '.join(left)}."
             return Decision(0, reason, failure.node)
     if used < retries:
-        return Decision(0, f"{failure.sentence}; retry {used + 1} of {retries}, from the newest checkpoint.")
+        again = "" if failure.program else ", from the newest checkpoint"
+        return Decision(0, f"{failure.sentence}; retry {used + 1} of {retries}{again}.")
     if failure.node and requeue:
         reason = f"{failure.sentence}; not the first time on {failure.node}: requeueing the job without it."
         return Decision(STOPPED, reason, failure.node)
@@ -166,9 +173,9 @@ def read_failure(run: RunDir, code: int) -> Failure:
     newest = attempts[-1] if attempts else {}
     if (step := newest.get("step")) is None:
         step = max(newest.get("from_step") or 0, read_logged_step(run), read_recorded_step(run))
-    cause = ""
-    with suppress(OSError, UnicodeDecodeError):
-        cause = read_text(run.debug / f"{launch_id()}-{CAUSE}.txt").strip()
+    cause = read_claim(run, CAUSE)
+    if is_program(run):
+        return Failure(code, step, 1, cause, program=True)
     same = 1 + _earlier_failures(attempts[:-1], step)
     return Failure(code, step, same, cause, read(newest), _bad_node(run))
 

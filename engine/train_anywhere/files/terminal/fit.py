@@ -1,4 +1,4 @@
-"""Lines fitted to the width of a terminal: broken between words, continued below the start of their text, commands left whole."""
+"""Lines fitted to the width of a terminal: broken between words, continued below their first word, with commands left whole."""
 
 import argparse
 import re
@@ -11,7 +11,7 @@ WORD = re.compile(r"(\s*)(`[^`]*`\S*|'[^']*'\S*|(?:\S*/)?(?:python3?|tensorboard
 """A gap and what must not be broken: a word, a quoted phrase, or a command up to the end of its line."""
 
 NARROW = 30
-"""Columns that text needs next to what precedes it; with fewer, it starts on a new line."""
+"""Fewest columns for a description next to its key; a narrower one starts on a new line."""
 
 
 def terminal_width(stream: TextIO | None = None) -> int | None:
@@ -21,10 +21,10 @@ def terminal_width(stream: TextIO | None = None) -> int | None:
 
 
 def fit(text: str, width: int | None, column: int | None = None) -> str:
-    """Return the text with lines of at most `width` columns, as far as its words and commands are not longer.
+    """Return the lines broken to at most `width` columns; longer words and commands stay whole.
 
     Args:
-        text: lines to fit.
+        text: the lines, joined by newlines.
         width: columns of the terminal; None: nothing is changed.
         column: where continued lines start; None: below the first word of each line, after a bullet.
     """
@@ -67,7 +67,7 @@ class FittedHelp(argparse.RawDescriptionHelpFormatter):
 
 
 def fit_page(page: str, width: int | None) -> str:
-    """Return a page for `--help` with all lines fitted; of lines with a gap, only the text after the last gap is continued."""
+    """Return a page of `--help` fitted to `width`; a line with columns is continued in its last column."""
     return page if width is None else "\n".join(_hang(line, width) for line in page.split("\n"))
 
 

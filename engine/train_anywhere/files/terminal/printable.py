@@ -1,4 +1,4 @@
-"""Strings from files made safe for a terminal: no character moves the cursor, sets the title, clears the screen or reverses text."""
+"""Strings from files made safe for a terminal: no character moves the cursor, sets the title, clears the screen or reverses it."""
 
 import re
 import sys
@@ -35,6 +35,11 @@ def one_line(text: str) -> str:
     return printable(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
+def mask_urls(text: str) -> str:
+    """Return the string with only scheme and host of each URL: the rest of a webhook's is a secret."""
+    return re.sub(r"(https?://)(?:[^/\s'\"]*@)?([^/?\s'\"]*)[^\s'\"]*", r"\1\2/...", text)
+
+
 def printable_log(text: str) -> str:
     """Return the output of a training with its colors, but without other terminal sequences."""
     return LOG_SEQUENCES.sub(lambda found: found[1] or ("" if found[0][1:] else _escape(found[0])), text)
@@ -45,7 +50,7 @@ def _escape(character: str) -> str:
 
 
 class Printable:
-    """A text stream that prints through `printable` or `printable_log`.
+    """A stream that prints strings through `printable` or `printable_log`.
 
     Attributes:
         stream: the stream to which it writes.

@@ -20,6 +20,7 @@ from train_anywhere.monitor.report import figures
 from train_anywhere.monitor.report.timeline import timeline
 from train_anywhere.monitor.run_facts import Facts, Series, mean, read_facts
 from train_anywhere.monitor.verdicts import verdicts
+from train_anywhere.runs.attempts import recorded_reason
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import COMMAND_KEYS, typed_overrides
 from train_anywhere.runs.summary import display_path
@@ -76,7 +77,7 @@ def page(run: RunDir, facts: Facts) -> str:
     if whole and whole.whole < SHORT_S:
         whole = None
     template = environment().get_template("page.html.j2")
-    top = tiles(facts, whole)
+    top, reason = tiles(facts, whole), recorded_reason(facts.info)
     return template.render(
         run=run,
         info=facts.info,
@@ -84,7 +85,7 @@ def page(run: RunDir, facts: Facts) -> str:
         colours=figures.COLOURS,
         tiles=top,
         columns=tile_columns(len(top)),
-        verdicts=verdicts(facts),
+        verdicts=[*([f"Failed: {reason}"] if reason else []), *verdicts(facts)],
         rows=features.rows(run, facts.info),
         goodput=whole,
         slices=slices(whole) if whole else [],

@@ -77,7 +77,8 @@ def describe(attempt: Mapping[str, Any]) -> str:
     job = f", job {attempt['job']}" if attempt.get("job") else ""
     steps = f"steps {attempt.get('from_step', '?')} to {attempt.get('step', '?')}"
     end = str(attempt.get("ended_by", "running"))
-    return f"{steps}{where}{job}: {'stopped by ' if end.startswith('SIG') else ''}{end}"
+    reason = f" ({attempt['reason']})" if attempt.get("reason") else ""
+    return f"{steps}{where}{job}: {'stopped by ' if end.startswith('SIG') else ''}{end}{reason}"
 
 
 def has_ended_well(attempt: Mapping[str, Any]) -> bool:

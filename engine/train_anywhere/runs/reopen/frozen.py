@@ -16,6 +16,7 @@ from train_anywhere.config.load import to_tree
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files.atomic import read_text, write_with_backup
+from train_anywhere.files.terminal.printable import mask_urls
 from train_anywhere.renamed import update_override, update_tree
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.links import find_special_files
@@ -25,6 +26,9 @@ REQUIRED_KEYS = ("name", "seed", "framework", "data", "model", "optimizer", "str
 
 COMMAND_KEYS = ("resume", "after", "dry_run", "trust", "from_scratch")
 """Keys that apply to one command, not to the run."""
+
+SECRET = "monitor.notify"
+"""Key whose value may hold the secret URL of a webhook."""
 
 NOT_SAVED = re.compile(rf"-|[+~]*(hydra[./:@=]|({'|'.join(COMMAND_KEYS)})(=|$))")
 """Matches the start of arguments that are not kept in overrides.txt: flags, Hydra's keys, and `COMMAND_KEYS`."""
@@ -81,9 +85,10 @@ def read_overrides(run: RunDir) -> list[str]:
 
 
 def typed_overrides(run: RunDir) -> list[str] | None:
-    """Return the overrides that train a run again, as they are typed; None if they can't be read."""
+    """Return the overrides that train a run again, as they are typed, without secrets; None if they can't be read."""
     with suppress(CheckpointError):
-        return [word.removeprefix("++") for word in read_overrides(run) if not word.startswith("wait=")]
+        words = [word.removeprefix("++") for word in read_overrides(run) if not word.startswith("wait=")]
+        return [mask_urls(word) if word.startswith(SECRET) else word for word in words]
     return None
 
 

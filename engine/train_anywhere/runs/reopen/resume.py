@@ -152,7 +152,10 @@ def merge_resumed(tree: Mapping[str, Any], run: RunDir, overrides: Sequence[str]
     merged = newer | {k: v for k, v in frozen.items() if k not in gone and k not in COMMAND_KEYS}
     merged |= changed | {k: after[k] for k in COMMAND_KEYS}
     if not tree["trust"]:
-        refuse_untrusted(run.path, merged, _compose_without_run(saved, overrides))
+        known = _compose_without_run(saved, overrides)
+        if "program" in changed:  # typed after --, so it is not among the overrides
+            known["program"] = changed["program"]
+        refuse_untrusted(run.path, merged, known)
     return unflatten(merged)
 
 

@@ -198,6 +198,14 @@ def refuse_foreign_script(script: Path, trust: bool) -> None:
         )
 
 
+def is_first_note(file: Path, note: str) -> bool:
+    """Record that this user has seen a note about a file, and return whether it is new."""
+    digest = _digest(file, "note", note)
+    first = digest not in _read_trusted()
+    _add([digest])
+    return first
+
+
 def remember_script(script: Path) -> None:
     """Record that this user has submitted the script."""
     _add([_digest(script, "script", _read_hex(script))])

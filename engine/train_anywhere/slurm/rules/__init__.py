@@ -5,7 +5,7 @@ type instead. Each module ends with a tuple of its rules, checked in this order:
 
     resources   the request, compared with a node of the preset         launch_rules     launch method and container
     site_limits limits of the site's scheduler                          local_folders    folders of this machine
-    options     `cluster.extra`, and line breaks in values              shared_folders   folders that all nodes must see
+    options     outline, `cluster.extra`, line breaks in values         shared_folders   folders that all nodes must see
                                                                         local_packages   packages of this Python
 
 A refusal by a fact about the site names the fact's source and date, and `cluster.check=warn` makes it a note: the site may have

@@ -77,9 +77,9 @@ def gpu_type(request: Request) -> Iterator[str]:
 
 
 def memory_for_gpus(request: Request) -> Iterator[str]:
-    """Report less memory than the rule of thumb: twice the memory of the GPUs."""
-    job, node = request.job, request.job.node
-    if job.gpus and job.mem and node and node.gpu_mem:
+    """Report a typed amount of memory below the rule of thumb, twice the memory of the GPUs; the default is their share of the node."""
+    job, node, c = request.job, request.job.node, request.config.cluster
+    if job.gpus and job.mem and node and node.gpu_mem and (c.mem or c.mem_per_gpu):
         advised = 2 * units.megabytes(node.gpu_mem) * max(job.devices)
         if job.mem < advised and job.mem < units.megabytes(node.mem or "0"):
             yield f"{units.short_size(job.mem)} of memory is below the rule of thumb, twice the GPUs' memory ({units.short_size(advised)})."

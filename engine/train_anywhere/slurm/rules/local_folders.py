@@ -29,6 +29,16 @@ def write_folder(request: Request) -> Iterator[str]:
         )
 
 
+def forbidden_folder(request: Request) -> Iterator[str]:
+    """Report run folders, where a job runs and writes, below a folder in which the site kills jobs."""
+    results = Path(request.config.paths.results)
+    if folders := [f for f in request.site.not_below if _below(results, f)]:
+        yield (
+            f"{request.cluster} kills jobs that run below {folders[0]}, and run folders go to {results}; move the project to another "
+            "disk, or use paths.results=DIR."
+        )
+
+
 def writable(request: Request) -> Iterator[str]:
     """Report a run folder that can't be created."""
     if request.config.resume is None:
@@ -66,5 +76,5 @@ def _below(folder: Path, top: str) -> bool:
     return folder.resolve().is_relative_to(Path(top).resolve()) if top.startswith("/") else False
 
 
-SITE_RULES = (submit_folder, write_folder)
+SITE_RULES = (submit_folder, write_folder, forbidden_folder)
 RULES = (*SITE_RULES, writable, data, environment)

@@ -1,10 +1,13 @@
-"""Rules about values that would break the script: options that it sets itself, also abbreviated, and line breaks."""
+"""Rules about the options in the script: keys that its outline ignores, options that it sets itself, also abbreviated, line breaks."""
 
 import re
 import shlex
 from collections.abc import Iterator
+from contextlib import suppress
 
+from train_anywhere.errors import ConfigError
 from train_anywhere.slurm.rules.rule_request import Request
+from train_anywhere.slurm.script import render
 
 OWN = {
     "job-name", "output", "error", "open-mode", "account", "partition", "qos", "time", "time-min", "nodes", "ntasks",
@@ -50,6 +53,33 @@ KEYS = {
     "ntasks-per-core": "trainer.devices", "cpus-per-gpu": "cluster.cpus_per_task", "mem-per-cpu": "cluster.mem",
 }  # fmt: skip
 """The key to use instead of an option of `OWN`, if it is not the key of that name in `cluster`."""
+
+IN_OUTLINE = (
+    "account", "partition", "qos", "reservation", "time_min", "gpu_type", "gres", "constraint", "comment", "exclude", "nodelist",
+    "exclusive", "begin", "nice", "mail_user", "mail_type",
+)  # fmt: skip
+"""Keys of `cluster` that reach the scheduler only if the outline of the batch script uses them."""
+
+
+def outline(request: Request) -> Iterator[str]:
+    """Report an outline of the batch script that does not fit this engine, and keys that it ignores, such as Slurm's on PBS."""
+    c = request.job.cluster
+    name, use_extra = f"{c.scheduler}.sh.j2", "use cluster.extra, " if c.scheduler == "pbs" else ""
+    try:
+        text = render.check_outline(name)
+    except ConfigError as error:
+        yield from error.problems
+        return
+    for included in re.findall(r'include "([^"]+)"', text):
+        with suppress(OSError):  # a part of the engine
+            text += (render.TEMPLATES / included).read_text(errors="replace")
+    keys = [key for key in IN_OUTLINE if request.job.gpus or key != "gpu_type"]
+    for key in keys:
+        if (value := getattr(c, key)) and not re.search(rf"(?<![-\w]){key}\b", text):
+            yield (
+                f"cluster.{key}={value} would be ignored, because slurm/templates/{name} does not use it; leave it out, {use_extra}or add "
+                "it to that file (docs/how-to/batch-script.md)."
+            )
 
 
 def extra_options(request: Request) -> Iterator[str]:
@@ -144,4 +174,4 @@ def local_disk(request: Request) -> Iterator[str]:
         yield f"cluster.local_disk={folder} is a relative path, but a node's own disk needs an absolute one; use /tmp, or '$SLURM_TMPDIR'."
 
 
-RULES = (extra_options, one_line, local_disk)
+RULES = (outline, extra_options, one_line, local_disk)

@@ -17,6 +17,9 @@ from train_anywhere.slurm.rules.rule_request import Request
 TEMPORARY = "/tmp"
 """The folder that is private to each node, if `cluster.local_disk` is a variable of the job."""
 
+SHARED_BY_TESTBED = "etc/slurm/testbed_folders"
+"""File below a testbed's folder, and below / of its login node: folders that all of its nodes see, also those below /tmp, one per line."""
+
 
 def own_disk(request: Request) -> Iterator[str]:
     """Report run folders, an environment or an image below `cluster.local_disk`, of which each node has its own."""
@@ -79,7 +82,19 @@ def _is_below(folder: Path, disk: str) -> bool:
 
 
 def _pairs(folder: Path, disk: str) -> list[tuple[Path, Path]]:
-    return [(Path(os.path.abspath(folder)), Path(disk)), (folder.resolve(), Path(disk).resolve())]
+    """Return the folder and the disk, as typed and with their links followed, without folders that a testbed shows to its nodes."""
+    typed, followed = (Path(os.path.abspath(folder)), Path(disk)), (folder.resolve(), Path(disk).resolve())
+    shared = _shared_by_testbed()
+    return [
+        (path, top) for path, top in (typed, followed) if not any(path.is_relative_to(one) for one in shared)
+    ]
+
+
+def _shared_by_testbed() -> list[str]:
+    """Return the folders that all nodes of the testbed see whose commands are on PATH; empty on a real cluster."""
+    tops = ["/", *(os.path.dirname(folder) for folder in os.get_exec_path())]
+    found = [file for top in tops if (file := Path(top, SHARED_BY_TESTBED)).is_file()]
+    return found[0].read_text().splitlines() if found else []
 
 
 def _mounts(top: Path) -> list[Path]:
@@ -117,11 +132,7 @@ def _needed(request: Request) -> Iterator[tuple[str, Path, str]]:
     if not c.cluster.venv and not c.cluster.conda:
         folders = Path(job.python).parents[1], Path(sys.base_prefix)
         private = (folder for folder in folders if _is_below(folder, c.cluster.local_disk))
-        found = next(private, folders[0])
-        if not found.is_relative_to(
-            ROOT
-        ):  # some clusters, such as the testbed, show the project's own folder to their nodes
-            yield "the Python environment", found, "cluster.venv=FOLDER"
+        yield "the Python environment", next(private, folders[0]), "cluster.venv=FOLDER"
 
 
 @cache

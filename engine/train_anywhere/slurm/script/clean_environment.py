@@ -64,16 +64,25 @@ def print_notes(script: Path) -> None:
     )
 
 
-def allocation_environment(ranks: Sequence[int], environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+def allocation_environment(
+    ranks: Sequence[int], cpus_per_task: int, chosen: Sequence[str], environ: Mapping[str, str] = os.environ
+) -> dict[str, str]:
     """Return the environment for a batch script that runs in this allocation, with these numbers of ranks on each node.
 
-    A shell from `srun --pty` is a job step, whose variables describe only a part of the allocation.
+    A shell from `srun --pty` is a job step, whose variables describe only a part of the allocation. A job on `chosen` nodes sees an
+    allocation of these; without any, it sees the whole allocation.
     """
     step = environ.get("SLURM_STEP_ID", "")
-    if not step.isdecimal() or int(step) >= 0xFFFFFFF0:  # the shells of batch jobs and salloc
+    of_shell = not step.isdecimal() or int(step) >= 0xFFFFFFF0  # the shells of batch jobs and salloc
+    if of_shell and not chosen:
         return {**environ}
-    nodes = {"SLURM_NNODES": f"{len(ranks)}", "SLURM_TASKS_PER_NODE": f"{max(ranks)}(x{len(ranks)})"}
-    return {**{k: v for k, v in environ.items() if not STEP_VARIABLES.match(k)}, **nodes}
+    kept = {k: v for k, v in environ.items() if of_shell or not STEP_VARIABLES.match(k)}
+    kept |= {"SLURM_NNODES": f"{len(ranks)}", "SLURM_TASKS_PER_NODE": f"{max(ranks)}(x{len(ranks)})"}
+    if chosen:
+        kept["SLURM_JOB_NODELIST"] = kept["SLURM_NODELIST"] = ",".join(chosen)
+        kept["SLURM_JOB_NUM_NODES"] = f"{len(chosen)}"
+        kept["SLURM_JOB_CPUS_PER_NODE"] = f"{max(ranks) * cpus_per_task}(x{len(chosen)})"
+    return kept
 
 
 def apply_shell_options(cluster: Cluster, environ: Mapping[str, str] = os.environ) -> Cluster:

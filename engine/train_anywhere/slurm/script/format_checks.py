@@ -11,10 +11,6 @@ LOWEST_ON_PBS = 1024
 """Largest `cluster.nice`: the priority of qsub -p is from -1024 to 1023 (OpenPBS, man qsub)."""
 
 
-ONLY_SLURM = ("qos", "reservation", "time_min", "gres", "exclude", "nodelist")
-"""Keys that have no option of qsub."""
-
-
 def problems(cluster: Cluster) -> list[str]:
     """Return a message for each value with a wrong format, with its key such as `cluster.site.nodes[0].mem`."""
     site = cluster.site
@@ -50,9 +46,6 @@ def _pbs_problems(cluster: Cluster) -> Iterator[str]:
     if _zero_key(cluster):
         yield f"cluster.{_zero_key(cluster)}=0 has a meaning for Slurm only; for PBS give an amount, or leave it out."
     yield from _format_problems({"begin": cluster.begin}, begin_time.to_qsub)
-    for key in ONLY_SLURM:
-        if value := getattr(cluster, key):
-            yield f"cluster.{key}={value} is known to Slurm only; on PBS leave it out, or use cluster.extra."
     if cluster.exclusive == "user":
         yield "cluster.exclusive=user is known to Slurm only; on PBS use cluster.exclusive=true, or leave it out."
     if (cluster.nice or 0) > LOWEST_ON_PBS:

@@ -55,8 +55,8 @@ def render(job: Job) -> str:
         ) from None
 
 
-def check_outline(name: str) -> None:
-    """Check the project's outline. Raises ConfigError if it is missing, incomplete, or for another engine."""
+def check_outline(name: str) -> str:
+    """Return the text of the project's outline. Raises ConfigError if it is missing, incomplete, or for another engine."""
     try:
         text = (TEMPLATES / name).read_text()
     except OSError as error:
@@ -75,6 +75,7 @@ def check_outline(name: str) -> None:
         raise ConfigError(
             f"{TEMPLATES / name} lacks {lines}: a job needs {', '.join(INCLUDES)}, in this order."
         )
+    return text
 
 
 def _render(job: Job) -> str:
@@ -114,6 +115,8 @@ def _render(job: Job) -> str:
         "pbs_time": begin_time.to_qsub,
     }
     c = job.cluster
+    # in an allocation the ranks may use only some of its nodes, and srun would take any
+    chosen = ' --nodelist="$SLURM_JOB_NODELIST"' if c.nodelist and not job.elastic else ""
     return environment.get_template(f"{c.scheduler}.sh.j2").render(
         job=job,
         c=c,
@@ -124,7 +127,8 @@ def _render(job: Job) -> str:
         # the script of an elastic job counts its nodes before each start of the ranks
         nodes='"$NODES"' if job.elastic else job.nodes,
         world=f'"$((NODES * {job.ranks[0]}))"' if job.elastic else job.world_size,
-        there=' --overlap --nodelist="$NODELIST"' if job.elastic else "",
+        there=' --overlap --nodelist="$NODELIST"' if job.elastic else chosen,
+        chosen=chosen,
         distribution=distribution(job),
         pyxis=pyxis(job),
         inside=apptainer(job),

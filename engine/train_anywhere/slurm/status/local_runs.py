@@ -2,7 +2,6 @@
 
 import math
 import os
-import shlex
 import signal
 from typing import Any
 
@@ -10,7 +9,7 @@ from train_anywhere.errors import SubmitError
 from train_anywhere.files.disk_clock import disk_time
 from train_anywhere.runs import lock
 from train_anywhere.runs.attempts import describe_state
-from train_anywhere.runs.summary import display_path, train_command
+from train_anywhere.runs.summary import resume_command
 from train_anywhere.slurm.status.find_runs import RunEntry
 
 STARTING_S = 120.0
@@ -76,7 +75,7 @@ def stop(run: RunEntry) -> str:
 def resume_message(run: RunEntry) -> str:
     """Return the message of `resubmit` for a run without a batch script."""
     why = "ran on this machine" if run.scheduler is None else "no longer has a batch script"
-    return f"{run.folder.id} {why}; resume it with `{train_command()} resume={shlex.quote(display_path(run.folder.path))}`."
+    return f"{run.folder.id} {why}; resume it with `{resume_command(run.folder)}`."
 
 
 def _is_here(holder: dict[str, Any]) -> bool:

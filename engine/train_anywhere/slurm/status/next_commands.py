@@ -2,13 +2,10 @@
 
 import shlex
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
-from train_anywhere.errors import CheckpointError
 from train_anywhere.files import ROOT
-from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.summary import command_path, display_path, train_command
+from train_anywhere.runs.summary import command_path, display_path, is_program, resume_command
 from train_anywhere.slurm.scheduler import queue
 from train_anywhere.slurm.status import local_runs
 from train_anywhere.slurm.status.find_runs import RunEntry
@@ -46,15 +43,8 @@ def run_commands(run: RunEntry, state: str, alive: bool, waits: PendingJob | Non
         return (f"{command_path('python')} {shlex.quote(display_path(ROOT / 'src' / 'evaluate.py'))} {path}",)
     logs = (jobs_command("logs", run.folder.id, results),) if run.logs() else ()
     if run.script is None:
-        return (*logs, f"{train_command()} resume={path}")
+        return (*logs, resume_command(run.folder))
     return (*logs, jobs_command("resubmit", run.folder.id, results))
-
-
-def is_program(run: RunDir) -> bool:
-    """Return whether the run is one of `src/run.py`, which has no model to evaluate."""
-    with suppress(CheckpointError):
-        return run.read_info().get("framework") == "program"
-    return False
 
 
 def sweep_commands(sweep: str, reports: Sequence[Report]) -> tuple[str, ...]:

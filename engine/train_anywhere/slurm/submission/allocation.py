@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from train_anywhere.config.schema import Config
+from train_anywhere.distributed.network.hostlist import expand_hosts, first_host
 from train_anywhere.errors import SchedulerError, SubmitError
 from train_anywhere.runs import lock
 from train_anywhere.runs.attempts import JOB_VARIABLES, STARTED, running_job
@@ -34,12 +35,14 @@ class Allocation:
         nodes: number of nodes; 0 if unknown.
         cpus: CPUs on the node that has the fewest; 0 if unknown.
         gpus: GPUs on each node; 0 if unknown.
+        hosts: its nodes, as Slurm writes them; "" if unknown.
     """
 
     job_id: str
     nodes: int = 0
     cpus: int = 0
     gpus: int = 0
+    hosts: str = ""
 
 
 def current_allocation(environ: Mapping[str, str] = os.environ) -> Allocation | None:
@@ -107,7 +110,13 @@ def find_allocation(environ: Mapping[str, str]) -> Allocation | None:
             "or inside salloc; a rank is `python src/train.py --run RUNDIR`."
         )
     cpus = _numbers(environ, "SLURM_JOB_CPUS_PER_NODE", r"([0-9]{1,9})(?:\(x[0-9]+\))?")  # 8(x2),4
-    return Allocation(job_id, _number(environ, "SLURM_JOB_NUM_NODES"), min(cpus), _gpus(environ))
+    return Allocation(
+        job_id,
+        _number(environ, "SLURM_JOB_NUM_NODES"),
+        min(cpus),
+        _gpus(environ),
+        environ.get("SLURM_JOB_NODELIST", ""),
+    )
 
 
 def _gpus(environ: Mapping[str, str]) -> int:
@@ -140,7 +149,8 @@ def _numbers(environ: Mapping[str, str], name: str, form: str) -> list[int]:
 
 def is_only_node(job: Job, here: Allocation | None, environ: Mapping[str, str] = os.environ) -> bool:
     """Return whether this process runs on the only node of its allocation; salloc may start a shell on the login node."""
-    return here is not None and job.nodes == 1 and bool({"SLURMD_NODENAME", "PBS_NODEFILE"} & {*environ})
+    one = here is not None and here.nodes < 2 and job.nodes == 1
+    return one and bool({"SLURMD_NODENAME", "PBS_NODEFILE"} & {*environ})
 
 
 def missing_variables(environ: Mapping[str, str]) -> list[str]:
@@ -162,10 +172,16 @@ def find_mismatches(job: Job, here: Allocation) -> list[str]:
             "a sweep is a job array, which can't run inside an allocation; run its members one by one, or submit from the login node."
         ]
     problems = []
-    if here.nodes and here.nodes != job.nodes:
+    chosen = expand_hosts(job.cluster.nodelist or "") if job.cluster.nodelist and here.hosts else []
+    if missing := [host for host in chosen if host not in expand_hosts(here.hosts)]:
+        problems.append(
+            f"cluster.nodelist names {', '.join(missing)}, and this allocation ({here.job_id}) has {here.hosts}; name nodes of it."
+        )
+    elif here.nodes and here.nodes != job.nodes and not chosen_nodes(job, here):
         requested = f"{job.fewest}-{job.nodes}" if job.elastic else job.nodes
         problems.append(
-            f"trainer.nodes={requested}, but this allocation ({here.job_id}) has {here.nodes}; use trainer.nodes={here.nodes}."
+            f"trainer.nodes={requested}, but this allocation ({here.job_id}) has {here.nodes}; use trainer.nodes={here.nodes}, "
+            f"or name the nodes of a smaller job, such as cluster.nodelist={first_host(here.hosts) if here.hosts else 'NODE'}."
         )
     if here.cpus and here.cpus < max(job.ranks) * job.cpus_per_task:
         problems.append(
@@ -173,6 +189,12 @@ def find_mismatches(job: Job, here: Allocation) -> list[str]:
             f"which has {here.cpus} CPUs on a node; use salloc --cpus-per-task or fewer trainer.devices."
         )
     return problems
+
+
+def chosen_nodes(job: Job, here: Allocation | None) -> list[str]:
+    """Return the nodes of a job that uses only some nodes of the allocation, all named in `cluster.nodelist`; else none."""
+    hosts = expand_hosts(job.cluster.nodelist) if job.cluster.nodelist and here and not job.elastic else []
+    return hosts if here and len(hosts) == job.nodes < here.nodes else []
 
 
 def fill_from_allocation(config: Config, here: Allocation | None) -> Config:

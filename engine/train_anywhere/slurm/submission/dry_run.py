@@ -6,6 +6,7 @@ from pathlib import Path
 
 from train_anywhere.files import ROOT
 from train_anywhere.files.terminal.fit import fit, terminal_width
+from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.runs.summary import command_path, display_path
 from train_anywhere.slurm.script import gpu_hours, units
 from train_anywhere.slurm.script.job import Job
@@ -32,7 +33,7 @@ def format_job(job: Job) -> str:
     }
     if job.command:
         rows = {k: v for k, v in rows.items() if k not in ("framework", "strategy", "batch")}
-        rows["program"] = shlex.join(job.command)
+        rows["program"] = one_line(shlex.join(job.command))
     if job.container.name != "none":
         rows["container"] = f"{job.container.name} {job.container.image}"
     if job.members is not None:

@@ -27,6 +27,7 @@ from train_anywhere.slurm.status import find_runs
 from train_anywhere.slurm.submission import dry_run
 from train_anywhere.slurm.submission.allocation import (
     Allocation,
+    chosen_nodes,
     current_allocation,
     fill_from_allocation,
     find_mismatches,
@@ -77,7 +78,7 @@ def start(
     config = fill_from_allocation(members[0].config, here)
     request = Request(config, job, data_problems, on_node=is_only_node(job, here))
     if run and not members[0].config.from_scratch:
-        if is_complete(run, members[0].config.trainer):
+        if is_complete(run, members[0].config):
             print(completion_message(run, members[0].config))
             return [None]
         refuse_unreadable(run)
@@ -93,7 +94,7 @@ def start(
         refuse_second_job(run, bool(here))
     protect_output()  # a closed output (`| head`) must not make a submitted job look like a failure
     if here:
-        sys.exit(run_in_allocation(request, members[0], run))
+        sys.exit(run_in_allocation(request, members[0], run, chosen_nodes(job, here)))
     return submit(request, members, run, followed)
 
 

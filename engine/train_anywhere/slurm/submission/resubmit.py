@@ -12,7 +12,7 @@ from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.links import refuse_links
 from train_anywhere.runs.reopen.frozen import read_frozen
 from train_anywhere.runs.reopen.trust import refuse_foreign_script
-from train_anywhere.runs.summary import display_path, train_command
+from train_anywhere.runs.summary import resume_command, train_command
 from train_anywhere.slurm.rules.shared_folders import is_lost
 from train_anywhere.slurm.scheduler.job_chain import submit_chain
 from train_anywhere.slurm.script.clean_environment import print_notes
@@ -123,5 +123,5 @@ def refuse_renamed(run: RunEntry, script: Path) -> None:
     if Path(written).resolve() != base.resolve():
         raise SubmitError(
             f"{run.folder.path} was moved: its batch script still trains in {written}; resume it with "
-            f"`{train_command()} resume={shlex.quote(display_path(run.folder.path))}`."
+            f"`{resume_command(run.folder)}`."
         )

@@ -23,6 +23,7 @@ from train_anywhere.runs.reopen.frozen import write_frozen
 from train_anywhere.runs.reopen.trust import remember, remember_job, remember_script
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm import rules
+from train_anywhere.slurm.presets import stale_facts_notes
 from train_anywhere.slurm.rules.rule_request import Request
 from train_anywhere.slurm.scheduler import client
 from train_anywhere.slurm.scheduler.job_chain import submit_chain
@@ -66,6 +67,7 @@ def submit(
     log = render.log_path(job).replace("%j", job_ids[0]).replace("%A_%a", f"{job_ids[0]}_%a") + ".out"
     notes = [
         *rules.notes(request),
+        *stale_facts_notes(job.cluster),
         *clean_environment.notes(script.read_text()),
         *code_snapshot.notes,
         *([followed.note] if followed and followed.note else []),
@@ -193,8 +195,8 @@ def record_unclear_job(error: UnclearError, runs: Sequence[RunDir]) -> UnclearEr
     return error.add_sentence(f"The run folder is kept: {folder}")
 
 
-def run_in_allocation(request: Request, member: Member, run: RunDir | None) -> int:
-    """Run the batch script in this allocation, in the foreground, and return its exit code."""
+def run_in_allocation(request: Request, member: Member, run: RunDir | None, chosen: Sequence[str]) -> int:
+    """Run the batch script in this allocation, or on its `chosen` nodes, in the foreground, and return its exit code."""
     prepared = run_before_submission(request.job, results_folder([member]))
     with Submission(results_folder([member]), [run] if run else []) as submission:
         job, [run], _ = make_folders(prepared, [member], run, submission)
@@ -205,7 +207,8 @@ def run_in_allocation(request: Request, member: Member, run: RunDir | None) -> i
     print(
         f"In this allocation: {job.nodes} nodes, {job.world_size} ranks. Run folder: {run.path}", flush=True
     )
-    process = subprocess.Popen(["bash", str(script)], env=clean_environment.allocation_environment(job.ranks))
+    environ = clean_environment.allocation_environment(job.ranks, job.cpus_per_task, chosen)
+    process = subprocess.Popen(["bash", str(script)], env=environ)
     while True:
         try:
             code = process.wait()

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 
+from train_anywhere.slurm.rules.shared_folders import SHARED_BY_TESTBED
 from train_anywhere.slurm.testbed import images
 from train_anywhere.slurm.testbed.requirements import find
 from train_anywhere.slurm.testbed.sites import RULES, Site
@@ -116,6 +117,7 @@ def _write_slurm(layout: Layout) -> None:
         partitions=_partitions(site.partitions),
     )
     _edit(etc / "slurm.conf", layout.conf)
+    (layout.dir / SHARED_BY_TESTBED).write_text("".join(f"{folder}\n" for folder in layout.share))
     gpu_type = f"Type={site.gpu_type}" if site.gpu_type else ""
     _fill("gres.conf", etc / "gres.conf", dir=layout.dir, type=gpu_type, last_gpu=site.gpus - 1)
     _fill(

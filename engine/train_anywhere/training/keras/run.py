@@ -43,6 +43,7 @@ from train_anywhere.training.keras.loop.callbacks import Loader, TrainingCallbac
 from train_anywhere.training.keras.loop.epochs import fit
 from train_anywhere.training.keras.loop.profiler import TensorFlowRecording
 from train_anywhere.training.keras.loop.tensorboard import MetricsWriter
+from train_anywhere.training.keras.loop.validation import evaluate
 from train_anywhere.training.keras.module import Module, TaskModule
 from train_anywhere.training.keras.native import POLICIES, dtype_policy, open_native
 from train_anywhere.training.keras.strategies.base import Strategy
@@ -290,7 +291,7 @@ def test(callback: TrainingCallback, newest: SavedCheckpoint | None) -> None:
             module.swap_averages()
         module.strategy.broadcast_variables(list(module.weights().values()))
 
-    callback.evaluate("test", plan.test_batches, load)
+    evaluate(callback, "test", plan.test_batches, load)
     if position.preempted:
         return
     metrics = {name: value for name, value in position.metrics.items() if name.startswith("test/")}

@@ -15,7 +15,9 @@ from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError, iterate_causes
 from train_anywhere.features import Features
 from train_anywhere.features.feature import Observers, Rank
+from train_anywhere.files.ordinary import make_folder
 from train_anywhere.runs.attempts import Outcome
+from train_anywhere.runs.debug import launch_id
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.rank_reports import report_weights
 from train_anywhere.training.lightning.attach import add_callbacks, add_loggers, attach
@@ -57,6 +59,7 @@ def train(config: Config, process: RankProcess) -> Outcome:
         if recorder and recorder.steps_done:
             steps = recorder.steps_done()
             recorder.steps_done = lambda: steps
+        save_memory_snapshot(process, error)  # while the frames hold their tensors
         clear_frames(error)
         # destroying NCCL's group would wait for dead ranks, and it does not have Gloo's threads
         if isinstance(error, KeyboardInterrupt):
@@ -68,6 +71,16 @@ def train(config: Config, process: RankProcess) -> Outcome:
         recorder.steps_done = None  # it references the Trainer, and so the process group
     end_process_group()
     return outcome
+
+
+def save_memory_snapshot(process: RankProcess, error: BaseException) -> None:
+    """Write what is allocated on the GPU to RUN/debug, after it ran out of memory; without a history of calls, which costs time."""
+    if isinstance(error, torch.cuda.OutOfMemoryError):
+        file = process.run.debug / f"{launch_id()}-rank-{process.topology.rank}-memory.pickle"
+        with suppress(Exception):  # a full disk, or another version of this private function
+            make_folder(process.run.debug)
+            torch.cuda.memory._dump_snapshot(str(file))
+            error.memory_snapshot = file  # type: ignore[attr-defined]  # for launch/failure.py
 
 
 def train_and_test(config: Config, process: RankProcess) -> Outcome:

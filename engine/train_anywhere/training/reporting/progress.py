@@ -92,7 +92,8 @@ class Progress:
 
     def take_profile(self) -> int:
         """Return the number of a new request to profile, once; 0 if there is none."""
-        number, self.requests.profile = self.requests.profile, 0
+        if number := self.requests.profile:  # a thread may set it meanwhile
+            self.requests.profile = 0
         return number
 
     def request_profile(self, number: int) -> None:
@@ -179,10 +180,12 @@ class Progress:
         self.throughput.pause()
         self._shown = self._began
 
-    def start_training(self) -> None:
-        """Start the clock before the first batch; the time before it was not training."""
+    def start_training(self, step: int) -> None:
+        """Start the clock before the first batch, after `step` optimizer steps of earlier attempts; the time before was not training."""
         self._restart_clock()
         self._measured = self._began
+        if self.profile:
+            self.profile.after_step(step)
 
     def state(self) -> dict[str, Any]:
         """Return the content of live.json; another thread calls it."""

@@ -9,7 +9,7 @@ from train_anywhere import features
 from train_anywhere.errors import ProjectError, SchedulerError, SubmitError
 from train_anywhere.monitor.run_facts import read_facts
 from train_anywhere.monitor.verdicts import verdicts
-from train_anywhere.runs.attempts import lost_steps, resume_summary
+from train_anywhere.runs.attempts import lost_steps, recorded_reason, resume_summary
 from train_anywhere.runs.folder import ATTEMPTS
 from train_anywhere.slurm.scheduler.queue import JobStates
 from train_anywhere.slurm.status import find_runs, local_runs, next_commands
@@ -133,9 +133,9 @@ def make_report(
 
 
 def _end_reason(run: RunEntry, state: str, info: dict[str, Any], end: JobEnd | None) -> str:
-    """Return why a run ended or never started; empty if its log shows it."""
+    """Return why a run ended or never started; empty if that is not known."""
     explained = features.exit_reason(run, state, info) or job_end.explain(run, end)
-    return explained or job_end.explain_start_failure(run, info)
+    return explained or job_end.explain_start_failure(run, info) or recorded_reason(info)
 
 
 def _state(run: RunEntry, known: JobStates | None) -> tuple[str, str, dict[str, Any]]:

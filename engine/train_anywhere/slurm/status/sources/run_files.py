@@ -15,6 +15,7 @@ from train_anywhere.files.disk_clock import disk_time
 from train_anywhere.monitor.efficiency import step_time
 from train_anywhere.monitor.ranks import read_json
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
+from train_anywhere.runs.reopen.frozen import typed_overrides
 from train_anywhere.slurm.status.run_status import Checkpoint, Progress
 
 DAY_S = 86400.0
@@ -101,11 +102,8 @@ def _age(path: Path, content: Mapping[str, Any]) -> dict[str, float]:
 
 
 def read_overrides(run: RunDir) -> dict[str, str]:
-    """Return the overrides of the run, by key."""
-    try:
-        lines = read_text(run.overrides).splitlines()
-    except (OSError, ValueError):
-        return {}
+    """Return the overrides of the run, by key, without secrets."""
+    lines = typed_overrides(run) or []
     return {key.lstrip("+~"): value for key, sign, value in (line.partition("=") for line in lines) if sign}
 
 

@@ -24,6 +24,9 @@ LATE_CREATION_ERRORS = (
 )
 """Parts of the error messages of TensorFlow and Keras if a variable or a layer is created within a step."""
 
+NO_LOSS_ERROR, NO_CALL_ERROR = "No loss to compute", "does not have a `call()`"
+"""Parts of the error messages of Keras if a step needs a compiled loss, or calls the model itself, and the model has none."""
+
 
 class UntrackedVariable:
     """A plain `tf.Variable` with the interface of a Keras variable."""
@@ -75,7 +78,7 @@ def build_variables(
         if apply.variables:
             build_optimizer(apply.optimizer, apply.variables, no_decay)
     if test is not None:
-        with explain_errors(model, target):
+        with explain_errors(model, target, evaluates=True):
             graphs.append(trace_step(model.test_step, test, applies))
     if any(not bool(v.is_initialized()) for graph in graphs for v in graph.variables):
         # the first run of a step would initialize it, but a resumed run has to restore it before
@@ -122,17 +125,24 @@ def late_creation_message(target: str) -> str:
 
 
 @contextmanager
-def explain_errors(model: keras.Model, target: str) -> Iterator[None]:
-    """Raise ConfigError with the remedy instead of the known errors of Keras and TensorFlow within the block."""
+def explain_errors(model: keras.Model, target: str, evaluates: bool = False) -> Iterator[None]:
+    """Raise ConfigError with the remedy instead of the known errors of Keras and TensorFlow in its `train_step` or `test_step`."""
     try:
         yield
     except Exception as error:
-        no_loss = "No loss to compute" in str(error)
+        no_loss, no_call = NO_LOSS_ERROR in str(error), NO_CALL_ERROR in str(error)
         own_step = type(model).train_step is not keras.Model.train_step
-        if own_step and (no_loss or isinstance(error, NotImplementedError)):
+        own_test = type(model).test_step is not keras.Model.test_step
+        if evaluates and own_step and not own_test and (no_loss or no_call):
             raise ConfigError(
                 f"task._target_={target} has a train_step, but neither a test_step nor a compiled loss, so nothing can be evaluated; give "
                 "it a test_step, or use trainer.limit_val_batches=0 trainer.limit_test_batches=0."
+            ) from error
+        if no_loss and (own_test if evaluates else own_step):
+            step = "test_step" if evaluates else "train_step"
+            raise ConfigError(
+                f"task._target_={target} has a {step} that calls compute_loss, but no compiled loss: compute the loss in that step, or "
+                "call compile(loss=...)."
             ) from error
         if no_loss:
             raise ConfigError(

@@ -1,8 +1,8 @@
-"""The work between training steps: metrics, validation, early stopping, checkpoints, stopping."""
+"""The work between training steps: metrics, requests to stop or to save, checkpoints; at the end of an epoch: `validation.py`."""
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import keras
@@ -11,19 +11,17 @@ import tensorflow as tf
 
 from train_anywhere.config.schema import Config
 from train_anywhere.features.feature import Observers, Step
-from train_anywhere.training.keras.checkpoint.buffers import host_value
 from train_anywhere.training.keras.checkpoint.callback_state import CallbackStates
 from train_anywhere.training.keras.checkpoint.position import Position
 from train_anywhere.training.keras.checkpoint.state import StateWriter
 from train_anywhere.training.keras.dropin.trainable import set_flags
-from train_anywhere.training.keras.loop.agreement import refuse_different_layers, refuse_different_weights
-from train_anywhere.training.keras.loop.logs import BatchLogs, from_keras_names, to_keras_names
+from train_anywhere.training.keras.loop.agreement import refuse_different_layers
+from train_anywhere.training.keras.loop.logs import BatchLogs, to_keras_names
 from train_anywhere.training.keras.loop.steps_per_call import StepsPerCall, has_batch_hooks
 from train_anywhere.training.keras.loop.tensorboard import MetricsWriter
 from train_anywhere.training.keras.module import Module, TaskModule
 from train_anywhere.training.max_time import Timer
-from train_anywhere.training.monitored_metric import checkpoint_score, monitored_value
-from train_anywhere.training.plan import Plan, is_multiple, validation_due
+from train_anywhere.training.plan import Plan
 from train_anywhere.training.stop import Stop
 
 
@@ -142,10 +140,10 @@ class TrainingCallback:
         self.check_stop_flag()
         if (profile := self.metrics.progress.profile) and profile.is_on:
             profile.after_step(position.step)
-        if self._is_due() and not (position.pending or position.preempted):
+        if self.is_due() and not (position.pending or position.preempted):
             self.save()
 
-    def _is_due(self) -> bool:
+    def is_due(self) -> bool:
         """Return whether a checkpoint is due after the newest step."""
         return self.save_requested or self.observers.due(self.position.step)
 
@@ -153,151 +151,10 @@ class TrainingCallback:
         """Return the loss that this process has counted so far in the epoch."""
         return float(self.batch_logs.get("loss", math.nan))
 
-    def on_epoch_end(self, epoch: int) -> None:
-        """Process the end of an epoch, or of the part of it that was trained before the loop was stopped."""
-        if self.position.pending and not self.position.preempted:
-            self.end_epoch()
-
-    def end_epoch(self) -> None:
-        """Validate, apply early stopping and save a checkpoint; a run that was stopped before this resumes here.
-
-        This is the end of an epoch, or a validation within it; after that one, the metrics of training continue to count.
-        """
-        position, trainer, epoch = self.position, self.config.trainer, self.position.epoch
-        splits, within = ["train"], not (position.ended or position.ends_epoch(self.plan))
-        due = validation_due(trainer, self.plan, epoch, position.batch, position.step)
-        if due or (position.timed_out and self.plan.val_batches):
-            counted = self.module.metric_state() if within else {}
-            self.evaluate("val", self.plan.val_batches)
-            if within:
-                self.module.continue_metrics(counted)
-            if position.preempted:
-                return
-            splits.append("val")
-        metrics = {k: v for k, v in position.metrics.items() if k == "lr" or k.partition("/")[0] in splits}
-        measured = "val" in splits or not self.plan.val_batches
-        if measured and trainer.early_stopping.patience is not None:
-            value = monitored_value(metrics, trainer.early_stopping.monitor, "trainer.early_stopping.monitor")
-            position.patience.update(value, trainer.early_stopping)
-            if (epoch if within else epoch + 1) < (trainer.min_epochs or 0):
-                position.patience.postpone(trainer.early_stopping)
-        closes = not within or position.patience.should_stop(trainer.early_stopping)
-        self.epoch_logs = to_keras_names(metrics)
-        self.added = self._call_epoch_end(epoch) if closes else {}
-        metrics |= self.added
-        self.metrics.write(position.step, epoch, metrics)
-        self.metrics.progress.end_epoch(epoch, metrics, position.batch - 1)
-        if position.patience.should_stop(trainer.early_stopping):
-            self.metrics.progress.note(position.patience.describe(trainer.early_stopping))
-        self.observers.after_validation(position.step, metrics)
-        if closes:
-            self.check_stop_training(agree=True)
-            if is_multiple(epoch + 1, self.config.monitor.compare_weights_every_n_epochs):
-                refuse_different_weights(self.module)
-        position.close_epoch(self.plan)
-        over = position.is_complete(self.plan, trainer.early_stopping)
-        if over or self._is_due() or is_multiple(epoch + 1, self.config.checkpoint.every_n_epochs):
-            self.save(self.checkpoint_value(metrics, closes and "val" in splits))
-
-    def _call_epoch_end(self, epoch: int) -> dict[str, float]:
-        """Call the callbacks of the user at the end of an epoch, and return the metrics that they add to its logs."""
-        known = {*self.epoch_logs, "learning_rate"}  # Keras' own callbacks add that one; it is logged as lr
-        for callback in self.user_callbacks.callbacks:
-            # the hook of CallbackList would pass a copy of the logs
-            callback.on_epoch_end(epoch, self.epoch_logs)
-        return from_keras_names({k: v for k, v in self.epoch_logs.items() if k not in known})
-
-    def checkpoint_value(self, metrics: Mapping[str, float], validated: bool) -> float | None:
-        """Return the value of `checkpoint.monitor`, or None if it was not measured now. Raises ConfigError if no metric has that name."""
-        monitor = self.config.checkpoint.monitor
-        if monitor and (validated or monitor.startswith("train/")):
-            monitored_value(metrics, monitor, "checkpoint.monitor")
-        return checkpoint_score(metrics, monitor) if monitor else None
-
     def on_test_batch_end(self, batch: int) -> None:
         """Report progress, and check for a signal, which may interrupt a validation or a test too."""
         self.heartbeat.evaluated_batch()
         self.check_stop_flag()
-
-    def evaluate(self, split: str, batches: int, load: Callable[[], object] | None = None) -> None:
-        """Measure the metrics of a split, and store them in the position.
-
-        Args:
-            split: "val" or "test".
-            batches: number of batches.
-            load: loads the weights after callbacks may have changed them; None: the current weights, or their moving averages.
-        """
-        self.average_statistics()
-        self.module.reset_metrics()
-        self.module.take()
-        self.heartbeat.enter("validation" if split == "val" else split)
-        test_batch = self.make_test(split, batches)
-        self.user_callbacks.on_test_begin()
-        averaged = (load or self.module.swap_averages)()
-        for number in range(batches):
-            self.user_callbacks.on_test_batch_begin(number)
-            test_batch(number)
-            self.on_test_batch_end(number)
-            for callback in self.user_callbacks.callbacks:  # CallbackList's own hook would read the logs
-                callback.on_test_batch_end(number, BatchLogs(self.module, split))
-            if self.position.preempted:
-                break
-        metrics = self.reduce(split)
-        if split == "val" and self.checkpoints and (averaged or self.user_callbacks.callbacks):
-            self.checkpoints.keep_validated(self.module, self.position)
-        if load is None:
-            self.module.swap_averages()
-        self.heartbeat.enter("checkpoint" if split == "test" else "step", "" if split == "test" else "data")
-        self.user_callbacks.on_test_end(to_keras_names(metrics, split))
-        if not self.position.preempted:
-            self.position.metrics |= metrics
-
-    def make_test(self, split: str, batches: int) -> Callable[[int], None]:
-        """Return a function that counts the metrics of the next of the first `batches` of a split, from its number."""
-        whole, last = self.loader.evaluation(split, batches)
-        iterator = iter(whole)
-
-        def test(number: int) -> None:
-            if last is not None and number == batches - 1:
-                self.module.test_last(next(iter(last)))
-            else:
-                self.module.test_function(iterator)
-
-        return test
-
-    def on_train_end(self) -> None:
-        """Call the callbacks; validate and save weights that they change. Training would continue from the weights before."""
-        position, weights, strategy = self.position, self.module.weights(), self.module.strategy
-        before = (
-            {name: np.array(host_value(v)) for name, v in weights.items()} if self.states.callbacks else {}
-        )
-        self.user_callbacks.on_train_end(self.epoch_logs)
-        if position.preempted or not before:
-            return
-        now = {name: np.array(host_value(v)) for name, v in self.module.weights().items()}
-        if {n: a.shape for n, a in now.items()} != {n: a.shape for n, a in before.items()}:
-            self.metrics.progress.note(
-                "callbacks added or removed weights of the model in on_train_end: checkpoint, test and export use the model before that."
-            )
-            self.module.weights = lambda: weights  # type: ignore[method-assign]
-            return
-        changed = any(array.tobytes() != before[name].tobytes() for name, array in now.items())
-        if not any(strategy.sum([float(changed)])):
-            return
-        self.metrics.progress.note(
-            "callbacks changed the weights in on_train_end: the new weights are validated, saved and tested."
-        )
-        strategy.broadcast_variables(list(weights.values()))
-        if self.plan.val_batches:
-            self.evaluate("val", self.plan.val_batches, lambda: None)
-        elif self.checkpoints:
-            self.checkpoints.keep_validated(self.module, position)
-        for name, variable in weights.items():
-            variable.assign(before[name])
-        if not position.preempted:
-            metrics = {name: v for name, v in position.metrics.items() if name.startswith("val/")}
-            self.metrics.write(position.step, position.last_epoch, metrics)
-            self.save(self.checkpoint_value(position.metrics | self.added, bool(metrics)))
 
     def reduce(self, split: str) -> dict[str, float]:
         """Return the metrics over all ranks, and agree on efficiency, stopping and saving; all ranks call this at the same step."""
@@ -340,7 +197,7 @@ class TrainingCallback:
         position = self.position
         if over and not (position.timed_out or position.step >= self.plan.total_steps):
             position.timed_out = position.pending = True
-            self.metrics.progress.note(self.timer.message(position.step))
+            self.metrics.progress.note(self.timer.end(position.step))
 
     def check_stop_training(self, agree: bool = False) -> None:
         """Check whether a callback has set `stop_training`. All processes call this with `agree`; without, only a single process reacts."""

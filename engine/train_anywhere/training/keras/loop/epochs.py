@@ -8,6 +8,7 @@ import tensorflow as tf
 from train_anywhere.training.keras.checkpoint.position import Position
 from train_anywhere.training.keras.checkpoint.random_state import keep_random_state
 from train_anywhere.training.keras.loop.callbacks import TrainingCallback
+from train_anywhere.training.keras.loop.validation import end_epoch, end_training, make_test
 from train_anywhere.training.plan import Plan, steps_to_validation
 
 
@@ -19,13 +20,13 @@ def fit(callback: TrainingCallback) -> None:
         position.patience.postpone(trainer.early_stopping)
     if not position.step:
         check_validation(callback)
-    callback.metrics.progress.start_training()
+    callback.metrics.progress.start_training(position.step)
     callback.on_train_begin()
     callback.heartbeat.enter("step", "data")
     callback.timer.start()
     position.timed_out = callback.timer.was_over
     if position.pending:
-        callback.end_epoch()
+        end_epoch(callback)
     batches = None
     while not (position.preempted or position.is_complete(plan, trainer.early_stopping)):
         batches = batches or iter(callback.loader.training(plan, position))
@@ -35,7 +36,7 @@ def fit(callback: TrainingCallback) -> None:
     if position.preempted or (position.ended and position.batch):
         callback.save()
     callback.timer.stop()
-    callback.on_train_end()
+    end_training(callback)
 
 
 def check_validation(callback: TrainingCallback) -> None:
@@ -49,7 +50,7 @@ def check_validation(callback: TrainingCallback) -> None:
         return
     callback.heartbeat.enter("validation")
     with keep_random_state(module):
-        test_batch = callback.make_test("val", count)
+        test_batch = make_test(callback, "val", count)
         for number in range(count):
             test_batch(number)
             callback.heartbeat.evaluated_batch()
@@ -70,7 +71,9 @@ def train_epoch(callback: TrainingCallback, batches: Iterator[object]) -> None:
         left = steps_to_validation(
             callback.config.trainer, callback.plan, callback.position.batch, callback.position.step
         )
-        count = callback.calls.next_count(callback.position.step, min(left, end - number))
+        profile = callback.metrics.progress.profile
+        until = profile.steps_left(callback.position.step) if profile else None
+        count = callback.calls.next_count(callback.position.step, min(left, end - number, until or left))
         if callback.calls.each:  # else no callback has this hook, and Keras would start a thread for nothing
             user_callbacks.on_train_batch_begin(number)
             if callback.has_shared_hooks:
@@ -91,11 +94,12 @@ def train_epoch(callback: TrainingCallback, batches: Iterator[object]) -> None:
         callback.check_stop_training()
         position = callback.position
         if position.pending and number < end and not position.leaves:
-            callback.end_epoch()
+            end_epoch(callback)
             pace.start()
         if position.leaves or position.patience.should_stop(callback.config.trainer.early_stopping):
             break
-    callback.on_epoch_end(epoch)
+    if callback.position.pending and not callback.position.preempted:
+        end_epoch(callback)
 
 
 def remaining_steps(position: Position, plan: Plan) -> tuple[int, int]:

@@ -33,10 +33,10 @@ class TensorFlowRecording:
             tf.profiler.experimental.stop()
         except tf.errors.OpError as error:
             raise RuntimeError(error.message) from error
-        newest = max(
-            self._folder.glob("plugins/profile/*/*.xplane.pb"), key=lambda path: path.stat().st_mtime
-        )
-        return read_operations(newest)
+        traces = [*self._folder.glob("plugins/profile/*/*.xplane.pb")]
+        if not traces:
+            raise RuntimeError("TensorFlow's profiler has written no trace")
+        return read_operations(max(traces, key=lambda path: path.stat().st_mtime))
 
 
 def read_operations(file: Path) -> list[Operation]:

@@ -89,7 +89,7 @@ class MetricsCallback(pl.Callback):
         self.timer.start()
         self.clock.batch_over()
         self.heartbeat.enter("step", "data")
-        self.progress.start_training()
+        self.progress.start_training(steps_done(trainer))
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Stop the timer."""
@@ -283,7 +283,7 @@ class MetricsCallback(pl.Callback):
         """End training at this step if `trainer.max_time` is over."""
         if over and not trainer.should_stop:
             trainer.should_stop = True
-            self.progress.note(self.timer.message(steps_done(trainer)))
+            self.progress.note(self.timer.end(steps_done(trainer)))
 
     def _check_stop_flag(self, trainer: pl.Trainer) -> None:
         """Update the stop and save flags of a single rank, which needs no agreement, and end training if its time is over."""

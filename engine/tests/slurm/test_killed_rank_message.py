@@ -1,0 +1,24 @@
+"""`monitor.notify` in a job of a real Slurm whose rank is killed."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from engine.tests.slurm.login import EACH_STEP, Login, log, trained, wait_for
+from train_anywhere.testing.weights import info
+
+pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
+
+
+def test_a_killed_rank_has_a_message(login: Login, shared_dir: Path, slow_steps: str) -> None:
+    """It can't send one itself: the batch script does."""
+    file = shared_dir / "messages"
+    words = ("trainer.nodes=2", "trainer.devices=1", "monitor.tensorboard=false", slow_steps)
+    job, run = login.submit("cluster=slurm", *EACH_STEP, *words, f"monitor.notify='cat >> {file}'")
+    wait_for(lambda: trained(run) > 3, run, 300)
+    rank = json.loads((run / "lock").read_text())["pid"]
+    assert login.testbed.run(["kill", "-KILL", str(rank)], node=info(run)["hosts"][0]).returncode == 0
+    assert login.testbed.wait_job(job, 120) == "FAILED", log(run)
+    (message,) = file.read_text().splitlines()
+    assert message.startswith(f"digits {run.name} failed: "), log(run)

@@ -1,0 +1,36 @@
+"""The file that a GPU without free memory leaves. This machine has none: torch's function is a stand-in."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from train_anywhere.distributed.topology import Topology
+from train_anywhere.launch.failure import report_failure
+from train_anywhere.runs.folder import RunDir
+from train_anywhere.training.lightning.run import save_memory_snapshot
+from train_anywhere.training.rank_process import RankProcess
+from train_anywhere.training.stop import Stop
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_out_of_memory_error_names_its_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fails: bool
+) -> None:
+    def dump(name: str) -> None:
+        if fails:
+            raise OSError("no space")
+        Path(name).write_bytes(b"snapshot")
+
+    monkeypatch.setattr(torch.cuda.memory, "_dump_snapshot", dump)
+    run = RunDir(tmp_path)
+    process = RankProcess(run, Topology(), Stop())
+    save_memory_snapshot(process, ValueError("another"))
+    assert not run.debug.exists()
+    error = torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+    save_memory_snapshot(process, error)
+    report_failure(run, Topology(), error)
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "CUDA out of memory" in printed
+    assert ("-rank-0-memory.pickle, shown by https://pytorch.org/memory_viz" in printed) is not fails
+    assert len([*run.debug.glob("*-rank-0-memory.pickle")]) == (not fails)

@@ -1,0 +1,49 @@
+"""`monitor.idle`: report GPUs that do nothing, or end the run before the site cancels its job; see `idle_gpus.py`."""
+
+from collections.abc import Callable
+from typing import Any
+
+from train_anywhere.features.feature import Feature, NodeService
+from train_anywhere.runs.folder import RunDir
+
+
+class IdleGpus(Feature):
+    """Watch for GPUs that do nothing, in the samples of all nodes."""
+
+    name = "idle"
+    on_node = True
+
+    def is_on(self) -> bool:
+        """Return whether GPUs are sampled, and the run may use them."""
+        monitor = self.config.monitor
+        on = monitor.idle == "stop" or (monitor.idle == "warn" and monitor.sample_seconds is not None)
+        return on and self.config.trainer.accelerator not in ("cpu", "mps")
+
+    def problems(self) -> list[str]:
+        """Return a message if the GPUs are not sampled."""
+        if self.config.monitor.sample_seconds is not None:
+            return []
+        return [
+            "monitor.idle=stop needs samples of the GPUs; set monitor.sample_seconds=10, or monitor.idle=off."
+        ]
+
+    def settings(self) -> bool:
+        """Return whether the batch script may have to stay out of the queue."""
+        return self.config.monitor.idle == "stop"
+
+    def node_services(self, run: RunDir, host: str) -> list[Callable[[], NodeService]]:
+        """Return the watch of this node."""
+        from train_anywhere.features.idle.idle_gpus import IdleWatch
+
+        return [lambda: IdleWatch(run, self.config.monitor, host)]
+
+    def verdicts(self, facts: Any) -> list[str]:
+        """Return a sentence if all GPUs did nothing for long."""
+        from train_anywhere.features.idle.idle_gpus import longest_idle
+
+        minutes = longest_idle(facts.run) if facts.run else 0
+        if not minutes:
+            return []
+        return [
+            f"all GPUs did nothing for {minutes} min: check that the training is on the GPU and does not wait for a disk or the network."
+        ]

@@ -1,0 +1,147 @@
+"""Find GPUs of the job that do nothing, in the samples of its nodes; with `monitor.idle=stop`, end the run.
+
+first node    reads the newest sample of each node, prints one line per idle time, and decides
+every node    signals its ranks once the first node has decided; they save a checkpoint and stop
+
+A GPU without a reading counts as busy. Only samples count, so a node whose monitor has died does not look idle.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from train_anywhere.config.schema import Monitor
+from train_anywhere.features.hangs.kill_ranks import send, start_of_job
+from train_anywhere.features.hangs.rank_watch import WRITES_PER_S
+from train_anywhere.features.hangs.supervisor import print_line
+from train_anywhere.features.notify.events import record_event
+from train_anywhere.features.serve.servers import is_first
+from train_anywhere.monitor.live import write
+from train_anywhere.monitor.ranks import NodeRanks, mappings, read_json
+from train_anywhere.runs.attempts import hosts, request_stop, running_job, stop_request
+from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.summary import display_path
+
+BUSY_PERCENT = 1.0
+"""Lowest use of a GPU that is not idle. Jobstats, with which sites cancel jobs, counts a GPU as idle if all readings are 0:
+https://github.com/PrincetonUniversity/jobstats"""
+
+WARN_MINUTES = 15
+"""A site that cancels such jobs checks them every 15 minutes, and mails after 60: the example in
+https://github.com/PrincetonUniversity/job_defense_shield, page "Cancel GPU Jobs at 0% Utilization"."""
+
+STOP_MINUTES = 45
+"""Before Berzelius cancels a job, after its first hour: https://www.nsc.liu.se/support/systems/berzelius-gpu. Princeton does after two:
+https://researchcomputing.princeton.edu/get-started/utilization-policies"""
+
+EVERY_S = 10.0
+"""Least seconds between two looks, which is the default interval of the samples."""
+
+FILE = "idle.json"
+"""File in RUN/monitor with the longest time in minutes in which all GPUs did nothing."""
+
+Gpu = tuple[str, int]
+"""Host and number of a GPU."""
+
+
+class IdleWatch:
+    """Service that watches the GPUs, on the first node, and stops the ranks of its node.
+
+    Args:
+        run: the run folder.
+        monitor: the section `monitor`.
+        host: name of this node.
+        environ: the job's environment variables.
+    """
+
+    def __init__(
+        self, run: RunDir, monitor: Monitor, host: str, environ: Mapping[str, str] = os.environ
+    ) -> None:
+        self.run, self.monitor, self.first = run, monitor, is_first(host)
+        self.every_seconds = max(EVERY_S, len(hosts(environ)) / WRITES_PER_S)
+        self.node, self.start = NodeRanks(run, host), start_of_job(environ)
+        self.in_job = bool(running_job(environ))
+        self._samples = {name: sample for name, sample, _ in self._read()}
+        self._spans: dict[Gpu, tuple[float, float]] = {}
+        self._reported: set[Gpu] = set()
+        self._stopped = False
+
+    def poll(self, now: float) -> None:
+        """Look at new samples on the first node; signal the ranks if it has decided to stop. Raises OSError."""
+        ranks = [rank for rank in self.node.read() if not rank.ended]
+        if self._stopped or not ranks:
+            return
+        if self.first and all(rank.section != "start" for rank in ranks):
+            self._add_samples(time.monotonic())
+            self._judge()
+        if stop_request(self.run, self.start):
+            self._stopped = True
+            send(ranks, signal.SIGUSR1)
+
+    def close(self) -> None:
+        """Do nothing: all files are written when something is found."""
+
+    def _add_samples(self, now: float) -> None:
+        """Update the idle time of each GPU, from its first to its newest idle sample."""
+        for host, moment, content in self._read():
+            if self._samples.get(host) == moment:
+                continue
+            self._samples[host] = moment
+            for gpu in (int(one["index"]) for one in mappings(content.get("gpus")) if "index" in one):
+                use = content["sample"].get(f"gpu{gpu}_use_percent")
+                begin = self._spans.get((host, gpu), (now, now))[0]
+                idle = isinstance(use, int | float) and use < BUSY_PERCENT
+                self._spans[host, gpu] = (begin if idle else now, now)
+
+    def _judge(self) -> None:
+        """Print GPUs that have become idle, record how long all were, and decide to stop."""
+        lengths = {gpu: (last - begin) / 60 for gpu, (begin, last) in self._spans.items()}
+        idle = {gpu for gpu, minutes in lengths.items() if minutes >= WARN_MINUTES}
+        new, self._reported = idle - self._reported, idle
+        shortest = min(lengths.values(), default=0.0)
+        if shortest >= WARN_MINUTES and shortest >= longest_idle(self.run) + 1:
+            with suppress(OSError):
+                write(self.run.monitor / FILE, {"minutes": int(shortest)})
+        if self.monitor.idle == "stop" and shortest >= STOP_MINUTES:
+            reason = f"all GPUs did nothing for {int(shortest)} min (monitor.idle=stop)"
+            queue = ", and its job is not requeued" if self.in_job else ""
+            print_line(f"{reason}: the run saves a checkpoint and ends{queue}.")
+            request_stop(self.run, self.start, reason)
+            record_event(self.run, "idle", reason)
+        elif new and (
+            self.in_job or len(idle) == len(lengths)
+        ):  # on this machine, other GPUs are not the run's
+            print_line(line := self._describe(sorted(idle), len(lengths)))
+            record_event(self.run, "idle", line)
+
+    def _describe(self, idle: list[Gpu], number: int) -> str:
+        """Return the line for the log: which GPUs are idle, and what to do."""
+        if len(idle) == number:
+            which = f"all {number} GPUs have" if number > 1 else "the GPU has"
+        else:
+            named = ", ".join(f"GPU {gpu} of {host}" for host, gpu in idle[:4]) + (
+                ", ..." if len(idle) > 4 else ""
+            )
+            which = f"{len(idle)} of {number} GPUs ({named}) {'have' if len(idle) > 1 else 'has'}"
+        site = ", and many sites cancel such jobs" if self.in_job else ""
+        run = display_path(self.run.path)
+        return (
+            f"{which} done nothing for {WARN_MINUTES} min{site}. `python src/jobs.py debug {run}` shows what the ranks do; "
+            f"`python src/jobs.py cancel {run}` saves a checkpoint and gives the GPUs back."
+        )
+
+    def _read(self) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+        """Yield host, time and content of the newest sample of each node of the job, in which a GPU is sampled."""
+        for path in sorted(self.run.monitor.glob("*.csv")) if self.first else ():
+            content = read_json(path.with_suffix(".json"))
+            if isinstance(content.get("sample"), dict):
+                yield path.stem, content["sample"].get("time"), content
+
+
+def longest_idle(run: RunDir) -> int:
+    """Return the longest time in minutes in which all GPUs did nothing, as far as it was reported; 0 if it was short."""
+    minutes = read_json(run.monitor / FILE).get("minutes")
+    return minutes if isinstance(minutes, int) else 0

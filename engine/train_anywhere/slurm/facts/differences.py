@@ -1,0 +1,145 @@
+"""Compare the facts in a preset with what Slurm reports. A fact that the preset leaves out is unknown, and not compared."""
+
+import math
+import re
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from train_anywhere.slurm.facts.preset_patch import DELETE, Keys
+from train_anywhere.slurm.facts.slurm_facts import ACCOUNTS, NODES, PARTITIONS, QOS, Kind, SlurmFacts
+from train_anywhere.slurm.script import units
+
+NO_FACTS = {"source", "checked", "notes", "nodes"}
+NAMES = {"partition", "gpu_type"}
+
+
+class Compared(NamedTuple):
+    """One fact: its keys in the preset, both values, the command that reports Slurm's, and the value to write."""
+
+    keys: Keys
+    preset: Any
+    agrees: bool
+    slurm: Any
+    command: str
+    value: Any = None
+
+    def __str__(self) -> str:
+        key = re.sub(r"\.(\d+)", r"[\1]", ".".join(map(str, self.keys)))
+        return f"cluster.{key}: {self.preset} in the preset, {self.slurm} in Slurm ({self.command})"
+
+
+def fact_names(cluster: Mapping[str, Any]) -> set[str]:
+    """Return the keys of all facts in the section `cluster` of a preset."""
+    site = cluster["site"]
+    keys = {*site, *(key for n in site.get("nodes") or [] for key in n)} - NO_FACTS
+    return keys | {"partition", "gpu_type", "qos", "constraint"} & {*cluster}
+
+
+def compare(cluster: Mapping[str, Any], slurm: SlurmFacts) -> Iterator[Compared]:
+    """Yield the facts in the section `cluster` of a preset that Slurm reports too."""
+    site, named, nodes = cluster["site"], cluster.get("partition"), cluster["site"].get("nodes") or []
+    picks = named or site.get("takes_partition", True)  # otherwise the site picks the partition
+    default = {n for n, of in slurm.partitions.items() if picks and of.get("Default") == "YES"}
+    default = {*named.split(",")} if named else default
+    listed = {n["partition"] for n in nodes if n.get("partition")}
+    kinds = [k for k in slurm.kinds if k.partition in slurm.up]
+    kinds.sort(key=lambda k: (k.partition in default, k.partition in listed, k.gpus * slurm.kinds[k]))
+    usual = [k for k in kinds[::-1] if k.partition in default] or kinds[::-1]
+    if kinds and picks and slurm.partitions:
+        wrong = [f"{n}: {_state(n, slurm)}" for n in sorted(default - slurm.up)] or ["no default partition"]
+        agrees, value = bool(default) and default <= slurm.up, ",".join(sorted(default & slurm.up))
+        value = value or kinds[-1].partition
+        yield Compared(("partition",), named, agrees, ", ".join(wrong), PARTITIONS, value)
+    if kinds:
+        yield from _compare_nodes(nodes, kinds, usual, slurm)
+        types = dict.fromkeys(k.gpu_type for k in usual)
+        says = ", ".join(t or "GPUs without a type" for t in types)
+        if named := cluster.get("gpu_type"):
+            yield Compared(("gpu_type",), named, named in types, says, NODES, next(iter(types)))
+        if site.get("needs_gpu_type"):
+            yield Compared(("site", "needs_gpu_type"), True, len(types) > 1, f"only {says}", NODES, False)
+    for i, n in enumerate(nodes):
+        of = {n["partition"]} if n.get("partition") else default
+        yield from _compare_time(("site", "nodes", i, "max_time"), n, of, slurm)
+    yield from _compare_time(("site", "max_time"), site, listed or slurm.up, slurm)
+    yield from _compare_accounting(cluster, default, slurm)
+    if (constraint := cluster.get("constraint")) and slurm.features:
+        missing = {*re.findall(r"[\w.-]+", re.sub(r"\*\d+", "", f"{constraint}"))} - slurm.features
+        yield Compared(("constraint",), constraint, not missing, f"no {', '.join(missing)}", NODES)
+
+
+def _state(partition: str, slurm: SlurmFacts) -> str:
+    """Return why jobs with GPUs can't use a partition."""
+    state = slurm.partitions.get(partition, {}).get("State", "no such partition")
+    return "no GPUs" if state == "UP" else state
+
+
+def _compare_nodes(
+    nodes: list[dict[str, Any]], kinds: list[Kind], usual: list[Kind], slurm: SlurmFacts
+) -> Iterator[Compared]:
+    """Compare each node with the closest kind of its partition and GPU type, else with an unlisted kind: a new name."""
+    pools = [(n, kinds if n.get("partition") else usual) for n in nodes]
+    matches = [[k for k in pool if not NAMES & {*_differing(n, k)}] for n, pool in pools]
+    unlisted = [k for k in kinds if not any(k in match for match in matches)]
+    for i, (n, match) in enumerate(zip(nodes, matches, strict=True)):
+        new = [k for k in unlisted if k.gpus == n["gpus"] and len(_differing(n, k)) < 3]
+        # one kind stays, even if Slurm has none of them
+        if not (near := match or new or usual[: i == 0 and not any(matches)]):
+            names = " ".join(f"{n[key]}" for key in ("partition", "gpu_type") if n.get(key))
+            why = _state(n["partition"], slurm) if n.get("partition") else "no such nodes"
+            yield Compared(("site", "nodes", i), names, False, why, NODES, DELETE)
+            continue
+        kind = min(near, key=lambda k: (k.gpus != n["gpus"], len(_differing(n, k))))
+        unlisted = [k for k in unlisted if k != kind]
+        wrong = _differing(n, kind)
+        for key in n.keys() & {*Kind._fields}:
+            value = wrong.get(key)
+            yield Compared(("site", "nodes", i, key), n[key], key not in wrong, value, NODES, value)
+
+
+def _differing(node: Mapping[str, Any], kind: Kind) -> dict[str, Any]:
+    """Return the kind's values that differ from those that the preset lists."""
+    mem = units.megabytes(str(node["mem"])) if node.get("mem") else kind.mem
+    values = {**kind._asdict(), "cpus": kind.cpus[0], "mem": units.short_size(kind.mem)}
+    agrees = {key for key, value in values.items() if node.get(key) in (None, value)}
+    agrees |= {"cpus"} if node.get("cpus") in kind.cpus else set()
+    agrees |= {"mem"} if 0.98 * kind.mem <= mem <= kind.mem else set()  # pages of sites round it down
+    return {key: value for key, value in values.items() if key not in agrees}
+
+
+def _compare_time(
+    keys: Keys, section: Mapping[str, Any], partitions: Collection[str], slurm: SlurmFacts
+) -> Iterator[Compared]:
+    """Compare a limit with those of partitions. A quality of service may have another one."""
+    limits = {_seconds(slurm.partitions[n].get("MaxTime", "")) for n in partitions if n in slurm.partitions}
+    if (preset := section.get("max_time")) is not None and limits:
+        agrees = units.seconds(preset) in limits | {_seconds(wall) for wall, *_ in slurm.qos.values()}
+        value = None if max(limits) == math.inf else units.clock(int(max(limits)))
+        yield Compared(keys, preset, agrees, value or "UNLIMITED", PARTITIONS, value)
+
+
+def _seconds(limit: str) -> float:
+    """Return the seconds of a limit; infinity for UNLIMITED and an empty value."""
+    with suppress(ValueError):
+        return units.seconds(limit)
+    return math.inf
+
+
+def _compare_accounting(
+    cluster: Mapping[str, Any], default: set[str], slurm: SlurmFacts
+) -> Iterator[Compared]:
+    """Compare the quality of service, its limit of GPUs of a job or user (or that of the partition), and accounts."""
+    site, qos = cluster["site"], cluster.get("qos")
+    if qos and slurm.qos:
+        yield Compared(("qos",), qos, qos in slurm.qos, "no such QOS", QOS)
+    usual = qos or next(filter(None, slurm.accounts.values()), "normal")
+    names = [usual, *(slurm.partitions.get(n, {}).get("QoS", "") for n in default)]
+    tres = "|".join(text for n in names for text in slurm.qos.get(n, ()))
+    limits = [int(n) for n in re.findall(r"\bgres/gpu=(\d+)", tres)]
+    enforced = re.search("limits|safe", slurm.config.get("AccountingStorageEnforce", ""))
+    if (most := site.get("max_gpus")) and enforced and limits:
+        yield Compared(("site", "max_gpus"), most, most == min(limits), min(limits), QOS, min(limits))
+    if (account := site.get("account")) and slurm.accounts:
+        agrees, yours = any(re.fullmatch(account, n) for n in slurm.accounts), ", ".join(slurm.accounts)
+        yield Compared(("site", "account"), account, agrees, f"your {yours}", ACCOUNTS, ".+")
