@@ -170,7 +170,7 @@ def test_hang_requeue_leaves_the_run_as_after_a_preemption(
     assert (run.monitor / "hang").read_text() == "local/0\n"
     assert found(run)["hangs"] == [{"step": 7, "start": "local/0", "host": None}]
     said = capsys.readouterr().out
-    assert f"resume with: python src/train.py resume={run.path}" in said
+    assert f"python src/train.py resume={run.path}" in said
     assert "in collective" in (run.monitor / "stacks-here-rank0.txt").read_text()
     assert "in elsewhere" in (run.monitor / "stacks-here-rank1.txt").read_text()
 
@@ -290,7 +290,7 @@ def test_one_of_two_ranks_of_a_training_is_stopped(tmp_path: Path, words: list[s
         out, _ = process.communicate(timeout=60)
     assert process.returncode == 75, out
     assert "rank 1 on" in out and "its process is stopped; rank 0 waits for it." in out
-    assert f"resume with: python src/train.py resume={(tmp_path / 'latest').resolve()}" in out
+    assert f"python src/train.py resume={(tmp_path / 'latest').resolve()}" in out
     stacks = {p.name.rpartition("-")[2]: p.read_text() for p in monitor.glob("stacks-*")}
     assert stacks.keys() == {"rank0.txt", "rank1.txt"}
     assert "engine/train_anywhere/training" in stacks["rank0.txt"]

@@ -11,8 +11,8 @@ import pytest
 
 from train_anywhere.commands import doctor, new_cluster
 from train_anywhere.config.schema import Config
-from train_anywhere.slurm.facts import slurm_facts
 from train_anywhere.slurm.presets import stale_facts_notes
+from train_anywhere.slurm.site_facts import slurm_facts
 from train_anywhere.slurm.testbed import testbed_config
 from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 from train_anywhere.testing.projects import copy_project

@@ -322,7 +322,7 @@ def test_compiled_templates_are_kept_until_a_template_is_edited(
     monkeypatch.setattr(renderer, "TEMPLATES", templates)
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     assert [render(made), render(made)] == [expected, expected]
-    assert len(list((templates / "__pycache__").iterdir())) == 11
+    assert len(list((templates / "__pycache__").iterdir())) == 12
     (templates / "_state.sh.j2").write_text("# edited\n")
     assert "# edited" in render(made)
 

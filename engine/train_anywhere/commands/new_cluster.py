@@ -19,9 +19,9 @@ from pathlib import Path
 from train_anywhere.config.command.compose import CONFIGS
 from train_anywhere.errors import REFUSED, ProjectError, SubmitError
 from train_anywhere.files.terminal.fit import FittedHelp
-from train_anywhere.slurm.facts.preset_patch import format_scalar
-from train_anywhere.slurm.facts.slurm_facts import Kind, SlurmFacts
 from train_anywhere.slurm.script import units
+from train_anywhere.slurm.site_facts.preset_patch import format_scalar
+from train_anywhere.slurm.site_facts.slurm_facts import Kind, SlurmFacts
 
 PRESETS = CONFIGS / "cluster"
 BY_HAND = "write the preset by hand, after the example of configs/cluster/slurm.yaml."

@@ -45,11 +45,12 @@ def main() -> int:
     typed = refuse_flags(words)
     saved = load_saved_overrides(typed)
     problems = unused_key_problems(typed)
-    if saved and not is_program(open_run(resumed := compose(typed)["resume"])):
+    resumed = compose(typed)["resume"] if any(word.startswith("resume=") for word in typed) else None
+    if resumed and not is_program(open_run(resumed)):
         problems.append(f"{resumed} is a training: python src/train.py resume={shlex.quote(str(resumed))}")
     program: list[str] = []
     try:
-        program = find_program(named) if named or not saved else []
+        program = find_program(named) if named or not resumed else []
     except ConfigError as error:
         problems += error.problems
     if problems:

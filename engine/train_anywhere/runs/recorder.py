@@ -8,7 +8,7 @@ from typing import Any
 
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files.atomic import write_atomic
-from train_anywhere.files.ordinary import make_folder, open_file
+from train_anywhere.files.ordinary import make_folder, open_file, overwrite
 from train_anywhere.files.plain_json import dumps
 from train_anywhere.runs.attempts import (
     ENDS,
@@ -58,8 +58,8 @@ class RunRecorder:
             OSError
         ):  # replaces a hard link by a copy, because the batch script appends to this file
             open_file(run.monitor / ENDS, "rb+").close()
-        with suppress(OSError), open_file(run.monitor / STOP, "rb+") as file:
-            file.truncate()  # it was for an earlier attempt
+        with suppress(OSError):
+            overwrite(run.monitor / STOP, b"")  # it was for an earlier attempt
         info = run.read_info()
         attempts = info.get(ATTEMPTS, [])
         if attempts:

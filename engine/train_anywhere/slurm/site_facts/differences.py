@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from train_anywhere.slurm.facts.preset_patch import DELETE, Keys
-from train_anywhere.slurm.facts.slurm_facts import ACCOUNTS, NODES, PARTITIONS, QOS, Kind, SlurmFacts
 from train_anywhere.slurm.script import units
+from train_anywhere.slurm.site_facts.preset_patch import DELETE, Keys
+from train_anywhere.slurm.site_facts.slurm_facts import ACCOUNTS, NODES, PARTITIONS, QOS, Kind, SlurmFacts
 
 NO_FACTS = {"source", "checked", "notes", "nodes"}
 NAMES = {"partition", "gpu_type"}
