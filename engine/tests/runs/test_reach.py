@@ -2,13 +2,16 @@
 
 import shutil
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import is_dataclass
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import get_args, get_type_hints
 
 import pytest
 
 from train_anywhere.config.command.compose import compose
+from train_anywhere.config.open_groups import SINGLE_GROUPS
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.inference.trained_model import read_config
@@ -56,6 +59,7 @@ REACHING = {
     "online": (["loggers=wandb", "loggers.wandb.offline=false"], ["loggers.wandb.offline"]),
     "another account": (["loggers=wandb", "loggers.wandb.entity=evil"], ["loggers.wandb.entity"]),
     "a port": (["monitor.serve=true"], ["monitor.serve"]),
+    "a command at the end": (["monitor.notify=touch here"], ["monitor.notify"]),
     "a port for all": (
         ["monitor.serve=true", "monitor.serve_address=0.0.0.0"],
         ["monitor.serve", "monitor.serve_address"],
@@ -80,7 +84,7 @@ REACHING = {
 
 
 @pytest.mark.parametrize("name", REACHING)
-@pytest.mark.quick("a folder on nodes")
+@pytest.mark.quick("a folder on nodes", "a command at the end")
 def test_what_reaches_out_of_a_foreign_run_is_shown_and_refused(make_run: Make, name: str) -> None:
     words, keys = REACHING[name]
     _, own = make_run(*words)
@@ -90,6 +94,36 @@ def test_what_reaches_out_of_a_foreign_run_is_shown_and_refused(make_run: Make, 
     assert resume(run, "trust=true")["trust"] is True
     if "paths.results" not in keys:  # can't be typed
         resume(run, *[f"++{w}" if w.startswith(("loggers.", "callbacks.", "data.")) else w for w in words])
+
+
+HARMLESS = {
+    *("name", "resume", "after", "written", "paths.results", "paths.data", "checkpoint.monitor"),
+    *(
+        "trainer.nodes",
+        "trainer.total_devices",
+        "trainer.max_time",
+        "trainer.early_stopping.monitor",
+        "trainer.profiler",
+    ),
+    "trainer.extra",  # its arguments are judged one by one
+}
+"""Keys with free text that neither run nor connect; any other text may be a command."""
+
+
+def keys_of_text(section: type, prefix: str = "") -> Iterator[str]:
+    """Yield the keys of a section and of those in it whose value may be any text."""
+    for name, hint in get_type_hints(section).items():
+        kinds = {hint, *get_args(hint)}
+        if inner := next(filter(is_dataclass, kinds), None):
+            yield from keys_of_text(inner, f"{prefix}{name}.")
+        elif kinds & {str, list[str]}:
+            yield f"{prefix}{name}"
+
+
+def test_each_key_with_free_text_reaches_out_or_is_known_to_be_harmless() -> None:
+    judged = {"cluster", "optimizer", *SINGLE_GROUPS}  # there, what is not listed reaches out
+    keys = {key for key in keys_of_text(Config) if key.partition(".")[0] not in judged}
+    assert {key for key in keys if not find_outward_values({key: "x"})} == HARMLESS
 
 
 @pytest.mark.parametrize(

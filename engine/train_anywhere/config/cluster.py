@@ -46,7 +46,7 @@ class Site:
 
     Attributes:
         source: where these facts are from, such as the address of a page; printed when a job is refused.
-        checked: when somebody last compared them with the source: 2026-11 or 2026-11-26.
+        checked: when they were last compared with the source: 2026-11 or 2026-11-26.
         hosts: host names of the login nodes with shell wildcards, for cluster=current.
         login: name of a login node as seen from outside, for the ssh command that reaches TensorBoard.
         nodes: the kinds of nodes, the default first; empty: unknown.

@@ -44,7 +44,7 @@ def local_layout(config: Config) -> Layout:
     """Return the layout of a run on this machine.
 
     It uses `trainer.total_devices` if that is a number, else `trainer.devices`. `auto` means all visible GPUs, or one device
-    if there is no GPU or `trainer.accelerator` is cpu or mps.
+    without a GPU, or if `trainer.accelerator` is cpu or mps.
     """
     t = config.trainer
     devices = t.total_devices if isinstance(t.total_devices, int) else t.devices

@@ -23,7 +23,7 @@ def save(run: RunEntry, stop: bool, timeout: float) -> None:
     """Make the run write a checkpoint, wait until it is complete, and print its path; with `stop`, then end the run.
 
     Raises:
-        SubmitError: the run does not train, or there is no checkpoint after `timeout` seconds.
+        SubmitError: the run does not train, or no checkpoint is complete after `timeout` seconds.
         SchedulerError: the scheduler does not answer.
     """
     find_job(run, "save a checkpoint")

@@ -24,7 +24,7 @@ def shell(run: RunEntry, node: str | None) -> NoReturn:
         node: number of the node from 0, or its name; None: that of rank 0.
 
     Raises:
-        SubmitError: the run does not train, or not in a job of Slurm, or there is no such node.
+        SubmitError: the run does not train, or not in a job of Slurm, or the job has no such node.
         SchedulerError: Slurm does not answer.
     """
     job = find_job(run, "open a shell")

@@ -1,4 +1,4 @@
-"""What differs between two runs: configuration, code, environment and results, as lines for a terminal."""
+"""Compare two runs: configuration, code, environment and results, as lines for a terminal."""
 
 import filecmp
 import math
@@ -25,7 +25,7 @@ def compare_runs(first: RunDir, second: RunDir, width: int | None = None) -> lis
     Args:
         first: one run.
         second: the other run.
-        width: columns of the terminal: longer values are on lines of their own; None: nothing is broken.
+        width: columns of the terminal: longer values are on separate lines; None: nothing is broken.
 
     Raises:
         CheckpointError: a file of a run is damaged.
