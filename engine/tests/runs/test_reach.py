@@ -97,7 +97,16 @@ def test_what_reaches_out_of_a_foreign_run_is_shown_and_refused(make_run: Make, 
 
 
 HARMLESS = {
-    *("name", "resume", "after", "written", "paths.results", "paths.data", "checkpoint.monitor"),
+    *(
+        "name",
+        "resume",
+        "after",
+        "written",
+        "paths.results",
+        "paths.data",
+        "checkpoint.monitor",
+        "strategy.blocks",
+    ),
     *(
         "trainer.nodes",
         "trainer.total_devices",
