@@ -4,6 +4,7 @@ The session is docs/cast.json (asciinema v2); docs/cast-light.svg and docs/cast-
 Waiting is cut: the output of a command takes at most `LONGEST` seconds, and what happens between two commands is left out.
 """
 
+import argparse
 import json
 import os
 import pty
@@ -142,5 +143,8 @@ def draw() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     record()
     draw()

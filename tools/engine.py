@@ -45,10 +45,16 @@ class Refusal(Exception):
 
 def main(arguments: list[str]) -> int:
     """Run a command; return the exit code."""
+    if {"-h", "--help"} & set(arguments):
+        print(__doc__)
+        return 0
     os.chdir(ROOT)
     commands = {"detach": detach, "attach": attach, "update": update, "checksums": checksums}
+    if not arguments or arguments[0] not in commands or len(arguments) > 2:
+        print(f"error: type one of {', '.join(commands)}; see tools/engine.py --help.", file=sys.stderr)
+        return 2
     try:
-        commands[arguments[0]](arguments[1] if len(arguments) > 1 else "")
+        commands[arguments[0]](*arguments[1:] or [""])
     except Refusal as refusal:
         print(f"error: {refusal}", file=sys.stderr)
         return 2

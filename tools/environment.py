@@ -5,6 +5,7 @@ dev.txt, and of one framework (FRAMEWORK=NAME: that one), in the versions pinned
 names the packages that the active environment lacks.
 """
 
+import argparse
 import os
 import platform
 import re
@@ -97,4 +98,7 @@ def normalize(name: str) -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     sys.exit(main())

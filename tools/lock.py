@@ -31,6 +31,9 @@ Blocks = dict[str, str]
 
 def main(arguments: list[str]) -> int:
     """Solve and write the locks; return the exit code."""
+    if {"-h", "--help"} & set(arguments):
+        print(__doc__)
+        return 0
     with tempfile.TemporaryDirectory() as folder:
         try:
             uv = which("uv") or install_uv(Path(folder))

@@ -35,6 +35,9 @@ name: {name}
 
 def main(arguments: list[str]) -> int:
     """Write the files; return the exit code."""
+    if {"-h", "--help"} & set(arguments):
+        print(__doc__)
+        return 0
     if len(arguments) != 1 or not arguments[0]:
         print("error: name the task: make new-task NAME=mine", file=sys.stderr)
         return 2

@@ -55,6 +55,9 @@ ADDRESSES = {
 
 def main(arguments: list[str]) -> int:
     """Write the new name and address; return the exit code: 0, or 2 if nothing was written."""
+    if {"-h", "--help"} & set(arguments):
+        print(__doc__)
+        return 0
     title, repo = (*(argument.strip() for argument in arguments), "", "")[:2]
     if problem := name_problem(title, repo):
         return refuse(problem)

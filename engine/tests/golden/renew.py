@@ -6,6 +6,7 @@ which the rest differs from slurm.sh or pbs.sh.
 python engine/tests/golden/renew.py      # or: make golden; then read `git diff engine/tests/golden`
 """
 
+import argparse
 import dataclasses
 import difflib
 import sys
@@ -143,4 +144,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     main()
