@@ -31,9 +31,8 @@ test: setup $(tools)  ## test the project: models, tasks, data sets, configs, pa
 test-engine: engine setup $(tools)  ## test engine/, about 12 minutes on 2 cores
 	@$(pytest) -m 'not slow' engine/tests $(ARGS)
 
-test-all: export BAD_INPUTS = all
 # Tests that need the whole machine run last, one by one. pytest's exit code 5: ARGS selects no test.
-test-all: engine setup $(tools)  ## run every test, before a release: more than an hour on 2 cores
+test-all: engine setup $(tools)  ## run every test, before a release, next to chaos and bad-inputs: two hours on 2 cores
 	@$(pytest) -m 'not alone' --durations=40 $(ARGS); first=$$?; $(bin)/python -m pytest -m alone $(ARGS); last=$$?; \
 	[ $$first = 0 ] || [ $$first = 5 ] || exit $$first; [ $$last = 0 ] || [ $$last = 5 ] || exit $$last
 
@@ -80,13 +79,13 @@ golden: engine setup  ## update the golden batch scripts and the list of all key
 
 KILLS ?= 200
 chaos: export CHAOS_KILLS = $(KILLS)
-chaos: engine setup  ## run the long crash tests: KILLS=200 kills per framework, a twentieth of them of ranks and with requeues
-	@$(bin)/python -m pytest -q engine/tests/chaos engine/tests/slurm/test_requeue.py -k 'kills or killed_ranks or again_and_again' $(ARGS)
+chaos: engine setup  ## run the long crash and disk tests: KILLS=200 kills per framework, a twentieth of them of ranks and with requeues
+	@$(bin)/python -m pytest -q engine/tests/chaos engine/tests/slurm/test_requeue.py -k 'kills or killed_ranks or again_and_again or test_disk' $(ARGS)
 
 matrix: engine setup  ## as root: run every strategy with every launcher on two nodes of a Slurm on this machine; print a table
 	@$(bin)/python -m pytest -q -s engine/tests/slurm/test_strategies.py -k matrix $(ARGS)
 
-bad-inputs: engine setup  ## as root: run every row of engine/tests/bad_inputs/rows; `make test-engine` runs a twentieth of them
+bad-inputs: engine setup  ## as root: run every row of engine/tests/bad_inputs/rows; the other targets run a twentieth of them
 	@BAD_INPUTS=all $(bin)/python -m pytest -q -n 2 engine/tests/bad_inputs $(ARGS)
 
 bench: engine setup  ## run every benchmark against other libraries, half an hour on an idle machine: docs/concepts/performance.md

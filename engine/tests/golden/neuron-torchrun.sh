@@ -131,8 +131,8 @@ export TRAIN_HOSTS MASTER_ADDR MASTER_PORT
 read_state
 before="$state $state_job"
 # ---- the ranks: 16 on 2 nodes
-# one torchrun per node. It ignores USR1 and TERM, which are for its ranks, and exits after them. If it failed at TERM, Slurm
-# would soon kill the ranks of the other nodes. PET_SIGNALS_TO_HANDLE is its option --signals-to-handle.
+# one torchrun per node. It ignores USR1 and TERM, which `pass_on` below sends to its ranks, and exits after them. If it failed at
+# TERM, Slurm would soon kill the ranks of the other nodes. PET_SIGNALS_TO_HANDLE is its option --signals-to-handle.
 srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=64 --export=ALL --kill-on-bad-exit=1 \
     bash -c 'trap "" USR1 TERM; PET_SIGNALS_TO_HANDLE=SIGINT,SIGHUP,SIGQUIT exec "$@"' - \
     /home/me/.venv/bin/python -m train_anywhere.launch.launcher "$RUN" torch.distributed.run --nnodes=2 --nproc-per-node=8 \
@@ -142,7 +142,8 @@ launcher=$!
 
 # ---- wait for the ranks, and forward signals to them
 pass_on() {
-    kill -USR1 "$launcher" 2>/dev/null || true
+    # torchrun does not forward signals, and Slurm sends them only to torchrun: find its ranks on their nodes
+    srun --overlap --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 --mem=0 --export=ALL pkill -USR1 -f -- "^[^ ]+ -u .*/train.py --run .*${RUN##*/}\$" || true
 }
 begun() { read_state; [ "$state $state_job" != "$before" ]; }  # rank 0 has recorded its start
 tell_ranks() {
@@ -155,6 +156,8 @@ tell_ranks() {
 trap 'tell_ranks USR1' USR1
 trap 'tell_ranks TERM' TERM
 trap 'tell_ranks Ctrl-C; trap "woken=yes; kill \$launcher || true" INT' INT
+# Slurm signals a preemption only to job steps: this step waits for it and passes it to the script
+exec {listener}> >(srun --overlap --nodes=1 --ntasks=1 --mem=0 --export=ALL cat 2>/dev/null || [ $? != 143 ] || kill -TERM $$ 2>/dev/null)
 
 # ---- next to the ranks: a process on each node samples it (train_anywhere/monitor). It exits when its input is closed
 errors=$RUN/monitor/errors.txt  # its errors, if it can't start

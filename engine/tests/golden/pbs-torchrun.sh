@@ -96,7 +96,8 @@ launcher=$!
 
 # ---- wait for the ranks, and forward signals to them
 pass_on() {
-    kill -USR1 "$launcher" 2>/dev/null || true
+    # torchrun does not forward signals: find its ranks on their nodes
+    pkill -USR1 -f -- "^[^ ]+ -u .*/train.py --run .*${RUN##*/}\$" || true
 }
 begun() { read_state; [ "$state $state_job" != "$before" ]; }  # rank 0 has recorded its start
 tell_ranks() {

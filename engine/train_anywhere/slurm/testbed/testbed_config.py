@@ -117,6 +117,8 @@ def _write_slurm(layout: Layout) -> None:
         partitions=_partitions(site.partitions),
     )
     _edit(etc / "slurm.conf", layout.conf)
+    if "proctrack/cgroup" in layout.conf:
+        shutil.copy(FILES / "cgroup.conf", etc)
     (layout.dir / SHARED_BY_TESTBED).write_text("".join(f"{folder}\n" for folder in layout.share))
     gpu_type = f"Type={site.gpu_type}" if site.gpu_type else ""
     _fill("gres.conf", etc / "gres.conf", dir=layout.dir, type=gpu_type, last_gpu=site.gpus - 1)
