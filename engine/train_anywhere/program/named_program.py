@@ -65,7 +65,7 @@ def find_program(program: Sequence[str]) -> list[str]:
     path = resolve_as_typed(program[0])
     name = os.path.relpath(path, ROOT)
     if name.startswith("../"):
-        name = os.path.relpath(path.resolve(), ROOT.resolve())
+        name = os.path.relpath(os.path.realpath(path), os.path.realpath(ROOT))
     if not path.is_file() or name.startswith("../"):  # the message shows what was typed
         name = program[0] if program[0].startswith(("/", "../")) or path.exists() else f"./{program[0]}"
     elif problems := program_problems([name]):

@@ -264,6 +264,8 @@ def open_run(path: str | Path) -> RunDir:
     """
     # pathlib raises for ~nobody and for circular links
     folder = resolve_as_typed(os.path.expanduser(path))
+    if not os.access(folder, os.X_OK) and os.path.isdir(folder):
+        raise CheckpointError(f"{path} can't be read (permission denied).")
     if not os.path.isfile(folder / "config.yaml"):  # pathlib raises for names that are too long
         raise CheckpointError(
             f"{path} is not a run folder (it has no config.yaml); name one like {example_run(folder)}."

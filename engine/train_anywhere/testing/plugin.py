@@ -29,6 +29,8 @@ if os.environ.get("TMPDIR", "/tmp").startswith("/tmp"):
     tempfile.tempdir = (
         "/var/tmp"  # a job is refused if its results are in /tmp, of which each node has its own
     )
+for name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL", "ARGS"):
+    os.environ.pop(name, None)  # a test that calls make should not get the options of `make test ARGS=...`
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # several tests run at the same time
 

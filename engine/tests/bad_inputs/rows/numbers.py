@@ -32,7 +32,7 @@ ROWS = [
     *numbers("trainer.num_sanity_val_steps", "-2 1.5 null", "at least -1|whole number"),
     *numbers("trainer.max_time", "0 90 12h 1:30 '' true 00:00:00", "is not a time above 0|a time such as|is empty"),
     *numbers("trainer.log_every_n_steps", "0 -1 1e3", COUNT),
-    *numbers("checkpoint.every_n_epochs", "0 -1 null", COUNT),
+    *numbers("checkpoint.every_n_epochs", "0 -1", COUNT),
     *numbers("checkpoint.every_n_steps", "0 -1 1.5", COUNT),
     *numbers("checkpoint.keep_last", "0 -1 null", COUNT),
     *numbers("checkpoint.keep_every_n_epochs", "0 -1 1.5", COUNT),

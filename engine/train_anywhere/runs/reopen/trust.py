@@ -228,9 +228,9 @@ def _is_recorded(folder: Path, key: str, value: Any, trusted: set[str]) -> bool:
 
 def _digest(path: Path, key: str, value: object) -> str:
     try:
-        written = json.dumps([str(path.resolve()), key, value])
+        written = json.dumps([os.path.realpath(path), key, value])
     except (TypeError, ValueError):  # YAML has dates and lists that contain themselves, JSON does not
-        written = json.dumps([str(path.resolve()), key, repr(value)])
+        written = json.dumps([os.path.realpath(path), key, repr(value)])
     return hashlib.sha256(written.encode()).hexdigest()
 
 

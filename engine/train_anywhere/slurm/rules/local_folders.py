@@ -1,5 +1,6 @@
 """Rules about folders of this machine. A dry run for another machine skips them."""
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -73,7 +74,7 @@ def _expand(folder: str, environ: Mapping[str, str]) -> str:
 
 
 def _below(folder: Path, top: str) -> bool:
-    return folder.resolve().is_relative_to(Path(top).resolve()) if top.startswith("/") else False
+    return top.startswith("/") and Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(top))
 
 
 SITE_RULES = (submit_folder, write_folder, forbidden_folder)

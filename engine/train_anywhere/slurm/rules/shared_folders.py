@@ -83,7 +83,11 @@ def _is_below(folder: Path, disk: str) -> bool:
 
 def _pairs(folder: Path, disk: str) -> list[tuple[Path, Path]]:
     """Return the folder and the disk, as typed and with their links followed, without folders that a testbed shows to its nodes."""
-    typed, followed = (Path(os.path.abspath(folder)), Path(disk)), (folder.resolve(), Path(disk).resolve())
+    # Path.resolve raises for links that lead to themselves, before Python 3.13
+    typed, followed = (
+        (Path(os.path.abspath(folder)), Path(disk)),
+        (Path(os.path.realpath(folder)), Path(os.path.realpath(disk))),
+    )
     shared = _shared_by_testbed()
     return [
         (path, top) for path, top in (typed, followed) if not any(path.is_relative_to(one) for one in shared)

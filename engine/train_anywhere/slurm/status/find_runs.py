@@ -14,7 +14,7 @@ import yaml
 
 from train_anywhere.errors import SubmitError
 from train_anywhere.files.atomic import read_text
-from train_anywhere.files.typed_paths import resolve_as_typed, restore_links
+from train_anywhere.files.typed_paths import resolve_as_typed
 from train_anywhere.runs.attempts import describe_state
 from train_anywhere.runs.folder import JOBS, RunDir
 from train_anywhere.slurm.scheduler import queue
@@ -209,7 +209,7 @@ def _folders(name: str, results: Path) -> list[Path]:
     path = Path(name)
     if "/" not in name and not (path / "config.yaml").is_file():
         path = next(iter(results.glob(f"*/{glob.escape(name)}")), results / name) if name else results
-    path = restore_links(path.resolve(), path)
+    path = resolve_as_typed(path)
     if (path / "config.yaml").is_file():
         return [path]
     members = [

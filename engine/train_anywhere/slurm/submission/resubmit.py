@@ -1,5 +1,6 @@
 """Submit runs again, with the same folder and code, from the newest checkpoint."""
 
+import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -120,7 +121,7 @@ def refuse_renamed(run: RunEntry, script: Path) -> None:
         return
     written = re.sub(r"-\$\w+$", "", " ".join(shlex.split(named[1])))
     base = run.folder.path if run.member is None else script.parent
-    if Path(written).resolve() != base.resolve():
+    if os.path.realpath(written) != os.path.realpath(base):
         raise SubmitError(
             f"{run.folder.path} was moved: its batch script still trains in {written}; resume it with "
             f"`{resume_command(run.folder)}`."
