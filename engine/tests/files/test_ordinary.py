@@ -172,7 +172,7 @@ OUTSIDE = {
     "engine/train_anywhere/slurm/submission/evaluation.py": "a new folder, which must not exist",
     "engine/train_anywhere/commands/new_cluster.py": "configs/, with O_EXCL",
     "engine/train_anywhere/slurm/script/render.py": "a cache beside the templates",
-    "engine/train_anywhere/program/copy_files.py": "a temporary file with a random name",
+    "engine/train_anywhere/checkpoints/disk/copy_files.py": "a temporary file with a random name",
     "engine/train_anywhere/slurm/scaling/start_table.py": "the table of a scaling study, in a new folder",
     "engine/train_anywhere/slurm/submission/snapshot.py": "the new folder of a snapshot, reached without links",
     "engine/train_anywhere/features/pack_env": "the environment's archive",

@@ -2,14 +2,21 @@
 
 import os
 import subprocess
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from train_anywhere.files.owned_folder import OwnedFolder, make_owned
-from train_anywhere.program.copy_files import Copier
+from train_anywhere.checkpoints.disk.copy_files import Copier
+from train_anywhere.checkpoints.disk.staging import open_staging
+from train_anywhere.checkpoints.recovery import recover_leftovers
+from train_anywhere.config.schema import Config
+from train_anywhere.files.owned_folder import MARKER, OwnedFolder, make_owned
+from train_anywhere.files.removal import temporary_name
 from train_anywhere.program.run_program import _copy_the_rest
+from train_anywhere.runs.folder import RunDir
 
 
 @pytest.fixture
@@ -26,7 +33,6 @@ def write(path: Path, text: str, age: float = 60) -> None:
 def test_complete_files_are_copied_once(copier: Copier) -> None:
     write(copier.source / "deep" / "a.pt", "one")
     write(copier.source / "b.pt", "young", age=0)
-    (copier.source / "link").symlink_to("/etc/passwd")
     assert copier.copy() == ["b.pt"]
     copy = copier.target / "deep" / "a.pt"
     assert copy.read_text() == "one" and [p.name for p in copier.target.iterdir()] == ["deep"]
@@ -62,6 +68,100 @@ def test_open_files_are_seen(copier: Copier) -> None:
     with open(copier.source / "a.pt", "w"), open(copier.source / "read.pt"):
         assert copier.find_open(os.getpid()) == {copier.source / "a.pt"}
     assert copier.find_open(os.getpid()) == set()
+
+
+WRITES = "import sys, time; file = open(sys.argv[1], 'w'); print('open', flush=True); time.sleep(60)"
+
+
+def test_open_files_of_what_a_program_starts_are_seen_by_way_of_a_link(copier: Copier) -> None:
+    """A shell script is the program, and the path of the node's disk has a link in it."""
+    link = copier.source.with_name("link")
+    link.symlink_to(copier.source)
+    linked = Copier(link, copier.target, 600)
+    words = ["bash", "-c", '"$@"; true', "", sys.executable, "-c", WRITES, str(link / "a.pt")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, process_group=0) as shell:
+        assert shell.stdout and shell.stdout.readline() == b"open\n"
+        linked.open = linked.find_open(shell.pid)
+        os.killpg(shell.pid, 9)
+    assert linked.open == {copier.source / "a.pt"}
+    linked.target.mkdir()
+    write(linked.target / "a.pt", "an older copy")
+    linked.start()
+    assert linked.finish(killed=True) == ["a.pt"]
+
+
+def test_hidden_files_and_empty_folders_are_copied(copier: Copier) -> None:
+    """Such as torch.distributed.checkpoint's .metadata, and Zarr's .zarray."""
+    (copier.source / "deep" / ".array").mkdir()
+    for name in (MARKER, ".metadata", f"deep/.array/{MARKER}", ".a.pt.123"):
+        write(copier.source / name, name)
+    write(temporary_name(copier.source / "a.pt"), "half")
+    (copier.source / "empty").mkdir()
+    copier.start()
+    assert copier.finish(killed=False) == [] and copier.failed == []
+    copied = sorted(str(p.relative_to(copier.target)) for p in copier.target.rglob("*"))
+    assert copied == [".a.pt.123", ".metadata", "deep", "deep/.array", f"deep/.array/{MARKER}", "empty"]
+
+
+@pytest.mark.parametrize("absolute", [True, False])
+def test_a_link_is_copied_after_what_it_leads_to(copier: Copier, absolute: bool) -> None:
+    def link(name: str, to: str) -> None:
+        (copier.source / name).unlink(missing_ok=True)
+        (copier.source / name).symlink_to(copier.source / to if absolute else to)
+
+    write(copier.source / "a.pt", "one")
+    link("last.pt", "a.pt")
+    link("newest", "deep")
+    link("gone", "nothing")
+    assert copier.copy() == []
+    for name in ("a.pt", "b.pt", "deep/c.pt"):
+        write(copier.source / name, "two", age=0)
+    link("last.pt", "b.pt")
+    assert {*copier.copy()} == {"a.pt", "b.pt", "deep/c.pt", "last.pt", "newest"}
+    assert (copier.target / "last.pt").read_text() == "one"  # the older, whole one
+    copier.start()
+    assert copier.finish(killed=False) == []
+    assert (
+        os.readlink(copier.target / "last.pt") == "b.pt" and os.readlink(copier.target / "newest") == "deep"
+    )
+    assert (copier.target / "newest" / "c.pt").read_text() == "two"
+    assert not os.path.lexists(copier.target / "gone")
+    (copier.source / "last.pt").unlink()
+    write(copier.source / "last.pt", "a file")
+    copier.copy()
+    assert [(copier.target / n).read_text() for n in ("last.pt", "b.pt")] == ["a file", "two"]
+
+
+def test_a_link_that_leads_out_of_the_folder_is_reported(
+    copier: Copier, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (copier.source / "link").symlink_to("/etc/passwd")
+    assert copier.copy() == [] and copier.failed == ["link"]
+    assert "(it is a link to /etc/passwd, outside of the folder)." in capsys.readouterr().err
+    assert not os.path.lexists(copier.target / "link")
+
+
+def test_files_of_killed_ranks_are_copied(
+    make_run: Callable[..., tuple[Config, RunDir]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One rank has failed: srun has killed the others, whose files are still on the disk of the node."""
+    words = (f"checkpoint.local={tmp_path / 'disk'}", "program=[examples/programs/resumable.py]")
+    run = make_run(*words)[1]
+    staging = open_staging(run, str(tmp_path / "disk"))
+    assert staging
+    places = [staging.rank_folder(rank) for rank in (1, 2, 12)]
+    for place in places:
+        make_owned(place, private=True)
+        write(place.path / f"{place.path.name}.pt", "saved", age=0)
+    (places[1].path / "out").symlink_to("/etc/passwd")
+    (places[2].path / MARKER).write_text("of someone else")
+    assert recover_leftovers(run) == 1
+    names = [f"{place.path.name}.pt" for place in places]
+    assert sorted(p.name for p in run.checkpoints.iterdir()) == names[:2]
+    assert [place.path.exists() for place in places] == [False, True, True]
+    printed = capsys.readouterr().err
+    assert f"error: 1 files of {places[1].path} on " in printed
+    assert f"error: {places[2].path} can't be used (" in printed
 
 
 def test_of_a_process_that_has_ended_nothing_is_known(copier: Copier) -> None:

@@ -9,13 +9,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from train_anywhere.checkpoints.disk.copy_files import _with_descendants
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.files import ENGINE, ROOT
@@ -63,16 +64,34 @@ def run(tmp_path: Path) -> Run:
     return start
 
 
-def stopped(*words: str, number: int = signal.SIGUSR1, group: bool = False) -> tuple[int, str]:
-    """Send a signal to `src/run.py`, or to its process group, when the program is ready; returns exit code and output."""
+def stopped(
+    *words: str, number: int = signal.SIGUSR1, reaches: str = "it", environ: Mapping[str, str] | None = None
+) -> tuple[int, str]:
+    """Send a signal when the program is ready; returns exit code and output.
+
+    It reaches `src/run.py`, or its process "group" as from mpirun, or "all" that it has started as from Slurm without cgroups.
+    """
     command = [sys.executable, str(ROOT / "src" / "run.py"), *words]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, **(environ or {})},
+    )
     assert process.stdout
     while "ready" not in (line := process.stdout.readline()):
         assert line
     time.sleep(0.1)
-    (os.killpg if group else os.kill)(process.pid, number)
-    printed = process.communicate(timeout=30)[0]
+    if reaches == "group":
+        os.killpg(process.pid, number)
+    for pid in _with_descendants(process.pid) if reaches == "all" else [process.pid] * (reaches == "it"):
+        os.kill(pid, number)
+    try:
+        printed = process.communicate(timeout=30)[0]
+    finally:
+        process.kill()
     return process.returncode, printed
 
 
@@ -228,6 +247,62 @@ def test_a_signal_reaches_the_program(tmp_path: Path, handles: str) -> None:
         path.unlink()
 
 
+STEP = {
+    **dict.fromkeys(("SLURM_PROCID", "SLURM_STEP_ID", "SLURM_NODEID", "SLURM_LOCALID"), "0"),
+    **dict.fromkeys(("SLURM_JOB_ID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE"), "1"),
+    "SLURM_STEP_NODELIST": "localhost",
+}
+"""The environment of `srun --ntasks=1`."""
+
+COUNTS = """
+import os, signal, sys, time
+from pathlib import Path
+got = []
+signal.signal(signal.{handles}, lambda *_: got.append(1))
+log = Path(os.environ["TRAIN_LOCAL_CHECKPOINTS"], "log").open("w")
+print("ready", flush=True)
+while not got:
+    time.sleep(0.05)
+time.sleep(1)
+print("signals:", len(got), flush=True)
+"""
+
+
+@pytest.mark.parametrize("reaches", ["it", "group", "all"])
+@pytest.mark.parametrize("handles", ["SIGUSR1", "SIGTERM"])
+@pytest.mark.quick("SIGUSR1-it", "SIGUSR1-all")
+def test_a_program_in_a_job_gets_one_signal(script: str, tmp_path: Path, handles: str, reaches: str) -> None:
+    """From Slurm with cgroups, from mpirun, from Slurm without cgroups; at once, although it keeps a file open."""
+    (ROOT / script).write_text(COUNTS.format(handles=handles))
+    keys = [f"paths.results={tmp_path / 'results'}", f"checkpoint.local={tmp_path / 'disk'}"]
+    code, printed = stopped(*keys, "--", script, reaches=reaches, environ=STEP)
+    assert code == 75 and "signals: 1\n" in printed, printed
+    assert (tmp_path / "results" / "latest" / "checkpoints" / "log").exists()
+
+
+SHELL = """#!/bin/bash
+{line}
+sleep 20 >/dev/null 2>&1 & child=$!
+echo ready
+wait
+"""
+
+
+@pytest.mark.parametrize(
+    "line, printed_there", [("trap 'echo saved; kill $child; exit 0' USR1", True), ("", False)]
+)
+def test_a_shell_script_may_trap_the_signal(tmp_path: Path, line: str, printed_there: bool) -> None:
+    """A shell can't trap a signal that is ignored when it starts."""
+    path = ROOT / "examples" / "programs" / f"traps_{os.getpid()}.sh"
+    path.write_text(SHELL.format(line=line))
+    path.chmod(0o755)
+    try:
+        code, printed = stopped(f"paths.results={tmp_path}", "--", str(path), environ=STEP)
+    finally:
+        path.unlink()
+    assert code == 75 and ("saved" in printed) == printed_there
+
+
 STOPS = """
 import os, signal, sys, time
 from pathlib import Path
@@ -268,7 +343,7 @@ def test_a_signal_to_all_processes_leaves_the_older_copy(script: str, tmp_path: 
         f"checkpoint.local={tmp_path / 'disk'}",
         "checkpoint.every_n_seconds=1",
     ]
-    assert stopped(*keys, "--", script, number=signal.SIGTERM, group=True)[0] == 75
+    assert stopped(*keys, "--", script, number=signal.SIGTERM, reaches="group")[0] == 75
     folder = (tmp_path / "results" / "latest").resolve()
     assert (folder / "checkpoints" / "a.pt").read_text() == "whole"
 

@@ -121,6 +121,60 @@ def test_a_script_with_flags_for_the_folders(
     assert json.loads((run / "checkpoints" / "newest.json").read_text()) == {"epoch": 100}
 
 
+COUNTS = """
+import os, signal, sys, time
+from pathlib import Path
+name, got = f"signals-{os.environ['RANK']}", []
+if Path(os.environ["TRAIN_PERSISTENT_CHECKPOINTS"], name).exists():
+    sys.exit(0)
+signal.signal(signal.SIGUSR1, lambda *_: got.append(1))
+print("ready", flush=True)
+while not got:
+    time.sleep(0.1)
+time.sleep(3)
+Path(os.environ["TRAIN_LOCAL_CHECKPOINTS"], name).write_text(str(len(got)))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launch", ["srun", "torchrun", "mpirun"])
+def test_each_rank_gets_one_signal(login: Login, launch: str, request: pytest.FixtureRequest) -> None:
+    path = Path(script(f"counts_{os.getpid()}.py"))
+    request.addfinalizer(path.unlink)
+    path.write_text(COUNTS)
+    job, run = submit(login, *TWO, f"launch={launch}", "--", str(path))
+    wait_for(lambda: log(run).count("ready") == 4, run, 120)
+    login.testbed.run(["scancel", "--signal=USR1", "--batch", job])
+    assert login.testbed.wait_job(job, 240) == "COMPLETED", log(run)
+    assert [(run / "checkpoints" / f"signals-{rank}").read_text() for rank in range(4)] == ["1"] * 4, log(run)
+
+
+SAVES = """
+import os, sys, time
+from pathlib import Path
+rank, run = int(os.environ["RANK"]), Path(os.environ["TRAIN_RUN"])
+if rank:
+    Path(os.environ["TRAIN_LOCAL_CHECKPOINTS"], f"{rank}.pt").write_text("saved")
+    (run / f"saved-{rank}").touch()
+    time.sleep(1000)
+while len([*run.glob("saved-*")]) < 3:
+    time.sleep(0.1)
+sys.exit(3)
+"""
+
+
+def test_files_of_the_ranks_that_a_failed_one_ends_are_copied(
+    login: Login, request: pytest.FixtureRequest
+) -> None:
+    """From both nodes: srun kills the other ranks before they copy."""
+    path = Path(script(f"saves_{os.getpid()}.py"))
+    request.addfinalizer(path.unlink)
+    path.write_text(SAVES)
+    job, run = submit(login, *TWO, "--", str(path))
+    assert login.testbed.wait_job(job, 180) == "FAILED", log(run)
+    assert sorted(p.name for p in (run / "checkpoints").glob("*.pt")) == ["1.pt", "2.pt", "3.pt"], log(run)
+
+
 def test_a_rank_that_fails_fails_the_job(login: Login) -> None:
     """The others are ended, and the job is neither requeued nor complete."""
     words = ("--epochs", "1000", "--fails", "3")

@@ -48,6 +48,14 @@ def job(make_config: Callable[..., Config], *overrides: str, **changes: object) 
     return dataclasses.replace(made, cluster=dataclasses.replace(made.cluster, **cluster), **changes)
 
 
+def test_files_of_a_program_are_copied_from_all_nodes(make_config: Callable[..., Config]) -> None:
+    """A rank that fails ends those of other nodes too; a training has its checkpoints on the first node."""
+    training = job(make_config, "trainer.nodes=2")
+    assert '    for host in "$MASTER_ADDR"; do\n' in render(training)
+    script = render(dataclasses.replace(training, command=("a.py",)))
+    assert '    for host in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do\n' in script
+
+
 @pytest.mark.parametrize("value", HOSTILE)
 @pytest.mark.quick('"; touch HACKED; "', "'; touch HACKED; '")
 def test_hostile_values_reach_the_program_as_they_are(

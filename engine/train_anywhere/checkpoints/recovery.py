@@ -1,6 +1,6 @@
 """Open a run's checkpointer, after recovering the checkpoints that an earlier process left on this node's disk.
 
-After a crash, this command publishes the complete checkpoints on this node's disk:
+After a crash, this command publishes the complete checkpoints on this node's disk, or copies the files of a program:
 
     PYTHONPATH=engine python -m train_anywhere.checkpoints.recovery RUN
 """
@@ -10,14 +10,18 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
+from train_anywhere.checkpoints.disk.copy_files import copy_leftovers
 from train_anywhere.checkpoints.disk.event_files import EventFileSync
 from train_anywhere.checkpoints.disk.staging import open_staging, read_record, write_record
 from train_anywhere.checkpoints.disk.writes import print_line
 from train_anywhere.checkpoints.info import SavedCheckpoint
 from train_anywhere.checkpoints.store import CheckpointStore
-from train_anywhere.errors import CheckpointError
+from train_anywhere.config.load import load
+from train_anywhere.errors import CheckpointError, ProjectError
+from train_anywhere.files.ordinary import make_folder
 from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.lock import RunLock
+from train_anywhere.runs.reopen.frozen import read_frozen
 
 if TYPE_CHECKING:
     from train_anywhere.config.schema import Checkpoint
@@ -68,6 +72,7 @@ def recover_leftovers(run: RunDir) -> int:
     try:
         with RunLock(run):
             saved = recover(run)
+            stays = _recover_program(run)
             if run.read_info():
                 run.update()  # run.json takes over the state that the batch script wrote to the file `state`
     except (CheckpointError, OSError) as error:
@@ -75,7 +80,20 @@ def recover_leftovers(run: RunDir) -> int:
         return 1
     if saved:
         print_line(f"published the checkpoint of step {saved.step} that the ranks had left on this node.")
-    return 0
+    for why in stays:
+        print(f"error: {why}.", file=sys.stderr)
+    return 1 if stays else 0
+
+
+def _recover_program(run: RunDir) -> list[str]:
+    """Copy the files that killed ranks of a program left on this node's disk; return why some of them stay there. Raises OSError."""
+    with suppress(ProjectError):  # without a readable configuration nothing names the disk
+        tree = read_frozen(run)
+        staging = open_staging(run, load(tree).checkpoint.local) if tree.get("program") else None
+        if places := staging.list_rank_folders() if staging else []:
+            make_folder(run.checkpoints)
+            return [why for place in places if (why := copy_leftovers(place, run.checkpoints))]
+    return []
 
 
 if __name__ == "__main__":

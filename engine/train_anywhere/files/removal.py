@@ -79,6 +79,11 @@ def temporary_name(path: Path) -> Path:
     return path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
 
 
+def is_temporary(name: str) -> bool:
+    """Return whether `temporary_name` makes such a name on this machine, in this process or another one."""
+    return bool(re.fullmatch(rf"\..+\.{re.escape(socket.gethostname())}\.\d+(-[0-9a-f]+)?", name, re.DOTALL))
+
+
 def remove_file(path: Path) -> None:
     """Remove a temporary file of this process, if it exists. Raises ValueError unless its name has this process's number."""
     if not (path.name.startswith(".") and str(os.getpid()) in re.split("[.-]", path.name)):

@@ -2,6 +2,6 @@
 
 named_program        what `src/run.py` accepts: keys that mean something, and a script of this project
 program_environment  variables for torch, Horovod, TensorFlow, and the folders of the run
-copy_files           copies what a rank writes to its node's disk into the run folder
-run_program          one rank: starts the program, passes signals on, records how it ended
+program_process      the program's process, and the signal that asks it to stop
+run_program          one rank: starts the program, passes signals on, copies its files (checkpoints.disk.copy_files), records how it ended
 """

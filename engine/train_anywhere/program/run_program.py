@@ -1,10 +1,7 @@
 """One rank of a program: start it, show its output, pass signals on, record how it ended."""
 
-import ctypes
 import math
 import os
-import re
-import signal
 import subprocess
 import sys
 import threading
@@ -13,19 +10,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from train_anywhere.checkpoints.disk.copy_files import EVERY_S, Copier, copy_leftovers
 from train_anywhere.checkpoints.disk.staging import open_staging
 from train_anywhere.config.checks.program import is_python
 from train_anywhere.config.schema import Config
-from train_anywhere.distributed.network.addresses import node_name
-from train_anywhere.distributed.topology import ZERO_EXIT_LAUNCHERS, Topology
+from train_anywhere.distributed.topology import ZERO_EXIT_LAUNCHERS
 from train_anywhere.errors import INTERRUPTED, STOPPED, ProjectError
 from train_anywhere.files import ROOT
 from train_anywhere.files.ordinary import make_folder
 from train_anywhere.files.owned_folder import OwnedFolder, make_owned
 from train_anywhere.files.removal import remove
 from train_anywhere.files.terminal.printable import one_line
-from train_anywhere.program.copy_files import EVERY_S, Copier
 from train_anywhere.program.program_environment import folder_variables, rank_variables
+from train_anywhere.program.program_process import ProgramProcess
 from train_anywhere.runs.attempts import IDLE, running_job, stop_request
 from train_anywhere.runs.debug import CAUSE, claim_first, describe_exit_code, is_claimed
 from train_anywhere.runs.folder import RunDir
@@ -38,6 +35,9 @@ POLL_S, RECORD_S = 0.2, 10.0
 
 OTHERS_S = 5.0
 """A rank that fails waits so long for the signal, or the failure of another rank, that may be the reason."""
+
+WRITING_S = 5.0
+"""A program that the signal would end, and that is writing a file, may complete it for so long."""
 
 STOP_SHARE = 0.8
 """Share of `cluster.signal_seconds` after which a program that ignores the signal is killed, so that its files can be copied."""
@@ -79,13 +79,11 @@ def _open_local_folder(config: Config, run: RunDir, rank: int) -> tuple[Path | N
         return None, None
     place = staging.rank_folder(rank)
     try:
-        if place.path.is_dir():  # of an attempt that was killed on this node
-            before = Copier(place.path, run.checkpoints, 0)
-            before.copy()
-            if before.failed:
-                print(f"{_kept(before)}; continuing without it.", file=sys.stderr, flush=True)
-                return None, None
-            remove(place)
+        if place.path.is_dir() and (
+            why := copy_leftovers(place, run.checkpoints)
+        ):  # of an attempt that was killed here
+            print(f"{why}; continuing without it.", file=sys.stderr, flush=True)
+            return None, None
         make_owned(place, private=True)
     except OSError as error:
         print(
@@ -110,13 +108,9 @@ def _copy_the_rest(copier: Copier | None, place: OwnedFolder | None, killed: boo
             flush=True,
         )
     if copier.failed:
-        print(f"error: {_kept(copier)}.", file=sys.stderr, flush=True)
+        print(f"error: {copier.describe_failed()}.", file=sys.stderr, flush=True)
     else:
         remove(place)
-
-
-def _kept(copier: Copier) -> str:
-    return f"{len(copier.failed)} files of {copier.source} on {node_name()} can't be copied to {copier.target}, and stay there"
 
 
 def build_command(config: Config) -> list[str]:
@@ -130,15 +124,15 @@ def _run(config: Config, process: RankProcess, environ: dict[str, str], copier: 
     stop, heartbeat = process.stop, process.heartbeat
     # on a terminal a single rank keeps it: for progress bars, and for a debugger
     inherits = process.topology.world_size == 1 and running_job() is None
-    pipe = None if inherits else subprocess.PIPE
-    command = build_command(config)
+    name = config.program[0]
     try:
-        child = subprocess.Popen(command, env=environ, stdout=pipe, stderr=pipe, preexec_fn=_prepare)
+        program = ProgramProcess(build_command(config), environ, inherits, is_python(name))
     except OSError as error:  # such as a first line that names no interpreter
         raise ProjectError(
-            f"{config.program[0]} can't be started ({error.strerror}): does its first line name an interpreter that is "
+            f"{name} can't be started ({error.strerror}): does its first line name an interpreter that is "
             "installed here, such as #!/bin/bash?"
         ) from error
+    child = program.child
     output = _Output(child)
     if copier:
         copier.start()
@@ -158,37 +152,36 @@ def _run(config: Config, process: RankProcess, environ: dict[str, str], copier: 
                 process.recorder.record_progress()
                 recorded = now
             if stop.requested and requested is None:
-                requested = now
-            if requested is not None and not passed:
-                # a program that is killed by the signal may first complete the file that it is writing
+                requested = (
+                    now  # passed on at the next look: the launcher may still be sending it to other processes
+                )
+            elif requested is not None and not passed:
+                number = program.choose_signal(stop.requested or "")
+                # a program that the signal ends may first complete the file that it is writing
                 writing = copier.find_open(child.pid) if copier else None
-                if passed := not writing or now - requested > patience / 2:
+                ready = not writing or program.handles(number)
+                if passed := ready or now - requested > min(WRITING_S, patience / 2):
                     if copier:
                         copier.open = writing
-                    # a signal of the monitor was for this process only
-                    name = "" if stop_request(process.run) else stop.requested or ""
-                    _pass_on(child, name, process.topology)
+                    program.pass_on(number)
             elif requested is not None and now - requested > patience:
                 print(
                     "the program ignores the signal: killing it, to copy its files in time.",
                     file=sys.stderr,
                     flush=True,
                 )
-                child.kill()
+                if copier:
+                    copier.open = copier.find_open(child.pid)
+                program.kill()
                 patience = math.inf
     except KeyboardInterrupt:  # the second Ctrl-C
-        child.kill()
+        program.kill()
         child.wait()
+    finally:
+        program.close()
     output.finish()
     heartbeat.enter("end")
     return child.returncode
-
-
-def _prepare() -> None:
-    """Prepare the child: Slurm sends USR1 to all processes, which would end one that does not handle it; it ends with this process."""
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, man 2 prctl
 
 
 class _Output:
@@ -221,34 +214,6 @@ class _Output:
             self._heard.set()
             target.write(data)
             target.flush()
-
-
-def _pass_on(child: subprocess.Popen[bytes], name: str, topology: Topology) -> None:
-    """Send the signal on: USR1 to a program that handles it, else TERM. Slurm has sent its own to all processes of a job step."""
-    direct = running_job() is not None and topology.launched_by in ("srun", "torchrun")
-    if name == "SIGINT":
-        if not direct and not _in_foreground():  # a terminal sends it to the program too
-            child.send_signal(signal.SIGINT)
-    elif _handles(child.pid, signal.SIGUSR1):
-        if not (direct and name == "SIGUSR1"):
-            child.send_signal(signal.SIGUSR1)
-    elif not (direct and name == "SIGTERM"):
-        child.terminate()
-
-
-def _in_foreground() -> bool:
-    """Return whether Ctrl-C in a terminal reaches this process and its children. Ranks started by another process have no terminal."""
-    with suppress(OSError), open("/dev/tty", "rb", buffering=0) as terminal:
-        return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
-    return False
-
-
-def _handles(pid: int, number: int) -> bool:
-    """Return whether a process has a handler for a signal; False where /proc does not tell."""
-    with suppress(OSError):
-        if found := re.search(r"^SigCgt:\s*([0-9a-f]+)$", Path(f"/proc/{pid}/status").read_text(), re.M):
-            return bool(int(found[1], 16) >> (number - 1) & 1)
-    return False
 
 
 def _finish(config: Config, process: RankProcess, code: int) -> int:

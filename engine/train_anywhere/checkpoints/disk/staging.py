@@ -2,7 +2,7 @@
 
 <local disk>/<name>-<user id>/<run id>/00000230/   complete, not yet in the run folder
                                       growing-<boot>/   TensorBoard's event files, see `checkpoints/disk/event_files.py`
-<local disk>/<name>-<user id>/<run id>.rank-3/   rank 3's shard of a checkpoint that all ranks write
+<local disk>/<name>-<user id>/<run id>.rank-3/   rank 3's shard of a checkpoint that all ranks write, or all files of its program
 
 `stage.json` in the run folder records this path for recovery after a crash, when the variables that named the local disk may be gone.
 The record is used only if the path ends in the name, user id and run id of this run, and `files/removal.py` can prove that the folder
@@ -96,17 +96,22 @@ class Staging:
             self._stays.add(path)
 
     def rank_folder(self, rank: int) -> OwnedFolder:
-        """Return the folder for one rank's shard of a checkpoint; it is next to this one, which only one process makes."""
+        """Return the folder for one rank's files; it is next to this one, which only one process makes."""
         user, run = self._place.names
         names = (user, f"{run}.rank-{rank}")
         return OwnedFolder(self._place.root, names, f"part of rank {rank} of run {run}")
 
+    def list_rank_folders(self) -> list[OwnedFolder]:
+        """Return the folders that `rank_folder` names for the ranks of this run on this node, and that exist."""
+        found = self.folder.parent.glob(f"{self.folder.name}.rank-*")
+        ranks = (path.name.rpartition("-")[2] for path in found)
+        return [self.rank_folder(int(rank)) for rank in ranks if rank.isdecimal()]
+
     def clear(self) -> None:
         """Remove the staging folder, whose content must be in the run folder, and shards that killed ranks left."""
         remove(self._place)
-        for path in self.folder.parent.glob(f"{self.folder.name}.rank-*"):
-            if (rank := path.name.rpartition("-")[2]).isdecimal():
-                remove(self.rank_folder(int(rank)))
+        for place in self.list_rank_folders():
+            remove(place)
 
     def is_owned(self) -> bool:
         """Return whether the folder exists and belongs to this run and this user."""

@@ -1,0 +1,237 @@
+"""Copy what a program (`src/run.py`) writes to its node's disk into the run folder: in the background, and at the end.
+
+A file that changes while it is copied, or was written a moment ago, is left for the next time, so a copy is never half of a file. A file
+with the same size and time is not copied again. Files that the program removes stay in the run folder. A link inside of the folder is made
+again, relative, when all that it leads to has been copied.
+"""
+
+import os
+import re
+import shutil
+import socket
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from train_anywhere.files.atomic import link_atomic, replace
+from train_anywhere.files.ordinary import make_folder
+from train_anywhere.files.owned_folder import MARKER, OwnedFolder, check_owned
+from train_anywhere.files.removal import (
+    is_temporary,
+    print_once,
+    remove,
+    remove_file,
+    remove_link,
+    temporary_name,
+)
+from train_anywhere.files.terminal.printable import printable
+
+SETTLED_S = 2.0
+"""A file is complete if nothing has been written to it for so long."""
+
+EVERY_S = 600.0
+"""Seconds between two copies, if `checkpoint.every_n_seconds` is null."""
+
+
+class Copier:
+    """Copies new files of one folder to another in a background thread.
+
+    Args:
+        source: the folder on the node's disk.
+        target: the folder in the run folder.
+        every_seconds: time between two copies.
+
+    Attributes:
+        open: files that the program was writing when it was asked to stop; None if that is not known.
+        failed: files that the last copy could not write or read, such as on a full disk, and links that lead out of the folder.
+    """
+
+    def __init__(self, source: Path, target: Path, every_seconds: float) -> None:
+        self.source, self.target, self.every_seconds = source.resolve(), target, every_seconds
+        self.open: set[Path] | None = None
+        self.failed: list[str] = []
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="copies", daemon=True)
+
+    def start(self) -> None:
+        """Start copying in the background."""
+        self._thread.start()
+
+    def find_open(self, pid: int) -> set[Path] | None:
+        """Return the files that a process and those that it started are writing; None if it has ended or /proc does not show it."""
+        try:
+            if not os.listdir(f"/proc/{pid}/fd"):
+                return None
+        except OSError:
+            return None
+        found = set()
+        for fd in (p for one in _with_descendants(pid) for p in _list(Path(f"/proc/{one}/fd"))):
+            with suppress(OSError):
+                flags = re.search(r"flags:\s*(\d+)", (fd.parents[1] / "fdinfo" / fd.name).read_text())
+                path = Path(os.readlink(fd))
+                if path.is_relative_to(self.source) and flags and int(flags[1], 8) & os.O_ACCMODE:
+                    found.add(path)
+        return found
+
+    def finish(self, killed: bool) -> list[str]:
+        """Copy for the last time; return the files of which an older copy stays, because the program was killed while it wrote them.
+
+        These are the files in `open`, or if that is None, the newest ones.
+        """
+        self._end.set()
+        self._thread.join()
+        now = time.time()
+
+        def cut_off(path: Path, status: os.stat_result) -> bool:
+            writing = status.st_mtime > now - SETTLED_S if self.open is None else path in self.open
+            return killed and writing and (self.target / path.relative_to(self.source)).exists()
+
+        return self._copy(cut_off)
+
+    def copy(self) -> list[str]:
+        """Copy the complete files; return those that may not be complete."""
+        now = time.time()
+        return self._copy(lambda path, status: status.st_mtime > now - SETTLED_S)
+
+    def describe_failed(self) -> str:
+        """Return a message about the files in `failed`."""
+        return (
+            f"{len(self.failed)} files of {self.source} on {socket.gethostname()} can't be copied to {self.target}, "
+            "and stay there"
+        )
+
+    def _copy(self, leaves_out: Callable[[Path, os.stat_result], bool]) -> list[str]:
+        left, self.failed = [], []
+        for path, status in sorted(_entries(self.source), key=lambda entry: stat.S_ISLNK(entry[1].st_mode)):
+            name = path.relative_to(self.source)
+            try:
+                if stat.S_ISLNK(status.st_mode):
+                    complete = self._copy_link(name, [*left, *self.failed])
+                elif leaves_out(path, status):
+                    complete = stat.S_ISDIR(status.st_mode)  # an empty folder is never half written
+                else:
+                    complete = _copy_entry(path, status, self.target, name)
+                if not complete:
+                    left.append(str(name))
+            except OSError as error:
+                if not os.path.lexists(path):  # the program has just removed it
+                    continue
+                self.failed.append(str(name))
+                why = error.strerror or error
+                print_once(printable(f"{path} can't be copied to {self.target} ({why})."))
+        return left
+
+    def _copy_link(self, name: Path, missing: Sequence[str]) -> bool:
+        """Make a link of the source in the target; return False if it leads to something of `missing`. Raises OSError if it leads out."""
+        end = Path(os.path.realpath(self.source / name))
+        if not end.is_relative_to(self.source):
+            raise OSError(f"it is a link to {end}, outside of the folder")
+        inside = end.relative_to(self.source)
+        if any(Path(one).is_relative_to(inside) for one in missing):
+            return False
+        copy = self.target / name
+        to = os.path.relpath(self.target / inside, copy.parent)
+        known = copy.is_symlink() and os.readlink(copy) == to
+        if known or inside == name or not (self.target / inside).exists():  # it leads nowhere, or is gone
+            return True
+        _make_parents(self.target, name)
+        if not link_atomic(copy, to):
+            raise OSError("it is a link now, but was none")
+        return True
+
+    def _run(self) -> None:
+        while not self._end.wait(self.every_seconds):
+            self.copy()
+
+
+def copy_leftovers(place: OwnedFolder, target: Path) -> str:
+    """Copy what a killed rank left in its folder, and remove the folder; return why it stays, or an empty string."""
+    try:
+        check_owned(place, private=True)
+    except OSError as error:
+        return f"{place.path} can't be used ({error.strerror or error})"
+    copier = Copier(place.path, target, 0)
+    if left := copier.copy():
+        time.sleep(SETTLED_S)
+        left = copier.copy()
+    if copier.failed:
+        return copier.describe_failed()
+    if left:
+        return f"{len(left)} files of {copier.source} are still being written"
+    remove(place)
+    return ""
+
+
+def _with_descendants(pid: int) -> list[int]:
+    """Return a process and those that it has started, directly or not."""
+    children: dict[int, list[int]] = {}
+    for process in _list(Path("/proc")):
+        with suppress(OSError, IndexError, ValueError):
+            words = (process / "stat").read_text(errors="replace").rpartition(")")[2].split()
+            children.setdefault(int(words[1]), []).append(int(process.name))
+    found = [pid]
+    for one in found:
+        found += children.get(one, [])
+    return found
+
+
+def _list(folder: Path) -> list[Path]:
+    with suppress(OSError):
+        return [*folder.iterdir()]
+    return []
+
+
+def _entries(source: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Yield the files, links and empty folders below a folder, without its marker and temporary files of this project."""
+    for top, folders, names in os.walk(source):
+        empty = [] if folders or names or top == str(source) else [Path(top)]
+        for path in [Path(top, name) for name in (*names, *folders) if not is_temporary(name)] + empty:
+            try:
+                status = path.lstat()
+            except OSError:  # the program has just removed it
+                continue
+            kind = stat.S_IFMT(status.st_mode)
+            if (kind in (stat.S_IFREG, stat.S_IFLNK) and path != source / MARKER) or path in empty:
+                yield path, status
+
+
+def _is_same(status: os.stat_result, copy: Path) -> bool:
+    try:
+        there = copy.lstat()
+    except OSError:
+        return False
+    return (there.st_size, int(there.st_mtime)) == (status.st_size, int(status.st_mtime))
+
+
+def _make_parents(target: Path, name: Path) -> None:
+    for part in reversed(name.parents):
+        make_folder(target / part)
+
+
+def _copy_entry(path: Path, before: os.stat_result, target: Path, name: Path) -> bool:
+    """Copy a file or an empty folder to `target / name` in one step; return False, and change nothing, if it changed meanwhile.
+
+    Raises:
+        OSError: a disk failed, or `target / name` is of another kind.
+    """
+    copy = target / name
+    if _is_same(before, copy):
+        return True
+    _make_parents(target, name)
+    if stat.S_ISDIR(before.st_mode):
+        make_folder(copy)
+        return True
+    temporary = temporary_name(copy)
+    try:
+        shutil.copy2(path, temporary, follow_symlinks=False)
+        after = path.lstat()
+        if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+            return False
+        remove_link(copy)
+        replace(temporary, copy)
+        return True
+    finally:
+        remove_file(temporary)

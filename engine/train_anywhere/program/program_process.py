@@ -1,0 +1,88 @@
+"""The process of a program, and the signal that asks it to stop: it gets one under every launcher.
+
+The launcher's signal may reach the program too, or only this process: with `proctrack/cgroup` Slurm signals the tasks of a job step
+(https://slurm.schedmd.com/cgroup.conf.html, SignalChildrenProcesses), with other plugins all their descendants, Open MPI the process
+group of a rank, a terminal the group in its foreground. So a second child, which any signal ends, shows whether the program got it.
+"""
+
+import ctypes
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+
+class ProgramProcess:
+    """A started program.
+
+    Args:
+        command: its words.
+        environ: its environment.
+        inherits: it keeps the output of this process, else gets pipes.
+        ignores_usr1: a USR1 that it does not handle is ignored, also by what it starts. A shell can't trap an ignored signal.
+
+    Raises:
+        OSError: it can't be started.
+    """
+
+    def __init__(
+        self, command: Sequence[str], environ: Mapping[str, str], inherits: bool, ignores_usr1: bool
+    ) -> None:
+        pipe = None if inherits else subprocess.PIPE
+        # in a terminal only processes of its foreground group may read
+        self._group = -1 if inherits or os.isatty(0) else 0
+        self.child = subprocess.Popen(
+            command,
+            env=environ,
+            stdout=pipe,
+            stderr=pipe,
+            process_group=self._group,
+            preexec_fn=partial(_prepare, ignores_usr1),
+        )
+        # started last: a signal that reaches it finds the program too. It ends with this process, which closes its input
+        self._witness = subprocess.Popen(
+            ["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, process_group=self._group
+        )
+
+    def choose_signal(self, received: str) -> int:
+        """Return the signal for the program: Ctrl-C as it was received, else USR1 if the program handles it, else TERM."""
+        if received == "SIGINT":
+            return signal.SIGINT
+        return signal.SIGUSR1 if self.handles(signal.SIGUSR1) else signal.SIGTERM
+
+    def handles(self, number: int) -> bool:
+        """Return whether the program has a handler for a signal; False if /proc does not show it."""
+        with suppress(OSError):
+            status = Path(f"/proc/{self.child.pid}/status").read_text(errors="replace")
+            if found := re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.M):
+                return bool(int(found[1], 16) >> (number - 1) & 1)
+        return False
+
+    def pass_on(self, number: int) -> None:
+        """Send a signal, unless the program has got it, or TERM, at the same time as this process."""
+        if -(self._witness.poll() or 0) not in (number, signal.SIGTERM):
+            self.child.send_signal(number)
+
+    def kill(self) -> None:
+        """Kill the program, and the processes that it has started if it does not run in a terminal."""
+        if self._group == 0 and self.child.poll() is None:
+            os.killpg(self.child.pid, signal.SIGKILL)
+        else:
+            self.child.kill()
+
+    def close(self) -> None:
+        """End the second child."""
+        self._witness.kill()
+        self._witness.communicate()
+
+
+def _prepare(ignores_usr1: bool) -> None:
+    """Prepare the child: it ends with this process."""
+    if ignores_usr1:
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, man 2 prctl
