@@ -144,6 +144,11 @@ def test_a_run_that_runs_here_has_its_process(
         assert process.wait(30) == -signal.SIGTERM
     run(results, "status")
     assert "aaaa  lost  on this machine" in capsys.readouterr().out
+    assert run(results, "cancel") == 2
+    assert "ran on this machine and is lost: there is nothing to cancel." in capsys.readouterr().err
+    make("20260101-000000-bbbb", script=False, state="queued")
+    assert run(results, "cancel") == 2
+    assert "bbbb is starting on this machine: try again in a moment." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -118,10 +118,21 @@ def test_odd_streams(tmp_path: Path, redirection: str, code: int, says: str) -> 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_current_folder_that_was_deleted(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        "train.py dry_run=true",
+        "run.py resume=x",
+        "run.py -- x.py",
+        "evaluate.py x",
+        "scaling.py devices=1",
+        "doctor.py",
+    ],
+)
+def test_a_current_folder_that_was_deleted(tmp_path: Path, command: str) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
-    shell = f"cd {gone} && rmdir {gone} && {sys.executable} {ROOT}/src/train.py dry_run=true"
+    shell = f"cd {gone} && rmdir {gone} && {sys.executable} {ROOT}/src/{command}"
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (
         2,

@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.checkpoints.disk.copy_files import _with_descendants
+from train_anywhere.commands import jobs
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.files import ENGINE, ROOT
@@ -209,10 +211,13 @@ def test_refused_with_all_problems_and_nothing_written(
     assert not (tmp_path / "results").exists()
 
 
-def test_a_training_is_not_resumed_as_a_program(run: Run, make_run: MakeRun) -> None:
+@pytest.mark.parametrize("name", ["lr=0.1", "a,(it's"])
+def test_a_training_is_not_resumed_as_a_program(run: Run, make_run: MakeRun, name: str) -> None:
     folder = make_run()[1].path
-    done = run(f"resume={folder}")
-    assert done.returncode == 2 and f"is a training: python src/train.py resume={folder}" in done.stderr
+    folder = folder.rename(folder.with_name(name))
+    done = run(f"resume={folder}", "cluster.partition=a,b", "monitor.notify=https://x/?a=1")
+    resume = f"resume={shlex.quote(str(folder))}"
+    assert done.returncode == 2 and f"is a training: python src/train.py {resume}\n" in done.stderr
 
 
 def test_what_can_not_be_started_is_refused_with_one_message(run: Run, script: str, tmp_path: Path) -> None:
@@ -303,6 +308,30 @@ def test_a_shell_script_may_trap_the_signal(tmp_path: Path, line: str, printed_t
     assert code == 75 and ("saved" in printed) == printed_there
 
 
+def test_cancel_stops_the_program_of_each_rank(
+    script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (ROOT / script).write_text(
+        "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: (print('saved', flush=True), sys.exit(0)))\n"
+        "print('ready', flush=True)\ntime.sleep(60)\n"
+    )
+    keys = [f"paths.results={tmp_path}", "trainer.devices=2", "trainer.accelerator=cpu"]
+    command = [sys.executable, str(ROOT / "src" / "run.py"), *keys, "--", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        assert process.stdout
+        for _ in range(2):
+            while "ready" not in (line := process.stdout.readline()):
+                assert line
+        for verb, advice in (("save", "which saves by itself; `jobs.py cancel`"), ("profile", "whose steps")):
+            assert jobs.main([verb, "--timeout", "1", "--results", str(tmp_path)]) == 2
+            assert f"it is a program, {advice}" in capsys.readouterr().err
+        assert jobs.main(["cancel", "--results", str(tmp_path)]) == 0
+        assert "asks the program to stop." in capsys.readouterr().out
+        printed = process.communicate(timeout=60)[0]
+    assert process.returncode == 75 and printed.count("saved") == 2, printed
+    assert info((tmp_path / "latest").resolve())["state"] == "preempted"
+
+
 STOPS = """
 import os, signal, sys, time
 from pathlib import Path
@@ -379,15 +408,16 @@ def of_a_job(run: RunDir, stop: Stop, launched_by: str = "srun") -> RankProcess:
     return RankProcess(run, topology, stop, RunRecorder(run))
 
 
-def test_rank_0_does_not_end_the_step_while_others_save(make_run: MakeRun) -> None:
-    """`srun --kill-on-bad-exit` would kill them at any other code than 0; the batch script reads the state."""
+@pytest.mark.parametrize("launched_by", ["srun", "local"])
+def test_rank_0_does_not_end_the_step_while_others_save(make_run: MakeRun, launched_by: str) -> None:
+    """`srun --kill-on-bad-exit` and `watch_ranks` would kill them at any other code than 0; their callers read the state."""
     config, run = make_run()
     stop = Stop()
     stop.requested = "SIGUSR1"
     config = replace(config, program=["a.py"])
-    assert _finish(config, of_a_job(run, stop), 143) == 0
+    assert _finish(config, of_a_job(run, stop, launched_by), 143) == 0
     assert info(run.path)["state"] == "preempted"
-    assert _finish(config, of_a_job(run, Stop()), 75) == 75  # the others may not know of it
+    assert _finish(config, of_a_job(run, Stop(), launched_by), 75) == 75  # the others may not know of it
 
 
 def test_an_end_that_can_not_be_recorded_is_an_error(

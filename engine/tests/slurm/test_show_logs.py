@@ -43,6 +43,14 @@ def test_the_lines_of_one_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str
         show(one, heading=False, rank=2)
 
 
+def test_a_progress_bar_is_one_line_of_its_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "[rank 1] \r 10%\r 20%\n\r 30%\n"
+    one = run(tmp_path, "a", text)
+    for rank, shown in ((1, "[rank 1] \r 10%\r 20%\n"), (0, "\r 30%\n"), (None, text)):
+        show(one, heading=False, rank=rank)
+        assert capsys.readouterr().out == Logs([one], rank).read_new() == shown
+
+
 def test_members_are_merged_by_whole_lines(tmp_path: Path) -> None:
     a, b = run(tmp_path, "a", "one\ntw"), run(tmp_path, "b", "")
     logs = Logs([a, b])

@@ -23,7 +23,7 @@ from pathlib import Path
 import yaml
 
 from train_anywhere.config.checks.this_machine import scheduler_problems
-from train_anywhere.config.command.command_line import refuse_deleted_folder, split_flags, to_hydra_overrides
+from train_anywhere.config.command.command_line import split_flags, to_hydra_overrides
 from train_anywhere.config.command.compose import CONFIGS, compose, quote_value
 from train_anywhere.config.command.refusal import explain_refusal
 from train_anywhere.config.command.yaml_files import read_text, refuse_unusable_files
@@ -187,7 +187,6 @@ def load_request(arguments: list[str], words: list[str]) -> Config:
     Raises:
         ProjectError: lists all problems.
     """
-    refuse_deleted_folder()
     refuse_unusable_files(CONFIGS)
     line = split_flags(arguments)
     if line.flags:

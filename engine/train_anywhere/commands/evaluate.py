@@ -20,6 +20,7 @@ from typing import NoReturn
 from train_anywhere.errors import INTERRUPTED, ProjectError
 from train_anywhere.files.terminal.printable import printable_output
 from train_anywhere.files.terminal.tracebacks import user_frame
+from train_anywhere.files.typed_paths import refuse_deleted_folder
 from train_anywhere.inference.evaluation_job import build_words, make_job_config, read_after, select_job_words
 from train_anywhere.inference.request import check_request, make_parser
 from train_anywhere.launch.exits import leave
@@ -39,6 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
 def carry_out(parsed: argparse.Namespace) -> int:
     """Evaluate here or submit a job; return the exit code."""
     try:
+        refuse_deleted_folder()
         if job := select_job_words(parsed.words):
             return submit(parsed, job)
         # imports numpy, which a submission does not need

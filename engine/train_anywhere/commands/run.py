@@ -13,9 +13,10 @@ import shlex
 import sys
 from typing import NoReturn
 
-from train_anywhere.config.command.compose import compose
+from train_anywhere.config.command.compose import compose, quote_value
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
+from train_anywhere.files.typed_paths import refuse_deleted_folder
 from train_anywhere.launch.command import HELP, run_command
 from train_anywhere.launch.exits import leave
 from train_anywhere.launch.preflight import refuse_unreadable
@@ -41,11 +42,13 @@ def main() -> int:
     if HELP & {*words}:
         print((__doc__ or "").strip())
         return 0
+    refuse_deleted_folder()
     sys.argv[1:] = words  # a refusal lists all problems of these words
     typed = refuse_flags(words)
     saved = load_saved_overrides(typed)
     problems = unused_key_problems(typed)
-    resumed = compose(typed)["resume"] if any(word.startswith("resume=") for word in typed) else None
+    named_run = any(word.startswith("resume=") for word in typed)
+    resumed = compose([*map(quote_value, typed)])["resume"] if named_run else None
     if resumed and not is_program(open_run(resumed)):
         problems.append(f"{resumed} is a training: python src/train.py resume={shlex.quote(str(resumed))}")
     program: list[str] = []

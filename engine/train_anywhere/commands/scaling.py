@@ -10,6 +10,7 @@ Exit codes: 0 done, 1 a run failed, 2 refused (nothing was written).
 """
 
 import argparse
+import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -42,9 +43,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("words", nargs="+", metavar="FOLDER | key=value", help=words)
     parser.add_argument("--weak", action="store_true", help="the global batch grows with the devices")
     parsed = parser.parse_intermixed_args(arguments)
-    if len(parsed.words) == 1 and "=" not in parsed.words[0]:
+    first, *others = parsed.words
+    if not others and (os.path.isdir(first) or "=" not in first):
         with printable_output():
-            return run_command(lambda: show(timing_table.open_table(Path(parsed.words[0]))), overrides=False)
+            return run_command(lambda: show(timing_table.open_table(Path(first))), overrides=False)
     return run_command(lambda: compare(parsed.words, parsed.weak), overrides=False)
 
 

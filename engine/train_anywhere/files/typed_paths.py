@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from train_anywhere.errors import ProjectError
+
 
 def resolve_as_typed(path: str | os.PathLike[str]) -> Path:
     """Resolve a path, but keep the links above it that the user typed or that the shell shows ($PWD).
@@ -31,6 +33,14 @@ def shell_folder() -> Path:
         here = os.getcwd()
         here = shown if os.path.isabs(shown) and os.path.samefile(shown, here) else here
     return Path(here)
+
+
+def refuse_deleted_folder() -> None:
+    """Raise ProjectError if the current folder was deleted: relative paths would have no meaning."""
+    try:
+        os.getcwd()
+    except FileNotFoundError as error:
+        raise ProjectError("the current folder was deleted: cd to one that exists.") from error
 
 
 def _links(path: str | os.PathLike[str]) -> Iterator[Path]:

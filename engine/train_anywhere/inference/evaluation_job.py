@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from train_anywhere.config.command.compose import compose
+from train_anywhere.config.command.compose import compose, quote_value
 from train_anywhere.config.command.diagnose import diagnose
 from train_anywhere.config.command.sentences import is_configuration_error
 from train_anywhere.config.load import load
@@ -47,8 +47,9 @@ def make_job_config(request: EvaluationRequest, words: Sequence[str]) -> Config:
     Raises:
         ConfigError: the cluster's configuration is wrong.
     """
+    words = ["trainer.nodes=1", "trainer.devices=1", *map(quote_value, words)]
     try:
-        job = load(compose(["trainer.nodes=1", "trainer.devices=1", *words]))
+        job = load(compose(words))
     except Exception as error:
         if is_configuration_error(error):
             raise diagnose(words, error, False) from None

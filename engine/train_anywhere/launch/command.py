@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from io import StringIO
 
-from train_anywhere.config.command.command_line import refuse_deleted_folder, split_flags, to_hydra_overrides
+from train_anywhere.config.command.command_line import split_flags, to_hydra_overrides
 from train_anywhere.config.command.compose import CONFIGS, install_choice_loader, quote_value
 from train_anywhere.config.command.help_comments import add_comments, sections
 from train_anywhere.config.command.refusal import explain_refusal
@@ -16,6 +16,7 @@ from train_anywhere.errors import INTERRUPTED, REFUSED, ConfigError, ProjectErro
 from train_anywhere.files.terminal.fit import fit, terminal_width
 from train_anywhere.files.terminal.output import escape_characters, output_problem
 from train_anywhere.files.terminal.printable import printable
+from train_anywhere.files.typed_paths import refuse_deleted_folder
 from train_anywhere.runs.reopen.resume import load_saved_overrides
 
 HELP = {"-h", "--help"}

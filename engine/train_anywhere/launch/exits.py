@@ -109,10 +109,16 @@ def rank_environment() -> dict[str, str]:
     return {**os.environ, PARENT: str(os.getpid())}
 
 
-def follow_parent() -> None:
-    """Stop this rank when the process that started it dies: with a checkpoint, or by SIGKILL after `PATIENCE_S`."""
-    if parent := os.environ.pop(PARENT, ""):  # what this rank starts has another parent
-        threading.Thread(target=_wait_for_parent, args=(int(parent),), name="parent", daemon=True).start()
+def follow_parent() -> int | None:
+    """Stop this rank when the process that started it dies: with a checkpoint, or by SIGKILL after `PATIENCE_S`.
+
+    Returns:
+        The process that started and watches this rank; None if a launcher does.
+    """
+    parent = int(os.environ.pop(PARENT, 0))  # what this rank starts has another parent
+    if parent:
+        threading.Thread(target=_wait_for_parent, args=(parent,), name="parent", daemon=True).start()
+    return parent or None
 
 
 def _wait_for_parent(parent: int) -> None:

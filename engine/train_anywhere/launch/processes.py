@@ -22,7 +22,7 @@ from train_anywhere.files.terminal.output import outlive_terminal, protect_outpu
 from train_anywhere.launch.exits import follow_parent, rank_environment
 from train_anywhere.launch.forkserver import ForkServer, Process
 from train_anywhere.launch.rank import load_frozen, run_rank
-from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.folder import ATTEMPTS, RunDir
 from train_anywhere.training.stop import SIGNALS
 
 MONITOR_EXIT_S = 0.2
@@ -87,9 +87,13 @@ def _run_ranks(run: RunDir, ranks: int, start: Start | None, signals: list[int] 
     outlive_terminal()
     code = watch_ranks(start_ranks(run, ranks, start or subprocess.Popen), signals=signals)
     code = check_recorded(run, code)
+    info = run.read_info()
+    if code in (0, KILLED) and info.get("state") == "preempted":
+        ended_by = (info.get(ATTEMPTS) or [{}])[-1].get("ended_by")
+        code = INTERRUPTED if ended_by == "SIGINT" else STOPPED
     if code not in (0, REFUSED):
         recover_leftovers(run)
-    return STOPPED if code == KILLED and run.read_info().get("state") == "preempted" else code
+    return code
 
 
 def _restart_reason(run: RunDir) -> str:

@@ -64,12 +64,13 @@ def run_rank(run: RunDir | str | Path) -> int:
     protect_output()
     outlive_terminal()
     stop = Stop().install()
-    follow_parent()
+    parent = follow_parent()
     try:
         run = run if isinstance(run, RunDir) else open_run(run)
         config, topology = load_frozen(run), discover()
         if config.program:
             stop.reaction = "passing it on to the program."
+            stop.watcher = None if topology.rank else parent  # `jobs.py cancel` signals rank 0
         if topology.rank:  # `jobs.py logs --rank` reads this mark
             mark_lines(f"[rank {topology.rank}] ")
         else:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from train_anywhere.config.checks.program import program_problems
-from train_anywhere.config.command.command_line import refuse_deleted_folder, split_flags
+from train_anywhere.config.command.command_line import split_flags
 from train_anywhere.config.command.compose import compose, install_choice_loader, quote_value
 from train_anywhere.config.flat import flatten
 from train_anywhere.errors import ConfigError
@@ -101,8 +101,7 @@ def default_name(program: Sequence[str]) -> str:
 
 
 def prepare_words(words: Sequence[str], program: Sequence[str]) -> list[str]:
-    """Return the overrides in Hydra's notation, with the name of the run. Raises ProjectError without a current folder."""
-    refuse_deleted_folder()
+    """Return the overrides in Hydra's notation, with the name of the run."""
     install_choice_loader()
     named = any(word.startswith(("name=", "resume=")) for word in words)
     return [

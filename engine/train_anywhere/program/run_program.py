@@ -244,7 +244,7 @@ def _finish(config: Config, process: RankProcess, code: int) -> int:
     print(f"\n{'Run folder:':<15}{display_path(run.path)}", flush=True)
     if not stopped or topology.launched_by in ZERO_EXIT_LAUNCHERS:
         return 0
-    if several and stop.requested and topology.launched_by == "srun":  # --kill-on-bad-exit
+    if several and stop.requested and topology.launched_by in ("srun", "local"):  # they kill the others
         return 0
     return INTERRUPTED if stop.requested == "SIGINT" else STOPPED
 

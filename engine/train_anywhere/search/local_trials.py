@@ -19,7 +19,8 @@ from train_anywhere.launch.forkserver import Process
 from train_anywhere.launch.local_run import format_dry_run, freeze, local_problems
 from train_anywhere.launch.processes import ForkServers, build_rank_command, run_monitor
 from train_anywhere.launch.rank import load_frozen
-from train_anywhere.runs.folder import RunDir, claim, point_latest
+from train_anywhere.runs.attempts import IDLE, describe_state
+from train_anywhere.runs.folder import ATTEMPTS, RunDir, claim, point_latest
 from train_anywhere.runs.reopen.frozen import read_frozen
 from train_anywhere.runs.reopen.resume import read_run_overrides, select_group_choices
 from train_anywhere.runs.reopen.trust import refuse_untrusted
@@ -27,7 +28,7 @@ from train_anywhere.runs.reopen.trust import refuse_untrusted
 LOG = "log.txt"
 """File in the run folder with the output of a trial, if several run at once."""
 
-ENDED_STATES = ("completed", "failed", "cancelled")
+ENDED_STATES = ("completed", "failed", "cancelled", "interrupted")
 """States of a run that has ended and must not be started again."""
 
 
@@ -95,7 +96,10 @@ class LocalTrials:
                 continue
             process, contexts = self._processes.pop(run.id, (None, ExitStack()))
             contexts.close()
-            state = str(run.read_info().get("state"))
+            info = run.read_info()
+            state = str(info.get("state"))
+            if (info.get(ATTEMPTS) or [{}])[-1].get("ended_by") == IDLE:
+                state = describe_state(state, info)
             crashed = process is not None and state == "running"
             found[run.id] = state if state in ENDED_STATES else "failed" if crashed else "preempted"
         return found

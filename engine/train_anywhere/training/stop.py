@@ -1,5 +1,6 @@
 """Turn signals into a flag that the training loop reads, so that none interrupts a step."""
 
+import os
 import signal
 import sys
 from types import FrameType
@@ -13,11 +14,13 @@ class Stop:
     Attributes:
         requested: name of the first signal received, or None.
         reaction: what is printed when it arrives.
+        watcher: process that passes a signal on to all ranks, which do not agree to stop by themselves; None if there is none.
     """
 
     def __init__(self) -> None:
         self.requested: str | None = None
         self.reaction = "finishing this step and saving a checkpoint."
+        self.watcher: int | None = None
 
     def install(self) -> "Stop":
         """Handle the signals of this process; call it from the main thread, before the frameworks start."""
@@ -41,3 +44,6 @@ class Stop:
                 file=sys.stderr,
                 flush=True,
             )
+            # Ctrl-C comes from the watcher, and a second one would stop at once
+            if self.watcher and number != signal.SIGINT and os.getppid() == self.watcher:
+                os.kill(self.watcher, number)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from train_anywhere.commands.scaling import main
 from train_anywhere.errors import SubmitError
 from train_anywhere.slurm.scaling.grid import Cell
 from train_anywhere.slurm.scaling.start_table import Table
@@ -68,6 +69,14 @@ def test_what_holds_no_table_is_refused(tmp_path: Path) -> None:
             (tmp_path / "scaling.json").write_text(content)
         with pytest.raises(SubmitError, match="contains no timing table"):
             open_table(tmp_path)
+
+
+def test_a_table_is_found_in_a_folder_whose_name_has_an_equals_sign(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "lr=1").mkdir()
+    assert main([str(tmp_path / "lr=1")]) == 2
+    assert "contains no timing table" in capsys.readouterr().err
 
 
 def test_the_page_is_whole_and_fetches_nothing(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from train_anywhere.checkpoints.store import CheckpointStore
-from train_anywhere.commands.running.find_job import cancel, find_job
+from train_anywhere.commands.running.find_job import cancel, find_job, refuse_program
 from train_anywhere.errors import SubmitError
 from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.monitor import requests
@@ -23,9 +23,10 @@ def save(run: RunEntry, stop: bool, timeout: float) -> None:
     """Make the run write a checkpoint, wait until it is complete, and print its path; with `stop`, then end the run.
 
     Raises:
-        SubmitError: the run does not train, or no checkpoint is complete after `timeout` seconds.
+        SubmitError: the run does not train or is a program, or no checkpoint is complete after `timeout` seconds.
         SchedulerError: the scheduler does not answer.
     """
+    refuse_program(run, "which saves by itself; `jobs.py cancel` asks it to stop")
     find_job(run, "save a checkpoint")
     print(one_line(f"{run.folder.id}: waiting for its next checkpoint ..."), file=sys.stderr, flush=True)
     print(one_line(display_path(_save(run, time.monotonic() + timeout, timeout))), flush=True)

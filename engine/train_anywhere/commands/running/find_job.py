@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 from train_anywhere.errors import SchedulerError, SubmitError
 from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.summary import is_program
 from train_anywhere.slurm.scheduler import ownership, queue
 from train_anywhere.slurm.status import find_runs, local_runs
 from train_anywhere.slurm.status.find_runs import RunEntry
@@ -44,6 +45,12 @@ def find_job(run: RunEntry, what: str) -> str:
         where = "it ran on this machine and" if run.scheduler is None else "it"
         raise SubmitError(f"{where} is {state}; only a run that is running can {what}.")
     return job
+
+
+def refuse_program(run: RunEntry, advice: str) -> None:
+    """Raise SubmitError if the run is a program, which has no training loop that could be asked for something."""
+    if is_program(run.folder):
+        raise SubmitError(f"it is a program, {advice}.")
 
 
 def cancel(run: RunEntry) -> str:

@@ -5,7 +5,7 @@ import secrets
 import sys
 import time
 
-from train_anywhere.commands.running.find_job import find_job
+from train_anywhere.commands.running.find_job import find_job, refuse_program
 from train_anywhere.errors import SubmitError
 from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.monitor import requests
@@ -29,9 +29,10 @@ def profile(run: RunEntry, steps: int, ranks: str, timeout: float) -> None:
         timeout: seconds to wait.
 
     Raises:
-        SubmitError: the run does not train, has not these ranks, or has no profile after `timeout` seconds.
+        SubmitError: the run does not train or is a program, has not these ranks, or has no profile after `timeout` seconds.
         SchedulerError: the scheduler does not answer.
     """
+    refuse_program(run, "whose steps are its own; start the profiler of its framework in it")
     find_job(run, "be profiled")
     size = max(1, run.folder.read_info().get("world_size") or 1)
     wanted = parse_ranks(ranks, size)

@@ -1,6 +1,5 @@
 """Prepare the command line for Hydra: flags and overrides in any order."""
 
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from train_anywhere.config.command.compose import CONFIGS, list_groups
 from train_anywhere.config.command.yaml_files import read_mapping
 from train_anywhere.config.open_groups import CUSTOM, LIST_GROUPS, SINGLE_GROUPS, TARGET
 from train_anywhere.config.signatures import TargetError, read
-from train_anywhere.errors import ConfigError, ProjectError
+from train_anywhere.errors import ConfigError
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -72,14 +71,6 @@ def _task_has_loaders(words: Sequence[str]) -> bool:
         inherited = ("lightning.pytorch.core.", "pytorch_lightning.core.")
         return dotted is not None and not read(f"{dotted}.train_dataloader").name.startswith(inherited)
     return False
-
-
-def refuse_deleted_folder() -> None:
-    """Raise ProjectError if the current folder was deleted: relative paths would have no meaning."""
-    try:
-        os.getcwd()
-    except FileNotFoundError as error:
-        raise ProjectError("the current folder was deleted: cd to one that exists.") from error
 
 
 def split_flags(arguments: Sequence[str]) -> CommandLine:

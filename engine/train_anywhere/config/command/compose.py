@@ -9,6 +9,7 @@ from train_anywhere.config.environment_values import to_plain_tree
 from train_anywhere.config.open_groups import CUSTOM, LIST_GROUPS, SINGLE_GROUPS, TARGET
 from train_anywhere.config.signatures import TargetError, read
 from train_anywhere.files import ROOT
+from train_anywhere.files.typed_paths import refuse_deleted_folder
 
 if TYPE_CHECKING:
     from hydra._internal.core_plugins.file_config_source import FileConfigSource
@@ -19,10 +20,15 @@ CONFIGS = ROOT / "configs"
 
 
 def compose(overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the composed configuration as a plain tree, outside of a Hydra application."""
+    """Return the composed configuration as a plain tree, outside of a Hydra application.
+
+    Raises:
+        ProjectError: the current folder was deleted, which Hydra needs.
+    """
     import hydra
     from hydra.core.global_hydra import GlobalHydra
 
+    refuse_deleted_folder()
     GlobalHydra.instance().clear()
     install_choice_loader()
     with hydra.initialize_config_dir(str(CONFIGS), version_base="1.3"):

@@ -9,7 +9,7 @@ from train_anywhere.errors import SubmitError
 from train_anywhere.files.disk_clock import disk_time
 from train_anywhere.runs import lock
 from train_anywhere.runs.attempts import describe_state
-from train_anywhere.runs.summary import resume_command
+from train_anywhere.runs.summary import is_program, resume_command
 from train_anywhere.slurm.status.find_runs import RunEntry
 
 STARTING_S = 120.0
@@ -55,11 +55,11 @@ def stop(run: RunEntry) -> str:
     Raises:
         SubmitError: there is none, it is on another machine, or it is another user's.
     """
-    _, who, info = read_state(run)
+    word, who, _ = read_state(run)
+    if word == "starting":
+        raise SubmitError(f"{run.folder.id} is starting on this machine: try again in a moment.")
     if not who:
-        raise SubmitError(
-            f"{run.folder.id} ran on this machine and is {info.get('state', 'not started')}: there is nothing to cancel."
-        )
+        raise SubmitError(f"{run.folder.id} ran on this machine and is {word}: there is nothing to cancel.")
     elsewhere = f"{run.folder.id} runs as {who}: stop it there with `kill {who.split()[1]}`, and it saves a checkpoint first."
     pid = training_pid(run)
     try:
@@ -69,7 +69,8 @@ def stop(run: RunEntry) -> str:
         os.kill(pid, signal.SIGTERM)
     except OSError as error:
         raise SubmitError(f"{elsewhere} ({error.strerror})") from None
-    return f"{run.folder.id}: process {pid} saves a checkpoint and stops."
+    does = "asks the program to stop" if is_program(run.folder) else "saves a checkpoint and stops"
+    return f"{run.folder.id}: process {pid} {does}."
 
 
 def resume_message(run: RunEntry) -> str:

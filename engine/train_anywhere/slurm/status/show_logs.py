@@ -35,7 +35,7 @@ def show(run: RunEntry, heading: bool, rank: int | None = None) -> None:
     seen: set[int] = set()
     for path in found:
         try:
-            with open(path, errors="replace") as file:
+            with open(path, encoding="utf-8", errors="replace", newline="\n") as file:
                 if heading or (len(found) > 1 and path.stat().st_size):
                     print(f"==> {path} <==")
                 if rank is None:
