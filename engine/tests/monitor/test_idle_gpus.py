@@ -1,6 +1,7 @@
 """`monitor.idle` on trainings and a program whose GPUs do nothing: stand-ins of nvidia-smi; in a job: tests/slurm/test_given_back.py."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,17 +10,21 @@ from pathlib import Path
 import pytest
 
 from engine.tests.monitor.nvidia import idle_gpus
+from train_anywhere.config.schema import Config
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import STOPPED, ConfigError
+from train_anywhere.features import problems
 from train_anywhere.features.idle.idle_gpus import IdleWatch
 from train_anywhere.files import ROOT
 from train_anywhere.files.plain_json import dumps
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.monitor.node import node_name
-from train_anywhere.runs.attempts import stop_request
+from train_anywhere.runs.attempts import request_stop, stop_request, was_killed
 from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.recorder import RunRecorder
 from train_anywhere.testing.weights import info
 
+MakeRun = Callable[..., tuple[Config, RunDir]]
 OFTEN = ("monitor.sample_seconds=0.2", "monitor.tensorboard=false")
 ENDLESS = ("model=mlp", "trainer.max_epochs=1000000", "checkpoint.every_n_epochs=1000000", *OFTEN)
 REASON = "all GPUs did nothing for 0 min (monitor.idle=stop)"
@@ -101,11 +106,13 @@ def test_a_warning_ends_nothing(tmp_path: Path) -> None:
 class Samples:
     """Samples of two nodes, and the lines of the watch on the first one, whose clock the test sets."""
 
-    def __init__(self, run: RunDir, monitor: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self, run: RunDir, config: Config, monkeypatch: pytest.MonkeyPatch, job: str = "SLURM_JOB_ID"
+    ) -> None:
         self.run, self.minute = run, 0.0
-        environ = {"SLURM_JOB_ID": "7", "TRAIN_HOSTS": f"{node_name()}:2,other:2"}
+        environ = {job: "7", "TRAIN_HOSTS": f"{node_name()}:2,other:2"}
         monkeypatch.setenv("TRAIN_HOSTS", environ["TRAIN_HOSTS"])
-        self.watch = IdleWatch(run, monitor, node_name(), environ)  # type: ignore[arg-type]
+        self.watch = IdleWatch(run, config, node_name(), environ)
 
     def take(self, minutes: int, uses: dict[str, list[float | None]]) -> None:
         """Take a sample each minute."""
@@ -122,9 +129,9 @@ class Samples:
 
 
 @pytest.fixture
-def samples(make_run: Callable[..., object], monkeypatch: pytest.MonkeyPatch) -> Samples:
-    config, run = make_run("monitor.idle=stop")  # type: ignore[misc]
-    return Samples(run, config.monitor, monkeypatch)
+def samples(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> Samples:
+    config, run = make_run("monitor.idle=stop")
+    return Samples(run, config, monkeypatch)
 
 
 def test_which_gpus_are_idle(samples: Samples, capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,13 +157,86 @@ def test_a_node_without_new_samples_does_not_look_idle(samples: Samples) -> None
     assert not stop_request(samples.run)
 
 
-def test_what_can_not_work_is_refused(make_config: Callable[..., object]) -> None:
-    from train_anywhere.features import problems
+def test_a_time_without_samples_does_not_count(samples: Samples) -> None:
+    """Such as 45 minutes in which the shared disk did not answer."""
+    samples.take(10, {"one": [0], "other": [0]})
+    samples.minute += 45
+    samples.take(40, {"one": [0], "other": [0]})
+    assert not stop_request(samples.run)
+    samples.take(6, {"one": [0], "other": [0]})
+    assert stop_request(samples.run)
 
-    config = make_config("monitor.idle=stop", "monitor.sample_seconds=null")
-    assert problems(config, lambda one: one.problems()) == [  # type: ignore[arg-type]
-        "monitor.idle=stop needs samples of the GPUs; set monitor.sample_seconds=10, or monitor.idle=off."
+
+@pytest.mark.parametrize("program", [True, False], ids=["program", "training"])
+def test_the_first_node_of_a_pbs_job_can_not_stop_a_program_on_others(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], program: bool
+) -> None:
+    words = ["program=[examples/programs/main.py]"] if program else []
+    config, run = make_run("monitor.idle=stop", *words)
+    Samples(run, config, monkeypatch, "PBS_JOBID").take(50, {"one": [0, 0]})
+    assert "all 2 GPUs of the first node have done nothing for 15 min" in capsys.readouterr().out
+    assert bool(stop_request(run)) != program
+
+
+NEVER_ENDS = """
+import signal, sys, time
+from pathlib import Path
+from train_anywhere.distributed.topology import Topology
+from train_anywhere.monitor.heartbeat import Heartbeat
+from train_anywhere.runs.folder import RunDir
+signal.signal(signal.SIGUSR1, lambda *_: print("asked", flush=True))
+own = Heartbeat()
+own.open(RunDir(Path(sys.argv[1])), Topology())
+own.enter("step", "data")
+own.trained_batch(7)
+print("ready", flush=True)
+while True:
+    time.sleep(60)
+"""
+"""A rank that waits for data for ever: it hears the signal, but never comes to the end of a batch."""
+
+
+def test_ranks_that_do_not_end_are_killed(make_run: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
+    config, run = make_run("monitor.idle=stop", "cluster.signal_seconds=900")
+    RunRecorder(run).record_start(1, {})
+    run.monitor.mkdir(exist_ok=True)
+    first, other = IdleWatch(run, config, node_name(), {}), IdleWatch(run, config, "other", {})
+    other.first = False
+    assert first.patience == 900
+    command = [sys.executable, "-c", NEVER_ENDS, str(run.path)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as rank:
+        try:
+            assert rank.stdout and rank.stdout.readline() == "ready\n"
+            request_stop(run, "local/0", REASON)
+            for watch in (first, other, first, other):
+                watch.poll(0.0)
+            assert rank.stdout.readline() == "asked\n" and rank.poll() is None
+            first.patience = other.patience = 0
+            other.poll(0.0)
+            assert rank.poll() is None  # the first node has to record it before
+            first.poll(0.0)
+            assert rank.wait(20) == -signal.SIGKILL
+        finally:
+            rank.kill()
+    assert "did not end within 0 min, so they are killed" in capsys.readouterr().out
+    newest = run.read_info()["parts"][-1]
+    assert (run.read_info()["state"], newest["ended_by"], newest["reason"], newest["step"]) == (
+        "preempted",
+        "idle",
+        REASON,
+        7,
+    )
+    assert was_killed(run, "local/0")
+
+
+@pytest.mark.parametrize("seconds", ["null", "300"])
+def test_what_can_not_work_is_refused(make_config: Callable[..., Config], seconds: str) -> None:
+    config = make_config("monitor.idle=stop", f"monitor.sample_seconds={seconds}")
+    assert problems(config, lambda one: one.problems()) == [
+        "monitor.idle=stop needs samples of the GPUs at least every 60 s; set monitor.sample_seconds=10 "
+        f"(now {seconds}), or monitor.idle=warn."
     ]
+    assert not problems(make_config("monitor.sample_seconds=300"), lambda one: one.problems())
     with pytest.raises(ConfigError, match=r"monitor\.idle"):
         make_config("monitor.idle=end")
 

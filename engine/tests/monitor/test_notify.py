@@ -1,10 +1,12 @@
 """`monitor.notify` with real commands and a real web server on this machine; of a killed rank: tests/slurm/test_killed_rank_message.py."""
 
 import json
+import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -16,7 +18,7 @@ from train_anywhere.features import Features, problems
 from train_anywhere.features.notify import messages
 from train_anywhere.features.notify.events import record_event
 from train_anywhere.files.terminal.printable import mask_urls
-from train_anywhere.monitor.node import make_services
+from train_anywhere.monitor.node import make_services, run_services
 from train_anywhere.monitor.report.page import write_report
 from train_anywhere.runs.folder import RunDir
 
@@ -91,7 +93,7 @@ def test_a_command_gets_the_message_of_a_complete_run(tmp_path: Path, train: Tra
 def test_a_command_that_fails_changes_nothing(tmp_path: Path, train: Train) -> None:
     done = train(*SMALL, "monitor.notify='exit 3'", f"paths.results={tmp_path / 'results'}")
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("monitor.notify: exit 3 failed (exit code 3); the run is not affected.") == 1
+    assert done.stderr.count("monitor.notify: exit failed (exit code 3); the run is not affected.") == 1
 
 
 def test_whatever_goes_wrong_is_returned(
@@ -109,6 +111,94 @@ def test_whatever_goes_wrong_is_returned(
         url = f"http://127.0.0.1:{free.getsockname()[1]}/"
     assert "refused" in messages.send(run, url, "done", "")
     assert time.monotonic() - began < 10
+
+
+def test_a_webhook_that_answers_too_slowly_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It sends a byte now and then, so that no single wait is long."""
+    monkeypatch.setattr(messages, "PATIENCE_S", 0.5)
+
+    def answer(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection, suppress(OSError):
+            for _ in range(100):
+                connection.sendall(b"H")
+                time.sleep(0.2)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=answer, args=(listener,), daemon=True).start()
+        began, url = time.monotonic(), f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        assert messages.send(RunDir(tmp_path), url, "done", "") == "no answer within 0 s"
+        assert time.monotonic() - began < 10
+
+
+def test_a_secret_is_not_printed(
+    server: Server, make_run: MakeRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a command only the name, of a URL only the host, in whichever letters it is typed."""
+    _, run = make_run()
+    url = server.url.replace("http", "HTTP")
+    server.status = 500
+    commands = [f"false {SECRET}", f"A='x {SECRET}' false", f"(false {SECRET})"]
+    for number, target in enumerate([url, f"{url} x", *commands]):
+        record_event(run, "done", str(number))
+        messages.send_events(run, target, "event-*.json")
+    (_, _, text), shown = server.posted[0], capsys.readouterr().err
+    assert text.endswith("done: 0")
+    assert "HTTP://127.0.0.1" in shown and "monitor.notify: false failed (exit code 1)" in shown
+    assert "the command failed" in shown and "secret" not in shown
+
+
+def test_a_command_that_hangs_ends_with_the_monitor(
+    make_run: MakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, run = make_run()
+    started = tmp_path / "started"
+    sender = messages.Sender(
+        run, f"if [ -e {started} ]; then cat >>{started}; else touch {started}; sleep 600; fi"
+    )
+    sender.every_seconds = 0.01
+    record_event(run, "hung", "now")
+    run_services([sender], lambda: time.sleep(0.01) or started.exists(), run)  # type: ignore[func-returns-value]
+    assert sender.command and sender.command.wait(5) == -signal.SIGKILL
+    run.update(state="preempted")
+    messages.send_end(run, sender.target)
+    assert started.read_text().endswith("hung: now\n") and not capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "text"),
+    [
+        ("queued", 1, "the ranks did not start (exit code 1)"),
+        ("queued", 137, "the ranks did not start (signal SIGKILL, often the memory limit)"),
+        ("queued", 75, ""),
+        ("queued", 0, ""),
+        (
+            "running",
+            137,
+            "its ranks were killed, or could not record why (signal SIGKILL, often the memory limit)",
+        ),
+        ("failed", 134, "its ranks were killed, or could not record why (signal SIGABRT)"),
+        ("preempted", 1, ""),
+    ],
+)
+def test_ranks_that_could_not_record_why(
+    make_run: MakeRun, tmp_path: Path, state: str, code: int, text: str
+) -> None:
+    _, run = make_run()
+    run.update(state=state)
+    messages.send_end(run, f"cat >{tmp_path / 'sent'}", code)
+    sent = tmp_path / "sent"
+    assert (sent.read_text().partition(" failed: ")[2] if sent.exists() else "") == (text and f"{text}\n")
+
+
+def test_the_run_of_another_job_has_not_failed(make_run: MakeRun, tmp_path: Path) -> None:
+    """A job whose ranks refuse to start, because another job trains in the folder."""
+    _, run = make_run()
+    run.update(state="running", parts=[{"job": "8"}])
+    messages.send_end(run, f"touch {tmp_path / 'sent'}", 2)
+    assert not (tmp_path / "sent").exists()
 
 
 def test_events_are_sent_while_the_run_trains(server: Server, make_run: MakeRun) -> None:

@@ -25,7 +25,7 @@ def node(
 
 
 def facts(**fields: object) -> Facts:
-    info = {"world_size": 4, "job_ids": ["7"]}
+    info = {"world_size": fields.pop("world_size", 4), "job_ids": ["7"]}
     info |= {key: fields.pop(key, []) for key in ("parts", "hosts")}
     return Facts(info=info, config={"data": {"workers": 2}}, **fields)  # type: ignore[arg-type]
 
@@ -72,6 +72,15 @@ def test_gpus_without_a_task() -> None:
     assert verdicts(facts(nodes=nodes)) == [
         "1 of 5 GPUs got no task: set trainer.devices to the GPUs of a node."
     ]
+
+
+def test_one_process_uses_all_gpus_of_a_node() -> None:
+    """Such as Keras with strategy=mirrored."""
+    nodes = (node("gpu33", [90, 90, 1, 90, 0], ranks=1),)
+    known = facts(nodes=nodes, parts=[{"devices": 4}], world_size=1)
+    unused, idle = verdicts(known)
+    assert unused == "1 of 5 GPUs got no task: set trainer.devices to the GPUs of a node."
+    assert idle == "GPU 2 on gpu33 was idle 100% of the time (mean use 1%)."
 
 
 def test_waiting_for_data() -> None:

@@ -14,13 +14,15 @@ from typing import Any
 
 import pytest
 
+from engine.tests.monitor import test_hangs
 from train_anywhere.config.schema import Config
+from train_anywhere.features.hangs.hangs import Hang
 from train_anywhere.features.hangs.kill_ranks import is_repeated_hang
 from train_anywhere.features.hangs.rank_watch import Watch
 from train_anywhere.features.hangs.stragglers import Stragglers
 from train_anywhere.files import ROOT
 from train_anywhere.monitor.heartbeat import place_of
-from train_anywhere.runs.attempts import Outcome
+from train_anywhere.runs.attempts import Outcome, recorded_reason, was_killed
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.recorder import RunRecorder
 
@@ -71,15 +73,16 @@ def ranks() -> Iterator[Callable[..., list["subprocess.Popen[bytes]"]]]:
 
 
 Make = Callable[..., tuple[Config, RunDir]]
+BATCH = {"SLURM_JOB_ID": "7", "ENVIRONMENT": "BATCH"}
 
 
 @pytest.fixture
 def watched(make_run: Make) -> Iterator[Callable[..., tuple[RunDir, Watch]]]:
     made: list[Watch] = []
 
-    def make(*overrides: str) -> tuple[RunDir, Watch]:
+    def make(*overrides: str, **environ: str) -> tuple[RunDir, Watch]:
         config, run = make_run(*overrides)
-        made.append(Watch(run, config.monitor, "here", {}))
+        made.append(Watch(run, config, "here", environ))
         return run, made[-1]
 
     yield make
@@ -173,6 +176,33 @@ def test_hang_requeue_leaves_the_run_as_after_a_preemption(
     assert f"python src/train.py resume={run.path}" in said
     assert "in collective" in (run.monitor / "stacks-here-rank0.txt").read_text()
     assert "in elsewhere" in (run.monitor / "stacks-here-rank1.txt").read_text()
+    RunRecorder(run).record_start(2, {})
+    assert not was_killed(run, "local/0")
+
+
+@pytest.mark.parametrize(
+    ("environ", "words", "comes_back"),
+    [
+        (BATCH, [], True),
+        (BATCH, ["cluster.requeue=false"], False),
+        ({"SLURM_JOB_ID": "7"}, [], False),  # salloc
+        ({"PBS_JOBID": "7", "PBS_ENVIRONMENT": "PBS_BATCH"}, [], False),
+    ],
+    ids=["batch", "requeue=false", "salloc", "pbs"],
+)
+def test_only_a_job_that_comes_back_is_said_to(
+    watched: Callable[..., tuple[RunDir, Watch]], environ: dict[str, str], words: list[str], comes_back: bool
+) -> None:
+    run, watch = watched("cluster=slurm", "monitor.hang=requeue", *words, **environ)
+    assert watch.supervisor
+    said = watch.supervisor._describe_end()
+    assert ("the job will be requeued" in said) == comes_back
+    assert (f"resume with: python src/jobs.py resubmit {run.path}" in said) != comes_back
+    watch.supervisor.hangs = [{"step": 7, "start": "1/0", "host": "here"}]
+    waiting, behind = test_hangs.ranks({"host": "there"}, {"host": "here"})
+    hang = Hang((behind,), (waiting,), 100, 7)
+    assert ("requeued without it" in watch.supervisor._exclude_node(hang, failed=False)[0]) == comes_back
+    assert "requeued" not in watch.supervisor._exclude_node(hang, failed=True)[0]
 
 
 def test_the_third_hang_at_a_step_fails_the_run(
@@ -187,6 +217,8 @@ def test_the_third_hang_at_a_step_fails_the_run(
     processes = ranks(run, 7, 7)
     look_until(watch, lambda: all(p.poll() is not None for p in processes), 30)
     assert run.read_info()["state"] == "failed"
+    why = "it hangs at step 7 for the 3rd time without progress, see the stack traces"
+    assert recorded_reason(run.read_info()) == why
     assert "the run failed: it hangs at step 7 for the 3rd time without progress" in capsys.readouterr().out
     assert found(run)["hangs"] == []  # who resumes it has three times again
 
@@ -233,7 +265,7 @@ def test_the_first_node_learns_of_the_others_by_their_files(
     """Two watches with two names stand for two nodes; what runs here is rank 1, of the second."""
     config, run = make_run("monitor.hang_minutes=0.05")
     hosts = {"TRAIN_HOSTS": "here:1,there:1"}
-    first, second = (Watch(run, config.monitor, host, hosts) for host in ("here", "there"))
+    first, second = (Watch(run, config, host, hosts) for host in ("here", "there"))
     assert first.supervisor and not second.supervisor
     first.node.place = place_of(RunDir(run.path.parent / "nobody"))
     ranks(run, 3, 3)
@@ -254,7 +286,7 @@ def test_an_ended_run_has_no_hang(make_run: Make) -> None:
     config, run = make_run("monitor.hang_minutes=0.01")
     RunRecorder(run).record_start(1, {})
     RunRecorder(run).record_end(Outcome("completed", 1, 1, {}, None))
-    watch = Watch(run, config.monitor, "here", {})
+    watch = Watch(run, config, "here", {})
     watch.poll(time.time())
     assert found(run)["hang"] is None
 

@@ -22,3 +22,18 @@ def test_a_killed_rank_has_a_message(login: Login, shared_dir: Path, slow_steps:
     assert login.testbed.wait_job(job, 120) == "FAILED", log(run)
     (message,) = file.read_text().splitlines()
     assert message.startswith(f"digits {run.name} failed: "), log(run)
+    assert message.endswith(")"), message  # the exit code of the launcher
+
+
+def test_ranks_that_can_not_start_have_a_message(login: Login, shared_dir: Path) -> None:
+    file, broken = shared_dir / "messages-of-starts", shared_dir / "broken"
+    broken.mkdir()
+    (broken / "sitecustomize.py").write_text(
+        'import os, sys\nif "--run" in sys.orig_argv:\n    os._exit(3)\n'
+    )
+    setup = f'cluster.setup=["export PYTHONPATH={broken}"]'
+    job, run = login.submit("cluster=slurm", "launch=srun", setup, f"monitor.notify='cat >> {file}'")
+    assert login.testbed.wait_job(job, 120) == "FAILED", log(run)
+    assert file.read_text().startswith(f"digits {run.name} failed: the ranks did not start (exit code 3)"), (
+        log(run)
+    )

@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from train_anywhere.distributed.launcher_env import job_port
 from train_anywhere.errors import ConfigError
 from train_anywhere.files import ENGINE, ROOT
 from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.reopen.frozen import write_frozen
 from train_anywhere.slurm.script import render as renderer
 from train_anywhere.slurm.script.job import Job, make_job
 from train_anywhere.slurm.script.render import log_path, option, ranges, render
@@ -184,6 +185,39 @@ def test_a_python_that_does_not_start_leaves_the_run_queued(
     assert RunDir(tmp_path).read_info()["state"] == "queued"
 
 
+@pytest.mark.slow
+def test_ranks_that_do_not_start_have_a_message(make_config: Callable[..., Config], tmp_path: Path) -> None:
+    words = (f"monitor.notify='cat >>{tmp_path / 'sent'}'",)
+    config, environ = make_config(*words), {"PYTHONPATH": str(ENGINE), "TRAIN_ROOT": str(ROOT)}
+    frozen = lambda run: write_frozen(run, config, [])  # noqa: E731
+    ranks = 'case "$*" in *checkpoints.recovery*) exit ;; esac; exit 3'
+    done = _run(make_config, tmp_path, ranks, words=words, environ=environ, prepare=frozen)
+    assert done.returncode == 3, done.stderr
+    assert (tmp_path / "sent").read_text().endswith("failed: the ranks did not start (exit code 3)\n")
+
+
+@pytest.mark.parametrize("code", [0, 137])
+def test_idle_ranks_that_were_killed_lose_no_complete_checkpoint(
+    make_config: Callable[..., Config], tmp_path: Path, code: int
+) -> None:
+    """Those that ended by themselves have published it."""
+    called = tmp_path / "called"
+    ranks = f'case "$*" in *checkpoints.recovery*) touch {called}; exit ;; esac; echo 7/0 >{tmp_path}/monitor/stop'
+    ranks += f"; {_python(RECORD_STOP)}; exit {code}"
+    environ = {"ENVIRONMENT": "BATCH"}
+    done = _run(make_config, tmp_path, ranks, words=("monitor.idle=stop",), environ=environ)
+    assert done.returncode == 75 and "back to the queue" not in done.stdout, done.stderr
+    assert called.exists() == bool(code)
+
+
+@pytest.mark.parametrize(("cluster", "may_requeue"), [("slurm", True), ("pbs", False)])
+def test_only_slurm_requeues_a_job_without_a_bad_node(
+    make_config: Callable[..., Config], cluster: str, may_requeue: bool
+) -> None:
+    made = make_job(make_config(f"cluster={cluster}", "cluster.retries=1"), "/run", "/run/code")
+    assert ('--used "$retried" --requeue' in render(made)) == may_requeue
+
+
 @pytest.mark.parametrize("content", [None, "", "\n", "nonsense"])
 @pytest.mark.quick("nonsense")
 def test_a_missing_or_damaged_state_does_not_keep_the_ranks_from_starting(
@@ -307,6 +341,7 @@ def _run(
     prepare: Callable[[RunDir], object] = lambda run: None,
     side: str = "exec cat",
     environ: Mapping[str, str] = {},
+    words: Sequence[str] = (),
     **changes: object,
 ) -> subprocess.CompletedProcess[str]:
     """Run the script of a one-rank job with a shell line in the place of srun, and another one for the side process."""
@@ -315,7 +350,7 @@ def _run(
     _tool(folder / "srun", f'case "$*" in *train_anywhere.monitor.node*) {side}; exit ;; esac; {srun}')
     _tool(folder / "scontrol", "echo node1")
     script = folder / "job.sh"
-    script.write_text(render(job(make_config, run=str(folder), code=str(folder), **changes)))
+    script.write_text(render(job(make_config, *words, run=str(folder), code=str(folder), **changes)))
     own = {"PATH": f"{folder}:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node1"}
     environ = {**environ, **own}
     return subprocess.run(["bash", str(script)], env=environ, capture_output=True, text=True, timeout=30)

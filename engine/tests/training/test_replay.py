@@ -1,8 +1,10 @@
 """`trainer.detect_nan=replay`: a loss of nan is computed again, and says whose fault it was."""
 
 import json
+import math
 import subprocess
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,12 @@ import numpy as np
 import pytest
 
 from train_anywhere.data.order.shuffle import permutation
+from train_anywhere.distributed.network.addresses import node_name
+from train_anywhere.errors import NotFiniteError
+from train_anywhere.features.feature import Rank, Step
 from train_anywhere.features.replay import ReplayNan, bad_loss
 from train_anywhere.features.replay.bad_loss import BadLoss
+from train_anywhere.features.replay.recompute import Replay
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
 from train_anywhere.testing.weights import final_weights, largest_difference
 
@@ -57,6 +63,22 @@ def test_what_is_recorded(tmp_path: Path) -> None:
     assert [found.verdict for found in bad_loss.history(run.read_info())] == ["machine"]
     run.update(**{ATTEMPTS: [{"nan": {"step": "x"}}, {"nan": 3}, {"nan": None}]})
     assert bad_loss.history(run.read_info()) == []
+
+
+def test_messages(tmp_path: Path) -> None:
+    """One when the loss is bad, and one when its cause is found, for `monitor.notify`."""
+    run = RunDir(tmp_path)
+    run.update(**{ATTEMPTS: [{"started": "a"}]})
+
+    def observe(step: int, loss: float, good: int) -> str:
+        rank = Rank(run, True, 0, 1, 1, lambda values: values, None)
+        with suppress(NotFiniteError):
+            Replay(rank).after_step(Step(step, 1, 20, {"train/loss": loss}, [(20, good)]))
+        return str(json.loads((run.monitor / "event-nan.json").read_text())["text"])
+
+    said = f"train/loss is nan or inf in step 33, batch 13 of epoch 2, first on rank 0 on {node_name()}"
+    assert observe(40, math.nan, 12) == f"{said}; it is recomputed"
+    assert "the cause is the machine" in observe(40, 0.5, 20)
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,8 @@ CHECK_EVERY_S = 1.0
 NICE = 10
 """On a busy CPU this gives a tenth of a rank's share; with 19, a hundredth, this process would hardly run if all CPUs are busy."""
 
-CLOSING_S = 0.5
-"""Seconds that the exit waits for a service in the middle of a poll."""
+CLOSING_S = 0.1
+"""Seconds that the exit waits for services in the middle of a poll; launch/processes.py kills this process soon after."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -74,8 +74,9 @@ def run_services(services: list[NodeService], done: Callable[[], bool], run: Run
             pass
     finally:
         stop.set()
+        end = time.monotonic() + CLOSING_S
         for service, thread in zip(services, threads, strict=True):
-            thread.join(CLOSING_S)
+            thread.join(max(0.0, end - time.monotonic()))
             attempt(service.close, run)
 
 

@@ -64,8 +64,8 @@ def loss_is_nan(facts: Facts) -> Iterator[str]:
 
 def unused_gpus(facts: Facts) -> Iterator[str]:
     """Report GPUs of the job without a rank."""
-    held = [(len(n.gpus), n.ranks) for n in facts.present if n.gpus and n.ranks]
-    left = sum(max(0, gpus - int(ranks or 0)) for gpus, ranks in held)
+    held, each = [(len(n.gpus), n.ranks) for n in facts.present if n.gpus and n.ranks], gpus_per_rank(facts)
+    left = sum(max(0, gpus - int(ranks or 0) * each) for gpus, ranks in held)
     if left and int(facts.info.get("world_size") or 1) >= sum(int(ranks or 0) for _, ranks in held):
         whole = sum(gpus for gpus, _ in held)
         yield f"{left} of {whole} GPUs got no task: set trainer.devices to the GPUs of a node."
@@ -73,13 +73,14 @@ def unused_gpus(facts: Facts) -> Iterator[str]:
 
 def idle_gpus(facts: Facts) -> Iterator[str]:
     """Report GPUs that were mostly idle. The ranks of a node use its GPUs in order."""
+    each = gpus_per_rank(facts)
     for node in facts.nodes:
         ranks = sorted(node.ranks_here)
-        for place, gpu in enumerate(node.gpus[: len(ranks) or None]):
+        for place, gpu in enumerate(node.gpus[: len(ranks) * each or None]):
             settled = after_start(gpu.use)
             if len(settled) >= ENOUGH and (use := mean(settled) or 0.0) < IDLE_PERCENT:
                 idle = sum(value < IDLE_PERCENT for _, value in settled) / len(settled)
-                name = f"rank {ranks[place]}'s GPU" if ranks else f"GPU {gpu.index}"
+                name = f"rank {ranks[place]}'s GPU" if ranks and each == 1 else f"GPU {gpu.index}"
                 yield f"{name} on {node.host} was idle {idle:.0%} of the time (mean use {use:.0f}%)."
 
 
@@ -144,6 +145,12 @@ RULES: tuple[Rule, ...] = (
     memory_near_limit,
     idle_cpus,
 )
+
+
+def gpus_per_rank(facts: Facts) -> int:
+    """Return the number of GPUs that each rank of the newest attempt uses: several with `strategy=mirrored` and `dp`."""
+    newest = facts.attempts[-1] if facts.attempts else {}
+    return max(1, int(newest.get("devices") or 1) // int(facts.info.get("world_size") or 1))
 
 
 def after_start(points: Series) -> Series:

@@ -35,6 +35,9 @@ STARTED = "TRAIN_STARTED"
 STOP = "stop"
 """File in RUN/monitor/ with the start of the job that the monitor has stopped, and the reason, each in a line, for the batch script."""
 
+KILLED = "hang"
+"""File in RUN/monitor/ with the start of the job whose ranks the monitor has killed, for the batch script and the other nodes."""
+
 IDLE = "idle"
 """Value of `ended_by` of an attempt that the monitor has stopped because its GPUs did nothing."""
 
@@ -90,10 +93,17 @@ def stop_request(run: RunDir, start: str = "") -> str:
     return ""
 
 
-def record_hang(run: RunDir, state: Literal["preempted", "failed"], step: int) -> None:
-    """Record that the attempt hung and was stopped by the monitor, because its rank 0 can no longer record anything."""
+def was_killed(run: RunDir, start: str) -> bool:
+    """Return whether the monitor of the first node has killed its ranks at this start of the job."""
+    with suppress(OSError, ValueError):
+        return read_text(run.monitor / KILLED).strip() == start
+    return False
+
+
+def record_kill(run: RunDir, state: Literal["preempted", "failed"], **fields: Any) -> None:
+    """Record that the monitor ends the attempt, because its rank 0 can no longer record anything; `fields` are added to the attempt."""
     trains = run.read_info().get("state") == "running"  # else rank 0 has not recorded the attempt yet
-    parts = {ATTEMPTS: extend_newest(run, ended_by="hang", step=step)} if trains else {}
+    parts = {ATTEMPTS: extend_newest(run, **fields)} if trains else {}
     run.update(state=state, ended=now(), **parts)
 
 

@@ -13,6 +13,7 @@ from train_anywhere.files.plain_json import dumps
 from train_anywhere.runs.attempts import (
     ENDS,
     IDLE,
+    KILLED,
     STARTED,
     STOP,
     TIMES,
@@ -58,8 +59,9 @@ class RunRecorder:
             OSError
         ):  # replaces a hard link by a copy, because the batch script appends to this file
             open_file(run.monitor / ENDS, "rb+").close()
-        with suppress(OSError):
-            overwrite(run.monitor / STOP, b"")  # it was for an earlier attempt
+        for name in (STOP, KILLED):  # they were for an earlier attempt
+            with suppress(OSError):
+                overwrite(run.monitor / name, b"")
         info = run.read_info()
         attempts = info.get(ATTEMPTS, [])
         if attempts:

@@ -32,7 +32,7 @@ class HangWatch(Feature):
         """Return the service that watches the node's ranks."""
         from train_anywhere.features.hangs.rank_watch import Watch
 
-        return [lambda: Watch(run, self.config.monitor, host)]
+        return [lambda: Watch(run, self.config, host)]
 
     @contextmanager
     def in_rank(self, heartbeat: Heartbeat) -> Iterator[None]:

@@ -1,16 +1,16 @@
-"""`monitor.hang=requeue`: kill ranks that hang and record the run as preempted, so that its job is requeued."""
+"""Kill ranks that hang and record how the run ended: with `monitor.hang=requeue`, and after `monitor.idle=stop`."""
 
 import os
 import signal
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.monitor.ranks import GONE, RankStatus, process_state
-from train_anywhere.runs.attempts import record_hang, running_job
+from train_anywhere.runs.attempts import KILLED, record_kill, running_job
 from train_anywhere.runs.folder import RunDir
 
 TIMES = 3
@@ -18,9 +18,6 @@ TIMES = 3
 
 GRACE_S = 10.0
 """Seconds for killed processes to exit; a process that waits for a dead disk does not."""
-
-MARK = "hang"
-"""File in RUN/monitor, read by the batch script, that names the start of the job whose ranks were killed."""
 
 
 def start_of_job(environ: Mapping[str, str] = os.environ) -> str:
@@ -33,8 +30,10 @@ def is_repeated_hang(hangs: Iterable[Mapping[str, Any]], step: int) -> bool:
     return sum(hang["step"] >= step for hang in hangs) >= TIMES - 1
 
 
-def end_run(run: RunDir, ranks: Iterable[RankStatus], step: int, failed: bool) -> None:
-    """Record how the run ended, and kill the ranks of this node, which is that of rank 0.
+def end_run(
+    run: RunDir, ranks: Iterable[RankStatus], state: Literal["preempted", "failed"], **fields: Any
+) -> None:
+    """Record how the run ended, with `fields` of its attempt, and kill the ranks of this node, which is that of rank 0.
 
     Rank 0 is stopped first, so that two processes never write the records. They are written before it is killed, since the batch
     script reads them as soon as the launcher exits.
@@ -42,8 +41,8 @@ def end_run(run: RunDir, ranks: Iterable[RankStatus], step: int, failed: bool) -
     there = list(ranks)
     send(there, signal.SIGSTOP)
     with suppress(OSError, CheckpointError):
-        record_hang(run, "failed" if failed else "preempted", step)
-        write_atomic(run.monitor / MARK, f"{start_of_job()}\n")
+        record_kill(run, state, **fields)
+        write_atomic(run.monitor / KILLED, f"{start_of_job()}\n")
     kill(there)
 
 

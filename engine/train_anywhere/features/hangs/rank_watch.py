@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from train_anywhere.config.schema import Monitor
+from train_anywhere.config.schema import Config
 from train_anywhere.distributed.launcher_env import hosts_by_rank
 from train_anywhere.features.hangs import kill_ranks, stacks
 from train_anywhere.features.hangs.startup import StartupWatch
@@ -38,8 +38,9 @@ class Watch:
     every_seconds = 1.0
 
     def __init__(
-        self, run: RunDir, monitor: Monitor, host: str, environ: Mapping[str, str] = os.environ
+        self, run: RunDir, config: Config, host: str, environ: Mapping[str, str] = os.environ
     ) -> None:
+        monitor = config.monitor
         assert monitor.hang_minutes is not None
         bound = 60 * monitor.hang_minutes
         expected = hosts_by_rank(environ.get("TRAIN_HOSTS", ""))
@@ -48,9 +49,12 @@ class Watch:
         self.interval = max(min(10.0, max(self.every_seconds, bound / WRITES_PER_HANG)), nodes / WRITES_PER_S)
         self.supervisor: Supervisor | None = None
         if not expected or short(expected[0]) == short(host):
-            startup = StartupWatch(expected, unwatched=_unwatched_ranks(expected, host, environ))
-            requeue = monitor.hang == "requeue"
-            self.supervisor = Supervisor(self.node, startup, bound, self.interval, requeue, environ)
+            startup = StartupWatch(expected, unwatched=unwatched_ranks(expected, host, environ))
+            end = monitor.hang == "requeue"
+            # as `finish` in slurm/templates/start.sh.j2
+            in_batch_job = "SLURM_JOB_ID" in environ and environ.get("ENVIRONMENT") == "BATCH"
+            requeue = config.cluster.requeue and in_batch_job
+            self.supervisor = Supervisor(self.node, startup, bound, self.interval, end, requeue, environ)
         self._start = kill_ranks.start_of_job(environ)
         self._last_write = self._last_read = self._last_asked = 0.0
         self._handled: Any = None
@@ -103,7 +107,7 @@ class Watch:
             print_line(f"ranks {left} of {self.node.host} can't be killed: they wait for a disk or a device.")
 
 
-def _unwatched_ranks(expected: Mapping[int, str], host: str, environ: Mapping[str, str]) -> set[int]:
+def unwatched_ranks(expected: Mapping[int, str], host: str, environ: Mapping[str, str]) -> set[int]:
     """Return ranks on nodes without a monitor process: on PBS only the first node has one."""
     if environ.get("SLURM_JOB_ID") or not environ.get("PBS_JOBID"):
         return set()

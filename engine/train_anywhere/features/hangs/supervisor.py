@@ -16,7 +16,7 @@ from train_anywhere.files.ordinary import make_folder
 from train_anywhere.files.plain_json import dumps
 from train_anywhere.monitor.ranks import NodeRanks, OtherNodes, RankStatus, read_json
 from train_anywhere.runs.attempts import running_job
-from train_anywhere.runs.summary import resume_command
+from train_anywhere.runs.summary import display_path, resume_command
 
 FILE = "watch.json"
 
@@ -32,7 +32,8 @@ class Supervisor:
         startup: watches the start of the ranks.
         bound: seconds of silence that always count as a hang.
         every: seconds between two writes of a node.
-        requeue: whether a hang ends the run, so that its job is requeued.
+        end: whether a hang ends the run.
+        requeue: whether its job is then requeued.
         environ: the job's environment variables.
     """
 
@@ -42,13 +43,14 @@ class Supervisor:
         startup: StartupWatch,
         bound: float,
         every: float,
+        end: bool,
         requeue: bool,
         environ: Mapping[str, str],
     ) -> None:
         self.node, self.run, self.startup = node, node.run, startup
-        self.bound, self.requeue = bound, requeue
+        self.bound, self.end, self.requeue = bound, end, requeue
         self.start = kill_ranks.start_of_job(environ)
-        self.batch = bool(running_job(environ))
+        self.in_job = bool(running_job(environ))
         self.file = self.run.monitor / FILE
         self.others = OtherNodes(self.run, node.host, every)
         self.patience = 2 * every + STACKS_S
@@ -85,7 +87,7 @@ class Supervisor:
         elif self.hang is None:
             self._since = now
             self._report_hang(found, own, ranks)
-        elif self.requeue and (own == ranks or now - self._since >= self.patience):
+        elif self.end and (own == ranks or now - self._since >= self.patience):
             self._end_run(found, own, ranks)
 
     def _report_hang(self, hang: Hang, own: list[RankStatus], ranks: list[RankStatus]) -> None:
@@ -110,33 +112,34 @@ class Supervisor:
     def _end_run(self, hang: Hang, own: list[RankStatus], ranks: list[RankStatus]) -> None:
         """End the run: the other nodes read this in watch.json, and the launcher stops the remaining processes."""
         assert self.hang
-        failed = kill_ranks.is_repeated_hang(self.hangs, hang.step)
-        lines = [self._describe_end(hang, failed), *self._exclude_node(hang)]
+        why = _describe_failure(hang) if kill_ranks.is_repeated_hang(self.hangs, hang.step) else ""
+        lines = [
+            f"the run failed: {why}." if why else self._describe_end(),
+            *self._exclude_node(hang, bool(why)),
+        ]
         self.hang["end"] = self._ended = True
         found = {"step": hang.step, "start": self.start, "host": _host(hang)}
-        self.hangs = [] if failed else [*self.hangs, found]
+        self.hangs = [] if why else [*self.hangs, found]
         self._report(ranks, *lines)
-        kill_ranks.end_run(self.run, own, hang.step, failed)
+        fields = {"ended_by": "hang", "step": hang.step} | ({"reason": why} if why else {})
+        kill_ranks.end_run(self.run, own, "failed" if why else "preempted", **fields)
 
-    def _exclude_node(self, hang: Hang) -> list[str]:
+    def _exclude_node(self, hang: Hang, failed: bool) -> list[str]:
         """Exclude a node whose ranks hang for the second time while others wait; return the line for the log, if any."""
         host = _host(hang)
         if not host or all(before.get("host") != host for before in self.hangs):
             return []
         with suppress(OSError):
             nodes_file.add(self.run, host)
-        return [f"{host} has hung before; the job will be requeued without it."]
+        if self.requeue and not failed:
+            return [f"{host} has hung before; the job will be requeued without it."]
+        return [f"{host} has hung before; exclude it with cluster.exclude={host}."]
 
-    def _describe_end(self, hang: Hang, failed: bool) -> str:
-        if failed and hang.behind[0].section == "program":
-            return (
-                f"the run failed: its program hangs for the {kill_ranks.TIMES}rd time, see the stack traces."
-            )
-        if failed:
-            return f"the run failed: it hangs at step {hang.step} for the {kill_ranks.TIMES}rd time without progress, see the stack traces."
-        if self.batch:
+    def _describe_end(self) -> str:
+        if self.requeue:
             return "monitor.hang=requeue: stopped the ranks; the job will be requeued, as after a preemption."
-        return f"monitor.hang=requeue: stopped the ranks; resume with: {resume_command(self.run)}"
+        again = f"python src/jobs.py resubmit {display_path(self.run.path)}"
+        return f"monitor.hang=requeue: stopped the ranks; resume with: {again if self.in_job else resume_command(self.run)}"
 
     def _report(self, ranks: list[RankStatus], *lines: str) -> None:
         """Write watch.json, then print, so that the file already has the facts of each line in the log."""
@@ -159,6 +162,13 @@ class Supervisor:
                 make_folder(self.run.monitor)
                 write_atomic(self.file, text)
                 self._wrote = text
+
+
+def _describe_failure(hang: Hang) -> str:
+    """Return why a run that hangs again and again has failed."""
+    if hang.behind[0].section == "program":
+        return f"its program hangs for the {kill_ranks.TIMES}rd time, see the stack traces"
+    return f"it hangs at step {hang.step} for the {kill_ranks.TIMES}rd time without progress, see the stack traces"
 
 
 def _host(hang: Hang) -> str | None:

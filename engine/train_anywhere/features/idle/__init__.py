@@ -6,6 +6,9 @@ from typing import Any
 from train_anywhere.features.feature import Feature, NodeService
 from train_anywhere.runs.folder import RunDir
 
+SAMPLE_S = 60
+"""Longest interval of samples with which a run may be ended: between two samples a GPU may have worked."""
+
 
 class IdleGpus(Feature):
     """Watch for GPUs that do nothing, in the samples of all nodes."""
@@ -20,11 +23,15 @@ class IdleGpus(Feature):
         return on and self.config.trainer.accelerator not in ("cpu", "mps")
 
     def problems(self) -> list[str]:
-        """Return a message if the GPUs are not sampled."""
-        if self.config.monitor.sample_seconds is not None:
+        """Return a message if the GPUs are not sampled often enough to end the run."""
+        monitor = self.config.monitor
+        every = monitor.sample_seconds
+        if monitor.idle != "stop" or (every is not None and every <= SAMPLE_S):
             return []
+        now = "null" if every is None else f"{every:g}"
         return [
-            "monitor.idle=stop needs samples of the GPUs; set monitor.sample_seconds=10, or monitor.idle=off."
+            f"monitor.idle=stop needs samples of the GPUs at least every {SAMPLE_S} s; set monitor.sample_seconds=10 (now {now}), or "
+            "monitor.idle=warn."
         ]
 
     def settings(self) -> bool:
@@ -35,7 +42,7 @@ class IdleGpus(Feature):
         """Return the watch of this node."""
         from train_anywhere.features.idle.idle_gpus import IdleWatch
 
-        return [lambda: IdleWatch(run, self.config.monitor, host)]
+        return [lambda: IdleWatch(run, self.config, host)]
 
     def verdicts(self, facts: Any) -> list[str]:
         """Return a sentence if all GPUs did nothing for long."""

@@ -1,7 +1,7 @@
 """Find GPUs of the job that do nothing, in the samples of its nodes; with `monitor.idle=stop`, end the run.
 
 first node    reads the newest sample of each node, prints one line per idle time, and decides
-every node    signals its ranks once the first node has decided; they save a checkpoint and stop
+every node    signals its ranks once the first node has decided; they save a checkpoint and stop, or are killed after `KILL_MINUTES`
 
 A GPU without a reading counts as busy. Only samples count, so a node whose monitor has died does not look idle.
 """
@@ -13,15 +13,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from train_anywhere.config.schema import Monitor
-from train_anywhere.features.hangs.kill_ranks import send, start_of_job
-from train_anywhere.features.hangs.rank_watch import WRITES_PER_S
+from train_anywhere.config.schema import Config
+from train_anywhere.distributed.launcher_env import hosts_by_rank
+from train_anywhere.features.hangs.kill_ranks import end_run, kill, send, start_of_job
+from train_anywhere.features.hangs.rank_watch import WRITES_PER_S, unwatched_ranks
 from train_anywhere.features.hangs.supervisor import print_line
+from train_anywhere.features.idle import SAMPLE_S
 from train_anywhere.features.notify.events import record_event
 from train_anywhere.features.serve.servers import is_first
 from train_anywhere.monitor.live import write
-from train_anywhere.monitor.ranks import NodeRanks, mappings, read_json
-from train_anywhere.runs.attempts import hosts, request_stop, running_job, stop_request
+from train_anywhere.monitor.ranks import ENDED, GONE, NodeRanks, RankStatus, mappings, read_json
+from train_anywhere.runs.attempts import IDLE, hosts, request_stop, running_job, stop_request, was_killed
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.summary import display_path
 
@@ -36,6 +38,12 @@ https://github.com/PrincetonUniversity/job_defense_shield, page "Cancel GPU Jobs
 STOP_MINUTES = 45
 """Before Berzelius cancels a job, after its first hour: https://www.nsc.liu.se/support/systems/berzelius-gpu. Princeton does after two:
 https://researchcomputing.princeton.edu/get-started/utilization-policies"""
+
+KILL_MINUTES = 10
+"""Least time for ranks to save a checkpoint and exit. One that hangs never does, and training reads the signal between two batches."""
+
+GAP_S = 60.0
+"""A node without samples for this much longer than expected may have worked meanwhile."""
 
 EVERY_S = 10.0
 """Least seconds between two looks, which is the default interval of the samples."""
@@ -52,37 +60,61 @@ class IdleWatch:
 
     Args:
         run: the run folder.
-        monitor: the section `monitor`.
+        config: the configuration of the run.
         host: name of this node.
         environ: the job's environment variables.
     """
 
     def __init__(
-        self, run: RunDir, monitor: Monitor, host: str, environ: Mapping[str, str] = os.environ
+        self, run: RunDir, config: Config, host: str, environ: Mapping[str, str] = os.environ
     ) -> None:
-        self.run, self.monitor, self.first = run, monitor, is_first(host)
+        self.run, self.first = run, is_first(host)
         self.every_seconds = max(EVERY_S, len(hosts(environ)) / WRITES_PER_S)
         self.node, self.start = NodeRanks(run, host), start_of_job(environ)
         self.in_job = bool(running_job(environ))
+        # on PBS the other nodes have no monitor: a training tells its other ranks to stop, a program can't
+        others = unwatched_ranks(hosts_by_rank(environ.get("TRAIN_HOSTS", "")), host, environ)
+        self.where = " of the first node" if others else ""
+        self.stops = config.monitor.idle == "stop" and not (others and config.program)
+        self.longest_gap = (
+            GAP_S + 3 * min(config.monitor.sample_seconds or 0, SAMPLE_S) + 2 * self.every_seconds
+        )
+        self.patience = max(60.0 * KILL_MINUTES, config.cluster.signal_seconds)
         self._samples = {name: sample for name, sample, _ in self._read()}
         self._spans: dict[Gpu, tuple[float, float]] = {}
         self._reported: set[Gpu] = set()
-        self._stopped = False
+        self._stopped_at: float | None = None
+        self._killed = False
 
     def poll(self, now: float) -> None:
         """Look at new samples on the first node; signal the ranks if it has decided to stop. Raises OSError."""
-        ranks = [rank for rank in self.node.read() if not rank.ended]
-        if self._stopped or not ranks:
+        ranks = [rank for rank in self.node.read() if rank.process not in (GONE, ENDED)]
+        if not ranks:
+            return
+        if self._stopped_at is not None:
+            self._kill_late(ranks, time.monotonic() - self._stopped_at)
             return
         if self.first and all(rank.section != "start" for rank in ranks):
             self._add_samples(time.monotonic())
             self._judge()
         if stop_request(self.run, self.start):
-            self._stopped = True
+            self._stopped_at = time.monotonic()
             send(ranks, signal.SIGUSR1)
 
     def close(self) -> None:
         """Do nothing: all files are written when something is found."""
+
+    def _kill_late(self, ranks: list[RankStatus], seconds: float) -> None:
+        """Kill ranks that do not end: the first node decides and records it, and the other nodes read that."""
+        if self._killed or (not self.first and was_killed(self.run, self.start)):
+            kill(ranks)
+        elif self.first and seconds > self.patience:
+            self._killed = True
+            print_line(
+                f"the ranks did not end within {seconds / 60:.0f} min, so they are killed without a new checkpoint."
+            )
+            reason, step = stop_request(self.run, self.start), max(rank.step for rank in ranks)
+            end_run(self.run, ranks, "preempted", ended_by=IDLE, reason=reason, step=step)
 
     def _add_samples(self, now: float) -> None:
         """Update the idle time of each GPU, from its first to its newest idle sample."""
@@ -92,9 +124,9 @@ class IdleWatch:
             self._samples[host] = moment
             for gpu in (int(one["index"]) for one in mappings(content.get("gpus")) if "index" in one):
                 use = content["sample"].get(f"gpu{gpu}_use_percent")
-                begin = self._spans.get((host, gpu), (now, now))[0]
+                begin, last = self._spans.get((host, gpu), (now, now))
                 idle = isinstance(use, int | float) and use < BUSY_PERCENT
-                self._spans[host, gpu] = (begin if idle else now, now)
+                self._spans[host, gpu] = (begin if idle and now - last <= self.longest_gap else now, now)
 
     def _judge(self) -> None:
         """Print GPUs that have become idle, record how long all were, and decide to stop."""
@@ -105,8 +137,8 @@ class IdleWatch:
         if shortest >= WARN_MINUTES and shortest >= longest_idle(self.run) + 1:
             with suppress(OSError):
                 write(self.run.monitor / FILE, {"minutes": int(shortest)})
-        if self.monitor.idle == "stop" and shortest >= STOP_MINUTES:
-            reason = f"all GPUs did nothing for {int(shortest)} min (monitor.idle=stop)"
+        if self.stops and shortest >= STOP_MINUTES:
+            reason = f"all GPUs{self.where} did nothing for {int(shortest)} min (monitor.idle=stop)"
             queue = ", and its job is not requeued" if self.in_job else ""
             print_line(f"{reason}: the run saves a checkpoint and ends{queue}.")
             request_stop(self.run, self.start, reason)
@@ -120,7 +152,7 @@ class IdleWatch:
     def _describe(self, idle: list[Gpu], number: int) -> str:
         """Return the line for the log: which GPUs are idle, and what to do."""
         if len(idle) == number:
-            which = f"all {number} GPUs have" if number > 1 else "the GPU has"
+            which = f"all {number} GPUs{self.where} have" if number > 1 else f"the GPU{self.where} has"
         else:
             named = ", ".join(f"GPU {gpu} of {host}" for host, gpu in idle[:4]) + (
                 ", ..." if len(idle) > 4 else ""

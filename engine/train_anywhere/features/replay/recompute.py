@@ -18,6 +18,7 @@ from train_anywhere.distributed.network.addresses import node_name
 from train_anywhere.errors import CheckpointError, DataError, NotFiniteError
 from train_anywhere.features.bad_nodes import nodes_file
 from train_anywhere.features.feature import Observer, Rank, Step
+from train_anywhere.features.notify.events import record_event
 from train_anywhere.features.replay import bad_loss
 from train_anywhere.features.replay.bad_loss import BadLoss
 from train_anywhere.files.ordinary import make_folder
@@ -76,6 +77,9 @@ class Replay(Observer):
     def _record_first(self, found: BadLoss) -> str:
         """Record a loss that is not finite, and return the error message."""
         if self._records:
+            record_event(
+                self.run, "nan", f"{_describe(found)}, first on {found.ranks_and_hosts}; it is recomputed"
+            )
             with suppress(CheckpointError, OSError):  # never fail here: the other ranks wait for this one
                 bad_loss.record(self.run, found)
         return (
@@ -100,16 +104,16 @@ class Replay(Observer):
         """Record that a recomputed loss is finite, and print a warning."""
         if not self._records:
             return
+        line = (
+            f"{before.metric} was nan or inf in step {before.step}, first on {before.ranks_and_hosts}, but is finite now, from the same "
+            "weights and batches: the cause is the machine, not the model or the data."
+        )
+        record_event(self.run, "nan", line)
         with suppress(CheckpointError, OSError):
             bad_loss.record_verdict(self.run, "machine")
             if len({*before.hosts}) == 1 < len(hosts()):
                 nodes_file.add(self.run, before.hosts[0])
-        print(
-            f"warning: {before.metric} was nan or inf in step {before.step}, first on {before.ranks_and_hosts}, but is finite now, from "
-            "the same weights and batches: the cause is the machine, not the model or the data.",
-            file=sys.stderr,
-            flush=True,
-        )
+        print(f"warning: {line}", file=sys.stderr, flush=True)
 
     def _save(self, found: BadLoss) -> str:
         """Write the first bad rank's batch to RUN/debug, and return where, as part of a sentence; empty if it can't be read again."""

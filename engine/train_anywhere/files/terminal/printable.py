@@ -37,7 +37,7 @@ def one_line(text: str) -> str:
 
 def mask_urls(text: str) -> str:
     """Return the string with only scheme and host of each URL: the rest of a webhook's is a secret."""
-    return re.sub(r"(https?://)(?:[^/\s'\"]*@)?([^/?\s'\"]*)[^\s'\"]*", r"\1\2/...", text)
+    return re.sub(r"(https?://)(?:[^/\s'\"]*@)?([^/?\s'\"]*)[^\s'\"]*", r"\1\2/...", text, flags=re.I)
 
 
 def printable_log(text: str) -> str:
