@@ -1,19 +1,21 @@
 # `make help` lists the targets. `make train`, `make test` and others run `make setup` first.
 .DEFAULT_GOAL := help
-.PHONY: help setup lock train test test-engine test-all detach attach update new-task rename wheel docs cast docs-serve schemas golden chaos matrix bad-inputs bench bench-quick gpu-check lint format horovod system-packages status logs cancel resubmit slurm-up slurm-shell slurm-down
-PYTHON ?= python3
+.PHONY: help setup lock train test test-engine test-all detach attach update new-task rename wheel docs cast docs-serve schemas golden chaos matrix bad-inputs bench bench-quick gpu-check lint format checksums horovod system-packages status logs cancel resubmit slurm-up slurm-shell slurm-down
+# Python 3.11, 3.12 or 3.13: that of .venv if it works here.
+PYTHON ?= $(shell .venv/bin/python -c '' 2>/dev/null && echo .venv/bin/python || echo python3)
 ARGS ?=
 FRAMEWORK ?=
+WHEELS ?=
 FROM ?=
 LOCKED ?=
 # The active conda or venv environment if it has all requirements, else .venv, which `make setup` creates.
 bin := $(if $(VIRTUAL_ENV)$(CONDA_PREFIX),$(or $(shell FRAMEWORK='$(FRAMEWORK)' $(PYTHON) tools/environment.py),.venv/bin),.venv/bin)
 
 help:  ## list the targets
-	@grep -hE '^[a-z -]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-28s %s\n", $$1, $$2}'
+	@awk -F':[^#]*## ' '/^[a-z -]+:.*##/ {printf "  make %-28s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup:  ## create .venv with the locked requirements; FRAMEWORK=NAME: of one framework only
-	@[ '$(bin)' != .venv/bin ] || PYTHON='$(PYTHON)' FRAMEWORK='$(FRAMEWORK)' LOCKED='$(LOCKED)' tools/setup.sh
+setup:  ## create .venv with the locked requirements; FRAMEWORK=NAME: of one framework only; WHEELS=gpu: for GPUs that this machine does not have
+	@[ '$(bin)' != .venv/bin ] || PYTHON='$(PYTHON)' FRAMEWORK='$(FRAMEWORK)' WHEELS='$(WHEELS)' LOCKED='$(LOCKED)' tools/setup.sh
 
 lock:  ## update requirements/locks after a change of requirements/; ARGS=--upgrade: also newer versions of unpinned packages
 	@$(PYTHON) tools/lock.py $(ARGS)
@@ -102,7 +104,9 @@ lint: setup  ## run ruff and mypy
 
 format: setup  ## format the code with ruff
 	@$(bin)/ruff check --fix . ; $(bin)/ruff format .
-	@[ ! -d engine ] || $(bin)/python tools/engine.py checksums
+
+checksums: engine setup  ## after edits of engine/ in the template itself: from engine/CHECKSUMS `make update` knows which files a project has edited
+	@$(bin)/python tools/engine.py checksums
 
 horovod: setup  ## install Horovod for the installed frameworks: built once (about 4 minutes), then from the cache
 	@PYTHONPATH=engine $(bin)/python -m train_anywhere.distributed.horovod.build

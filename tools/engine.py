@@ -124,6 +124,11 @@ def update(source: str) -> None:
                 f"these files of engine/ were edited: {', '.join(edited)}. Undo the edits (git checkout), move them to files outside "
                 "engine/, or merge the new version with git."
             )
+        if changed := uncommitted_files():
+            raise Refusal(
+                f"these files of engine/ have changes that git does not have, and the update would replace them: {', '.join(changed)}. "
+                "Commit them, or undo them (git checkout)."
+            )
         new_engine = fetch_sources(source, scratch)
         write_sums(new_engine)
         before, after = (version_of(folder) for folder in (Path("engine"), new_engine))
@@ -176,6 +181,15 @@ def edited_files(folder: Path) -> list[str]:
     known = dict(reversed(line.split("  ", 1)) for line in lines)
     found = file_digests(folder)
     return sorted(name for name in known.keys() | found.keys() if known.get(name) != found.get(name))
+
+
+def uncommitted_files() -> list[str]:
+    """Return the files of engine/ with changes that are not committed; empty if the project is not under git."""
+    status = ["git", "status", "--porcelain", "--", "engine"]
+    with suppress(FileNotFoundError):  # no git
+        done = subprocess.run(status, capture_output=True, text=True)
+        return [line[3:] for line in done.stdout.splitlines()]
+    return []
 
 
 def version_of(folder: Path) -> str:

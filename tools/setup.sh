@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
 # Create .venv with the locked requirements of one framework or of all. A second call returns at once; after an interruption, call it again.
+# WHEELS=cpu|gpu installs packages for CPUs or for NVIDIA GPUs; without it, those for GPUs if this machine has one.
 # LOCKED=no installs the lists instead of the locks: the pinned versions from any files of the package index, for sites with their own wheels.
+# .venv remembers FRAMEWORK, WHEELS and LOCKED.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=${PYTHON:-python3}
 shopt -s nullglob
 
 log() { printf '%s\n' "$*" >&2; }
+remembered() { cat ".venv/$1" 2>/dev/null || echo "$2"; }
 digest() { { if command -v sha256sum >/dev/null; then sha256sum; else shasum -a 256; fi; } | cut -c1-16; } # macOS has shasum only
 
 # The frameworks of this checkout, and those to install: FRAMEWORK, else those of .venv, else all.
@@ -14,21 +17,36 @@ frameworks=(src/models/*/__init__.py)
 frameworks=("${frameworks[@]#src/models/}")
 frameworks=("${frameworks[@]%/__init__.py}")
 known=$(IFS='|'; echo "${frameworks[*]}|all")
-selected=${FRAMEWORK:-$(cat .venv/framework 2>/dev/null || echo all)}
+selected=${FRAMEWORK:-$(remembered framework all)}
 [ "$selected" != both ] || selected=all
 case "|$known|" in
 *"|$selected|"*) [ "$selected" = all ] || frameworks=("$selected") ;;
 *) log "error: make setup FRAMEWORK=$selected: use FRAMEWORK=$known"; exit 2 ;;
 esac
 
-"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || {
-  log "make setup needs Python 3.11 or newer, and '$python' is older or missing: make setup PYTHON=/path/to/python3.11"
+version=$("$python" -c 'import sys; v = sys.version_info[:2]; print("%d.%d" % v); sys.exit(not (3, 11) <= v <= (3, 13))' 2>/dev/null) || {
+  log "error: make setup needs Python 3.11, 3.12 or 3.13, and '$python' is ${version:-missing}: make setup PYTHON=/path/to/python3.12"
+  exit 1
+}
+# Another system's .venv is refused, not replaced: jobs may be using it.
+system="$(uname -sm), Python $version"
+made_for=$(remembered system "$system")
+[ ! -L .venv/bin/python ] || .venv/bin/python -c '' 2>/dev/null || made_for="another system or a Python that is gone"
+[ "$made_for" = "$system" ] || {
+  log "error: .venv is for $made_for, and this is $system: rm -r .venv, or use another copy of the project here"
   exit 1
 }
 # A framework may have separate wheels for machines with NVIDIA GPUs.
-wheels=cpu
-! nvidia-smi -L 2>/dev/null | grep -q '^GPU ' || wheels=gpu
-locked=${LOCKED:-yes}
+detected=cpu
+! nvidia-smi -L 2>/dev/null | grep -q '^GPU ' || detected=gpu
+installed=$(remembered wheels '')
+wheels=${WHEELS:-${installed:-$detected}}
+case "$wheels" in
+cpu | gpu) ;;
+*) log "error: make setup WHEELS=$wheels: use WHEELS=cpu|gpu"; exit 2 ;;
+esac
+[ "$wheels ${WHEELS:-$detected}" != "cpu gpu" ] || log "note: .venv has packages for CPUs, and this machine has a GPU: make setup WHEELS=gpu"
+locked=${LOCKED:-$(remembered locked yes)}
 files=(requirements/common.txt requirements/dev.txt)
 for framework in "${frameworks[@]}"; do
   for file in "requirements/$framework".txt "requirements/$framework-$wheels".txt "requirements/$framework-dev".txt; do
@@ -49,7 +67,7 @@ fi
 engine=() # the wheel or other source of the engine, in a project without engine/
 [ ! -e requirements/engine.txt ] || engine=(requirements/engine.txt)
 stamp=.venv/installed-$(cat "${files[@]}" ${engine[@]+"${engine[@]}"} | digest)
-[ ! -e "$stamp" ] || exit 0
+if [ -e "$stamp" ] && [ "$installed" = "${WHEELS:-$installed}" ]; then exit 0; fi
 
 if ! "$python" -c 'import ensurepip' 2>/dev/null; then # Debian has venv in a separate package
   [ "$(id -u)" = 0 ] || { log "make setup needs Python's venv: sudo apt-get install python3-venv"; exit 1; }
@@ -57,9 +75,14 @@ if ! "$python" -c 'import ensurepip' 2>/dev/null; then # Debian has venv in a se
   apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3-venv >/dev/null
 fi
 log "creating .venv and installing ${files[*]}: a few minutes, up to 3 GB"
-"$python" -m venv .venv
+clear= # what pip does not replace: torch 2.13.0+cpu counts as 2.13.0
+[ "$installed" = "$wheels" ] || clear=--clear
+"$python" -m venv $clear .venv
 rm -f .venv/installed-*
 echo "$selected" >.venv/framework
+echo "$wheels" >.venv/wheels
+echo "$system" >.venv/system
+echo "$locked" >.venv/locked
 quiet=--quiet # show pip's progress on a terminal only
 [ ! -t 1 ] || quiet=
 if command -v uv >/dev/null; then

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.template.test_readme import PAGES, Train, commands, own_files
+from tests.template.test_readme import PAGES, Train, command_blocks, commands, own_files
 from train_anywhere.files import ROOT
 
 TESTED_ELSEWHERE = {"add-a-feature.md"}
@@ -39,16 +39,26 @@ WITH_FILES = [
 @pytest.mark.slow
 @pytest.mark.parametrize("page, command", WITH_FILES)
 def test_own_files_train(train: Train, page: Path, command: str, tmp_path: Path) -> None:
-    """One batch of each loop, with the files of the page."""
+    """One step, or one batch of each loop, with the files of the page, after the commands before it if it starts from their run."""
     for name, text in own_files(page).items():
         (tmp_path / name).write_text(text)
     rows = "".join(f"{i},{i % 7},{i % 5}\n" for i in range(200))
     (tmp_path / "table.csv").write_text(f"a,b,c\n{rows}")
-    words = [w for w in shlex.split(command)[2:] if not w.startswith("init=")]
-    words = [f"data.dir={tmp_path}" if w.startswith("data.dir=") else w for w in words]
-    last = ("trainer.fast_dev_run=true", f"paths.results={tmp_path / 'results'}")
-    done = train(*words, *last, env={"PYTHONPATH": str(tmp_path)}, timeout=600)
-    assert done.returncode == 0, done.stderr
+    results = tmp_path / "results"
+    needs_run = "init=results/latest" in command
+    length = "trainer.max_steps=1" if needs_run else "trainer.fast_dev_run=true"
+    for line in [*(commands_before(page, command) if needs_run else ()), command]:
+        words = [f"data.dir={tmp_path}" if w.startswith("data.dir=") else w for w in shlex.split(line)[2:]]
+        words = [f"init={results}/latest" if w == "init=results/latest" else w for w in words]
+        last = (length, f"paths.results={results}")
+        done = train(*words, *last, env={"PYTHONPATH": str(tmp_path)}, timeout=600)
+        assert done.returncode == 0, done.stderr
+
+
+def commands_before(page: Path, command: str) -> list[str]:
+    """Return the commands that precede a command in its block."""
+    block = next(block for block in command_blocks(page) if command in block)
+    return block[: block.index(command)]
 
 
 def test_every_python_block_is_tested() -> None:

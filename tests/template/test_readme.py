@@ -24,13 +24,18 @@ PAGES = [
 ]
 
 
-def commands(page: Path) -> list[str]:
-    """Return the lines of a page's bash blocks, without comments and with continued lines joined."""
+def command_blocks(page: Path) -> list[list[str]]:
+    """Return the lines of each bash block of a page, without comments and with continued lines joined."""
     blocks = re.findall(r"```bash\n(.*?)```", page.read_text(), re.S)
-    lines = "".join(blocks).replace("\\\n", " ").splitlines()
     return [
-        " ".join(shlex.quote(w) for w in shlex.split(line, comments=True)) for line in lines if line.strip()
+        [" ".join(map(shlex.quote, shlex.split(line, comments=True))) for line in lines if line.strip()]
+        for lines in (block.replace("\\\n", " ").splitlines() for block in blocks)
     ]
+
+
+def commands(page: Path) -> list[str]:
+    """Return the lines of all bash blocks of a page."""
+    return [line for block in command_blocks(page) for line in block]
 
 
 MINE = """
@@ -164,18 +169,30 @@ def test_numbers_in_the_readme_are_those_of_the_linked_pages() -> None:
     assert problems and f"error: {problems[1]} problems:" in text
 
 
-def test_links_of_the_readme_lead_somewhere() -> None:
-    text = (ROOT / "README.md").read_text()
-    links = re.findall(r"\]\(([^)]+)\)", text) + re.findall(r'(?:src|srcset)="([^"]+)"', text)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    text = prose(page)
+    links = re.findall(r"\]\(([^)\s]+)", text) + re.findall(r'(?:src|srcset)="([^"]+)"', text)
+    wrong = []
     for link in {link for link in links if "://" not in link}:
         file, _, anchor = link.partition("#")
-        assert (ROOT / file).is_file() or not file, link
-        page = (ROOT / (file or "README.md")).read_text() if anchor else ""
-        titles = [
-            re.sub(r"[^\w -]", "", title).lower().replace(" ", "-")
-            for title in re.findall(r"^#+ (.*)", page, re.M)
-        ]
-        assert not anchor or anchor in titles, link
+        target = page.parent / file if file else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            wrong.append(link)
+    assert wrong == []
+
+
+def prose(page: Path) -> str:
+    """Return a page without its code blocks."""
+    return re.sub(r"^ *```.*?^ *```", "", page.read_text(), flags=re.S | re.M)
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's titles: the site joins words by one hyphen, GitHub by one for each space."""
+    titles = re.findall(r"^#+ (.*)", prose(page), re.M)
+    words = [re.sub(r"[^\w -]", "", title).strip().lower() for title in titles]
+    on_site = page.resolve().is_relative_to(ROOT / "docs")
+    return {re.sub("[ -]+", "-", title) if on_site else title.replace(" ", "-") for title in words}
 
 
 def test_each_cluster_has_a_command_in_its_pages() -> None:

@@ -192,6 +192,35 @@ def test_a_framework_that_is_not_installed_is_refused(
     assert rules.problems(request(make_config, "cluster=slurm cluster.conda=base")) == []
 
 
+@pytest.mark.parametrize(
+    ("torch", "words", "says"),
+    [
+        ("2.13.0+cpu", "", "torch 2.13.0+cpu is built for CPUs, and the job requests GPUs"),
+        ("2.13.0+cpu", "framework=keras", "tensorflow-cpu 2.21.0 is built for CPUs"),
+        ("2.13.0", "", None),
+        ("2.13.0+cpu", "trainer.accelerator=cpu", None),
+        ("2.13.0+cpu", "cluster.conda=base", None),
+    ],
+)
+def test_packages_for_cpus_are_noted_if_the_job_requests_gpus(
+    make_config: MakeConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    torch: str,
+    words: str,
+    says: str | None,
+) -> None:
+    asked = request(make_config, f"cluster=slurm {words}")
+    for name, version in {"torch": torch, "tensorflow-cpu": "2.21.0"}.items():
+        info = tmp_path / f"{name.replace('-', '_')}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    noted = "\n".join(rules.notes(asked))
+    assert says in noted if says else "built for CPUs" not in noted
+    assert "built for CPUs" not in "\n".join(rules.notes(asked, elsewhere=True))
+
+
 def packages(folder: Path, built: str | None) -> None:
     """An import path with torch and TensorFlow, and a Horovod that was `built` so; None: without one."""
     versions = {"torch": "2.13.0", "tensorflow": "2.21.0"} | ({"horovod": f"0.28.1+{built}"} if built else {})

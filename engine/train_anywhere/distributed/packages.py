@@ -1,5 +1,6 @@
-"""Find missing packages of a framework in this environment, without importing any."""
+"""Find missing packages of a framework in this environment, and those built for CPUs, without importing any."""
 
+from importlib import metadata
 from importlib.util import find_spec
 
 PACKAGES = {
@@ -17,3 +18,10 @@ def framework_problem(framework: str) -> str:
         f"framework={framework} needs {' and '.join(missing)}, which this environment does not have: "
         f"run `make setup FRAMEWORK={framework}`, or `make setup FRAMEWORK=all` for every framework."
     )
+
+
+def cpu_build(framework: str) -> str:
+    """Return name and version of the framework's package if it is one for CPUs only; "" otherwise."""
+    name = {"lightning": "torch", "keras": "tensorflow-cpu"}[framework]
+    versions = [found.version for found in metadata.distributions(name=name)]
+    return f"{name} {versions[0]}" if versions and (name != "torch" or versions[0].endswith("+cpu")) else ""

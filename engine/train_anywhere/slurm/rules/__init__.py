@@ -81,6 +81,5 @@ def notes(request: Request, elsewhere: bool = False) -> list[str]:
     warn = request.config.cluster.check == "warn"
     rules = [rule for rule in _rules(elsewhere) if warn and rule in OF_SITE]
     refused = [_with_source(sentence, request) for rule in rules for sentence in rule(request)]
-    return (
-        refused + [sentence for rule in advice.RULES for sentence in rule(request)] + list(request.site.notes)
-    )
+    advising = (*advice.RULES, *(() if elsewhere else local_packages.NOTES))
+    return refused + [sentence for rule in advising for sentence in rule(request)] + list(request.site.notes)

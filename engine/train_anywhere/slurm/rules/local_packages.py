@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 
 from train_anywhere.config.checks.strategy_table import SUPPORTED
-from train_anywhere.distributed.packages import framework_problem
+from train_anywhere.distributed.packages import cpu_build, framework_problem
 from train_anywhere.slurm.rules.rule_request import Request
 
 
@@ -48,4 +48,17 @@ def uses_other_environment(request: Request) -> bool:
     return request.config.container.name != "none" or bool(c.conda or c.venv or c.modules or c.setup)
 
 
+def cpu_packages(request: Request) -> Iterator[str]:
+    """Note that a job with GPUs would train on CPUs, because the framework is built for them."""
+    job = request.job
+    if not job.gpus or job.command or uses_other_environment(request):
+        return
+    if build := cpu_build(job.framework):
+        yield (
+            f"{build} is built for CPUs, and the job requests GPUs, which it can't use: `make setup WHEELS=gpu`, "
+            "or trainer.accelerator=cpu."
+        )
+
+
 RULES = (framework, horovod, horovodrun)
+NOTES = (cpu_packages,)
