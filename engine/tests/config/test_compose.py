@@ -40,6 +40,14 @@ def test_values_mean_what_the_shell_hands_over() -> None:
     assert [tree["cluster"]["comment"] for tree in composed] == values
 
 
+def test_a_list_of_the_scheduler_is_no_sweep_and_minutes_stay_minutes() -> None:
+    words = [
+        quote_value(w) for w in ("cluster.reservation=a,b", "cluster.partition=c,d", "cluster.time=4320")
+    ]
+    cluster = compose(words)["cluster"]
+    assert (cluster["reservation"], cluster["partition"], cluster["time"]) == ("a,b", "c,d", "4320")
+
+
 def test_hydra_grammar_is_left_alone() -> None:
     arguments = ["seed=1,2,3", "model.hidden=[1,2]", "resume=null", "--cfg", "name=a-b.c", "+a.b=1"]
     assert [quote_value(argument) for argument in arguments] == arguments

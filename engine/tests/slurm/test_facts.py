@@ -29,6 +29,8 @@ PartitionName=main Nodes=node4 Default=YES
 PartitionName=gpu Nodes=node1,node2 MaxTime=2-00:00:00
 PartitionName=plain Nodes=node3 MaxTime=UNLIMITED
 PartitionName=closed Nodes=node3 State=DOWN
+PartitionName=maint Nodes=node1,node2,node3 MaxTime=UNLIMITED RootOnly=YES Hidden=YES
+PartitionName=lab Nodes=node1,node3 MaxTime=UNLIMITED AllowAccounts=team-b
 PartitionName=scavenge Nodes=node4
 PartitionName=preemptible Nodes=node4
 PartitionName=urgent Nodes=node4
@@ -93,7 +95,11 @@ PLANTED = {
     "a new name of a partition": ("partition: plain", "partition: simple", "nodes[3].partition: simple in the preset, plain"),
     "a kind that is gone": ("plain\n        gpus: 8", "old\n        gpus: 2", "[3]: old in the preset, no such partition"),
     "the default partition is gone": ("partition: gpu  #", "partition: main2  #", "main2: no such partition"),
-    "a default partition without GPUs": ("  partition: gpu  # the usual one\n", "", "cluster.partition: None in the preset, main: no GPUs"),
+    "a default partition without GPUs": (
+        "  partition: gpu  # the usual one\n  gpu_type: a100\n  qos: week\n  constraint: big\n",
+        "  gpu_type: a100\n",
+        "cluster.partition: None in the preset, main: no GPUs",
+    ),
     "a partition that is closed": ("partition: plain", "partition: closed", "nodes[3].partition: closed in the preset, plain"),
     "the limit of a partition": ("max_time: 2-00", "max_time: 3-00", 'max_time: 3-00:00:00 in the preset, 48:00:00 in Slurm'),
     "the longest job": ("max_time: 7-00", "max_time: 6-00", "site.max_time: 6-00:00:00 in the preset, "),
@@ -218,6 +224,16 @@ def test_all_changes_at_once(site: Site, differences: Compare) -> None:
     found_and_removed(site, differences, "cluster.qos: month in the preset")
 
 
+def test_a_site_that_may_pick_the_partition_by_a_constraint_gets_none(
+    site: Site, differences: Compare
+) -> None:
+    site.preset.write_text(PRESET.replace("  partition: gpu  # the usual one\n", ""))
+    code, printed, errors = differences()
+    assert (code, errors) == (1, "")
+    assert printed.count("cluster.partition: None in the preset, main: no GPUs in Slurm") == 1
+    assert not re.search(r"^\+ *partition", printed, re.MULTILINE)
+
+
 def test_another_style_of_yaml(site: Site, differences: Compare) -> None:
     """Nodes in brackets, keys on one line, no end of line, no partition and no date."""
     nodes = "[{partition: gone, gpus: 2}, {partition: gpu, gpus: 6, cpus: 124}, {partition: gone, gpus: 1}]"
@@ -282,7 +298,7 @@ def test_no_partition_accepts_jobs(site: Site, differences: Compare) -> None:
     finally:
         for name in names:
             site.testbed.run(["scontrol", "update", f"PartitionName={name}", "State=UP"])
-    assert (code, errors) == (0, "note: no partition with GPUs is UP.\n")
+    assert (code, errors) == (0, "note: no partition with GPUs is UP and open to your groups and accounts.\n")
     assert (
         "not checked: account_example, cpus, gpu_mem, gpu_type, gpus, login, mem, needs_gpu_type, partition\n"
         in printed

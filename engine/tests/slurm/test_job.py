@@ -2,7 +2,8 @@ from collections.abc import Callable
 
 import pytest
 
-from train_anywhere.config.command.compose import quote_value
+from train_anywhere.config.command.compose import compose, quote_value
+from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.files import ROOT
@@ -70,6 +71,20 @@ def test_a_job_in_several_partitions_fits_the_smallest_node(job: Callable[..., J
     assert (made.node.gpus, made.devices, made.cpus_per_task) == (4, (4,), 10)
     assert "#SBATCH --partition=amd_a100nv_8,cas_v100_4\n" in render(made)
     assert job("cluster=neuron", "cluster.partition=amd_a100nv_8,koni").node is None
+    both = ("cluster=snellius", "cluster.partition=gpu_a100,gpu_h100")
+    made = job(*both, "trainer.devices=4", "strategy=ddp")
+    assert (made.mem, made.cpus_per_task) == (480 * 1024, 64 // 4)
+    assert job(*both, "cluster.mem=700G").node.partition == "gpu_h100"  # the others can't have it
+    limits = job("cluster=lumi", "cluster.partition=dev-g,standard-g", "trainer.devices=8").node
+    assert limits.max_time == "2-00:00:00"
+
+
+def test_the_partition_of_the_shell_selects_the_node(
+    job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SBATCH_PARTITION", "cas_v100_2")
+    made = job("cluster=neuron", "cluster.partition=null")
+    assert (made.node.gpus, made.devices, made.cluster.partition) == (2, (2,), "cas_v100_2")
 
 
 def test_a_constraint_may_name_the_gpu_type(job: Callable[..., Job]) -> None:
@@ -89,6 +104,15 @@ def test_more_resources_share_a_line_with_the_gpus_where_the_site_requests_them_
     assert "#SBATCH --gpus=3\n#SBATCH --gres=tmpfs:10g\n" in uneven
 
 
+def test_a_site_that_takes_no_option_for_gpus(job: Callable[..., Job]) -> None:
+    for uneven in ("", "trainer.total_devices=3"):
+        words = ("cluster=slurm", "cluster.gpu_request=none", "trainer.nodes=2", "cluster.gres=nvme:9")
+        script = render(job(*words, *([uneven] if uneven else ["trainer.devices=2"]), "data.batch_size=48"))
+        options = [line for line in script.splitlines() if "--gpus" in line or "--gres=gpu" in line]
+        assert options == [] and "#SBATCH --gres=nvme:9\n" in script
+        assert "SLURM_GPUS | SLURM_GPUS_PER_NODE)" in script
+
+
 def test_a_shorter_limit_and_the_nodes_to_use(job: Callable[..., Job]) -> None:
     script = render(
         job("cluster=slurm", "cluster.time=600", "cluster.time_min=2:00:00", "cluster.nodelist=n1,n[3-4]")
@@ -99,7 +123,21 @@ def test_a_shorter_limit_and_the_nodes_to_use(job: Callable[..., Job]) -> None:
 
 @pytest.mark.parametrize(
     ("given", "expected"),
-    [("v100", "v100"), ("[v100,ib]", "v100&ib"), ("[a|b,c]", "(a|b)&c"), ("[x,x]", "x"), ("null", None)],
+    [
+        ("v100", "v100"),
+        ("[v100,ib]", "v100&ib"),
+        ("[a|b,c]", "(a|b)&c"),
+        ("[x,x]", "x"),
+        ("null", None),
+        ("[rack1|rack2]", "[rack1|rack2]"),
+        ("[GPU_MEM:16GB|GPU_MEM:24GB]", "[GPU_MEM:16GB|GPU_MEM:24GB]"),
+        ("[rack1*2&rack2*4]", "[rack1*2&rack2*4]"),
+        ("['rack1*2&rack2*4']", "[rack1*2&rack2*4]"),
+        ("['(a|b)&c']", "(a|b)&c"),
+        ("['[a|b]',c]", "[a|b]&c"),
+        ("[d,'(a&b)|c']", "(a&b)|c&d"),  # from left to right
+        ("['a|(b&c)',d]", "a|(b&c)&d"),
+    ],
 )
 def test_constraints_are_joined(make_config: MakeConfig, given: str, expected: str | None) -> None:
     assert join_constraints(make_config("cluster=slurm", f"cluster.constraint={given}").cluster) == expected
@@ -107,7 +145,7 @@ def test_constraints_are_joined(make_config: MakeConfig, given: str, expected: s
 
 def test_all_unreadable_numbers_at_once(job: Callable[..., Job]) -> None:
     with pytest.raises(ConfigError) as error:
-        job("cluster=slurm", "cluster.time=86400", "cluster.mem=much")
+        job("cluster=slurm", "cluster.time=soon", "cluster.mem=much")
     assert len(error.value.problems) == 2
 
 
@@ -115,8 +153,14 @@ def test_the_time_of_a_preset_written_without_quotes_is_noticed(job: Callable[..
     import yaml
 
     assert yaml.safe_load("time: 24:00:00") == {"time": 86400}  # why the guard is there
-    with pytest.raises(ConfigError, match="quotes"):
-        job("cluster=slurm", "cluster.time=86400")
+    with pytest.raises(ConfigError, match='quotes, "24:00:00"; for 86400 minutes write "1440:00:00"'):
+        make_job(load(compose(["cluster=slurm", "cluster.time=86400"])), "/run", "/run/code")
+
+
+def test_minutes_on_the_command_line_are_minutes(job: Callable[..., Job]) -> None:
+    made = job("cluster=slurm", "cluster.time=4320", "cluster.time_min=3600")
+    assert made.time == 4320 * 60
+    assert "#SBATCH --time=72:00:00\n#SBATCH --time-min=60:00:00\n" in render(made)
 
 
 def test_a_strategy_of_one_device_gets_one(job: Callable[..., Job]) -> None:

@@ -1,3 +1,5 @@
+import grp
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,7 +28,7 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
     def report(kinds: dict[Kind, int], max_time: str = "3-00:00:00") -> SlurmFacts:
         facts = SlurmFacts()
         facts.kinds.update(kinds)
-        facts.up = {k.partition for k in kinds}
+        facts.up = facts.usable = {k.partition for k in kinds}
         facts.partitions = {k.partition: {"MaxTime": max_time} for k in kinds}
         return facts
 
@@ -56,6 +58,68 @@ def test_the_preset_is_read_back(slurm: Slurm) -> None:
     assert tree["cluster"]["site"]["max_time"] == "3-00:00:00"  # quoted: not a number
     first = {"partition": "gpu", "gpu_type": "a100", "gpus": 4, "cpus": 128, "mem": "515000M"}
     assert tree["cluster"]["site"]["nodes"][0] == first
+
+
+def test_each_partition_keeps_its_limit_and_the_longest_is_the_site_s(slurm: Slurm) -> None:
+    facts = slurm({**KINDS, Kind("long", None, 2, (20, 20), 128000): 1}, "2-00:00:00")
+    facts.partitions["long"]["MaxTime"] = "7-00:00:00"
+    site = yaml.safe_load(make_preset("mine", facts, None, "login"))["cluster"]["site"]
+    limits = {n["partition"]: n.get("max_time") for n in site["nodes"]}
+    assert (site["max_time"], limits) == (
+        "7-00:00:00",
+        {"gpu": "2-00:00:00", "old": "2-00:00:00", "long": None},
+    )
+    facts.partitions["long"]["MaxTime"] = "UNLIMITED"
+    site = yaml.safe_load(make_preset("mine", facts, None, "login"))["cluster"]["site"]
+    assert "max_time" not in site
+    assert {n["partition"]: n.get("max_time") for n in site["nodes"]} == limits
+
+
+def settings(**changed: str) -> dict[str, str]:
+    """The settings of a partition as scontrol prints them, with changes."""
+    usual = {"AllowGroups": "ALL", "AllowAccounts": "ALL", "RootOnly": "NO", "State": "UP"}
+    return (
+        usual
+        | {"MaxTime": "UNLIMITED", "MaxCPUsPerNode": "UNLIMITED", "MaxMemPerNode": "UNLIMITED"}
+        | changed
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "usable"),
+    [
+        ({}, True),
+        ({"RootOnly": "YES", "Hidden": "YES"}, False),
+        ({"AllowGroups": "zzq_admins"}, False),
+        ({"AllowGroups": f"zzq_admins,{grp.getgrgid(os.getgid()).gr_name}"}, True),
+        ({"AllowAccounts": "lab-b,lab-c"}, False),
+        ({"AllowAccounts": "lab-b,lab-a"}, True),
+        ({"AllowAccounts": "faculty"}, True),  # the account above lab-a
+    ],
+)
+def test_partitions_of_other_users_are_left_out(
+    slurm: Slurm, monkeypatch: pytest.MonkeyPatch, changed: dict[str, str], usable: bool
+) -> None:
+    facts = slurm(KINDS | {Kind("maint", "a100", 8, (64, 64), 515000): 99})
+    facts.partitions = {"gpu": settings(), "old": settings(), "maint": settings(**changed)}
+    facts.accounts = {"lab-a": ""}
+    monkeypatch.setattr(facts, "_query", lambda *_: ["lab-a|faculty", "lab-a|", "faculty|root", "root|"])
+    facts.usable = facts._find_usable("cluster=x")
+    tree = yaml.safe_load(make_preset("mine", facts, None, "login"))
+    assert tree["cluster"]["partition"] == ("maint" if usable else "gpu")
+    facts.accounts = {}  # unknown
+    assert ("maint" in facts._find_usable("cluster=x")) == (usable or "AllowAccounts" in changed)
+
+
+def test_the_limits_of_a_partition_count_for_its_nodes(slurm: Slurm) -> None:
+    facts = slurm({})
+    facts.partitions = {"gpu": settings(), "part": settings(MaxCPUsPerNode="16", MaxMemPerNode="64000")}
+    node = {"CPUTot": "128", "ThreadsPerCore": "2", "RealMemory": "515000", "Gres": "gpu:a100:4"}
+    facts._add_node(node | {"Partitions": "gpu,part"})
+    assert {*facts.kinds} == {
+        Kind("gpu", "a100", 4, (128, 64), 515000),
+        Kind("part", "a100", 4, (16, 8), 64000),
+    }
 
 
 def test_another_partition(slurm: Slurm) -> None:

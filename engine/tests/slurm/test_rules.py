@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from train_anywhere.config.command.compose import compose
+from train_anywhere.config.flat import flatten
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.packages import PACKAGES
 from train_anywhere.launch.preflight import data_problems
@@ -44,6 +46,8 @@ REFUSED = {
     "mail_type": ("cluster=slurm cluster.mail_type=SOMETIMES", "sbatch does not know SOMETIMES; use some of BEGIN,END"),
     "one_amount_of_memory": ("cluster=slurm cluster.mem=1G cluster.mem_per_gpu=1G", "set one of them to null"),
     "outline": ("cluster=pbs cluster.gpu_type=a100", "cluster.gpu_type=a100 would be ignored, because slurm/templates/pbs.sh.j2"),
+    "outline: no option for GPUs": ("cluster=slurm cluster.gpu_request=none cluster.gpu_type=a", "no option requests GPUs; leave it out"),
+    "outline: GPUs": ("cluster=pbs cluster.gpu_request=none", "cluster.gpu_request=none would be ignored, because slurm/templates/pbs"),
     "outline: a constraint": ("cluster=pbs cluster.constraint=[a,b]", "leave it out, use cluster.extra, or add it to that file"),
     "outline: a comment": ("cluster=pbs cluster.comment=a", "leave it out, use cluster.extra, or add it to that file"),
     "extra_options: nothing": ("cluster=slurm 'cluster.extra=[\"--\"]'", "is not an option"),
@@ -52,6 +56,13 @@ REFUSED = {
     "extra_options: wrap": ("cluster=slurm 'cluster.extra=[\"--wrap=id\"]'", "--wrap replaces the script"),
     "extra_options: wait": ("cluster=slurm 'cluster.extra=[-W]'", "use wait=true"),
     "extra_options: elsewhere": ("cluster=slurm 'cluster.extra=[\"-M other\"]'", "src/jobs.py does not query"),
+    "extra_options: its environment": ("cluster=slurm 'cluster.extra=[\"-M other\"]'", "type `export SLURM_CLUSTERS=other` before"),
+    "extra_options: signal": ("cluster=slurm 'cluster.extra=[\"--signal=B:USR1@60\"]'", "use cluster.signal_seconds=..."),
+    "extra_options: no requeue": ("cluster=slurm 'cluster.extra=[\"--no-requeue\"]'", "use cluster.requeue=false."),
+    "extra_options: tasks": ("cluster=slurm 'cluster.extra=[\"--tasks-per-node=2\"]'", "use trainer.devices=..."),
+    "extra_options: a log": ("cluster=slurm 'cluster.extra=[\"-o x.out\"]'", "leave it out: the logs are in the run folder."),
+    "extra_options: no environment": ("cluster=slurm 'cluster.extra=[\"--export=NONE\"]'", "drops the login environment; leave it out."),
+    "extra_options: of a task": ("cluster=slurm 'cluster.extra=[\"--tres-per-task=gres/gpu:1\"]'", "hides a node's other GPUs"),
     "extra_options: exclusive": ("cluster=slurm 'cluster.extra=[\"--excl\"]'", "--excl is short for it), and two could contradict"),
     "extra_options: nodes": ("cluster=slurm 'cluster.extra=[\"-w n1\"]'", "use cluster.nodelist=..."),
     "extra_options: disk": ("cluster=slurm 'cluster.extra=[\"--gres=nvme:9\"]'", "use cluster.gres=..."),
@@ -118,6 +129,22 @@ def test_each_rule_refuses_its_examples_and_names_the_way_out(make_config: MakeC
         if len(found) != 1 or way_out not in found[0]:
             wrong[name] = found
     assert wrong == {}
+
+
+def test_each_key_that_a_refused_option_names_exists() -> None:
+    tree = flatten(compose(["cluster=slurm"]))
+    keys = [options.KEYS.get(o, "cluster." + o.replace("-", "_")) for o in options.OWN]
+    named = {key.partition("=")[0] for key in [*keys, *options.OWN_PBS.values()]} - {"", "-m"}
+    assert len(named) > 20 and sorted(named - {*tree}) == []
+
+
+def test_the_qos_of_the_shell_has_its_own_limit(
+    make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = "cluster=leonardo cluster.account=IscrC_x cluster.time=4-00:00:00"
+    assert [*site_limits.longest_job(request(make_config, line))] != []
+    monkeypatch.setenv("SBATCH_QOS", "boost_qos_lprod")
+    assert [*site_limits.longest_job(request(make_config, line))] == []
 
 
 def test_keys_that_the_outline_of_an_older_project_ignores(
@@ -364,6 +391,14 @@ NOTED = {
         "cluster=narval cluster.partition=gpu",
         "cluster.partition=gpu is rarely needed",
     ),
+    "limits_of_partitions": (
+        "cluster=lumi cluster.partition=standard-g,dev-g cluster.time=2-00:00:00",
+        "cluster.time=48:00:00 is over the limit of dev-g, 3:00:00: the job starts in another partition.",
+    ),
+    "gpu_type: of the constraint": (
+        "cluster=ibex cluster.constraint=a100",
+        "cluster.constraint=a100 requests other GPUs than cluster.gpu_type=v100; use cluster.gpu_type=a100 or null.",
+    ),
     "gpu_type": ("cluster=ibex cluster.gpu_type=null", "cluster.gpu_type=a100|v100 names one"),
     "unlisted_node_type": ("cluster=fir cluster.gpu_type=h10", "which lists h100"),
     "node_is_special": ("cluster=alvis cluster.gpu_type=A40 trainer.nodes=2", "no InfiniBand"),
@@ -393,6 +428,18 @@ def test_notes(make_config: MakeConfig) -> None:
     assert {r.__name__ for r in advice.RULES} == {n.split(":")[0] for n in NOTED}
     noted = {name: rules.notes(request(make_config, line)) for name, (line, _) in NOTED.items()}
     assert {name: found for name, found in noted.items() if NOTED[name][1] not in "\n".join(found)} == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "part"),
+    [
+        ("cluster=alvis cluster.account=naiss2026-22-123", "usual form"),  # as Slurm stores it
+        ("cluster=lumi cluster.partition=standard-g,small-g cluster.time=1-00:00:00", "over the limit"),
+        ("cluster=ibex cluster.constraint='[v100|a100]'", "requests other GPUs"),
+    ],
+)
+def test_no_note_about_what_is_right(make_config: MakeConfig, line: str, part: str) -> None:
+    assert [n for n in rules.notes(request(make_config, line)) if part in n] == []
 
 
 FORBIDDEN = {

@@ -17,7 +17,7 @@ def test_every_form_of_slurm() -> None:
 
 
 def test_the_number_that_yaml_makes_of_an_unquoted_time_is_refused() -> None:
-    with pytest.raises(ValueError, match='write it with quotes, "24:00:00"'):
+    with pytest.raises(ValueError, match='write it with quotes, "24:00:00"; for 86400 minutes write'):
         units.seconds(86400)
 
 
@@ -25,6 +25,11 @@ def test_no_time() -> None:
     for text in ("soon", "1:2:3:4", "-5", "24h", "", "²", "٣:00:00", "9" * 5000):
         with pytest.raises(ValueError, match="is not a time limit"):
             units.seconds(text)
+
+
+def test_no_limit_has_another_form() -> None:
+    with pytest.raises(ValueError, match="for no limit use cluster.time=0"):
+        units.seconds("UNLIMITED")
 
 
 def test_clock_is_read_back() -> None:

@@ -47,7 +47,7 @@ from train_anywhere.runs.rank_reports import read_reports
 from train_anywhere.slurm.presets import PRESETS, resolve_current
 from train_anywhere.slurm.script.format_checks import problems as cluster_problems
 from train_anywhere.slurm.script.job import devices_per_node
-from train_anywhere.slurm.site_facts.differences import compare, fact_names
+from train_anywhere.slurm.site_facts.differences import KEEP, compare, fact_names
 from train_anywhere.slurm.site_facts.preset_patch import edit_text, make_patch
 from train_anywhere.slurm.site_facts.slurm_facts import SlurmFacts
 from train_anywhere.slurm.submission.prepare import refusals
@@ -226,14 +226,15 @@ def print_differences(path: Path) -> int:
     for _ in range(3):  # a new default partition may have other nodes
         found = list(compare(yaml.safe_load(new)["cluster"], slurm))
         known |= {c.keys[-1] for c in found}
-        differences += [c for c in found if not c.agrees]
-        new = edit_text(new, {("cluster", *c.keys): c.value for c in found if not c.agrees})
+        wrong = [c for c in found if not c.agrees]
+        differences += [line for c in wrong if (line := f"{c}") not in differences]
+        new = edit_text(new, {("cluster", *c.keys): c.value for c in wrong if c.value is not KEEP})
     if not known:
         raise SchedulerError(f"Slurm reports nothing that could be compared with {path.name}.")
     tree, month = yaml.safe_load(old)["cluster"], time.strftime("%Y-%m")
     if not f"{tree['site'].get('checked')}".startswith(month):
         new = edit_text(new, {("cluster", "site", "checked"): month})
-    print(printable("\n".join(map(str, differences)) or "No difference."))
+    print(printable("\n".join(differences) or "No difference."))
     print(f"not checked: {', '.join(sorted(fact_names(tree) - known))}")
     print(make_patch(f"{path.relative_to(ROOT)}", old, new), end="")
     return int(bool(differences))

@@ -53,22 +53,30 @@ def make_preset(name: str, slurm: SlurmFacts, partition: str | None, host: str) 
     """
     if not re.fullmatch(r"[a-z][a-z0-9_-]*", name):
         raise SubmitError(f"'{name}' can't name a preset; use lower-case letters, digits, _ and -.")
-    usable = [k for k in slurm.kinds if k.partition in slurm.up]
+    usable = [k for k in slurm.kinds if k.partition in slurm.usable]
     found = sorted(usable, key=lambda k: -k.gpus * slurm.kinds[k])
     known = list(dict.fromkeys(k.partition for k in found))
     if not found:
-        why = next(iter(slurm.failures.values())).rstrip(".")
+        why = (slurm.failures.get("GPUs") or next(iter(slurm.failures.values()))).rstrip(".")
         raise SubmitError(f"Slurm shows no node with GPUs here ({why}); {BY_HAND}")
     if partition and partition not in known:
-        raise SubmitError(f"there are no GPUs in partition {partition}; those with GPUs: {', '.join(known)}.")
+        raise SubmitError(
+            f"there are no GPUs for you in partition {partition}; those with GPUs: {', '.join(known)}."
+        )
     if "\ufffd" in "".join(known):
         raise SubmitError(
             f"a partition has a name that is not UTF-8: {', '.join(map(ascii, known))}; {BY_HAND}"
         )
     first = next(k for k in found if k.partition == (partition or known[0]))
-    nodes = dict.fromkeys(f"      - {_node(k)}" for k in sorted(found, key=lambda k: k != first))
-    max_time = slurm.partitions.get(first.partition, {}).get("MaxTime", "")
-    longest = f'    max_time: "{max_time}"\n' if _is_time(max_time) else ""
+    limits = {name: slurm.partitions.get(name, {}).get("MaxTime", "") for name in known}
+    limits = {name: limit for name, limit in limits.items() if _is_time(limit)}
+    # a partition without a limit: the site has none
+    max_time = max(limits.values(), key=units.seconds) if len(limits) == len(known) else ""
+    nodes = dict.fromkeys(
+        f"      - {_node(k, limits.get(k.partition, ''), max_time)}"
+        for k in sorted(found, key=lambda k: k != first)
+    )
+    longest = f'    max_time: "{max_time}"\n' if max_time else ""
     gpu_type = f"  gpu_type: {format_scalar(first.gpu_type)}\n" if first.gpu_type else ""
     login = re.sub(r"\d+$", "*", host.split(".")[0])
     login = host if login == "*" else f"{login.rstrip('*')}*"
@@ -85,10 +93,12 @@ def make_preset(name: str, slurm: SlurmFacts, partition: str | None, host: str) 
     )
 
 
-def _node(kind: Kind) -> str:
+def _node(kind: Kind, limit: str, longest: str) -> str:
+    """Return a kind of nodes, with the time limit of its partition if it is not the site's longest."""
     gpu_type = f"gpu_type: {format_scalar(kind.gpu_type)}, " if kind.gpu_type else ""
     name, mem = format_scalar(kind.partition), units.short_size(kind.mem)
-    return f"{{partition: {name}, {gpu_type}gpus: {kind.gpus}, cpus: {kind.cpus[0]}, mem: {mem}}}"
+    time = f", max_time: {format_scalar(limit)}" if limit != longest else ""
+    return f"{{partition: {name}, {gpu_type}gpus: {kind.gpus}, cpus: {kind.cpus[0]}, mem: {mem}{time}}}"
 
 
 def _is_time(text: str) -> bool:

@@ -117,7 +117,7 @@ class Cluster:
     mail_user: str | None
     mail_type: str | None
     extra: list[str]
-    gpu_request: Literal["gpus-per-node", "gres"]
+    gpu_request: Literal["gpus-per-node", "gres", "none"]
     launch: Launcher
     modules: list[str]
     conda: Folder | None

@@ -94,7 +94,8 @@ def parse_override(text: str) -> "Override | None":
 
 
 ONE_VALUE = tuple(
-    f"cluster.{key}" for key in ("partition", "qos", "gres", "exclude", "nodelist", "mail_type")
+    f"cluster.{key}"
+    for key in ("partition", "qos", "gres", "reservation", "exclude", "nodelist", "mail_type")
 )
 """Keys whose value may be a list in the scheduler's notation, a,b, which is no sweep: a job array has one value of each."""
 
@@ -103,8 +104,11 @@ def quote_value(argument: str) -> str:
     """Return the argument, with its value in quotes if Hydra's grammar can't parse it, or would take it for a sweep.
 
     For example, the shell removes the quotes of `cluster.comment="field=nlp;appl=pytorch"`, and Hydra needs them.
+    Minutes get quotes, too: in a file, such a number would be an unquoted H:MM:SS (`slurm.script.units`).
     """
     key, equals, value = argument.partition("=")
+    if key in ("cluster.time", "cluster.time_min") and re.fullmatch(r"\d{4,8}", value, re.ASCII):
+        return f'{key}="{value}"'
     several = key in ONE_VALUE and "," in value and value[0] not in "'\"["
     if not several and (
         argument.startswith("-")

@@ -7,7 +7,7 @@ from pathlib import Path
 from train_anywhere.config.checks.targets import unreadable_target_notes
 from train_anywhere.slurm.rules.rule_request import Request
 from train_anywhere.slurm.rules.shared_folders import maybe_private
-from train_anywhere.slurm.script import units
+from train_anywhere.slurm.script import accounts, units
 
 
 def node_is_special(request: Request) -> Iterator[str]:
@@ -20,7 +20,7 @@ def node_is_special(request: Request) -> Iterator[str]:
 def unlisted_node_type(request: Request) -> Iterator[str]:
     """Report a GPU type or partition that the preset does not list, such as a slice of a GPU."""
     for key in ("partition", "gpu_type"):
-        value = getattr(request.config.cluster, key)
+        value = getattr(request.job.cluster, key)
         known = dict.fromkeys(name for n in request.site.nodes if (name := getattr(n, key)))
         if known and value and (unknown := [name for name in value.split(",") if name not in known]):
             default = request.job.mem is None and request.site.takes_mem
@@ -51,7 +51,7 @@ def account_form(request: Request) -> Iterator[str]:
     requested, used, usual = request.config.cluster.account, request.job.cluster.account, request.site.account
     if used and usual and requested is None and "SBATCH_ACCOUNT" not in request.environ:
         yield f"cluster.account={used}, your only account (sacctmgr)."
-    elif used and usual and not re.fullmatch(usual, used):
+    elif used and usual and not accounts.has_form(used, usual):
         yield (
             f"cluster.account={used} does not have the usual form of an account of {request.cluster}"
             f"{f', {request.site.account_example}' if request.site.account_example else ''}; the scheduler decides."
@@ -64,13 +64,33 @@ def set_by_site(request: Request) -> Iterator[str]:
     for key in ("mem", "mem_per_gpu"):
         if getattr(c, key) is not None and not site.takes_mem:
             yield f"{request.cluster} sets the memory of a job by its CPUs or GPUs, and may ignore or reject cluster.{key}."
-    if c.partition and not site.takes_partition:
-        yield f"{request.cluster} picks the partition of a job itself; cluster.partition={c.partition} is rarely needed."
+    if (partition := request.job.cluster.partition) and not site.takes_partition:
+        yield f"{request.cluster} picks the partition of a job itself; cluster.partition={partition} is rarely needed."
+
+
+def limits_of_partitions(request: Request) -> Iterator[str]:
+    """Report partitions, of several, in which the job can't start, because their time limit is shorter."""
+    job, names = request.job, (request.job.cluster.partition or "").split(",")
+    if not job.gpus or job.cluster.qos or not job.time or len(names) == 1:
+        return
+    limits = {n.partition: n.max_time for n in request.site.nodes if n.partition in names and n.max_time}
+    for name, limit in limits.items():
+        if units.seconds(limit) < job.time:
+            yield (
+                f"cluster.time={units.clock(job.time)} is over the limit of {name}, {units.clock(units.seconds(limit))}: "
+                "the job starts in another partition."
+            )
 
 
 def gpu_type(request: Request) -> Iterator[str]:
-    """Report a missing GPU type at a site that then gives its oldest GPUs; a constraint may name the type, too."""
+    """Report a GPU type that the constraint contradicts, and a missing one at a site that then gives its oldest GPUs."""
     c, known = request.config.cluster, sorted({n.gpu_type for n in request.site.nodes if n.gpu_type})
+    words = re.findall(r"[\w.-]+", request.job.constraint or "")
+    if c.gpu_type and c.gpu_type not in words and (others := [n for n in known if n in words]):
+        yield (
+            f"cluster.constraint={request.job.constraint} requests other GPUs than cluster.gpu_type={c.gpu_type}; "
+            f"use cluster.gpu_type={others[0]} or null."
+        )
     if request.job.gpus and request.site.needs_gpu_type and not c.gpu_type and not request.job.constraint:
         names = "|".join(known) or "NAME"
         yield f"{request.cluster} gives its oldest GPUs to a job that does not name a type; cluster.gpu_type={names} names one."
@@ -117,6 +137,7 @@ RULES = (
     cpu_nodes,
     account_form,
     set_by_site,
+    limits_of_partitions,
     gpu_type,
     node_is_special,
     memory_for_gpus,

@@ -22,7 +22,6 @@ FORBIDDEN = {
     "parsable": "changes the answer that contains the job id",
     "test-only": "submits nothing; use dry_run=test",
     "wait": "makes sbatch wait; use wait=true",
-    "clusters": "sends the job to a cluster that src/jobs.py does not query",
     "uid": "submits as another user",
     "gid": "submits as another group",
     "export-file": "drops the login environment",
@@ -50,9 +49,11 @@ KEYS = {
     "nodes": "trainer.nodes", "job-name": "name", "array": "-m", "gpus": "trainer.total_devices", "gres": "trainer.devices",
     "gpus-per-node": "trainer.devices", "gpus-per-socket": "trainer.devices", "ntasks": "trainer.devices",
     "ntasks-per-node": "trainer.devices", "ntasks-per-gpu": "trainer.devices", "ntasks-per-socket": "trainer.devices",
-    "ntasks-per-core": "trainer.devices", "cpus-per-gpu": "cluster.cpus_per_task", "mem-per-cpu": "cluster.mem",
+    "ntasks-per-core": "trainer.devices", "tasks-per-node": "trainer.devices", "cpus-per-gpu": "cluster.cpus_per_task",
+    "mem-per-cpu": "cluster.mem", "signal": "cluster.signal_seconds", "no-requeue": "cluster.requeue=false", "requeue": "cluster.requeue=true",
+    "output": "", "error": "", "open-mode": "",
 }  # fmt: skip
-"""The key to use instead of an option of `OWN`, if it is not the key of that name in `cluster`."""
+"""The key to use instead of an option of `OWN`, if it is not the key of that name in `cluster`; "" if there is none: a log's place."""
 
 IN_OUTLINE = (
     "account", "partition", "qos", "reservation", "time_min", "gpu_type", "gres", "constraint", "comment", "exclude", "nodelist",
@@ -73,13 +74,20 @@ def outline(request: Request) -> Iterator[str]:
     for included in re.findall(r'include "([^"]+)"', text):
         with suppress(OSError):  # a part of the engine
             text += (render.TEMPLATES / included).read_text(errors="replace")
+    if request.job.gpus and c.gpu_type and c.gpu_request == "none":
+        yield (
+            f"cluster.gpu_type={c.gpu_type} would be ignored, because with cluster.gpu_request=none no option requests GPUs; "
+            "leave it out, or use cluster.partition or cluster.constraint."
+        )
     keys = [key for key in IN_OUTLINE if request.job.gpus or key != "gpu_type"]
-    for key in keys:
-        if (value := getattr(c, key)) and not re.search(rf"(?<![-\w]){key}\b", text):
-            yield (
-                f"cluster.{key}={value} would be ignored, because slurm/templates/{name} does not use it; leave it out, {use_extra}or add "
-                "it to that file (docs/how-to/batch-script.md)."
-            )
+    ignored = [key for key in keys if getattr(c, key) and not re.search(rf"(?<![-\w]){key}\b", text)]
+    if c.gpu_request == "none" and 'gpu_request == "none"' not in text:
+        ignored.append("gpu_request")
+    for key in ignored:
+        yield (
+            f"cluster.{key}={getattr(c, key)} would be ignored, because slurm/templates/{name} does not use it; leave it out, {use_extra}or add "
+            "it to that file (docs/how-to/batch-script.md)."
+        )
 
 
 def extra_options(request: Request) -> Iterator[str]:
@@ -116,23 +124,34 @@ def _slurm_problems(text: str, request: Request) -> Iterator[str]:
     short = "" if option == written else f" (--{written} is short for it)"
     if option == "constraint":
         yield f"of two --constraint options only the last counts; use 'cluster.constraint=[{request.job.constraint or 'a'},{value}]'."
-    elif option == "gpus-per-task":
-        yield "--gpus-per-task hides a node's other GPUs from a rank (no NVLink between ranks); leave it out."
+    elif option in ("gpus-per-task", "tres-per-task"):
+        yield f"--{option} hides a node's other GPUs from a rank (no NVLink between ranks); leave it out."
     elif option == "export" and "ALL" not in value.split(","):
-        yield f"--export={value} drops the login environment; use --export=ALL,{value}."
+        use = "leave it out" if value in ("", "NONE", "NIL") else f"use --export=ALL,{value}"
+        yield f"--export={value} drops the login environment; {use}."
+    elif option == "clusters":
+        yield (
+            f"--clusters{short} sends the job to a cluster that src/jobs.py does not query; leave it out, and type "
+            f"`export SLURM_CLUSTERS={value or 'NAME'}` before, which all commands read."
+        )
     elif option in FORBIDDEN:
         yield f"--{option}{short} {FORBIDDEN[option]}; leave it out."
     elif option in OWN:
         other = option == "gres" and "gpu" not in value
         key = "cluster.gres" if other else KEYS.get(option, "cluster." + option.replace("-", "_"))
-        yield f"the script sets --{option} itself{short}, and two could contradict each other; use {key}=..."
+        use = _use(key) or "leave it out: the logs are in the run folder."
+        yield f"the script sets --{option} itself{short}, and two could contradict each other; {use}"
+
+
+def _use(key: str) -> str:
+    """Return the advice to use a key, a key with a value, or the flag -m; empty without one."""
+    return key and f"use {key}" + ("." if key.startswith("-") or "=" in key else "=...")
 
 
 def _pbs_problems(text: str, request: Request) -> Iterator[str]:
     letter, value = text[1], text[2:].strip()
     if letter in OWN_PBS and not text.startswith("--"):
-        use = f"use {OWN_PBS[letter]}=..." if OWN_PBS[letter] else "leave it out."
-        yield f"the script sets -{letter} itself, or can't work with it; {use}"
+        yield f"the script sets -{letter} itself, or can't work with it; {_use(OWN_PBS[letter]) or 'leave it out.'}"
     elif letter == "l" and re.match(r"(select|nodes|ncpus|mem|walltime|ngpus)\b", value):
         yield f"the script sets -l {value.partition('=')[0]} itself; use trainer.nodes, trainer.devices, cluster.mem or cluster.time."
 
@@ -147,7 +166,7 @@ def _parse_option(text: str) -> tuple[str, str]:
 
 def _complete_name(option: str) -> str:
     """Return the full name of an abbreviated long option, as sbatch completes it; "" and single letters stay."""
-    known = [*OWN, *FORBIDDEN, "gpus-per-task", "export"]
+    known = [*OWN, *FORBIDDEN, "gpus-per-task", "tres-per-task", "export", "clusters"]
     if option in known or len(option) < 2:
         return option
     return min((name for name in known if name.startswith(option)), default=option)

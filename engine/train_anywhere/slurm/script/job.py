@@ -5,8 +5,8 @@ Config (the user's request)  ->  make_job  ->  Job (the request to the scheduler
 
 import re
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from train_anywhere.config.checks.strategy_table import LAUNCHERS
@@ -183,10 +183,10 @@ def find_node_type(cluster: Cluster, devices: int, cpus: int = 0, mem: int = 0) 
 
     Kinds are those of the partition and of the GPU type, which a constraint may name too. The first with enough GPUs, CPUs and
     memory (MiB) counts, else the first with enough GPUs, else the one with the most. A job in several partitions must fit the
-    smallest node of these.
+    smallest of their nodes, of which it gets any.
     """
     known = cluster.site.nodes
-    partitions = {*(cluster.partition or "").split(",")}
+    partitions = {*(clean_environment.apply_shell_options(cluster).partition or "").split(",")}
     listed = partitions <= {n.partition for n in known}
     words = re.findall(r"[\w.-]+", join_constraints(cluster) or "")
     types = {cluster.gpu_type} if cluster.gpu_type else {n.gpu_type for n in known} & {*words}
@@ -196,11 +196,24 @@ def find_node_type(cluster: Cluster, devices: int, cpus: int = 0, mem: int = 0) 
         if (n.partition is None or (listed and n.partition in partitions))
         and (n.gpu_type is None or not types or n.gpu_type in types)
     ]
-    if len(partitions) > 1:
-        fits.sort(key=lambda n: (n.gpus, n.cpus or 0))
     enough = [n for n in fits if n.gpus >= devices]
     roomy = [n for n in enough if cpus <= (n.cpus or cpus) and (not n.mem or mem <= units.megabytes(n.mem))]
-    return next(iter(roomy or enough), max(fits, key=lambda n: n.gpus, default=None))
+    if not enough:
+        return max(fits, key=lambda n: n.gpus, default=None)
+    firsts = {n.partition if len(partitions) > 1 else "": n for n in reversed(roomy or enough)}
+    return _smallest(firsts.values())
+
+
+def _smallest(kinds: Iterable[NodeType]) -> NodeType:
+    """Return a kind of node with the fewest GPUs and CPUs and the least memory of these, and with the longest limit."""
+    smallest, *others = sorted(kinds, key=lambda n: (n.gpus, n.cpus or 0))
+    for n in others:
+        cpus = min((c for c in (smallest.cpus, n.cpus) if c), default=None)
+        mem = min((m for m in (smallest.mem, n.mem) if m), key=units.megabytes, default=None)
+        times = [t for t in (smallest.max_time, n.max_time) if t]
+        longest = max(times, key=units.seconds) if len(times) == 2 else None
+        smallest = replace(smallest, cpus=cpus, mem=mem, max_time=longest)
+    return smallest
 
 
 def launch_method(config: Config, strategy: str) -> str:
@@ -217,9 +230,21 @@ def join_constraints(cluster: Cluster) -> str | None:
     """Return all node features in one expression, because only the last of several --constraint lines would count."""
     requested = cluster.constraint
     features = [requested] if isinstance(requested, str) else requested or []
-    if len(features) > 1:  # `a|b` needs brackets before it is joined with &
-        features = [f"({f})" if "|" in f and f[0] not in "[(" else f for f in features]
+    if len(features) > 1:  # `a|b` needs parentheses before it is joined with &
+        features = [f"({f})" if "|" in f and not re.search(r"[[(]", f) else f for f in features]
+        # Slurm reads from left to right and refuses nested parentheses: (a&b)|c&d means ((a&b)|c)&d
+        features.sort(key=lambda f: "|" not in _outside(f))
+    elif (
+        features and requested is features
+    ):  # sbatch's [a|b] or [a*2&b*4], which YAML and Hydra read as a list
+        operators = {*_outside(features[0])} & {*"|&*"}
+        features = [f"[{features[0]}]"] if operators in ({"|"}, {"&", "*"}) else features
     return "&".join(dict.fromkeys(features)) or None
+
+
+def _outside(constraint: str) -> str:
+    """Return the parts of a constraint that are not in parentheses or brackets."""
+    return re.sub(r"\(.*?\)|\[.*\]", "", constraint)
 
 
 def interpreter(container: Container, cluster: Cluster) -> str:

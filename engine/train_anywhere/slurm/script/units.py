@@ -24,16 +24,19 @@ def seconds(time: int | str) -> int:
         ValueError: the form is not known; the message is for the user.
     """
     if isinstance(time, int) and time >= UNQUOTED:
-        hours, minutes = divmod(time // 60, 60)
         raise ValueError(
-            f"{time} is a number, and sbatch reads a number as minutes; YAML reads an unquoted {hours}:{minutes:02}:{time % 60:02} "
-            f'as this number: write it with quotes, "{hours}:{minutes:02}:{time % 60:02}".'
+            f"{time} is a number, and sbatch reads a number as minutes; YAML reads an unquoted {clock(time)} "
+            f'as this number: write it with quotes, "{clock(time)}"; for {time} minutes write "{clock(time * 60)}".'
         )
     for form in _FORMS:
         if match := re.fullmatch(form, str(time), re.ASCII):
             part = {k: int(v or 0) for k, v in match.groupdict().items()}
             days, hours = part.get("days", 0), part.get("hours", 0)
             return ((days * 24 + hours) * 60 + part.get("minutes", 0)) * 60 + part.get("seconds", 0)
+    if str(time).upper() in ("UNLIMITED", "INFINITE"):
+        raise ValueError(
+            f"'{time}' is not a time limit; for no limit use cluster.time=0, and leave out other limits."
+        )
     raise ValueError(
         f"'{time}' is not a time limit; use minutes (90), hours (\"24:00:00\") or days (1-12:00:00)."
     )

@@ -6,12 +6,14 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from train_anywhere.slurm.script import units
+from train_anywhere.slurm.script import accounts, units
 from train_anywhere.slurm.site_facts.preset_patch import DELETE, Keys
 from train_anywhere.slurm.site_facts.slurm_facts import ACCOUNTS, NODES, PARTITIONS, QOS, Kind, SlurmFacts
 
 NO_FACTS = {"source", "checked", "notes", "nodes"}
 NAMES = {"partition", "gpu_type"}
+KEEP = object()
+"""The new value of a fact that Slurm's answer does not replace: the difference is printed, and not in the patch."""
 
 
 class Compared(NamedTuple):
@@ -43,14 +45,17 @@ def compare(cluster: Mapping[str, Any], slurm: SlurmFacts) -> Iterator[Compared]
     default = {n for n, of in slurm.partitions.items() if picks and of.get("Default") == "YES"}
     default = {*named.split(",")} if named else default
     listed = {n["partition"] for n in nodes if n.get("partition")}
-    kinds = [k for k in slurm.kinds if k.partition in slurm.up]
+    pool = slurm.usable | slurm.up & (listed | default)  # the preset may have partitions of other users
+    kinds = [k for k in slurm.kinds if k.partition in pool]
     kinds.sort(key=lambda k: (k.partition in default, k.partition in listed, k.gpus * slurm.kinds[k]))
     usual = [k for k in kinds[::-1] if k.partition in default] or kinds[::-1]
     if kinds and picks and slurm.partitions:
         wrong = [f"{n}: {_state(n, slurm)}" for n in sorted(default - slurm.up)] or ["no default partition"]
         agrees, value = bool(default) and default <= slurm.up, ",".join(sorted(default & slurm.up))
-        value = value or kinds[-1].partition
-        yield Compared(("partition",), named, agrees, ", ".join(wrong), PARTITIONS, value)
+        # by these the site may pick one
+        by_others = not named and (cluster.get("qos") or cluster.get("constraint"))
+        new = KEEP if by_others else value or kinds[-1].partition
+        yield Compared(("partition",), named, agrees, ", ".join(wrong), PARTITIONS, new)
     if kinds:
         yield from _compare_nodes(nodes, kinds, usual, slurm)
         types = dict.fromkeys(k.gpu_type for k in usual)
@@ -62,10 +67,12 @@ def compare(cluster: Mapping[str, Any], slurm: SlurmFacts) -> Iterator[Compared]
     for i, n in enumerate(nodes):
         of = {n["partition"]} if n.get("partition") else default
         yield from _compare_time(("site", "nodes", i, "max_time"), n, of, slurm)
-    yield from _compare_time(("site", "max_time"), site, listed or slurm.up, slurm)
+    yield from _compare_time(("site", "max_time"), site, listed or slurm.usable, slurm)
     yield from _compare_accounting(cluster, default, slurm)
     if (constraint := cluster.get("constraint")) and slurm.features:
-        missing = {*re.findall(r"[\w.-]+", re.sub(r"\*\d+", "", f"{constraint}"))} - slurm.features
+        parts = constraint if isinstance(constraint, list) else [constraint]
+        names = re.split(r"(?:[][()&|,\s]|\*\d+)+", "&".join(map(str, parts)))
+        missing = {*names} - slurm.features - {""}
         yield Compared(("constraint",), constraint, not missing, f"no {', '.join(missing)}", NODES)
 
 
@@ -136,10 +143,10 @@ def _compare_accounting(
     usual = qos or next(filter(None, slurm.accounts.values()), "normal")
     names = [usual, *(slurm.partitions.get(n, {}).get("QoS", "") for n in default)]
     tres = "|".join(text for n in names for text in slurm.qos.get(n, ()))
-    limits = [int(n) for n in re.findall(r"\bgres/gpu=(\d+)", tres)]
+    limits = [n for n in map(int, re.findall(r"\bgres/gpu=(\d+)", tres)) if n]  # 0: for jobs without GPUs
     enforced = re.search("limits|safe", slurm.config.get("AccountingStorageEnforce", ""))
     if (most := site.get("max_gpus")) and enforced and limits:
         yield Compared(("site", "max_gpus"), most, most == min(limits), min(limits), QOS, min(limits))
     if (account := site.get("account")) and slurm.accounts:
-        agrees, yours = any(re.fullmatch(account, n) for n in slurm.accounts), ", ".join(slurm.accounts)
+        agrees, yours = any(accounts.has_form(n, account) for n in slurm.accounts), ", ".join(slurm.accounts)
         yield Compared(("site", "account"), account, agrees, f"your {yours}", ACCOUNTS, ".+")
