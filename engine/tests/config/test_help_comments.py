@@ -32,8 +32,8 @@ def test_every_comment_of_the_defaults_is_on_the_page(train: Command) -> None:
 def test_a_preset_keeps_the_comment_of_what_it_changes(train: Command) -> None:
     page = train("--help", "cluster=neuron", "trainer.max_epochs=7").stdout
     assert (
-        "  gpu_request: gres                         # how the site requests GPUs: gpus-per-node | gres | none (a job has all GPUs of its nodes)\n"
-        in page
+        "  gpu_request: gres                         # how the site requests GPUs: "
+        "gpus-per-node | gres | none (a job has all GPUs of its nodes)\n" in page
     )
     assert "  max_epochs: 7                             # stop after this many epochs\n" in page
 

@@ -28,7 +28,7 @@ def test_no_time() -> None:
 
 
 def test_no_limit_has_another_form() -> None:
-    with pytest.raises(ValueError, match="for no limit use cluster.time=0"):
+    with pytest.raises(ValueError, match=r"for no limit use cluster\.time=0"):
         units.seconds("UNLIMITED")
 
 

@@ -104,7 +104,8 @@ class Copier:
         )
 
     def _copy(self, leaves_out: Callable[[Path, os.stat_result], bool]) -> list[str]:
-        left, self.failed = [], []
+        left: list[str] = []
+        self.failed = []
         for path, status in sorted(_entries(self.source), key=lambda entry: stat.S_ISLNK(entry[1].st_mode)):
             name = path.relative_to(self.source)
             try:

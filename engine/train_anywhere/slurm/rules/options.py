@@ -50,8 +50,8 @@ KEYS = {
     "gpus-per-node": "trainer.devices", "gpus-per-socket": "trainer.devices", "ntasks": "trainer.devices",
     "ntasks-per-node": "trainer.devices", "ntasks-per-gpu": "trainer.devices", "ntasks-per-socket": "trainer.devices",
     "ntasks-per-core": "trainer.devices", "tasks-per-node": "trainer.devices", "cpus-per-gpu": "cluster.cpus_per_task",
-    "mem-per-cpu": "cluster.mem", "signal": "cluster.signal_seconds", "no-requeue": "cluster.requeue=false", "requeue": "cluster.requeue=true",
-    "output": "", "error": "", "open-mode": "",
+    "mem-per-cpu": "cluster.mem", "signal": "cluster.signal_seconds", "no-requeue": "cluster.requeue=false",
+    "requeue": "cluster.requeue=true", "output": "", "error": "", "open-mode": "",
 }  # fmt: skip
 """The key to use instead of an option of `OWN`, if it is not the key of that name in `cluster`; "" if there is none: a log's place."""
 
@@ -85,8 +85,8 @@ def outline(request: Request) -> Iterator[str]:
         ignored.append("gpu_request")
     for key in ignored:
         yield (
-            f"cluster.{key}={getattr(c, key)} would be ignored, because slurm/templates/{name} does not use it; leave it out, {use_extra}or add "
-            "it to that file (docs/how-to/batch-script.md)."
+            f"cluster.{key}={getattr(c, key)} would be ignored, because slurm/templates/{name} does not use it; leave it out, {use_extra}or "
+            "add it to that file (docs/how-to/batch-script.md)."
         )
 
 
