@@ -76,7 +76,7 @@ if ! "$python" -c 'import ensurepip' 2>/dev/null; then # Debian has venv in a se
 fi
 log "creating .venv and installing ${files[*]}: a few minutes, up to 3 GB"
 clear= # what pip does not replace: torch 2.13.0+cpu counts as 2.13.0
-[ "$installed" = "$wheels" ] || clear=--clear
+[ -z "$installed${WHEELS:-}" ] || [ "$installed" = "$wheels" ] || clear=--clear
 "$python" -m venv $clear .venv
 rm -f .venv/installed-*
 echo "$selected" >.venv/framework
