@@ -68,3 +68,11 @@ def test_a_program_is_stopped_and_goes_on(login: Login) -> None:
 @pytest.mark.mpi
 def test_programs_on_two_nodes_are_stopped_and_go_on(login: Login) -> None:
     test_program.test_two_nodes_are_stopped_and_go_on(login)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("launch", ["srun", "torchrun", "mpirun"])
+def test_each_rank_of_a_program_gets_one_signal(
+    login: Login, launch: str, request: pytest.FixtureRequest
+) -> None:
+    test_program.test_each_rank_gets_one_signal(login, launch, request)

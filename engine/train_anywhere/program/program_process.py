@@ -35,18 +35,23 @@ class ProgramProcess:
         pipe = None if inherits else subprocess.PIPE
         # in a terminal only processes of its foreground group may read
         self._group = -1 if inherits or os.isatty(0) else 0
-        self.child = subprocess.Popen(
-            command,
-            env=environ,
-            stdout=pipe,
-            stderr=pipe,
-            process_group=self._group,
-            preexec_fn=partial(_prepare, ignores_usr1),
-        )
-        # started last: a signal that reaches it finds the program too. It ends with this process, which closes its input
+        # it ends with this process, which closes its input
         self._witness = subprocess.Popen(
             ["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, process_group=self._group
         )
+        try:
+            self.child = subprocess.Popen(
+                command,
+                env=environ,
+                stdout=pipe,
+                stderr=pipe,
+                process_group=self._group,
+                preexec_fn=partial(_prepare, ignores_usr1),
+            )
+        except OSError:
+            self.close()
+            raise
+        self._early = self._witness.poll() is not None  # by a signal that may have come before the program
 
     def choose_signal(self, received: str) -> int:
         """Return the signal for the program: Ctrl-C as it was received, else USR1 if the program handles it, else TERM."""
@@ -64,7 +69,7 @@ class ProgramProcess:
 
     def pass_on(self, number: int) -> None:
         """Send a signal, unless the program has got it, or TERM, at the same time as this process."""
-        if -(self._witness.poll() or 0) not in (number, signal.SIGTERM):
+        if self._early or -(self._witness.poll() or 0) not in (number, signal.SIGTERM):
             self.child.send_signal(number)
 
     def kill(self) -> None:

@@ -50,7 +50,7 @@ class Copier:
     """
 
     def __init__(self, source: Path, target: Path, every_seconds: float) -> None:
-        self.source, self.target, self.every_seconds = source.resolve(), target, every_seconds
+        self.source, self.target, self.every_seconds = Path(os.path.realpath(source)), target, every_seconds
         self.open: set[Path] | None = None
         self.failed: list[str] = []
         self._end = threading.Event()
