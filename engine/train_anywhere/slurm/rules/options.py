@@ -85,8 +85,8 @@ def outline(request: Request) -> Iterator[str]:
         ignored.append("gpu_request")
     for key in ignored:
         yield (
-            f"cluster.{key}={getattr(c, key)} would be ignored, because slurm/templates/{name} does not use it; leave it out, {use_extra}or "
-            "add it to that file (docs/how-to/batch-script.md)."
+            f"cluster.{key}={getattr(c, key)} would be ignored, because slurm/templates/{name} does not use it; leave it out, {use_extra}"
+            "or add it to that file (docs/how-to/batch-script.md)."
         )
 
 
