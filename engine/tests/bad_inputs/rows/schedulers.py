@@ -199,7 +199,7 @@ ROWS = [
     Row("mine", "scontrol is not on this machine", command="new_cluster"),
     Row("", "NAME", command="new_cluster"),
     *(Row(f"{name} --write", f"'{name.strip(chr(39))}' can't name a preset; use lower-case letters", command="new_cluster", programs=GOOD_NODES) for name in ("Mine", "../x", "a/b", "''", "größe", "a.b")),
-    Row("mine --partition cpu", "there are no GPUs in partition cpu; those with GPUs: gpu", command="new_cluster", programs=GOOD_NODES),
+    Row("mine --partition cpu", "there are no GPUs for you in partition cpu; those with GPUs: gpu", command="new_cluster", programs=GOOD_NODES),
     Row("slurm --write", r"slurm\.yaml already exists", command="new_cluster", programs=GOOD_NODES),
     Row("local --write", r"local\.yaml already exists", command="new_cluster", programs=GOOD_NODES),
     Row("mine --write", r"(mine\.yaml|cluster).*(written|permission)", command="new_cluster", programs=GOOD_NODES, files={"project/configs/cluster": read_only}, name="a preset where configs is read-only"),
