@@ -231,7 +231,7 @@ def join_constraints(cluster: Cluster) -> str | None:
     requested = cluster.constraint
     features = [requested] if isinstance(requested, str) else requested or []
     if len(features) > 1:  # `a|b` needs parentheses before it is joined with &
-        features = [f"({f})" if "|" in f and not re.search(r"[[(]", f) else f for f in features]
+        features = [f"({f})" if "|" in f and not re.search(r"[\[(]", f) else f for f in features]
         # Slurm reads from left to right and refuses nested parentheses: (a&b)|c&d means ((a&b)|c)&d
         features.sort(key=lambda f: "|" not in _outside(f))
     elif (

@@ -71,7 +71,7 @@ def compare(cluster: Mapping[str, Any], slurm: SlurmFacts) -> Iterator[Compared]
     yield from _compare_accounting(cluster, default, slurm)
     if (constraint := cluster.get("constraint")) and slurm.features:
         parts = constraint if isinstance(constraint, list) else [constraint]
-        names = re.split(r"(?:[][()&|,\s]|\*\d+)+", "&".join(map(str, parts)))
+        names = re.split(r"(?:[\]\[()&|,\s]|\*\d+)+", "&".join(map(str, parts)))
         missing = {*names} - slurm.features - {""}
         yield Compared(("constraint",), constraint, not missing, f"no {', '.join(missing)}", NODES)
 
