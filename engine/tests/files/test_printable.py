@@ -149,7 +149,7 @@ def test_a_log_is_shown_with_its_colors_only(
     assert jobs.main(["logs", str(run.path)]) == 0
     assert (
         capsys.readouterr().out
-        == "\\x9b2J\\u202e\\u2066\\u200f\\u2028\\x7f\n\x08\x1b[32mgreen\x1b[0m 10%\n20%\n"
+        == "\\x9b2J\\u202e\\u2066\\u200f\\u2028\\x7f\r\x08\x1b[32mgreen\x1b[0m 10%\r20%\n"
     )
     monkeypatch.setattr(show_logs, "QueuePoller", lambda: SimpleNamespace(any_active=lambda *_: False))
     assert jobs.main(["logs", "-f", str(run.path)]) == 0

@@ -41,7 +41,7 @@ time.sleep(100)
 """
 
 
-def run(tmp_path: Path, program: str, *words: str, stop: float = 0.02) -> tuple[int, str, Path]:
+def run(tmp_path: Path, program: str, *words: str, stop: float = 0.06) -> tuple[int, str, Path]:
     """Run a command on idle GPUs of a stand-in; returns its exit code, its output and its run folder."""
     command = [sys.executable, str(ROOT / "src" / program), f"paths.results={tmp_path / 'results'}", *words]
     environ = {**os.environ, "OMP_NUM_THREADS": "1", **idle_gpus(tmp_path, warn=0.01, stop=stop)}

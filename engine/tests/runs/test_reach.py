@@ -123,9 +123,10 @@ def keys_of_text(section: type, prefix: str = "") -> Iterator[str]:
     """Yield the keys of a section and of those in it whose value may be any text."""
     for name, hint in get_type_hints(section).items():
         kinds = {hint, *get_args(hint)}
-        if inner := next(filter(is_dataclass, kinds), None):
-            yield from keys_of_text(inner, f"{prefix}{name}.")
-        elif kinds & {str, list[str]}:
+        sections = [kind for kind in kinds if is_dataclass(kind)]
+        for section_of_key in sections:
+            yield from keys_of_text(section_of_key, f"{prefix}{name}.")
+        if not sections and kinds & {str, list[str]}:
             yield f"{prefix}{name}"
 
 

@@ -202,6 +202,7 @@ def test_idle_ranks_that_were_killed_lose_no_complete_checkpoint(
 ) -> None:
     """Those that ended by themselves have published it."""
     called = tmp_path / "called"
+    (tmp_path / "monitor").mkdir()
     ranks = f'case "$*" in *checkpoints.recovery*) touch {called}; exit ;; esac; echo 7/0 >{tmp_path}/monitor/stop'
     ranks += f"; {_python(RECORD_STOP)}; exit {code}"
     environ = {"ENVIRONMENT": "BATCH"}

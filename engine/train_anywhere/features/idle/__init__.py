@@ -6,9 +6,6 @@ from typing import Any
 from train_anywhere.features.feature import Feature, NodeService
 from train_anywhere.runs.folder import RunDir
 
-SAMPLE_S = 60
-"""Longest interval of samples with which a run may be ended: between two samples a GPU may have worked."""
-
 
 class IdleGpus(Feature):
     """Watch for GPUs that do nothing, in the samples of all nodes."""
@@ -24,9 +21,12 @@ class IdleGpus(Feature):
 
     def problems(self) -> list[str]:
         """Return a message if the GPUs are not sampled often enough to end the run."""
-        monitor = self.config.monitor
-        every = monitor.sample_seconds
-        if monitor.idle != "stop" or (every is not None and every <= SAMPLE_S):
+        if self.config.monitor.idle != "stop":
+            return []
+        from train_anywhere.features.idle.idle_gpus import SAMPLE_S
+
+        every = self.config.monitor.sample_seconds
+        if every is not None and every <= SAMPLE_S:
             return []
         now = "null" if every is None else f"{every:g}"
         return [

@@ -18,7 +18,6 @@ from train_anywhere.distributed.launcher_env import hosts_by_rank
 from train_anywhere.features.hangs.kill_ranks import end_run, kill, send, start_of_job
 from train_anywhere.features.hangs.rank_watch import WRITES_PER_S, unwatched_ranks
 from train_anywhere.features.hangs.supervisor import print_line
-from train_anywhere.features.idle import SAMPLE_S
 from train_anywhere.features.notify.events import record_event
 from train_anywhere.features.serve.servers import is_first
 from train_anywhere.monitor.live import write
@@ -44,6 +43,9 @@ KILL_MINUTES = 10
 
 GAP_S = 60.0
 """A node without samples for this much longer than expected may have worked meanwhile."""
+
+SAMPLE_S = 60
+"""Longest interval of samples in seconds with which a run may be ended: between two samples a GPU may have worked."""
 
 EVERY_S = 10.0
 """Least seconds between two looks, which is the default interval of the samples."""

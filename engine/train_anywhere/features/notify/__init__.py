@@ -52,19 +52,3 @@ class Notify(Feature):
         from train_anywhere.features.notify.messages import send_end
 
         send_end(run, str(self.config.monitor.notify))
-
-
-def is_webhook(target: str) -> bool:
-    """Return whether the value of `monitor.notify` is the URL of a webhook, not a command."""
-    return target.lower().startswith(("http://", "https://"))
-
-
-def describe_target(target: str) -> str:
-    """Return the host of a webhook, or the name of a command: the rest may hold a secret."""
-    if is_webhook(target):
-        return mask_urls(target)
-    with suppress(ValueError):
-        words = [word for word in shlex.split(target) if "=" not in word]  # without variables of the command
-        if words and re.fullmatch(r"[\w./+-]+", words[0]):
-            return words[0]
-    return "the command"

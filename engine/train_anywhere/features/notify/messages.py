@@ -9,6 +9,8 @@ with the exit code of the ranks' launcher. A message that the end of a monitor i
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -20,7 +22,6 @@ from urllib.request import Request, urlopen
 
 from train_anywhere.config.load import load
 from train_anywhere.errors import STOPPED, ProjectError
-from train_anywhere.features.notify import describe_target, is_webhook
 from train_anywhere.features.notify.events import Kind, record_event
 from train_anywhere.files.removal import print_once
 from train_anywhere.files.terminal.printable import mask_urls, one_line
@@ -176,6 +177,22 @@ def _warn(target: str, why: str) -> None:
     print_once(
         f"monitor.notify: {describe_target(target)} failed ({one_line(mask_urls(why))}); the run is not affected."
     )
+
+
+def is_webhook(target: str) -> bool:
+    """Return whether the value of `monitor.notify` is the URL of a webhook, not a command."""
+    return target.lower().startswith(("http://", "https://"))
+
+
+def describe_target(target: str) -> str:
+    """Return the host of a webhook, or the name of a command: the rest may hold a secret."""
+    if is_webhook(target):
+        return mask_urls(target)
+    with suppress(ValueError):
+        words = [word for word in shlex.split(target) if "=" not in word]  # without variables of the command
+        if words and re.fullmatch(r"[\w./+-]+", words[0]):
+            return words[0]
+    return "the command"
 
 
 if __name__ == "__main__":

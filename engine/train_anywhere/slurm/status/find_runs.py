@@ -6,6 +6,7 @@ import glob
 import re
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,12 +70,11 @@ def find(name: str | None, results: Path) -> list[RunEntry]:
         found = [read_entry(f) for f in folders]
     except ValueError:  # a null character in the name
         found = []
-    except (OSError, RuntimeError) as error:  # pathlib raises RuntimeError for a loop of links
-        if getattr(error, "errno", None) == errno.ENAMETOOLONG:
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
             raise SubmitError(f"no run is called '{name}': no folder can have such a long name.") from None
-        why = getattr(error, "strerror", None) or "its links form a loop"
-        where = getattr(error, "filename", None) or name or results / "latest"
-        raise SubmitError(f"{where} can't be read: {why}.") from None
+        where = error.filename or name or results / "latest"
+        raise SubmitError(f"{where} can't be read: {error.strerror}.") from None
     if not found:
         raise SubmitError(
             f"no run is called '{name}' below {results}; give a run folder, a run id or a job id (--results names another folder)."
@@ -210,6 +210,8 @@ def _folders(name: str, results: Path) -> list[Path]:
     if "/" not in name and not (path / "config.yaml").is_file():
         path = next(iter(results.glob(f"*/{glob.escape(name)}")), results / name) if name else results
     path = resolve_as_typed(path)
+    with suppress(FileNotFoundError, NotADirectoryError):
+        path.stat()  # raises for links that form a loop
     if (path / "config.yaml").is_file():
         return [path]
     members = [
