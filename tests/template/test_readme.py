@@ -177,6 +177,8 @@ def test_links_lead_somewhere(page: Path) -> None:
     for link in {link for link in links if "://" not in link}:
         file, _, anchor = link.partition("#")
         target = page.parent / file if file else page
+        if file.startswith("engine/") and not (ROOT / "engine").exists():  # the engine is installed
+            continue
         if not target.exists() or (anchor and anchor not in anchors(target)):
             wrong.append(link)
     assert wrong == []

@@ -75,13 +75,13 @@ def _write(file: FileIO, content: bytes, offset: int) -> None:
         content, offset = content[written:], offset + written
 
 
-def write_or_overwrite(path: Path, content: str) -> None:
+def write_or_overwrite(path: Path, content: str | bytes) -> None:
     """Write a file with `write_atomic`, or overwrite it in place if the disk has no room for a second file. Raises OSError."""
     try:
         write_atomic(path, content)
     except OSError:
         try:
-            overwrite(path, content.encode())
+            overwrite(path, content.encode() if isinstance(content, str) else content)
             return
         except OSError:  # the first error is raised
             pass

@@ -90,7 +90,7 @@ HERE = {
 STAGE: dict[str, tuple[str, dict[str, Damage]]] = {
     "data=imagefolder data.dir={row}/a.tar": (r"a\.tar is an archive, which has to be unpacked before it is read; use data\.stage=true", {"row/a.tar": "no tar"}),
     "data=imagefolder data.dir={row}/none.tar data.stage=true": (r"none\.tar/train can't be listed", {}),
-    "data._target_=mine.open_data data.stage=true": (r"mine\.open_data has no argument 'staged', see docs/your-own\.md", FILES),
+    "data._target_=mine.open_data data.stage=true": (r"mine\.open_data has no argument 'staged', see docs/how-to/your-code\.md", FILES),
     "data=text data.stage=maybe": (r"data\.stage='maybe' is not true or false", {}),
 }  # fmt: skip
 SECRETS = {

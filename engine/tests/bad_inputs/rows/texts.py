@@ -28,7 +28,7 @@ TYPED = {
     "data.dir=/dev/zero": r"/dev/zero is a pipe or a device",
     "data.dir=''": r"data\.dir='' is empty; use null for no value",
     "data.dir=~nosuchuser": "~nosuchuser",
-    "data.dir={row}/" + "x" * 300: r"data\.dir: .*too long",
+    "data.dir={row}/" + "x" * 300: r"data\.dir=.*too long",
     "data.cache={row}/closed/tokens": r"data\.cache: token files can.t be written to .*you can't write to .*closed; use data\.cache=FOLDER",
     "data.cache={row}/a-file": r"data\.cache: .*a-file is a file, not a folder",
     "data.cache=null": r"data\.cache=null is not a string",

@@ -36,6 +36,10 @@ def resubmit(runs: Sequence[RunEntry], results: Path, trust: bool) -> str:
     """
     for submitted in runs:
         refuse_links(submitted.folder)
+        if not os.access(submitted.folder.path, os.W_OK):
+            raise SubmitError(
+                f"the run folder {submitted.folder.path} can't be written; nothing was submitted."
+            )
         refuse_own_disk(submitted.folder)
     script, kind = common_script(runs), str(runs[0].scheduler)
     refuse_foreign_script(script, trust)

@@ -7,7 +7,8 @@ from types import TracebackType
 from typing import Self
 
 from train_anywhere.errors import SubmitError, UnclearError
-from train_anywhere.files.atomic import claim, write_atomic
+from train_anywhere.files.atomic import claim
+from train_anywhere.files.ordinary import write_or_overwrite
 from train_anywhere.files.removal import remove_empty, remove_file
 from train_anywhere.files.typed_paths import resolve_as_typed
 from train_anywhere.runs.folder import JOBS, RunDir, discard, point_latest
@@ -37,7 +38,7 @@ class Submission:
         self._names = {p.name for p in results.iterdir()} if results.is_dir() else set()
         self._folders = [p for p in (results, *results.parents) if not p.exists()]
         self._before = {path: read_content(path) for path in self._submission_files()}
-        self._job_files = {p: self._before.get(p) for r in runs for p in (r.info_file, r.state_file)}
+        self._job_files: dict[Path, bytes | None] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -59,7 +60,8 @@ class Submission:
 
     def mark_written(self) -> None:
         """Record that all files are written. A job may start now, so a rollback keeps later changes of run.json and `state`."""
-        self._job_files = {path: read_content(path) for path in self._job_files}
+        files = [path for run in self._runs for path in (run.info_file, run.state_file)]
+        self._job_files = {path: read_content(path) for path in files}
 
     def add_run(self, run: RunDir) -> None:
         """Register a new run folder, which a rollback removes."""
@@ -110,4 +112,4 @@ def _restore(path: Path, before: bytes | None) -> None:
     if before is None:
         remove_file(claim(path))
     else:
-        write_atomic(path, before)
+        write_or_overwrite(path, before)
