@@ -48,9 +48,20 @@ def test_a_child_of_a_task_gets_no_signal(testbed: Testbed, shared_dir: Path) ->
 
 @pytest.mark.horovod
 @pytest.mark.mpi
-@pytest.mark.parametrize("launch", ["srun", "torchrun", "mpirun", "horovodrun strategy=horovod"])
-def test_a_job_that_is_told_to_stop_requeues_itself(login: Login, launch: str) -> None:
-    words = [*f"launch={launch}".split(), "trainer.nodes=2", "trainer.devices=1"]
+@pytest.mark.parametrize(
+    "job",
+    [
+        "srun trainer.nodes=2 trainer.devices=1",
+        "mpirun trainer.nodes=2 trainer.devices=1",
+        *(
+            f"{launch} trainer.nodes={nodes}"
+            for launch in ("torchrun", "horovodrun strategy=horovod")
+            for nodes in ("2 trainer.devices=1", "2 trainer.total_devices=3", "1-2 trainer.devices=1")
+        ),
+    ],
+)
+def test_a_job_that_is_told_to_stop_requeues_itself(login: Login, job: str) -> None:
+    words = f"launch={job}".split()
     test_requeue.test_a_job_that_is_told_to_stop_requeues_itself_and_goes_on(login, words)
 
 

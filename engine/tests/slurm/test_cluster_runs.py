@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine.tests.monitor.nvidia import fake_nvidia_smi
-from engine.tests.slurm.login import SMALL, Login, log, per_host
+from engine.tests.slurm.login import SMALL, Login, log, per_host, wait_for
 from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 from train_anywhere.testing.weights import info
 
@@ -175,6 +175,18 @@ def test_pbs_on_debian_s_qsub_for_slurm(testbed_for: Callable[..., Testbed], sha
     assert sampled(run) == info(run)["hosts"][:1]
     assert "completed" in pbs.jobs("status")
     assert "test/acc 0." in pbs.jobs("logs")
+
+
+@pytest.mark.slow
+def test_torchrun_in_a_pbs_job_is_told_to_stop(testbed_for: Callable[..., Testbed], shared_dir: Path) -> None:
+    pbs = Login(testbed_for("sockeye_pbs"), shared_dir)
+    words = ["cluster=sockeye_pbs", "cluster.account=st-pi-1-gpu", ELSEWHERE, "cluster.site.write_below=[]"]
+    few = ["launch=torchrun", "trainer.devices=2", "cluster.cpus_per_task=2", "cluster.mem=4G"]
+    job, run = pbs.submit(*words, *few, "model=mlp", "trainer.max_epochs=1000")
+    wait_for(lambda: "epoch 2/1000" in pbs_log(run), run, 120)
+    pbs.testbed.run(["scancel", "--signal=USR1", "--batch", job])
+    wait_for(lambda: info(run)["state"] == "preempted", run, 60)
+    assert info(run)["parts"][-1]["ended_by"] == "SIGUSR1", pbs_log(run)
 
 
 def of_rank(login: Login, rank: int) -> list[str]:
