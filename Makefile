@@ -34,8 +34,8 @@ test-engine: engine setup $(tools)  ## test engine/, about 12 minutes on 2 cores
 	@$(pytest) -m 'not slow' engine/tests $(ARGS)
 
 # Tests that need the whole machine run last, one by one. pytest's exit code 5: ARGS selects no test.
-test-all: engine setup $(tools)  ## run every test, before a release, next to chaos and bad-inputs: two hours on 2 cores
-	@$(pytest) -m 'not alone' --durations=40 $(ARGS); first=$$?; $(bin)/python -m pytest -m alone $(ARGS); last=$$?; \
+test-all: engine setup $(tools)  ## run every test, before a release, next to chaos, matrix and bad-inputs: two hours on 2 cores
+	@$(pytest) -m 'not alone and not long' --durations=40 $(ARGS); first=$$?; $(bin)/python -m pytest -m alone $(ARGS); last=$$?; \
 	[ $$first = 0 ] || [ $$first = 5 ] || exit $$first; [ $$last = 0 ] || [ $$last = 5 ] || exit $$last
 
 # engine/ is a folder, so this runs only if it is missing.
@@ -82,7 +82,7 @@ golden: engine setup  ## update the golden batch scripts and the list of all key
 KILLS ?= 200
 chaos: export CHAOS_KILLS = $(KILLS)
 chaos: engine setup  ## run the long crash and disk tests: KILLS=200 kills per framework, a twentieth of them of ranks and with requeues
-	@$(bin)/python -m pytest -q engine/tests/chaos engine/tests/slurm/test_requeue.py -k 'kills or killed_ranks or again_and_again or test_disk' $(ARGS)
+	@$(bin)/python -m pytest -q engine/tests/chaos engine/tests/slurm/test_requeue.py -k 'kill_at or kills or killed_ranks or again_and_again or test_disk' $(ARGS)
 
 matrix: engine setup  ## as root: run every strategy with every launcher on two nodes of a Slurm on this machine; print a table
 	@$(bin)/python -m pytest -q -s engine/tests/slurm/test_strategies.py -k matrix $(ARGS)

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,14 @@ def test_a_folder_that_is_missing_is_made_later(make_config, tmp_path: Path) -> 
     found = {f.name: f for f in collect_facts(make_config(f"paths.results={tmp_path / 'a' / 'b'}"))}
     assert found["results"].remedy == ""
     assert not (tmp_path / "a").exists()
+
+
+def test_a_folder_that_can_t_be_looked_at(make_config, tmp_path: Path) -> None:
+    """Such as one of another user; root may look at all, but no disk has a name so long."""
+    config = make_config()
+    config = replace(config, paths=replace(config.paths, results=str(tmp_path / ("x" * 300) / "b")))
+    found = [f.remedy for f in collect_facts(config) if f.name in ("results", "request")]
+    assert found[0] == "" and "File name too long" in found[1]
 
 
 @pytest.mark.parametrize(

@@ -142,8 +142,9 @@ launcher=$!
 
 # ---- wait for the ranks, and forward signals to them
 pass_on() {
-    # torchrun does not forward signals, and Slurm sends them only to torchrun: find its ranks on their nodes
-    srun --overlap --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 --mem=0 --export=ALL pkill -USR1 -f -- "^[^ ]+ -u .*/train.py --run .*${RUN##*/}\$" || true
+    local name=${RUN##*/}
+    # torchrun does not forward signals, and Slurm sends them only to torchrun: find its ranks on their nodes, by their first option
+    srun --overlap --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 --mem=0 --export=ALL pkill -USR1 -f -- "^([^-]|[^ ]-)+ -u .*/train.py --run .*${name//[^[:alnum:]]/.}\$" || true
 }
 begun() { read_state; [ "$state $state_job" != "$before" ]; }  # rank 0 has recorded its start
 tell_ranks() {

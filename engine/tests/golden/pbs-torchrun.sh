@@ -96,8 +96,9 @@ launcher=$!
 
 # ---- wait for the ranks, and forward signals to them
 pass_on() {
-    # torchrun does not forward signals: find its ranks on their nodes
-    pkill -USR1 -f -- "^[^ ]+ -u .*/train.py --run .*${RUN##*/}\$" || true
+    local name=${RUN##*/}
+    # torchrun does not forward signals: find its ranks on their nodes, by their first option
+    pkill -USR1 -f -- "^([^-]|[^ ]-)+ -u .*/train.py --run .*${name//[^[:alnum:]]/.}\$" || true
 }
 begun() { read_state; [ "$state $state_job" != "$before" ]; }  # rank 0 has recorded its start
 tell_ranks() {

@@ -2,9 +2,11 @@
 
 import dataclasses
 import json
+import os
 import re
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -55,6 +57,42 @@ def test_files_of_a_program_are_copied_from_all_nodes(make_config: Callable[...,
     assert '    for host in "$MASTER_ADDR"; do\n' in render(training)
     script = render(dataclasses.replace(training, command=("a.py",)))
     assert '    for host in $(scontrol show hostnames "$SLURM_JOB_NODELIST"); do\n' in script
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+@pytest.mark.quick("a b", "* ? [a]")
+def test_the_ranks_of_a_launcher_are_found_and_nothing_else(
+    make_config: Callable[..., Config], tmp_path: Path, value: str
+) -> None:
+    """torchrun and horovodrun pass no signal on. Run folder, code folder and interpreter have any name."""
+    run = f"{tmp_path}/run{value}"
+    python, train = tmp_path / f"env-1{value}" / "python", tmp_path / f"code{value}" / "train.py"
+    for path in (python, train):
+        path.parent.mkdir()
+    python.symlink_to(os.path.realpath(sys.executable))
+    train.write_text("print('ready', flush=True); import time; time.sleep(60)")
+    (tmp_path / "launcher.py").write_text(train.read_text())
+    rank = [python, "-u", train, "--run"]
+    others = [
+        [*rank, f"{run}1"],
+        [python, "-m", "launcher", "--", train, "--run", run],
+        [python, "launcher.py", "-np", "2", *rank, run],
+    ]
+    started = [
+        subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE) for words in ([*rank, run], *others)
+    ]
+    assert [process.stdout.readline() for process in started if process.stdout] == [b"ready\n"] * 4
+    script = render(job(make_config, "launch=torchrun", "trainer.nodes=2"))
+    pass_on = re.search(r"^pass_on\(\) \{\n.*?^\}", script, re.M | re.S)
+    assert pass_on
+    srun = 'srun() { while [ "$1" != pkill ]; do shift; done; "$@"; }'
+    subprocess.run(
+        ["bash", "-c", f"RUN={shlex.quote(run)}\n{srun}\n{pass_on[0]}\npass_on"], check=True, timeout=20
+    )
+    assert started[0].wait(10) == -signal.SIGUSR1
+    assert [process.poll() for process in started[1:]] == [None] * 3
+    for process in started[1:]:
+        process.kill()
 
 
 @pytest.mark.parametrize("value", HOSTILE)

@@ -60,6 +60,14 @@ def test_folders_that_all_nodes_share_are_accepted(find) -> None:
     assert find() == ("", "")
 
 
+def test_a_folder_of_path_that_can_t_be_looked_into_is_no_trouble(
+    find, shared_project: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one of another user; root may read all, but no disk has a name so long."""
+    monkeypatch.setenv("PATH", f"/{'x' * 300}/bin:{shared_project}")
+    assert find() == ("", "")
+
+
 def test_results_below_the_nodes_disk_are_refused(find, disk: Path) -> None:
     problem, _ = find(f"paths.results={disk}/results")
     assert f"the folder of the results ({disk}/results) is below cluster.local_disk={disk}" in problem

@@ -107,18 +107,25 @@ def test_the_covering_choice_of_lightning_and_keras_has_all_strategies_and_launc
     assert {launch for _, _, launch in COVERING} == {launch for _, _, launch in CELLS}
 
 
-@pytest.mark.parametrize(
-    "chosen", [COVERING, pytest.param(CELLS, marks=pytest.mark.slow)], ids=["covering", "all"]
+choices = pytest.mark.parametrize(
+    "chosen", [COVERING, pytest.param(CELLS, marks=pytest.mark.long)], ids=["covering", "all"]
 )
+
+
+@choices
 @pytest.mark.slow
 def test_matrix(login: Login, capsys: pytest.CaptureFixture[str], chosen: list[tuple[str, str, str]]) -> None:
     """All ranks have the same weights, those of one process to float32 rounding."""
     agree(login, capsys, chosen, NATIVE, "digits, 14 steps", "test/acc")
 
 
+@choices
 @pytest.mark.slow
 def test_matrix_of_drop_in_modules(
-    login: Login, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    login: Login,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    chosen: list[tuple[str, str, str]],
 ) -> None:
     """Any LightningModule and keras.Model: the same on two nodes with every strategy and launch method; dp is refused."""
     brought = login.folder / "brought"  # in the environment, as an installed package is
@@ -128,8 +135,8 @@ def test_matrix_of_drop_in_modules(
         shutil.copy(source, brought / f"{framework}_strangers.py")
     monkeypatch.setenv("PYTHONPATH", str(brought))
     setup = f"cluster.setup=['export PYTHONPATH={brought}']"
-    refused = [cell for cell in CELLS if cell[1] == "dp"]
-    cells = [c for c in CELLS if c not in refused]
+    refused = [cell for cell in chosen if cell[1] == "dp"]
+    cells = [c for c in chosen if c not in refused]
     agree(login, capsys, cells, STRANGE, "drop-in, 12 steps", "loss", setup)
     for framework, strategy, launch in refused:
         done = login.command(

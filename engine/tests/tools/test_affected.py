@@ -25,11 +25,12 @@ def test_a_changed_function_selects_the_tests_that_call_it(tmp_path: Path) -> No
     project = copy_project(tmp_path)
     first = passed(project)
     assert {name.partition("::")[0] for name in first} == {*FILES}
-    units = project / "engine" / "train_anywhere" / "slurm" / "units.py"
+    units = project / "engine" / "train_anywhere" / "slurm" / "script" / "units.py"
     text = units.read_text()
     units.write_text(text.replace('return f"{time // 3600}:', 'return f"{int(time // 3600)}:'))
     assert units.read_text() != text
-    assert passed(project) == {"engine/tests/slurm/test_units.py::test_clock_is_read_back"}
+    callers = ("test_clock_is_read_back", "test_the_number_that_yaml_makes_of_an_unquoted_time_is_refused")
+    assert passed(project) == {f"{FILES[0]}::{name}" for name in callers}
     assert passed(project) == set()
     assert (
         run_command(project, "git", "status", "--short").stdout

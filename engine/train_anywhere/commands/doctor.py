@@ -110,7 +110,7 @@ def horovod_build() -> Iterator[Fact]:
 
 
 def _results(folder: Path) -> Fact:
-    there = next(p for p in (folder, *folder.parents) if p.exists())
+    there = next(p for p in (folder, *folder.parents) if os.path.exists(p))
     free = f"{shutil.disk_usage(there).free >> 30} GiB free in {folder}"
     writable = os.access(there, os.W_OK)
     return Fact("results", free, "" if writable else f"{there} can't be written: use paths.results=DIR")
@@ -171,14 +171,13 @@ def main(arguments: list[str]) -> int:
     try:
         if FACTS in arguments:
             return compare_facts([a for a in arguments if a != FACTS], words)
-        config = load_request(arguments, words)
+        return report(load_request(arguments, words), words)
     except Exception as error:
         message = explain_refusal(error, words)
         if message is None:
             raise
         print(f"error: {message}", file=sys.stderr)
         return REFUSED
-    return report(config, words)
 
 
 def load_request(arguments: list[str], words: list[str]) -> Config:

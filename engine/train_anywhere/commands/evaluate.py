@@ -14,15 +14,15 @@ RUN is a run folder or a run id; without it, the newest run. Exit codes: 0 done,
 """
 
 import argparse
-import sys
 from typing import NoReturn
 
-from train_anywhere.errors import INTERRUPTED, ProjectError
+from train_anywhere.errors import ProjectError
 from train_anywhere.files.terminal.printable import printable_output
 from train_anywhere.files.terminal.tracebacks import user_frame
 from train_anywhere.files.typed_paths import refuse_deleted_folder
 from train_anywhere.inference.evaluation_job import build_words, make_job_config, read_after, select_job_words
 from train_anywhere.inference.request import check_request, make_parser
+from train_anywhere.launch.command import run_command
 from train_anywhere.launch.exits import leave
 from train_anywhere.launch.failure import print_traceback
 from train_anywhere.launch.preflight import data_problems
@@ -34,35 +34,25 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command and return the exit code; a refusal is one message."""
     parsed = make_parser(__doc__ or "").parse_intermixed_args(arguments)
     with printable_output(log=True):  # the project's code prints too
-        return carry_out(parsed)
+        return run_command(lambda: carry_out(parsed), overrides=False)
 
 
 def carry_out(parsed: argparse.Namespace) -> int:
     """Evaluate here or submit a job; return the exit code."""
-    try:
-        refuse_deleted_folder()
-        if job := select_job_words(parsed.words):
-            return submit(parsed, job)
-        # imports numpy, which a submission does not need
-        from train_anywhere.inference.evaluate_run import evaluate
+    refuse_deleted_folder()
+    if job := select_job_words(parsed.words):
+        return submit(parsed, job)
+    # imports numpy, which a submission does not need
+    from train_anywhere.inference.evaluate_run import evaluate
 
-        request = check_request(parsed, parsed.words)
-        try:
-            return evaluate(request)
-        except Exception as error:
-            if isinstance(error, ProjectError | BrokenPipeError) or not user_frame(error):
-                raise
-            print_traceback(request.run, "evaluate", error)
-            return 1
-    except ProjectError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except BrokenPipeError:  # `| head`
-        sys.stderr.close()
-        return 0
-    except KeyboardInterrupt:
-        print("interrupted.", file=sys.stderr)
-        return INTERRUPTED
+    request = check_request(parsed, parsed.words)
+    try:
+        return evaluate(request)
+    except Exception as error:
+        if isinstance(error, ProjectError | BrokenPipeError) or not user_frame(error):
+            raise
+        print_traceback(request.run, "evaluate", error)
+        return 1
 
 
 def submit(parsed: argparse.Namespace, job: list[str]) -> int:

@@ -32,11 +32,11 @@ from train_anywhere.commands.running.find_job import explain_unreachable_schedul
 from train_anywhere.commands.running.job_shell import shell as open_shell
 from train_anywhere.commands.running.profile_steps import profile as profile_run
 from train_anywhere.commands.running.rank_stacks import debug as debug_run
-from train_anywhere.errors import INTERRUPTED, ProjectError, SubmitError
+from train_anywhere.errors import INTERRUPTED, REFUSED, ProjectError, SubmitError
 from train_anywhere.files import ROOT
 from train_anywhere.files.plain_json import dumps
 from train_anywhere.files.terminal.fit import FittedHelp, fit, terminal_width
-from train_anywhere.files.terminal.printable import one_line, printable_output
+from train_anywhere.files.terminal.printable import one_line, printable, printable_output
 from train_anywhere.files.typed_paths import shell_folder
 from train_anywhere.monitor.report.compare_runs import compare_runs
 from train_anywhere.runs.summary import display_path
@@ -77,6 +77,11 @@ def _serve(parsed: argparse.Namespace) -> int:
     except BrokenPipeError:  # `| head`
         sys.stderr.close()
         return 0
+    except OSError as error:  # such as a file that you may not read
+        if error.filename is None:
+            raise
+        print(f"error: {printable(str(error.filename))}: {error.strerror}.", file=sys.stderr)
+        return REFUSED
     except KeyboardInterrupt:
         if any(getattr(parsed, option, False) for option in FOLLOWING):
             return 0

@@ -1,11 +1,13 @@
 """Paths of new files of an evaluation, and the file of its metrics."""
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from train_anywhere.checkpoints.info import SavedCheckpoint
+from train_anywhere.config.checks.writable import write_problem
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files.atomic import read_text, write_atomic
 from train_anywhere.files.ordinary import make_folder
@@ -58,13 +60,19 @@ def check_new_file(path: Path) -> Path:
     """Return the absolute path of a file to write.
 
     Raises:
-        CheckpointError: the file exists, or its folder does not.
+        CheckpointError: the file exists, its folder does not, or it can't be written.
     """
-    path = shell_folder() / path.expanduser()
-    if path.exists() or path.is_symlink():
+    path = shell_folder() / os.path.expanduser(path)
+    if os.path.lexists(path):
         raise CheckpointError(f"{path} exists and is not overwritten; name another file.")
-    if not path.parent.is_dir():
+    if not os.path.isdir(path.parent):
         raise CheckpointError(f"{path.parent} is not a folder; make it, or name another file.")
+    try:
+        why = write_problem(path)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+    if why:
+        raise CheckpointError(f"{path} can't be written ({why}); name another file.")
     return path
 
 

@@ -124,7 +124,7 @@ def matching_files(pattern: str | None) -> list[Path]:
 
 def split_run(words: Sequence[str]) -> tuple[RunDir, list[str]]:
     """Return the run and the changes among the arguments. Raises ConfigError for a second run."""
-    runs = [word for word in words if "=" not in word or Path(word).exists()]
+    runs = [word for word in words if "=" not in word or os.path.exists(word)]
     if len(runs) > 1:
         raise ConfigError(f"one run at a time: {' and '.join(runs)} are {len(runs)}; name one.")
     run = find_run(runs[0]) if runs else find_run(str(ROOT / "results" / "latest"))

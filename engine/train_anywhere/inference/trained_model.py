@@ -1,5 +1,6 @@
 """Opening a run folder to use its model: the configuration for one process, a checkpoint, the model with its weights."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -76,7 +77,7 @@ def load_model(run: str | Path, checkpoint: str | int = "best", trust: bool = Fa
 def find_run(named: str) -> RunDir:
     """Return a run by its folder, or by its id below results/. Raises CheckpointError."""
     known = [] if "/" in named else sorted((ROOT / "results").glob(f"*/{named}/config.yaml"))
-    return open_run(known[0].parent if len(known) == 1 and not Path(named).exists() else named)
+    return open_run(known[0].parent if len(known) == 1 and not os.path.exists(named) else named)
 
 
 def open_model(run: RunDir, words: Sequence[str], checkpoint: str | int) -> LoadedRun:

@@ -94,6 +94,7 @@ JOBS = {
     "logs {job} --lines 3": "unrecognized arguments|--lines",
     "resubmit {job} --fail-ed": "unrecognized arguments",
     "status " + "x" * 300: "no run is called",
+    "list --results {row}/" + "x" * 300: "too long",
 }
 RUNS: dict[str, tuple[str, dict[str, Damage], str]] = {
     "run.json is empty": ("status {job}", {"{job}/run.json": ""}, r"run\.json"),

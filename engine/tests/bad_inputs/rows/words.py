@@ -176,6 +176,8 @@ FLAGS = {
     "--package a": "--package|--cfg",
     "--config-name other": "other",
     "--config-dir {row}/none": "none",
+    "--config-dir " + "x" * 300: "is not a folder",
+    "--config-dir ~no-such-user": "is not a folder",
     "--config-path {row}/none": "none",
     "--experimental-rerun x": "x|rerun",
     "--run": r"--run .*(folder|RUNDIR)",

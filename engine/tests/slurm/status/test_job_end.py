@@ -1,7 +1,9 @@
 """What `status` and `logs` say of jobs whose log does not tell how they ended; by a real Slurm."""
 
 import json
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -98,12 +100,19 @@ def test_a_log_that_tells_more_needs_no_words_of_slurm(tmp_path: Path) -> None:
     assert explain(run, ordinary)
 
 
+@pytest.fixture
+def in_tmp() -> Iterator[Path]:
+    """A folder in /tmp, of which each node has its own."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
+
+
 @pytest.mark.slurm
 @pytest.mark.needs_root
 @pytest.mark.slow
-def test_a_job_whose_folder_the_nodes_do_not_have(login: Login, tmp_path: Path) -> None:
-    login.results = tmp_path / "results"  # each node has a /tmp of its own
-    job, run = login.submit("cluster=slurm")
+def test_a_job_whose_folder_the_nodes_do_not_have(login: Login, in_tmp: Path) -> None:
+    login.results = in_tmp
+    job, run = login.submit("cluster=slurm", "cluster.local_disk=/dev/shm")
     login.testbed.wait_job(job)
     said = f"Slurm reports State=FAILED, Reason=JobLaunchFailure, ExitCode=0:53 for job {job}: Slurm could not open the log"
     assert f"Why:         {said}" in login.jobs("status", run.name)

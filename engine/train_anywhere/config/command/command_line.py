@@ -1,9 +1,9 @@
 """Prepare the command line for Hydra: flags and overrides in any order."""
 
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from train_anywhere.config.command.compose import CONFIGS, list_groups
@@ -133,7 +133,7 @@ def _flag_problems(given: dict[str, object]) -> list[str]:
     if given["package"] and not given["cfg"]:
         problems.append("--package needs --cfg; use --cfg job --package optimizer.")
     folder = given["config_dir"]
-    if folder and not Path(str(folder)).expanduser().is_dir():
+    if folder and not os.path.isdir(os.path.expanduser(str(folder))):
         problems.append(f"--config-dir={folder} is not a folder.")
     return problems
 

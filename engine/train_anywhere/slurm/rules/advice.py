@@ -1,8 +1,8 @@
 """Rules that yield notes, which do not stop a submission."""
 
+import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from train_anywhere.config.checks.targets import unreadable_target_notes
 from train_anywhere.slurm.rules.rule_request import Request
@@ -122,7 +122,7 @@ def downloads(request: Request) -> Iterator[str]:
     if (
         not request.site.internet
         and data.arguments.get("download")
-        and not Path(str(data.arguments.get("dir", ""))).is_dir()
+        and not os.path.isdir(str(data.arguments.get("dir", "")))
     ):
         yield f"jobs on {request.cluster} have no internet: fetch {data.name} on the login node first."
 

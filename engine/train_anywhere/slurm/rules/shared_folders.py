@@ -97,8 +97,9 @@ def _pairs(folder: Path, disk: str) -> list[tuple[Path, Path]]:
 def _shared_by_testbed() -> list[str]:
     """Return the folders that all nodes of the testbed see whose commands are on PATH; empty on a real cluster."""
     tops = ["/", *(os.path.dirname(folder) for folder in os.get_exec_path())]
-    found = [file for top in tops if (file := Path(top, SHARED_BY_TESTBED)).is_file()]
-    return found[0].read_text().splitlines() if found else []
+    # Path.is_file raises for a folder that may not be read, before Python 3.14
+    found = [file for top in tops if os.path.isfile(file := os.path.join(top, SHARED_BY_TESTBED))]
+    return Path(found[0]).read_text().splitlines() if found else []
 
 
 def _mounts(top: Path) -> list[Path]:
@@ -131,7 +132,7 @@ def _needed(request: Request) -> Iterator[tuple[str, Path, str]]:
         return
     conda = c.cluster.conda if c.cluster.conda and "/" in c.cluster.conda else None
     for key, folder in (("venv", c.cluster.venv), ("conda", conda)):
-        if folder and make_absolute(folder).is_dir():
+        if folder and os.path.isdir(make_absolute(folder)):
             yield f"cluster.{key}", make_absolute(folder), f"cluster.{key}=FOLDER"
     if not c.cluster.venv and not c.cluster.conda:
         folders = Path(job.python).parents[1], Path(sys.base_prefix)

@@ -10,7 +10,9 @@ from train_anywhere.slurm.script import accounts, gpu_hours, units
 def longest_job(request: Request) -> Iterator[str]:
     """Report a time limit above the one of the node, or the site's. A quality of service may have another limit than the node."""
     job, time = request.job, request.job.time
-    of_node = job.node.max_time if job.node and job.gpus and not job.cluster.qos else None
+    # without GPUs, a job may get other nodes, unless it names their partition
+    named = job.node and job.node.partition and job.node.partition == job.cluster.partition
+    of_node = job.node.max_time if job.node and (job.gpus or named) and not job.cluster.qos else None
     longest = of_node or request.site.max_time
     if longest is not None and time is not None and (time == 0 or time > units.seconds(longest)):
         at_most = units.clock(units.seconds(longest))

@@ -3,6 +3,7 @@
 Config (the user's request)  ->  make_job  ->  Job (the request to the scheduler)  ->  render  ->  the script
 """
 
+import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -277,5 +278,5 @@ def _mounts(container: Container, paths: Paths) -> tuple[str, ...]:
     """Return the folders to mount, at the same paths inside, so that all paths of the configuration stay valid."""
     if container.name == "none":
         return ()
-    data = [paths.data] if Path(paths.data).is_dir() else []
+    data = [paths.data] if os.path.isdir(paths.data) else []
     return (paths.results, *data, *container.mounts)
