@@ -34,7 +34,7 @@ test-engine: engine setup $(tools)  ## test engine/, about 12 minutes on 2 cores
 	@$(pytest) -m 'not slow' engine/tests $(ARGS)
 
 # Tests that need the whole machine run last, one by one. pytest's exit code 5: ARGS selects no test.
-test-all: engine setup $(tools)  ## run every test, before a release, next to chaos, matrix and bad-inputs: two hours on 2 cores
+test-all: engine setup $(tools)  ## run every test, before a release, next to chaos, matrix and bad-inputs: three hours on 2 cores
 	@$(pytest) -m 'not alone and not long' --durations=40 $(ARGS); first=$$?; $(bin)/python -m pytest -m alone $(ARGS); last=$$?; \
 	[ $$first = 0 ] || [ $$first = 5 ] || exit $$first; [ $$last = 0 ] || [ $$last = 5 ] || exit $$last
 
