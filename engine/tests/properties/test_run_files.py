@@ -107,6 +107,8 @@ def around() -> Iterator[None]:
         patch.setattr(page_of_report, "compose", lambda overrides: composed(*overrides))
         yield
     shutil.rmtree(folder())
+    for made in (folder, whole):
+        made.cache_clear()
 
 
 @cache

@@ -135,8 +135,10 @@ class Site:
         assert done.returncode == 0, done.stderr + patch
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def site(testbed_for: Callable[..., Testbed], tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """Once for a process: pytest-xdist may hand it this file's tests in parts, and an account is added only once."""
+
     def write_all(layout: testbed_config.Layout) -> None:
         write(layout)
         (layout.dir / "etc" / "slurm" / "gres.conf").write_text(GRES.format(layout.dir))

@@ -1,6 +1,7 @@
 """Nodes whose names lead to themselves only, or that Slurm knows by names of its own."""
 
 import re
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -58,7 +59,8 @@ def renamed(slurm_root: Path) -> Iterator[Testbed]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(testbed_config, "_write_slurm", write_renamed)
-        testbed = Renamed(slurm_root / "renamed", nodes=2, share=[slurm_root / "shared"]).up()
+        folder = Path(tempfile.mkdtemp(prefix="renamed-", dir=slurm_root))
+        testbed = Renamed(folder, nodes=2, share=[slurm_root / "shared"]).up()
     for own in testbed.nodes:
         set_hosts(testbed, own, [f"{testbed.layout.address(own)} {own}"])
     yield testbed
