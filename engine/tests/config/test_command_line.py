@@ -39,6 +39,11 @@ SENTENCES = {
     "--nonsense": "'--nonsense' is not a flag of this program; see --help.",
     "--seed=3": "'--seed=3': a key is given without dashes; use seed=3.",
     "--trainer.nodes": "'--trainer.nodes': a key is given without dashes; use trainer.nodes=VALUE.",
+    "--nonsense=3": "'--nonsense=3' is not a flag of this program; see --help.",
+    "--nodes": "'--nodes': a key is given without dashes; use trainer.nodes=VALUE.",
+    "--gpus-per-node=3": "'--gpus-per-node=3': a key is given without dashes; use trainer.devices=3.",
+    "--dry-run": "'--dry-run': a key is given without dashes; use dry_run=true.",
+    "--cluster": "'--cluster': a key is given without dashes; use cluster=VALUE.",
     "--cfg": "argument --cfg/-c: expected one argument; see --help.",
     "--multirun=3": "argument --multirun/-m: ignored explicit argument '3'; see --help.",
     "--experimental-rerun=x": "--experimental-rerun is not supported; use resume=RUN.",
@@ -57,6 +62,15 @@ def test_each_unusable_argument_is_one_sentence() -> None:
             split_flags(["seed=1", argument])
         [said[argument]] = refused.value.problems
     assert said == SENTENCES
+
+
+def test_flags_and_their_values_among_overrides() -> None:
+    with pytest.raises(ConfigError) as refused:
+        split_flags(["--gpus", "3", "--dry-run", "seed=1"])
+    assert refused.value.problems == [
+        "'--gpus': a key is given without dashes; use trainer.devices=VALUE.",
+        "'--dry-run': a key is given without dashes; use dry_run=true.",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from train_anywhere.config.checks.targets import check_targets
 from train_anywhere.config.environment_values import fill_variables
 from train_anywhere.config.flat import flatten, unflatten
 from train_anywhere.config.open_groups import OpenSection
+from train_anywhere.config.other_names import with_keys_meant
 from train_anywhere.config.paths import escape_dollars
 from train_anywhere.config.schema import Config
 from train_anywhere.config.strict import build
@@ -39,7 +40,7 @@ def load(tree: Mapping[str, Any], *checks: Check) -> Config:
         found = [*find_contradictions(config), *(p for check in checks for p in check(config))]
         problems += [p for p in found if p.partition("=")[0] not in named]
     if config is None or problems:
-        raise ConfigError(*problems)
+        raise ConfigError(*(with_keys_meant(problem, tree) for problem in problems))
     if config.framework == "keras":
         note_backend()
     return replace(config, written=_written_values(tree, _to_plain(config)))

@@ -4,11 +4,13 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from train_anywhere.config.command.compose import CONFIGS, list_groups
+from train_anywhere.config.command.compose import CONFIGS, compose, list_groups
 from train_anywhere.config.command.yaml_files import read_mapping
+from train_anywhere.config.flat import flatten
 from train_anywhere.config.open_groups import CUSTOM, LIST_GROUPS, SINGLE_GROUPS, TARGET
+from train_anywhere.config.other_names import keys_meant
 from train_anywhere.config.signatures import TargetError, read
 from train_anywhere.errors import ConfigError
 
@@ -112,13 +114,25 @@ def _refuse(message: str) -> NoReturn:
     unknown = message.removeprefix("unrecognized arguments: ")
     if unknown == message:
         raise ConfigError(f"{message}; see --help.")
-    raise ConfigError(*[_unknown_flag(flag) for flag in unknown.split(" ")])
+    # an override after an unknown flag is in the list too
+    flags = [word for word in unknown.split(" ") if word.startswith("-")] or [unknown]
+    raise ConfigError(*map(_unknown_flag, flags))
 
 
 def _unknown_flag(flag: str) -> str:
-    key = flag.lstrip("-")
-    if "=" in key or "." in key:
-        return f"'{flag}': a key is given without dashes; use {key}{'' if '=' in key else '=VALUE'}."
+    """Return a message with the key that is meant, as in `--nodes 2`, `--dry-run` or `--data.batch_size=3`."""
+    name, _, value = flag.lstrip("-").partition("=")
+    tree: dict[str, Any] = {}
+    with suppress(Exception):  # files of configs/ may be broken: the message about the flag comes first
+        tree = compose(())
+    flat, key = flatten(tree), name.replace("-", "_")
+    known = "." in key or key in flat or key in list_groups()
+    typed = [
+        f"{k}={value or ('true' if isinstance(flat.get(k), bool) else 'VALUE')}"
+        for k in ([key] if known else keys_meant(key, tree))
+    ]
+    if typed:
+        return f"'{flag}': a key is given without dashes; use {' or '.join(typed)}."
     return f"'{flag}' is not a flag of this program; see --help."
 
 

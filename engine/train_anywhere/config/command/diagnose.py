@@ -20,6 +20,7 @@ from train_anywhere.config.command.sentences import error_sentence, is_configura
 from train_anywhere.config.command.yaml_files import choice_problem, file_problems
 from train_anywhere.config.load import load
 from train_anywhere.config.open_groups import LIST_GROUPS, SINGLE_GROUPS
+from train_anywhere.config.other_names import with_keys_meant
 from train_anywhere.config.schema import Config
 from train_anywhere.config.strict import did_you_mean, section_keys
 from train_anywhere.errors import ConfigError
@@ -189,7 +190,7 @@ def _check_key(
             here = list(section) if isinstance(section, dict) else []
             here += [] if depth else [g for g in known_groups if g not in here]
             hint = did_you_mean(part, here, ".".join(key.split(".")[:depth]))
-            problems.append(f"'{key}' is not a key of the configuration{hint}")
+            problems.append(with_keys_meant(f"'{key}' is not a key of the configuration{hint}", tree))
             return False
         section = section[part]
     return True

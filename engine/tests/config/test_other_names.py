@@ -1,0 +1,61 @@
+"""Keys typed by another name: the message has the key that is meant."""
+
+import pytest
+
+from train_anywhere.config.command.compose import compose
+from train_anywhere.config.command.diagnose import diagnose
+from train_anywhere.config.flat import flatten
+from train_anywhere.config.load import load
+from train_anywhere.config.other_names import OTHER_NAMES, keys_meant
+from train_anywhere.errors import ConfigError
+
+MEANT = {
+    "gpus": ["trainer.devices"],
+    "trainer.gpus": ["trainer.devices"],
+    "cluster.ntasks-per-node": ["trainer.devices"],
+    "nodes": ["trainer.nodes"],
+    "cluster.nodes": ["trainer.nodes"],
+    "trainer.epochs": ["trainer.max_epochs"],
+    "time": ["cluster.time"],
+    "sbatch.time": ["cluster.time"],
+    "Account": ["cluster.account"],
+    "lr": ["optimizer.lr"],
+    "trainer.batch_size": ["data.batch_size"],
+    "trainer.dry_run": ["dry_run"],
+    "mode": ["trainer.early_stopping.mode", "checkpoint.mode"],
+    "trainer.name": [],
+    "nonsense": [],
+}
+
+
+@pytest.fixture(scope="session")
+def tree() -> dict[str, object]:
+    return compose([])
+
+
+@pytest.mark.parametrize("word", MEANT)
+def test_the_keys_that_are_meant(word: str, tree: dict[str, object]) -> None:
+    assert keys_meant(word, tree) == MEANT[word]
+
+
+def test_other_names_lead_to_keys_and_are_none(tree: dict[str, object]) -> None:
+    keys = {*flatten(tree), *tree}
+    assert {*OTHER_NAMES} <= keys
+    names = " ".join(OTHER_NAMES.values()).split()
+    assert len({*names}) == len(names)
+    assert not {*names} & {key.rpartition(".")[2] for key in keys}
+
+
+def test_a_key_of_the_command_line_and_of_a_file(tree: dict[str, object]) -> None:
+    said = "is not a key of the configuration. Did you mean"
+    refused = diagnose(["trainer.gpus=4", "batch_size=3"], ConfigError("x"))
+    assert refused.problems[1:] == [
+        f"'trainer.gpus' {said} 'trainer.devices'?",
+        f"'batch_size' {said} 'data.batch_size'?",
+    ]
+    with pytest.raises(ConfigError) as error:
+        load(tree | {"lr": 3, "trainer": {**tree["trainer"], "epochs": 2}})  # type: ignore[dict-item]
+    assert error.value.problems == [
+        f"'lr' {said} 'optimizer.lr'?",
+        f"'trainer.epochs' {said} 'trainer.max_epochs'?",
+    ]

@@ -1,0 +1,64 @@
+"""Find the key that is meant by a name from elsewhere: of another section, or of Slurm, Lightning, Keras and their examples."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from train_anywhere.config.flat import flatten
+
+OTHER_NAMES = {
+    "name": "job_name experiment_name run_name",
+    "resume": "ckpt_path checkpoint_path resume_from resume_from_checkpoint",
+    "after": "dependency",
+    "wait": "block",
+    "dry_run": "test_only dryrun",
+    "strategy": "backend distributed_backend",
+    "trainer.nodes": "num_nodes nnodes n_nodes",
+    "trainer.devices": "gpus num_gpus ngpus gpus_per_node ntasks_per_node tasks_per_node nproc_per_node",
+    "trainer.total_devices": "ntasks num_tasks world_size",
+    "trainer.max_epochs": "epochs num_epochs n_epochs",
+    "trainer.max_steps": "steps num_steps",
+    "trainer.precision": "amp fp16 bf16 mixed_precision",
+    "trainer.accumulate_grad_batches": "gradient_accumulation gradient_accumulation_steps accumulation_steps",
+    "trainer.gradient_clip_val": "grad_clip gradient_clip clipnorm max_grad_norm",
+    "trainer.compile": "torch_compile jit_compile",
+    "optimizer.lr": "learning_rate",
+    "data.batch_size": "batch bs per_device_batch_size",
+    "data.workers": "num_workers n_workers",
+    "paths.data": "data_dir data_path dataset_dir",
+    "paths.results": "output output_dir log_dir default_root_dir results_dir",
+    "cluster.time": "walltime time_limit",
+    "cluster.partition": "queue",
+    "cluster.mem": "memory ram",
+    "cluster.cpus_per_task": "cpus num_cpus cpus_per_gpu",
+    "cluster.gpu_type": "gpu",
+    "cluster.modules": "module",
+    "cluster.conda": "conda_env",
+}
+"""Keys, each with the names under which users of Slurm, Lightning, Keras and torchrun may type it."""
+
+UNKNOWN = "' is not a key of the configuration"
+
+MAX_KEYS = 3
+"""Of more keys with the same last part, such as `name`, none is suggested."""
+
+
+def with_keys_meant(problem: str, tree: Mapping[str, Any]) -> str:
+    """Return the message about an unknown key with the keys that are meant; any other message as it is."""
+    key, unknown, _ = problem.partition(UNKNOWN)
+    meant = [f"'{other}'" for other in keys_meant(key.removeprefix("'"), tree)] if unknown else []
+    return f"{key}{unknown}. Did you mean {' or '.join(meant)}?" if meant else problem
+
+
+def keys_meant(word: str, tree: Mapping[str, Any]) -> list[str]:
+    """Return the key that has this other name, else those of other sections with the same last part.
+
+    Args:
+        word: an unknown key, such as `lr`, `trainer.batch_size` or `gpus-per-node`.
+        tree: the configuration, in which `word` may be.
+    """
+    last = word.rpartition(".")[2].lower().replace("-", "_")
+    if meant := [key for key, names in OTHER_NAMES.items() if last in names.split()]:
+        return meant
+    keys = [key for key in flatten(tree) if key != word and not key.startswith("cluster.site.")]
+    same = [key for key in keys if key.rpartition(".")[2] == last]
+    return same if len(same) <= MAX_KEYS else []
