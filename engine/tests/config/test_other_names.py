@@ -25,6 +25,7 @@ MEANT = {
     "mode": ["trainer.early_stopping.mode", "checkpoint.mode"],
     "trainer.name": [],
     "nonsense": [],
+    "cluster.site.nodes[0].gpu": [],
 }
 
 

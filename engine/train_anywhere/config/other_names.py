@@ -37,6 +37,10 @@ OTHER_NAMES = {
 """Keys, each with the names under which users of Slurm, Lightning, Keras and torchrun may type it."""
 
 UNKNOWN = "' is not a key of the configuration"
+"""What follows the key in a message."""
+
+SITE = "cluster.site."
+"""Facts of a preset, which have names like those of keys that are typed."""
 
 MAX_KEYS = 3
 """Of more keys with the same last part, such as `name`, none is suggested."""
@@ -56,9 +60,11 @@ def keys_meant(word: str, tree: Mapping[str, Any]) -> list[str]:
         word: an unknown key, such as `lr`, `trainer.batch_size` or `gpus-per-node`.
         tree: the configuration, in which `word` may be.
     """
+    if word.startswith(SITE):
+        return []
     last = word.rpartition(".")[2].lower().replace("-", "_")
     if meant := [key for key, names in OTHER_NAMES.items() if last in names.split()]:
         return meant
-    keys = [key for key in flatten(tree) if key != word and not key.startswith("cluster.site.")]
+    keys = [key for key in flatten(tree) if key != word and not key.startswith(SITE)]
     same = [key for key in keys if key.rpartition(".")[2] == last]
     return same if len(same) <= MAX_KEYS else []
