@@ -116,15 +116,15 @@ def _refuse(message: str) -> NoReturn:
         raise ConfigError(f"{message}; see --help.")
     # an override after an unknown flag is in the list too
     flags = [word for word in unknown.split(" ") if word.startswith("-")] or [unknown]
-    raise ConfigError(*map(_unknown_flag, flags))
-
-
-def _unknown_flag(flag: str) -> str:
-    """Return a message with the key that is meant, as in `--nodes 2`, `--dry-run` or `--data.batch_size=3`."""
-    name, _, value = flag.lstrip("-").partition("=")
     tree: dict[str, Any] = {}
     with suppress(Exception):  # files of configs/ may be broken: the message about the flag comes first
         tree = compose(())
+    raise ConfigError(*[_unknown_flag(flag, tree) for flag in flags])
+
+
+def _unknown_flag(flag: str, tree: dict[str, Any]) -> str:
+    """Return a message with the key that is meant, as in `--nodes 2`, `--dry-run` or `--data.batch_size=3`."""
+    name, _, value = flag.lstrip("-").partition("=")
     flat, key = flatten(tree), name.replace("-", "_")
     known = "." in key or key in flat or key in list_groups()
     typed = [
