@@ -91,6 +91,18 @@ def validation_notes(trainer: Trainer, plan: Plan) -> list[str]:
     return ["there is no validation data: the newest checkpoint counts as the best."] if missing else []
 
 
+def uneven_rows_note(name: str, rows: int | None, ranks: int) -> str | None:
+    """Return a line about a split whose rows the ranks don't divide; None if each rank has the same number, or it is not known."""
+    each, more = divmod(rows or 0, ranks)
+    if not more:
+        return None
+    parts = [each + (rank < more) for rank in range(ranks)]
+    listed = (
+        f"{parts[0]} and {parts[1]}" if ranks == 2 else f"{more} have {each + 1}, {ranks - more} have {each}"
+    )
+    return f"{rows} {name} rows on {ranks} ranks: {listed}; metrics are means over all rows, and all_gather joins the rows."
+
+
 def batches_per_step(trainer: Trainer) -> int:
     """Return the number of batches whose gradients are accumulated for one optimizer step."""
     return 1 if trainer.fast_dev_run else trainer.accumulate_grad_batches

@@ -23,7 +23,7 @@ from train_anywhere.runs.rank_reports import report_weights
 from train_anywhere.training.lightning.attach import add_callbacks, add_loggers, attach
 from train_anywhere.training.lightning.batches import IndexedSplit
 from train_anywhere.training.lightning.checkpoint.state import FILE, CheckpointCallback, TrainingStopped
-from train_anywhere.training.lightning.dropin.loggers import TrackerLogger
+from train_anywhere.training.lightning.dropin.loggers import RunLogger
 from train_anywhere.training.lightning.dropin.model import (
     explain_lightning_errors,
 )
@@ -117,8 +117,8 @@ def train_and_test(config: Config, process: RankProcess) -> Outcome:
                     writer.publish_shards()
                 raise
             finally:
-                for logger in (known for known in trainer.loggers if isinstance(known, TrackerLogger)):
-                    logger.tracked.finalize(state)
+                for logger in (known for known in trainer.loggers if isinstance(known, RunLogger)):
+                    logger.close(state)
             heartbeat.enter("end")
             writer.close()
     return Outcome(

@@ -35,7 +35,7 @@ from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrate
 from train_anywhere.training.lightning.strategies.rank_device import pick_device
 from train_anywhere.training.lightning.trainer import Trainer, make_trainer
 from train_anywhere.training.native_network import build_network
-from train_anywhere.training.plan import Plan, make_plan, validation_notes
+from train_anywhere.training.plan import Plan, make_plan, uneven_rows_note, validation_notes
 from train_anywhere.training.reporting.header import Header, cpu_name
 from train_anywhere.training.reporting.peak import peak_flops
 
@@ -84,6 +84,9 @@ def make_setup(config: Config, topology: Topology, heartbeat: Heartbeat | None =
         module: pl.LightningModule = make_module(config, task, plan, devices, data, build)
     else:
         module, plan = task, drop_missing_steps(task, plan)
+        for name, split in {"validation": splits.val, "test": splits.test}.items():
+            if split and (note := uneven_rows_note(name, split.rows, topology.world_size)):
+                report(note)
     apply_hardware_options(module, config.trainer, strategy)
     trainer.apply_plan(plan)
     return Setup(trainer, module, plan, splits, devices, name)

@@ -2,6 +2,7 @@
 
 import logging
 import warnings
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -15,8 +16,10 @@ from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import user_error, was_interrupted
 from train_anywhere.training.lightning.checkpoint.restorer import Restorer
 from train_anywhere.training.lightning.dropin.connector import Connector
+from train_anywhere.training.lightning.dropin.logged_values import Results
 from train_anywhere.training.lightning.dropin.trainable import FitLoop
 from train_anywhere.training.lightning.dropin.validated_weights import ValidatedWeights
+from train_anywhere.training.lightning.dropin.visible import Callbacks
 from train_anywhere.training.lightning.hardware import precision_arguments, use_tf32
 from train_anywhere.training.lightning.loop.fast_loop import FastEpochLoop, refuse_user_stop_iteration
 from train_anywhere.training.lightning.loop.private import _SignalConnector, _TunerExitException
@@ -35,6 +38,8 @@ class Trainer(pl.Trainer):
 
     Args:
         settings: the section `trainer` of the configuration, kept as an attribute.
+        monitors: names of the metrics that decide which checkpoint is the best, and when to stop.
+        ranks_per_node: number of ranks on this node.
         completes: whether entries left out of a checkpoint are taken from the new module when it is restored (see `Restorer`).
         **options: arguments of Lightning's Trainer.
 
@@ -44,11 +49,19 @@ class Trainer(pl.Trainer):
         plan: the limits of the run; None before `apply_plan`.
     """
 
-    def __init__(self, settings: TrainerConfig, completes: bool, **options: Any) -> None:
+    def __init__(
+        self,
+        settings: TrainerConfig,
+        monitors: list[str | None],
+        ranks_per_node: int,
+        completes: bool,
+        **options: Any,
+    ) -> None:
         super().__init__(**options)
         self.settings, self.steps_done, self.validated_weights = settings, 0, ValidatedWeights()
-        self.callbacks: list[pl.Callback] = [*self.callbacks, self.validated_weights]  # type: ignore[has-type]
-        self._logger_connector = Connector(self)
+        self.callbacks: list[pl.Callback] = Callbacks([*self.callbacks, self.validated_weights])  # type: ignore[has-type]
+        self._ranks_per_node = ranks_per_node
+        self._logger_connector = Connector(self, [name for name in monitors if name])
         self._signal_connector = NoSignals(self)
         self._checkpoint_connector = Restorer(self, completes)
         self.fit_loop: FitLoop = FitLoop(self, max_epochs=1)
@@ -56,9 +69,23 @@ class Trainer(pl.Trainer):
         refuse_user_stop_iteration(self.fit_loop, "on_advance_start", "advance", "on_advance_end")
         refuse_user_stop_iteration(self.fit_loop.epoch_loop, "advance", "on_advance_end")
         refuse_user_stop_iteration(self.fit_loop.epoch_loop.manual_optimization, "advance")
-        for loop in (self.fit_loop.epoch_loop.val_loop, self.test_loop):
+        evaluations = (self.fit_loop.epoch_loop.val_loop, self.validate_loop, self.test_loop)
+        for loop in evaluations:
             refuse_user_stop_iteration(loop, "_evaluation_step")
+        if self.world_size > 1:
+            self.fit_loop.epoch_loop._results = Results(training=True)
+            for loop in evaluations:
+                loop._results = Results(training=False)
         self.plan: Plan | None = None
+
+    @property
+    def device_ids(self) -> list[int]:
+        """Indices of the devices of this node, one for each rank; Lightning would return those of this rank."""
+        return super().device_ids if self.world_size == 1 else [*range(self._ranks_per_node)]
+
+    def use_folder(self, folder: Path) -> None:
+        """Use the run folder as `default_root_dir`."""
+        self._default_root_dir = str(folder)
 
     def _run(self, *arguments: Any, **named: Any) -> Any:
         """Run a loop, and raise a RuntimeError if user code raises KeyboardInterrupt or Lightning's tuner exit.
@@ -102,6 +129,8 @@ def make_trainer(config: Config, topology: Topology, device: torch.device, strat
     use_tf32(config.trainer.tf32)
     return Trainer(
         config.trainer,
+        [config.checkpoint.monitor, config.trainer.early_stopping.monitor],
+        topology.local_world_size,
         config.checkpoint.other_objects == "leave_out",
         accelerator=device.type,
         devices=[device.index] if device.type == "cuda" else 1,

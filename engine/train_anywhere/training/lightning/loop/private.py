@@ -13,6 +13,7 @@ try:
     from lightning.pytorch.loops.utilities import _block_parallel_sync_behavior
     from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
     from lightning.pytorch.trainer.connectors.logger_connector import _LoggerConnector
+    from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
     from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
     from lightning.pytorch.utilities.exceptions import _TunerExitException
 except ImportError as error:
@@ -27,6 +28,7 @@ __all__ = [
     "_DataLoaderIterDataFetcher",
     "_FitLoop",
     "_LoggerConnector",
+    "_ResultCollection",
     "_SignalConnector",
     "_TrainingEpochLoop",
     "_TunerExitException",
