@@ -1,6 +1,5 @@
 """Ranks with different numbers of rows: each value is that of all rows, whatever the arguments of `self.log`."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
