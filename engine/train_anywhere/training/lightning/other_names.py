@@ -9,9 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from types import ModuleType
 
-PACKAGES = {"pytorch_lightning": "lightning.pytorch", "lightning_fabric": "lightning.fabric"}
-"""Packages that are published under a second name, with classes of their own, and their names in `lightning`."""
-
+from train_anywhere.config.signatures.modules import OTHER_NAMES as PACKAGES
 
 class OtherNames(MetaPathFinder, Loader):
     """Import hook that puts a module of `lightning` in the place of the one with the other name."""

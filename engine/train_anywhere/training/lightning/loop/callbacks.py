@@ -126,7 +126,7 @@ class MetricsCallback(pl.Callback):
         """Count an optimizer step; return the metrics if they are due, else None."""
         trainer.steps_done += 1  # type: ignore[attr-defined]
         step = steps_done(trainer)
-        if step >= self.plan.total_steps:
+        if step >= self.plan.total_steps and batch_idx + 1 < self.plan.train_batches:
             trainer.should_stop = True  # max_steps may end the run within an epoch
         self._check_stop_flag(trainer)
         if step % self.every and not self._is_last(trainer, batch_idx):
