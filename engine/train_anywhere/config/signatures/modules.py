@@ -19,6 +19,9 @@ from train_anywhere.files import ROOT
 _DYNAMIC = re.compile(r"\b(?:globals|locals|vars)\(\)|sys\.modules\[|\bexec\(")
 """Code that can create names while a module is imported."""
 
+OTHER_NAMES = {"pytorch_lightning": "lightning.pytorch", "lightning_fabric": "lightning.fabric"}
+"""Packages that are published under a second name, with classes of their own, and their names in `lightning`."""
+
 MIN_SKELETON = 8_000
 """Number of characters above which only the skeleton of a file outside the project is parsed."""
 
@@ -170,6 +173,8 @@ class Modules:
         if spec and spec.origin:
             return _module(name, spec, True)
         spec = _find_spec(name, [*self._roots, *_environment()]) or next(_other_finders(name), None)
+        if spec is None and name in OTHER_NAMES:
+            return self.find(OTHER_NAMES[name])
         return _module(name, spec, False) if spec else None
 
     def _below(self, above: str, last: str) -> Module | None:
