@@ -7,8 +7,11 @@ from typing import Any
 from engine.tests.differential.forks import ForkError
 
 CHECKPOINT_HOOKS = ("on_save_checkpoint", "on_load_checkpoint", "state_dict", "load_state_dict")
+SETUP_HOOKS = ("prepare_data", "setup", "configure_callbacks", "configure_model", "train_dataloader", "val_dataloader",
+               "test_dataloader", "teardown")  # fmt: skip
 Differences = dict[str, str]
 """Kinds of differences, each with an example: both values."""
+Events = list[tuple[Any, ...]]
 
 
 def compare(expected: Any, found: Any) -> Differences | None:
@@ -19,28 +22,50 @@ def compare(expected: Any, found: Any) -> Differences | None:
         return {f"fails: {last_line(found)}": str(found)}
     found = [event for event in found if event[0] != "run"]
     differences: Differences = {}
-    calls = [[event[:2] for event in events if event[1] in CHECKPOINT_HOOKS] for events in (expected, found)]
+    calls = [with_hooks(events, CHECKPOINT_HOOKS) for events in (expected, found)]
     if calls[0] != calls[1]:
         differences["checkpoint hooks"] = f"{calls[0]} / {calls[1]}"
-    expected, found = ([e for e in events if e[1] not in CHECKPOINT_HOOKS] for events in (expected, found))
-    same = 0
-    for a, b in zip(expected, found, strict=False):
-        if a[:3] != b[:3]:
-            break
-        same += 1
-    if same < max(len(expected), len(found)):
-        names = [". ".join(map(str, e[same][:3])) if same < len(e) else "end" for e in (expected, found)]
-        where = ". ".join(map(str, expected[same - 1][:3])) if same else "start"
-        hooks = [hide_numbers(name) for name in names]
-        differences[f"order: {hooks[0]} / {hooks[1]}"] = f"call {same}, after {where}: {names[0]} / {names[1]}"
+    expected, found = without_hooks(expected, CHECKPOINT_HOOKS), without_hooks(found, CHECKPOINT_HOOKS)
+    same = count_same(expected, found)
+    if same < max(len(expected), len(found)) and {*hooks_at(expected, found, same)} & {*SETUP_HOOKS}:
+        calls = [with_hooks(events, SETUP_HOOKS) for events in (expected, found)]
+        differences["order: setup and loaders"] = f"{calls[0]} / {calls[1]}"
+        expected, found = without_hooks(expected, SETUP_HOOKS), without_hooks(found, SETUP_HOOKS)
+        same = count_same(expected, found)
+    complete = same == max(len(expected), len(found))
+    if not complete:
+        names = [f"{e[same][1]} ({e[same][2]})" if same < len(e) else "end" for e in (expected, found)]
+        after = f"{expected[same - 1][1]}" if same else "start"
+        differences[f"order: {names[0]} / {names[1]}"] = f"call {same}, after {after}: {names[0]} / {names[1]}"
     pairs = list(zip(expected[:same], found[:same], strict=True))
-    ends = [{e[1]: e for e in events if e[6] == "end"} for events in (expected, found)]
-    if same < max(len(expected), len(found)):
+    if not complete:
+        ends = [{e[1]: e for e in events[same:] if e[6] == "end"} for events in (expected, found)]
         pairs += [(ends[0][name], ends[1][name]) for name in ends[0] if name in ends[1]]
     for number, (a, b) in enumerate(pairs):
         for kind, one, other in differing(a, b):
             differences.setdefault(kind, f"call {number}, {a[0]}.{a[1]} {a[3]}: {one} / {other}")
     return without_effects(differences)
+
+
+def with_hooks(events: Events, hooks: tuple[str, ...]) -> list[str]:
+    """Return the owner and name of each call of these hooks."""
+    return [f"{event[0]}.{event[1]}" for event in events if event[1] in hooks]
+
+
+def without_hooks(events: Events, hooks: tuple[str, ...]) -> Events:
+    """Return the calls of other hooks."""
+    return [event for event in events if event[1] not in hooks]
+
+
+def count_same(expected: Events, found: Events) -> int:
+    """Return the number of calls before the first one of another hook, owner or stage."""
+    pairs = enumerate(zip(expected, found, strict=False))
+    return next((n for n, (a, b) in pairs if a[:3] != b[:3]), min(len(expected), len(found)))
+
+
+def hooks_at(expected: Events, found: Events, number: int) -> list[str]:
+    """Return the names of the hooks at a place."""
+    return [events[number][1] for events in (expected, found) if number < len(events)]
 
 
 def differing(a: tuple[Any, ...], b: tuple[Any, ...]) -> Any:
