@@ -41,6 +41,10 @@ def smaller_specs(spec: Any) -> Iterator[Any]:
     """Yield copies with one entry less, large entries first."""
     entries = spec.items() if isinstance(spec, dict) else enumerate(spec) if isinstance(spec, list) else ()
     places = sorted(entries, key=lambda entry: -len(repr(entry[1])))
+    if len(places) > 3:
+        for half in (places[::2], places[1::2]):
+            kept = [place for place, _ in places if place == "seed" or place not in [p for p, _ in half]]
+            yield {p: spec[p] for p in kept} if isinstance(spec, dict) else [spec[p] for p in sorted(kept)]
     for place, _ in places:
         if place != "seed":
             smaller = deepcopy(spec)

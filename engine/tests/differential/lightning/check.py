@@ -4,7 +4,7 @@ from typing import Any
 
 from engine.tests.differential.draws import Draws, Spec
 from engine.tests.differential.forks import ForkError
-from engine.tests.differential.lightning.compare import Differences, compare, last_line
+from engine.tests.differential.lightning.compare import Differences, compare, last_line, without_hooks
 from engine.tests.differential.lightning.program import draw_program, render
 from engine.tests.differential.lightning.sides import run_program, warm_up
 
@@ -37,10 +37,12 @@ def compare_resumed(whole: Any, stopped: Any, resumed: Any) -> Differences:
     differences: Differences = {}
     if [whole[n][3:5] for n in trained[0]][: len(trained[1])] != [stopped[n][3:5] for n in trained[1]]:
         differences["rows before the stop"] = ""
-    if not trained[2]:
-        start = next((n for n, e in enumerate(whole) if e[1] == "end of TrainerFn.FITTING"), len(whole))
-        begin = next((n for n, e in enumerate(resumed) if e[1] == "end of TrainerFn.FITTING"), len(resumed))
-        return differences | (compare(whole[start:], resumed[begin:]) or {})
+    if not trained[2]:  # nothing was left to train
+        ends = [next((n for n, e in enumerate(es) if e[1] == "end of TrainerFn.FITTING"), 0) for es in (whole, resumed)]
+        if whole[ends[0]][7]["weights"] != resumed[ends[1]][7]["weights"]:
+            differences["weights"] = ""
+        after = [without_hooks(es[end + 1 :], ("on_fit_end", "teardown")) for es, end in zip((whole, resumed), ends, strict=True)]
+        return differences | (compare(*after) or {})
     first = resumed[trained[2][0]]
     places = [n for n in trained[0][: len(trained[1]) + 1] if whole[n][3:5] == first[3:5]]
     if not places:

@@ -20,7 +20,7 @@ def compare(expected: Any, found: Any) -> Differences | None:
         return None if isinstance(found, ForkError) else {f"only Lightning fails: {last_line(expected)}": ""}
     if isinstance(found, ForkError):
         return {f"fails: {last_line(found)}": str(found)}
-    found = [event for event in found if event[0] != "run"]
+    expected, found = ([event for event in events if event[0] != "run"] for events in (expected, found))
     differences: Differences = {}
     calls = [with_hooks(events, CHECKPOINT_HOOKS) for events in (expected, found)]
     if calls[0] != calls[1]:

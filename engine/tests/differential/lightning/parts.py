@@ -267,11 +267,17 @@ def attributes(trainer: Any) -> dict[str, Any]:
         "log_dir": lambda: type(trainer.log_dir).__name__,
         "strategy": lambda: (trainer.strategy.root_device.type, trainer.strategy.is_global_zero),
         "accelerator": lambda: type(trainer.accelerator).__name__,
-        "loggers": lambda: [type(one).__name__ for one in trainer.loggers],
-        "logger": lambda: type(trainer.logger).__name__,
+        "loggers": lambda: [kind_of_logger(one) for one in trainer.loggers],
+        "logger": lambda: kind_of_logger(trainer.logger),
         "profiler": lambda: type(trainer.profiler).__name__,
     }
     return {name: attempt(one) for name, one in look.items()}
+
+
+def kind_of_logger(one: Any) -> str:
+    """Return the class of Lightning that a logger is an instance of."""
+    known = (kind.__name__ for kind in type(one).__mro__ if kind.__module__.startswith(("lightning.", "pytorch_lightning.")))
+    return next((name for name in known), type(one).__name__)
 
 
 def plain_type(value: Any) -> Any:

@@ -60,9 +60,9 @@ BODIES = {
     "on_test_model_train": "super().on_test_model_train()",
     "configure_callbacks": "return Own()",
     "on_save_checkpoint": "checkpoint[f'own {type(self).__name__}'] = self.count",
-    "on_load_checkpoint": "self.count = checkpoint[f'own {type(self).__name__}']",
+    "on_load_checkpoint": "self.count = checkpoint.get(f'own {type(self).__name__}', 0)",
     "state_dict": "return {'count': self.count}",
-    "load_state_dict": "self.count = state_dict['count']",
+    "load_state_dict": "self.count = state_dict.get('count', 0)",
 }  # fmt: skip
 """What hooks do besides recording their call."""
 
@@ -96,6 +96,7 @@ def draw_program(seed: int, ranks: int = 1) -> Spec:
     spec["trainer"] = without_fractions(draw_trainer(draws, spec), spec["data"])
     if draws.maybe(0.1) and not spec["module"].get("manual"):
         spec["accumulate"] = {"1": 2}
+        spec["trainer"].pop("accumulate_grad_batches", None)
     if draws.maybe(0.1):
         spec["stop"] = {"how": draws.choice(("should_stop", "-1")), "epoch": draws.choice((0, 1)),
                         "batch": draws.randint(0, 2)}  # fmt: skip
