@@ -3,17 +3,19 @@
 from dataclasses import dataclass
 
 from train_anywhere.config.checks.batch_size import batch_size_problem
+from train_anywhere.config.limits import MAX_COUNT
 from train_anywhere.config.schema import Config, LimitBatches, Trainer
 from train_anywhere.errors import ConfigError
 
 
-@dataclass(frozen=True)
+@dataclass
 class Plan:
     """The size of a run.
 
     Attributes:
         batch_per_rank: rows of one batch on one device that shares the global batch.
-        train_batches: training batches of an epoch, a multiple of `accumulate`; an incomplete last window is left out.
+        train_batches: training batches of an epoch. Of a native task a multiple of `accumulate`: an incomplete last window is
+            left out.
         accumulate: batches per optimizer step.
         steps_per_epoch: optimizer steps of an epoch.
         max_epochs: largest number of epochs; `total_steps` may end the last one early.
@@ -21,6 +23,7 @@ class Plan:
         val_every: optimizer steps between two validations of an epoch, or of the run if `check_val_every_n_epoch` is null.
         val_batches: validation batches; 0 turns validation off.
         test_batches: test batches; 0 turns the test off.
+        known: whether the data has been opened. Lightning opens the loaders of a user's module during fit.
     """
 
     batch_per_rank: int
@@ -32,6 +35,11 @@ class Plan:
     val_every: int
     val_batches: int
     test_batches: int
+    known: bool = True
+
+    def update(self, other: "Plan") -> None:
+        """Take the values of another plan, which was made when the data was opened."""
+        vars(self).update(vars(other))
 
 
 def make_plan(config: Config, train: int, val: int, test: int, world_size: int) -> Plan:
@@ -46,12 +54,8 @@ def make_plan(config: Config, train: int, val: int, test: int, world_size: int) 
     problems = []
     if uneven := batch_size_problem(batch, world_size, "ranks"):
         problems.append(uneven)
-    unmeasured = not val and t.limit_val_batches and "val" in (t.early_stopping.monitor or "val")
-    if unmeasured and t.early_stopping.patience is not None:
-        problems.append(
-            f"trainer.early_stopping.patience={t.early_stopping.patience} counts validations, and there is no validation data; use "
-            "trainer.early_stopping.patience=null, or monitor a training metric: trainer.early_stopping.monitor=NAME."
-        )
+    if unmeasured := unmeasured_problem(t, val):
+        problems.append(unmeasured)
     train = limit_batches(train, t.overfit_batches or t.limit_train_batches, t.fast_dev_run)
     accumulate = batches_per_step(t)
     if train < accumulate:
@@ -82,6 +86,50 @@ def make_plan(config: Config, train: int, val: int, test: int, world_size: int) 
             val, t.limit_val_batches and (t.overfit_batches or t.limit_val_batches), t.fast_dev_run
         ),
         test_batches=limit_batches(test, t.limit_test_batches, t.fast_dev_run),
+    )
+
+
+def unmeasured_problem(trainer: Trainer, val: int) -> str | None:
+    """Return the problem of early stopping without `val`idation batches, or None."""
+    stopping = trainer.early_stopping
+    unmeasured = not val and trainer.limit_val_batches and "val" in (stopping.monitor or "val")
+    if not unmeasured or stopping.patience is None:
+        return None
+    return (
+        f"trainer.early_stopping.patience={stopping.patience} counts validations, and there is no validation data; use "
+        "trainer.early_stopping.patience=null, or monitor a training metric: trainer.early_stopping.monitor=NAME."
+    )
+
+
+def make_user_plan(config: Config, batches: float, validates: bool, tests: bool, batch: int | None) -> Plan:
+    """Return the plan of a user's LightningModule, whose limits Lightning applies itself.
+
+    Args:
+        config: the configuration.
+        batches: training batches of an epoch after Lightning's limits; infinite if the loader has no length.
+        validates: whether there is a validation; its number of batches is not known here.
+        tests: the same of the test.
+        batch: rows of a batch of this rank; None: not known.
+
+    Raises:
+        ConfigError: early stopping has no validation to watch.
+    """
+    t, accumulate = config.trainer, batches_per_step(config.trainer)
+    if problem := unmeasured_problem(t, validates):
+        raise ConfigError(problem)
+    train = int(min(batches, MAX_COUNT))
+    steps, epochs = -(-train // accumulate), 1 if t.fast_dev_run else t.max_epochs
+    total = min(epochs * steps, t.max_steps or epochs * steps)
+    return Plan(
+        batch_per_rank=batch or 0,
+        train_batches=train,
+        accumulate=accumulate,
+        steps_per_epoch=steps,
+        max_epochs=-(-total // max(1, steps)),
+        total_steps=total,
+        val_every=steps,
+        val_batches=int(validates),
+        test_batches=int(tests),
     )
 
 

@@ -60,7 +60,7 @@ def test_the_weights_are_those_of_a_plain_trainer(
     theirs = initial(module, config)
     trainer = pl.Trainer(
         max_epochs=3, logger=False, accelerator="cpu", enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, num_sanity_val_steps=0, callbacks=[Numbers(config.seed)],
+        enable_model_summary=False, num_sanity_val_steps=0, 
     )  # fmt: skip
     if module is Measured:
         theirs.configure_optimizers = lambda: torch.optim.SGD(
@@ -71,6 +71,7 @@ def test_the_weights_are_those_of_a_plain_trainer(
         "generator": torch.Generator(),
     }  # else a loader draws one of the model's numbers
     training = DataLoader(Rows(ROWS), sampler=Order(config.seed), drop_last=True, **quiet)
+    pl.seed_everything(config.seed, verbose=False)
     trainer.fit(theirs, training, DataLoader(Rows(VAL, 1), **quiet))
     for name, value in theirs.state_dict().items():
         assert torch.equal(ours[name], value), name
@@ -84,20 +85,6 @@ def initial(module: Any, config: Config) -> Any:
 
     seed_everything(config.seed)
     return module()
-
-
-class Numbers(pl.Callback):
-    """Random numbers of the training, as ours begin."""
-
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        import numpy as np
-
-        from train_anywhere.training.lightning.checkpoint.random_state import seed_everything
-
-        seed_everything(int(np.random.SeedSequence([self.seed, 0, 0]).generate_state(1)[0]))
 
 
 class Order(Sampler[int]):

@@ -38,6 +38,11 @@ class EpochSampler(Sampler[tuple[int, int]]):
         """Choose the epoch of the next iteration; Lightning calls this."""
         self.epoch = epoch
 
+    def start_at(self, epoch: int, batch: int) -> None:
+        """Start at a batch of an epoch, both from 0."""
+        self.epoch = self.start_epoch = epoch
+        self.start_batch = batch
+
     def __len__(self) -> int:
         return self.batches
 

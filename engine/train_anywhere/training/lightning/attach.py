@@ -46,7 +46,7 @@ def attach(
 
     With a sharded strategy each rank writes a part of the checkpoint.
     """
-    config, plan, sharded = metrics.config, metrics.plan, isinstance(trainer.strategy, FullyShardedStrategy)
+    config, sharded = metrics.config, isinstance(trainer.strategy, FullyShardedStrategy)
     writes = not config.trainer.fast_dev_run and trainer.is_global_zero
     checkpointer = open_checkpointer(config.checkpoint, run, sharded=sharded) if writes else None
     until = Features.of(config).resume_until(run)
@@ -58,13 +58,19 @@ def attach(
         refuse_other_framework(saved, "lightning")
         refuse_other_layout(saved, sharded)
         trainer.steps_done = saved.step
-        metrics.progress.note(resume_message(saved, config, plan, trainer.world_size))
-    if line := describe_best_checkpoint(config.task, config.checkpoint):
-        metrics.progress.note(line)
     shards = open_shards(run, config.checkpoint, trainer.global_rank) if sharded else None
     writer = StateWriter(checkpointer, shards, saved)
     trainer.strategy.checkpoint_io = writer
     return CheckpointCallback(writer, metrics, saved)
+
+
+def note_start(trainer: Trainer, checkpoints: CheckpointCallback) -> None:
+    """Print where training continues, and which checkpoint will be the best."""
+    config, saved, note = checkpoints.config, checkpoints.writer.newest, checkpoints.metrics.progress.note
+    if saved:
+        note(resume_message(saved, config, checkpoints.plan, trainer.world_size))
+    if line := describe_best_checkpoint(config.task, config.checkpoint):
+        note(line)
 
 
 def open_shards(run: RunDir, checkpoint: Checkpoint, rank: int) -> Shards:

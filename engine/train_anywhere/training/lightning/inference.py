@@ -14,20 +14,21 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from train_anywhere.config.limits import MAX_COUNT
 from train_anywhere.config.schema import Config
 from train_anywhere.data.dataset import DataSet, Splits
 from train_anywhere.data.open_data import open_splits
+from train_anywhere.data.torch.user_loader import batch_count
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError, ConfigError
 from train_anywhere.tasks import Task
-from train_anywhere.training.lightning.batches import RankSplit
 from train_anywhere.training.lightning.checkpoint.random_state import seed_everything
 from train_anywhere.training.lightning.checkpoint.restorer import add_left_out
 from train_anywhere.training.lightning.checkpoint.stored_weights import WEIGHTS, read_checkpoint
 from train_anywhere.training.lightning.dropin.model import explain_lightning_errors, make_task
 from train_anywhere.training.lightning.dropin.predictions import CollectPredictions, as_numpy, concatenate
 from train_anywhere.training.lightning.module import TaskModule
-from train_anywhere.training.lightning.rank_splits import Opener, find_loaders
+from train_anywhere.training.lightning.rank_splits import Opener, find_source, from_module, list_loaders
 from train_anywhere.training.lightning.strategies.choose import make_strategy
 from train_anywhere.training.lightning.strategies.rank_device import pick_device
 from train_anywhere.training.lightning.trainer import Trainer, make_trainer
@@ -121,12 +122,17 @@ class TrainedModel:
 
     def list_splits(self, predicting: bool = False) -> list[str]:
         """Return the splits of the data, the best one to report first; unless predicting, only those that the module has a step for."""
-        _, _, splits = self._loaders()
+        source = self._source()
         steps = {"test": "test_step", "val": "validation_step", "train": "no step"}
         able = {
             s for s, step in steps.items() if predicting or self.task or is_overridden(step, self.network)
         }
-        return [split for split in steps if split in able and getattr(splits, split) is not None]
+        if source is None:
+            return [s for s in steps if s in able and getattr(self.splits, s) is not None]
+        return [s for s in steps if s in able and is_overridden(f"{s}_dataloader", source)]
+
+    def _source(self) -> Any:
+        return find_source(self.config.data, self.splits, self.network if self.task is None else self.task)
 
     def measure(
         self, split: str, predicting: bool = False, batches: int | None = None
@@ -141,14 +147,17 @@ class TrainedModel:
         Raises:
             ConfigError: there is no such split, or the module has no step for it.
         """
-        trainer, part, datamodule = self._open(split)
+        trainer, loader, datamodule, length = self._open(split)
         limit = getattr(self.config.trainer, f"limit_{split}_batches")
-        count = min(limit_batches(len(part), limit, False), batches or len(part))
+        whole = MAX_COUNT if length is None else length
+        count = min(limit_batches(whole, limit, False), batches or whole)
         plan = Plan(self.config.data.batch_size, 1, 1, 1, 1, 1, 1, count, count)
         trainer.apply_plan(plan)
-        loader = part.loader()
+        trainer.limit_val_batches = trainer.limit_test_batches = count
         if datamodule:
             setattr(datamodule, f"{split}_dataloader", lambda: loader)
+            datamodule.prepare_data = lambda: None  # type: ignore[method-assign]
+            datamodule.setup = lambda stage: None  # type: ignore[method-assign]
         data = {"datamodule": datamodule} if datamodule else {"dataloaders": loader}
         with explain_lightning_errors():
             if self.task is None:
@@ -198,26 +207,26 @@ class TrainedModel:
         flat = [batch for part in predictions for batch in part] if several else predictions
         return metrics, concatenate([as_numpy(batch) for batch in flat])
 
-    def _loaders(self) -> tuple[Trainer, Any, Splits]:
-        """Return a Trainer on one device, the data module or module that has the loaders, and the splits."""
-        topology = Topology()
+    def _open(self, split: str) -> tuple[Trainer, Any, pl.LightningDataModule | None, int | None]:
+        """Return a Trainer on one device, the loaders of a split, its data module if any, and the number of batches if known."""
+        topology, source = Topology(), self._source()
         device = pick_device(self.config.trainer, topology)
         strategy = make_strategy("single", self.config, topology, device, 1)
-        trainer = make_trainer(self.config, topology, device, strategy)
-        task = self.network if self.task is None else self.task
-        return trainer, *find_loaders(self.config.data, self.splits, task, topology, trainer)
-
-    def _open(self, split: str) -> tuple[Trainer, RankSplit, pl.LightningDataModule | None]:
-        """Return a Trainer on one device, a split of the data, and its data module if any."""
-        trainer, source, splits = self._loaders()
-        datamodule = source if isinstance(source, pl.LightningDataModule) else None
+        trainer = make_trainer(self.config, topology, device, strategy, self.task is not None)
+        splits = self.splits if source is None else from_module(source, self.splits, topology, trainer)
         data = getattr(splits, split)
         if data is None:
             raise ConfigError(f"data={self.config.data.name} has no {split} split.")
         prepare = getattr(self.task, "prepare", None)
         opener = Opener(self.config, Topology(), self.task is not None, prepare, lambda _: None, source)
         # also training data is read in the order of its rows, without augmentation
-        return trainer, opener.open_split(data, "val" if split == "train" else split), datamodule
+        name = "val" if split == "train" else split
+        datamodule = source if isinstance(source, pl.LightningDataModule) else None
+        if self.task is not None:
+            part = opener.open_split(data, name)
+            return trainer, part.loader(), datamodule, len(part)
+        loader = opener.open_loader(data, name)
+        return trainer, loader, datamodule, None if list_loaders(loader) else batch_count(loader)
 
     def export(self, format: str, path: Path) -> None:
         """Write the model to a file in the format "torch" (weights as plain tensors), "torch.export" (the graph) or "onnx".
@@ -276,9 +285,9 @@ class TrainedModel:
             if splits := self.list_splits():
                 self.measure(splits[0], batches=1)
             else:  # only the arguments of the network matter
-                _, part, _ = self._open("train")
+                _, loader, *_ = self._open("train")
                 with suppress(Exception):
-                    self.network.training_step(next(iter(part.loader())), 0)  # type: ignore[operator]
+                    self.network.training_step(next(iter(loader)), 0)  # type: ignore[operator]
         finally:
             hook.remove()
         if not seen:

@@ -1,12 +1,12 @@
 """The splits of the data as this rank reads them: in this project's order if rows can be read by index."""
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import lightning.pytorch as pl
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch.utils.data import DataLoader, IterableDataset
 
 from train_anywhere.config.limits import MAX_COUNT
@@ -28,22 +28,54 @@ from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError
 from train_anywhere.tasks import Task
 from train_anywhere.training.lightning.batches import IndexedSplit, RankSplit, SeveralSplits, StreamSplit
-from train_anywhere.training.lightning.loop.fast_loop import overrides
 from train_anywhere.training.plan import batches_per_step
 
 
 @dataclass(frozen=True)
 class RankSplits:
-    """This rank's batches of each split; test and validation may be missing.
-
-    Attributes:
-        datamodule: the LightningDataModule that returned the loaders, for its hooks.
-    """
+    """This rank's batches of each split; test and validation may be missing."""
 
     train: RankSplit
     val: RankSplit | None
     test: RankSplit | None
-    datamodule: pl.LightningDataModule | None = None
+
+    def arguments(self, *names: str, start: tuple[int, int] = (0, 0)) -> dict[str, Any]:
+        """Return the Trainer's arguments for the loaders of these splits; training starts at an epoch and a batch."""
+        parts = {name: getattr(self, name) for name in names}
+        return {
+            LOADERS[name]: part.loader(start if name == "train" else (0, 0)) if part else []
+            for name, part in parts.items()
+        }
+
+
+@dataclass(frozen=True)
+class UserLoaders:
+    """The loaders of a user's LightningModule, which Lightning opens and reads itself.
+
+    Attributes:
+        train, val, test: what `data._target_` returned; None: Lightning asks `source` for it.
+        source: the LightningDataModule, or the module itself.
+    """
+
+    train: Any
+    val: Any
+    test: Any
+    source: pl.LightningDataModule | pl.LightningModule
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a split with the name "train", "val" or "test"."""
+        return getattr(self, name) is not None or is_overridden(f"{name}_dataloader", self.source)
+
+    def arguments(self, *names: str, **_: Any) -> dict[str, Any]:
+        """Return the Trainer's arguments for the loaders of these splits."""
+        if isinstance(self.source, pl.LightningDataModule):
+            return {"datamodule": self.source}
+        given = {LOADERS[name]: getattr(self, name) for name in names}
+        return {name: loader for name, loader in given.items() if loader is not None}
+
+
+LOADERS = {"train": "train_dataloaders", "val": "val_dataloaders", "test": "dataloaders"}
+"""Names of the Trainer's arguments for the loaders of a split."""
 
 
 @dataclass(frozen=True)
@@ -78,13 +110,11 @@ class Opener:
         if inner := list_loaders(split):
             if train:
                 raise ConfigError(
-                    "the data has several training loaders; return one, of a data set that joins them."
+                    "the data has several training loaders, and a task of src/tasks reads one; return one, of a data set that joins them."
                 )
-            return SeveralSplits([self.open_split(one, name) for one in inner])
+            return SeveralSplits([self.open_split(one, name) for one in inner.values()])
         if known := read_settings(split):
             ranks, each = self.topology.world_size, known.batch_size
-            if each == self.config.data.batch_size and takes_batch_size(type(self.source)):
-                each //= ranks
             order = self._order(each * ranks, known.shuffle)
             bare = UnpaddedOrder(order, train or known.drop_last, order.train)
             reader = Reader(known.dataset, self.config.seed, self.prepare, known.collate)
@@ -92,17 +122,58 @@ class Opener:
                 self.report(f"batch {each} per rank, {each * ranks} in all: data comes from your DataLoader.")
             return self._open_indexed(reader, bare, known.workers, train, split.worker_init_fn)
         if isinstance(split, DataSet) or is_map_style(split):
-            order = self._order(self.config.data.batch_size, train)
-            bare = UnpaddedOrder(order, drop_last=train, shuffle=order.train)
-            return self._open_indexed(
-                Reader(split, self.config.seed, self.prepare), bare, self.config.data.workers, train
+            return self._open_rows(split, train)
+        self._check_iterable(split, name)
+        return self._open_stream(split, name)
+
+    def open_loader(self, split: Any, name: str) -> Any:
+        """Return the loaders of a split for Lightning: a user's own as they are, and rows in batches of this rank.
+
+        Raises:
+            ConfigError: it can't be read.
+        """
+        if inner := list_loaders(split):
+            opened = {key: self.open_loader(one, name) for key, one in inner.items()}
+            return opened if isinstance(split, dict) else list(opened.values())
+        if isinstance(split, DataSet) or is_map_style(split):
+            return self._open_rows(split, name == "train").loader()
+        self._check_iterable(split, name)
+        again = name != "train" or self.config.trainer.max_epochs > 1
+        if hasattr(split, "__next__") and again and not self.config.trainer.fast_dev_run:
+            raise ConfigError(
+                f"the {name} loader of {self._target} is a {type(split).__name__}, which can be read only once; return the function that "
+                "creates it."
             )
+        ranks, combined = self.topology.world_size, isinstance(split, CombinedLoader)
+        if ranks > 1 and not combined and _is_stream(split) and not is_sharded(split, ranks):
+            self.report(
+                f"each rank reads all of the {name} loader, unless it returns another part on each rank by itself."
+            )
+        return self._batched(split, name)
+
+    def _batched(self, split: Any, name: str) -> Any:
+        """Return a stream of rows as a loader of batches, and anything else as it is."""
+        if not isinstance(split, IterableDataset) or self.source is not None or yields_batches(split):
+            return split
+        rows, kind = self.config.data.batch_size // self.topology.world_size, type(split).__name__
+        if name == "train":
+            self.report(
+                f"batches of {rows} rows of a {kind}; if it returns batches, use DataLoader(..., batch_size=None)."
+            )
+        return DataLoader(split, batch_size=rows)
+
+    def _check_iterable(self, split: Any, name: str) -> None:
         if isinstance(split, dict) or not hasattr(split, "__iter__"):
             raise ConfigError(
                 f"the {name} split of {self._target} is a {type(split).__qualname__}, which is neither a data set (__len__ and "
                 "__getitem__ or read) nor a loader (__iter__)."
             )
-        return self._open_stream(split, name)
+
+    def _open_rows(self, split: Any, train: bool) -> IndexedSplit:
+        order = self._order(self.config.data.batch_size, train)
+        bare = UnpaddedOrder(order, drop_last=train, shuffle=order.train)
+        reader = Reader(split, self.config.seed, self.prepare)
+        return self._open_indexed(reader, bare, self.config.data.workers, train)
 
     def _order(self, batch_size: int, shuffle: bool) -> BatchOrder:
         t = self.topology
@@ -111,7 +182,7 @@ class Opener:
 
     def _open_indexed(
         self, reader: Reader, bare: UnpaddedOrder, workers: int, train: bool, worker_init: Any = None
-    ) -> RankSplit:
+    ) -> IndexedSplit:
         length, order = len(reader.dataset), bare.order
         check_batch(length, order.batch_size, order.world_size, train)
         left = length % order.batch_size
@@ -125,13 +196,7 @@ class Opener:
     def _open_stream(self, split: Any, name: str) -> RankSplit:
         """Return the split of a loader whose rows can't be read by index."""
         evaluates, ranks = name != "train", self.topology.world_size
-        if isinstance(split, IterableDataset) and self.source is None and not yields_batches(split):
-            rows, kind = self.config.data.batch_size // ranks, type(split).__name__
-            if not evaluates:
-                self.report(
-                    f"batches of {rows} rows of a {kind}; if it returns batches, use DataLoader(..., batch_size=None)."
-                )
-            split = DataLoader(split, batch_size=rows)
+        split = self._batched(split, name)
         if ranks > 1 and not is_sharded(split, ranks):
             raise ConfigError(
                 f"the {name} loader of {self._target} would give all {ranks} ranks the same batches;"
@@ -169,13 +234,26 @@ class Opener:
         return StreamSplit(split, length, seed, rank, not evaluates, self.weighted, self.prepare)
 
 
-def list_loaders(split: Any) -> list[Any]:
-    """Return the loaders or data sets in a list, tuple, dict or CombinedLoader; an empty list for a single one."""
+def _is_stream(loader: Any) -> bool:
+    return not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset)
+
+
+def count_rows(combined: CombinedLoader | None) -> int | None:
+    """Return the number of rows of the loaders that Lightning has opened; None if one is not known."""
+    found = [getattr(loader, "dataset", None) for loader in combined.flattened] if combined else [None]
+    rows = [len(d.reader.dataset) if isinstance(d, Batches) else len(d) for d in found if is_map_style(d)]
+    return sum(rows) if len(rows) == len(found) else None
+
+
+def list_loaders(split: Any) -> dict[Any, Any]:
+    """Return the loaders or data sets in a list, tuple, dict or CombinedLoader by their keys; none for a single one."""
     if isinstance(split, CombinedLoader):
-        return list(split.flattened)
-    inner, named = (split.values(), True) if isinstance(split, dict) else (split, False)
-    several = isinstance(split, dict | list | tuple) and all(is_source(one, named) for one in inner)
-    return [*inner] if several else []
+        return {}
+    inner, named = (split, True) if isinstance(split, dict) else (split, False)
+    if isinstance(split, list | tuple):
+        inner = dict(enumerate(split))
+    several = isinstance(split, dict | list | tuple) and all(is_source(v, named) for v in inner.values())
+    return dict(inner) if several else {}
 
 
 def open_rank_splits(
@@ -185,39 +263,43 @@ def open_rank_splits(
     task: Task | pl.LightningModule,
     trainer: pl.Trainer,
     report: Callable[[str], None],
-) -> RankSplits:
+) -> RankSplits | UserLoaders:
     """Open each split of the data for this rank, when the ranks are connected; `report` prints a line, on rank 0.
 
     Raises:
         ConfigError, DataError: a split can't be read, or not on this number of ranks.
     """
-    native = not isinstance(task, pl.LightningModule)
-    source, splits = find_loaders(config.data, splits, task, topology, trainer)
-    prepare = getattr(task, "prepare", None) if native else None
-    opener = Opener(config, topology, native, prepare, report, source)
-    if not native and overrides(task, "train_dataloader") and source is not task:
+    source = find_source(config.data, splits, task)
+    if not isinstance(task, pl.LightningModule):
+        splits = splits if source is None else from_module(source, splits, topology, trainer)
+        opener = Opener(config, topology, True, getattr(task, "prepare", None), report, source)
+        test = None if splits.test is None else opener.open_split(splits.test, "test")
+        val = None if splits.val is None else opener.open_split(splits.val, "val")
+        return RankSplits(opener.open_split(splits.train, "train"), val, test)
+    if source is not None:
+        return UserLoaders(None, None, None, source)
+    opener = Opener(config, topology, False, None, report)
+    if is_overridden("train_dataloader", task):
         report(
             f"the train_dataloader of {type(task).__name__} is not used: data={config.data.name} replaces it; data=module uses it."
         )
-    test = None if splits.test is None else opener.open_split(splits.test, "test")
-    val = None if splits.val is None else opener.open_split(splits.val, "val")
-    datamodule = source if isinstance(source, pl.LightningDataModule) else None
-    return RankSplits(opener.open_split(splits.train, "train"), val, test, datamodule)
+    opened = {name: getattr(splits, name) for name in LOADERS}
+    loaders = {name: None if one is None else opener.open_loader(one, name) for name, one in opened.items()}
+    return UserLoaders(**loaders, source=task)
 
 
-def find_loaders(
-    data: Data, splits: Splits, task: object, topology: Topology, trainer: pl.Trainer
-) -> tuple[Any, Splits]:
-    """Return the data module, or the module itself, that has the loaders (None: neither), and the splits.
+def find_source(
+    data: Data, splits: Splits, task: object
+) -> pl.LightningDataModule | pl.LightningModule | None:
+    """Return the data module, or the module itself, that has the loaders; None: neither.
 
     Raises:
         ConfigError: the data is another object, or the module has no training loader.
     """
     source = task if isinstance(splits.train, ModuleLoaders) else splits.train
-    if isinstance(source, pl.LightningDataModule | pl.LightningModule) and overrides(
-        source, "train_dataloader"
-    ):
-        return source, from_module(source, splits, topology, trainer)
+    modules = pl.LightningDataModule | pl.LightningModule
+    if isinstance(source, modules) and is_overridden("train_dataloader", source):
+        return source
     if source is task:
         raise ConfigError(
             f"data=module reads the loaders of a LightningModule, and {type(task).__name__} has no train_dataloader; name the data, "
@@ -228,7 +310,7 @@ def find_loaders(
             f"data._target_={data.target['lightning']} returns a {type(source).__qualname__}, which has no attribute train and is not a "
             "data set, loader or LightningDataModule."
         )
-    return None, splits
+    return None
 
 
 def from_module(
@@ -237,23 +319,16 @@ def from_module(
     topology: Topology,
     trainer: pl.Trainer,
 ) -> Splits:
-    """Return the loaders of a module or data module, after calling its hooks for data once, as Lightning does."""
+    """Return the loaders of a module or data module for a task of this project, after calling its hooks for data once."""
     module.trainer = trainer
     if topology.rank == 0 or (topology.local_rank == 0 and module.prepare_data_per_node):
         module.prepare_data()
     trainer.strategy.barrier("prepare_data")
     module.setup("fit")
+    train = module.train_dataloader()
+    val = module.val_dataloader() if is_overridden("val_dataloader", module) else None
     test = None
-    if overrides(module, "test_dataloader"):
+    if is_overridden("test_dataloader", module):
         module.setup("test")
         test = module.test_dataloader()
-    module.prepare_data = lambda: None  # type: ignore[method-assign]
-    module.setup = lambda stage: None  # type: ignore[method-assign]
-    val = module.val_dataloader() if overrides(module, "val_dataloader") else None
-    return replace(splits, train=module.train_dataloader(), val=val, test=test)
-
-
-def takes_batch_size(kind: Any) -> bool:
-    """Return whether a class is a LightningDataModule with an argument batch_size, which gets the batch size of all ranks together."""
-    module = isinstance(kind, type) and issubclass(kind, pl.LightningDataModule)
-    return module and "batch_size" in inspect.signature(kind).parameters
+    return replace(splits, train=train, val=val, test=test)

@@ -2,9 +2,7 @@
 
 import gc
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
-from functools import partial
+from contextlib import nullcontext, suppress
 from typing import Any, Literal, cast
 
 import torch
@@ -20,8 +18,9 @@ from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.debug import launch_id
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.rank_reports import report_weights
-from train_anywhere.training.lightning.attach import add_callbacks, add_loggers, attach
+from train_anywhere.training.lightning.attach import add_callbacks, add_loggers, attach, note_start
 from train_anywhere.training.lightning.batches import IndexedSplit
+from train_anywhere.training.lightning.checkpoint.random_state import seed_everything
 from train_anywhere.training.lightning.checkpoint.state import FILE, CheckpointCallback, TrainingStopped
 from train_anywhere.training.lightning.dropin.loggers import TrackerLogger
 from train_anywhere.training.lightning.dropin.model import (
@@ -39,7 +38,7 @@ from train_anywhere.training.lightning.loop.metrics import ModuleMetrics, TaskMe
 from train_anywhere.training.lightning.loop.profiler import TorchRecording
 from train_anywhere.training.lightning.loop.training_check import TrainingCheck
 from train_anywhere.training.lightning.module import TaskModule
-from train_anywhere.training.lightning.rank_splits import RankSplits
+from train_anywhere.training.lightning.rank_splits import RankSplits, UserLoaders
 from train_anywhere.training.lightning.setup import Setup, describe, make_setup, min_seconds_per_token
 from train_anywhere.training.profile import StepProfile
 from train_anywhere.training.rank_process import RankProcess
@@ -93,16 +92,24 @@ def train_and_test(config: Config, process: RankProcess) -> Outcome:
     unit, counted = (task.unit, task.unit in task.sums) if task else ("samples", False)
     live = run.path if trainer.is_global_zero and not config.trainer.fast_dev_run else None
     least = min_seconds_per_token(setup, config.trainer)
-    header = describe(setup, config)
     with Progress(kind, plan, setup.devices, unit, counted, least, live, heartbeat) as progress:
-        for line in header.lines(config, plan):
-            progress.note(line)
-        if process.recorder and live:
-            process.recorder.record_facts(header.record(config, plan))
+
+        def announce(_: float = 0.0) -> None:
+            header = describe(setup, config)
+            for line in header.lines(config, plan):
+                progress.note(line)
+            if process.recorder and live:
+                process.recorder.record_facts(header.record(config, plan))
+
+        trainer.when_opened(announce) if isinstance(setup.splits, UserLoaders) else announce()
         common = (config, plan, process.stop, progress, trainer.is_global_zero)
         metrics = TaskMetrics(task, *common) if task else ModuleMetrics(*common)
         metrics.observers = make_observers(setup, Features.of(config), run)
         checkpoints = attach(trainer, run, metrics, process.recorder)
+        if isinstance(setup.splits, UserLoaders):
+            trainer.when_opened(lambda _: note_start(trainer, checkpoints))
+        else:
+            note_start(trainer, checkpoints)
         writer = checkpoints.writer
         if not config.trainer.fast_dev_run:
             rank, steps = process.topology.rank, config.trainer.profiler
@@ -134,7 +141,8 @@ def train_and_test(config: Config, process: RankProcess) -> Outcome:
 
 def make_observers(setup: Setup, features: Features, run: RunDir) -> Observers:
     """Return the observers of the features, which the loop of this rank calls."""
-    trainer, module, split = setup.trainer, setup.module, setup.splits.train
+    trainer, module, splits = setup.trainer, setup.module, setup.splits
+    split = splits.train if isinstance(splits, RankSplits) else None
     native = isinstance(module, TaskModule)
     if native:
         module.train_sums.watched = features.needs_batch_counts
@@ -203,22 +211,25 @@ def fit_and_test(
 
 def fit(setup: Setup, checkpoints: CheckpointCallback, run: RunDir) -> None:
     """Train from the newest checkpoint, or from the start. Raises TrainingStopped at a signal, after a checkpoint."""
-    splits, newest = setup.splits, checkpoints.writer.newest
+    splits, newest, trainer = setup.splits, checkpoints.writer.newest, setup.trainer
+    if not trainer.native:
+        seed_everything(
+            checkpoints.config.seed
+        )  # user code draws the same numbers as after Lightning's function
     if newest is None:
-        deferred = getattr(setup.trainer.strategy, "deferred", None)
+        deferred = getattr(trainer.strategy, "deferred", None)
         load_initial_weights(
             checkpoints.config.init, setup.module, checkpoints.metrics.progress.note, deferred
         )
-    training = splits.train.loader(checkpoints.start)
-    setup.trainer.callbacks.append(check := TrainingCheck())
-    add_callbacks(setup.trainer, setup.module, checkpoints, training, setup.devices)
-    add_loggers(setup.trainer, run, checkpoints)
+    loaders = splits.arguments("train", "val", start=checkpoints.start)
+    trainer.callbacks.append(check := TrainingCheck())
+    add_callbacks(trainer, setup.module, checkpoints, loaders.get("train_dataloaders"), setup.devices)
+    add_loggers(trainer, run, checkpoints)
     path = newest.path / FILE if newest else None
-    validation = splits.val.loader() if splits.val else []
-    with explain_lightning_errors(), loader_arguments(splits, train=training, val=validation) as loaders:
-        setup.trainer.fit(setup.module, **loaders, ckpt_path=path, weights_only=True)
-    unfinished = setup.trainer.steps_done < setup.plan.total_steps
-    if (check.batches or unfinished) and (note := check.check(setup.trainer)):
+    with explain_lightning_errors():
+        trainer.fit(setup.module, **loaders, ckpt_path=path, weights_only=True)
+    unfinished = trainer.steps_done < setup.plan.total_steps
+    if (check.batches or unfinished) and (note := check.check(trainer)):
         checkpoints.metrics.progress.note(note)
 
 
@@ -238,12 +249,9 @@ def save_end_weights(setup: Setup, checkpoints: CheckpointCallback) -> None:
     if not trainer.strategy.broadcast(late and not writer.shards):
         return
     if setup.plan.val_batches:
-        assert setup.splits.val
-        with (
-            explain_lightning_errors(),
-            loader_arguments(setup.splits, val=setup.splits.val.loader()) as loaders,
-        ):
-            named = {name.removeprefix("val_"): loader for name, loader in loaders.items()}
+        loaders = setup.splits.arguments("val")
+        named = {name.removeprefix("val_"): loader for name, loader in loaders.items()}
+        with explain_lightning_errors():
             trainer.validate(module, **named, verbose=False)
     metrics.epoch_over(trainer, module)
     if trainer.is_global_zero:
@@ -252,30 +260,8 @@ def save_end_weights(setup: Setup, checkpoints: CheckpointCallback) -> None:
 
 def test(setup: Setup, checkpoints: CheckpointCallback) -> None:
     """Measure the test metrics with the weights of the best checkpoint, or the current ones. Raises TrainingStopped."""
-    assert setup.splits.test
     best = checkpoints.writer.best(setup.trainer)
     checkpoints.metrics.heartbeat.enter("test")
-    with (
-        explain_lightning_errors(),
-        loader_arguments(setup.splits, test=setup.splits.test.loader()) as loaders,
-    ):
+    with explain_lightning_errors():
+        loaders = setup.splits.arguments("test")
         setup.trainer.test(setup.module, **loaders, ckpt_path=best, weights_only=True, verbose=False)
-
-
-LOADERS = {"train": "train_dataloaders", "val": "val_dataloaders", "test": "dataloaders"}
-"""Names of the Trainer's arguments for the loaders of a split."""
-
-
-@contextmanager
-def loader_arguments(splits: RankSplits, **loaders: Any) -> Iterator[dict[str, Any]]:
-    """Yield the Trainer's arguments for loaders; a LightningDataModule returns them itself, so that its hooks are called."""
-    if splits.datamodule is None:
-        yield {LOADERS[name]: loader for name, loader in loaders.items()}
-        return
-    for name, loader in loaders.items():
-        setattr(splits.datamodule, f"{name}_dataloader", partial(_itself, loader))
-    yield {"datamodule": splits.datamodule}
-
-
-def _itself(loader: Any) -> Any:
-    return loader

@@ -1,19 +1,21 @@
 """Create what a run needs from its configuration: task, strategy, Trainer, data, network and plan."""
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import nn
 
-from train_anywhere.config.instantiate import locate
 from train_anywhere.config.schema import Config
 from train_anywhere.config.schema import Trainer as TrainerConfig
 from train_anywhere.data.dataset import Splits
 from train_anywhere.data.open_data import open_splits
+from train_anywhere.data.torch.loader import BatchLoader
 from train_anywhere.distributed.layout import running_strategy
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError
@@ -22,20 +24,22 @@ from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.tasks import Task
 from train_anywhere.training.lightning.batches import IndexedSplit
 from train_anywhere.training.lightning.checkpoint.random_state import seed_everything
-from train_anywhere.training.lightning.dropin.model import (
-    drop_missing_steps,
-    make_task,
-)
+from train_anywhere.training.lightning.dropin.model import make_task
 from train_anywhere.training.lightning.hardware import apply_hardware_options
 from train_anywhere.training.lightning.module import TaskModule
-from train_anywhere.training.lightning.rank_splits import RankSplits, open_rank_splits, takes_batch_size
+from train_anywhere.training.lightning.rank_splits import (
+    RankSplits,
+    UserLoaders,
+    count_rows,
+    open_rank_splits,
+)
 from train_anywhere.training.lightning.strategies.choose import make_strategy
 from train_anywhere.training.lightning.strategies.ddp import OneDevicePerRank
 from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
 from train_anywhere.training.lightning.strategies.rank_device import pick_device
 from train_anywhere.training.lightning.trainer import Trainer, make_trainer
 from train_anywhere.training.native_network import build_network
-from train_anywhere.training.plan import Plan, make_plan, validation_notes
+from train_anywhere.training.plan import Plan, make_plan, make_user_plan, validation_notes
 from train_anywhere.training.reporting.header import Header, cpu_name
 from train_anywhere.training.reporting.peak import peak_flops
 
@@ -47,7 +51,7 @@ class Setup:
     trainer: Trainer
     module: pl.LightningModule
     plan: Plan
-    splits: RankSplits
+    splits: RankSplits | UserLoaders
     devices: int
     strategy: str
 
@@ -62,31 +66,51 @@ def make_setup(config: Config, topology: Topology, heartbeat: Heartbeat | None =
     task = build(lambda: make_task(config.task))
     if isinstance(strategy, OneDevicePerRank) and isinstance(task, pl.LightningModule):
         strategy.allow_unused_parameters(task)
-    trainer = make_trainer(config, topology, device, strategy)
+    trainer = make_trainer(config, topology, device, strategy, isinstance(task, Task))
     heartbeat = heartbeat or Heartbeat()
     heartbeat.at("meeting")
     strategy.setup_environment()  # connects the ranks
     heartbeat.at("preparing")
 
-    whole = takes_batch_size(locate(config.data.target["lightning"], "data._target_"))
-    batch_size = config.data.batch_size // (1 if whole else topology.world_size)
+    batch_size = config.data.batch_size // topology.world_size
     data = open_splits(
         config.data, "lightning", config.seed, Features.of(config).stager, batch_size=batch_size
     )
     report = make_printer(config.monitor.progress, trainer)
     splits = open_rank_splits(config, data, topology, task, trainer, report)
-    plan = make_plan(config, len(splits.train), len(splits.val or ()), len(splits.test or ()), devices)
-    for note in [*data.notes, *validation_notes(config.trainer, plan)]:
-        report(note)
-    if isinstance(splits.train, IndexedSplit):  # a user's DataLoader has its own batch size
-        plan = replace(plan, batch_per_rank=splits.train.batches.size.batch_size // devices)
-    if isinstance(task, Task):
-        module: pl.LightningModule = make_module(config, task, plan, devices, data, build)
+    if isinstance(splits, UserLoaders):
+        assert isinstance(task, pl.LightningModule)
+        module, plan = task, make_user_plan(config, math.inf, True, True, None)
+        plan.known = False
+        trainer.when_opened(lambda batches: plan.update(opened_plan(config, trainer, splits, batches)))
+        notes = [*data.notes]
     else:
-        module, plan = task, drop_missing_steps(task, plan)
+        assert isinstance(task, Task)
+        plan = make_plan(config, len(splits.train), len(splits.val or ()), len(splits.test or ()), devices)
+        notes = [*data.notes, *validation_notes(config.trainer, plan)]
+        if isinstance(splits.train, IndexedSplit):  # a user's DataLoader has its own batch size
+            plan.batch_per_rank = splits.train.batches.size.batch_size // devices
+        module = make_module(config, task, plan, devices, data, build)
+    for note in notes:
+        report(note)
     apply_hardware_options(module, config.trainer, strategy)
     trainer.apply_plan(plan)
     return Setup(trainer, module, plan, splits, devices, name)
+
+
+def opened_plan(config: Config, trainer: Trainer, loaders: UserLoaders, batches: float) -> Plan:
+    """Return the plan of a user's module, whose loaders Lightning has just opened; an epoch has `batches`."""
+    module, combined = trainer.lightning_module, trainer.fit_loop._combined_loader
+    tests = is_overridden("test_step", module) and loaders.has("test") and bool(trainer.limit_test_batches)
+    assert combined is not None
+    sizes = [
+        loader.dataset.size.batch_size // trainer.world_size
+        if isinstance(loader, BatchLoader)
+        else getattr(loader, "batch_size", None)
+        for loader in combined.flattened
+    ]
+    size = sizes[0] if len(sizes) == 1 else None
+    return make_user_plan(config, batches, trainer.enable_validation, tests, size)
 
 
 def make_printer(progress: str, trainer: Trainer) -> Callable[[str], None]:
@@ -122,17 +146,22 @@ def describe(setup: Setup, config: Config) -> Header:
     module, device = setup.module, setup.trainer.strategy.root_device
     weights = [p for p in module.parameters() if not isinstance(p, nn.UninitializedParameter)]
     complete = len(weights) == len([*module.parameters()])
-    splits = {
-        "training rows": setup.splits.train,
-        "validation": setup.splits.val,
-        "test": setup.splits.test,
-    }
+    if isinstance(setup.splits, UserLoaders):
+        loop = setup.trainer.fit_loop
+        rows = {
+            "training rows": count_rows(loop._combined_loader),
+            "validation": count_rows(loop.epoch_loop.val_loop._combined_loader),
+        }
+    else:
+        parts = (setup.splits.train, setup.splits.val, setup.splits.test)
+        names_of_parts = ("training rows", "validation", "test")
+        rows = {name: part.rows for name, part in zip(names_of_parts, parts, strict=True) if part}
     names = {"cuda": lambda: torch.cuda.get_device_name(device), "mps": lambda: "Apple GPU"}
     return Header(
         model=config.model.name if isinstance(module, TaskModule) else type(module).__name__,
         parameters=sum(p.numel() for p in weights) if complete else None,
         trained=sum(p.numel() for p in weights if p.requires_grad),
-        rows={name: split.rows for name, split in splits.items() if split},
+        rows=rows,
         device=names.get(device.type, cpu_name)(),
         devices=setup.devices,
         strategy=setup.strategy,

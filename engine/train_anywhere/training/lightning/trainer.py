@@ -2,6 +2,7 @@
 
 import logging
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import lightning.pytorch as pl
@@ -16,11 +17,12 @@ from train_anywhere.errors import user_error, was_interrupted
 from train_anywhere.training.lightning.checkpoint.restorer import Restorer
 from train_anywhere.training.lightning.dropin.connector import Connector
 from train_anywhere.training.lightning.dropin.trainable import FitLoop
+from train_anywhere.training.lightning.dropin.user_data import DataConnector
 from train_anywhere.training.lightning.dropin.validated_weights import ValidatedWeights
 from train_anywhere.training.lightning.hardware import precision_arguments, use_tf32
 from train_anywhere.training.lightning.loop.fast_loop import FastEpochLoop, refuse_user_stop_iteration
 from train_anywhere.training.lightning.loop.private import _SignalConnector, _TunerExitException
-from train_anywhere.training.plan import Plan, validation_due
+from train_anywhere.training.plan import Plan, batches_per_step, validation_due
 
 
 class NoSignals(_SignalConnector):
@@ -35,24 +37,29 @@ class Trainer(pl.Trainer):
 
     Args:
         settings: the section `trainer` of the configuration, kept as an attribute.
+        native: whether it trains a task of this project, whose limits are those of the plan. Lightning applies its own limits
+            to a user's module.
         completes: whether entries left out of a checkpoint are taken from the new module when it is restored (see `Restorer`).
         **options: arguments of Lightning's Trainer.
 
     Attributes:
         steps_done: optimizer steps of the run so far. With several optimizers, Lightning's `global_step` adds up their steps.
         validated_weights: the callback that keeps the weights of the newest validation for the checkpoint.
-        plan: the limits of the run; None before `apply_plan`.
+        plan: the size of the run; None before `apply_plan`.
     """
 
-    def __init__(self, settings: TrainerConfig, completes: bool, **options: Any) -> None:
+    def __init__(self, settings: TrainerConfig, completes: bool, native: bool, **options: Any) -> None:
         super().__init__(**options)
-        self.settings, self.steps_done, self.validated_weights = settings, 0, ValidatedWeights()
+        self.settings, self.native = settings, native
+        self.steps_done, self.validated_weights = 0, ValidatedWeights()
         self.callbacks: list[pl.Callback] = [*self.callbacks, self.validated_weights]  # type: ignore[has-type]
         self._logger_connector = Connector(self)
         self._signal_connector = NoSignals(self)
         self._checkpoint_connector = Restorer(self, completes)
+        self._data_connector = DataConnector(self)
         self.fit_loop: FitLoop = FitLoop(self, max_epochs=1)
-        self.fit_loop.epoch_loop = FastEpochLoop(self, self._is_validation_due, settings.fast_step)
+        validates = self._is_validation_due if native else None
+        self.fit_loop.epoch_loop = FastEpochLoop(self, validates, settings.fast_step)
         refuse_user_stop_iteration(self.fit_loop, "on_advance_start", "advance", "on_advance_end")
         refuse_user_stop_iteration(self.fit_loop.epoch_loop, "advance", "on_advance_end")
         refuse_user_stop_iteration(self.fit_loop.epoch_loop.manual_optimization, "advance")
@@ -80,11 +87,14 @@ class Trainer(pl.Trainer):
         return validation_due(self.settings, self.plan, self.current_epoch, done, self.steps_done)
 
     def apply_plan(self, plan: Plan) -> None:
-        """Apply the limits of the plan.
+        """Apply the limits of the plan, or those of the settings for a user's module.
 
         They are not known in `__init__`: the plan depends on the data, which one rank may prepare after the ranks are connected.
         """
         self.plan = plan
+        if not self.native:
+            self._apply_settings()
+            return
         self.fit_loop.max_epochs = plan.max_epochs
         self.limit_train_batches = plan.train_batches
         self.limit_val_batches = plan.val_batches
@@ -95,14 +105,41 @@ class Trainer(pl.Trainer):
         if plan.val_every < plan.steps_per_epoch:
             self.val_check_interval = plan.val_every * plan.accumulate
 
+    def _apply_settings(self) -> None:
+        """Set Lightning's own limits, as the arguments of its constructor do."""
+        t, overfit = self.settings, self.settings.overfit_batches
+        self.fit_loop.max_epochs, self.fit_loop.min_epochs = t.max_epochs, t.min_epochs
+        self.fit_loop.epoch_loop.max_steps = t.max_steps or -1
+        self.limit_train_batches = overfit or t.limit_train_batches
+        self.limit_val_batches = t.limit_val_batches and (overfit or t.limit_val_batches)
+        self.limit_test_batches = t.limit_test_batches
+        self.overfit_batches = overfit or 0.0
+        self.accumulate_grad_batches = batches_per_step(t)
+        self.check_val_every_n_epoch = t.check_val_every_n_epoch
+        every = t.val_check_interval
+        self.val_check_interval = every * t.accumulate_grad_batches if isinstance(every, int) else every
+        if t.fast_dev_run:
+            self.fit_loop.max_epochs, self.fit_loop.epoch_loop.max_steps, self.val_check_interval = 1, -1, 1.0
+            self.limit_train_batches = self.limit_val_batches = self.limit_test_batches = 1
 
-def make_trainer(config: Config, topology: Topology, device: torch.device, strategy: Strategy) -> Trainer:
+    def when_opened(self, call: Callable[[float], None]) -> None:
+        """Call a function once Lightning has opened the training loaders of a user's module.
+
+        Its argument is the number of training batches of an epoch, infinite if it is not known.
+        """
+        self.fit_loop.opened.append(call)
+
+
+def make_trainer(
+    config: Config, topology: Topology, device: torch.device, strategy: Strategy, native: bool
+) -> Trainer:
     """Return the Trainer of one rank, still without callbacks and loggers (see `attach.py`) and limits (see `apply_plan`)."""
     silence_lightning()
     use_tf32(config.trainer.tf32)
     return Trainer(
         config.trainer,
         config.checkpoint.other_objects == "leave_out",
+        native,
         accelerator=device.type,
         devices=[device.index] if device.type == "cuda" else 1,
         num_nodes=topology.nodes,
@@ -116,7 +153,7 @@ def make_trainer(config: Config, topology: Topology, device: torch.device, strat
         log_every_n_steps=config.trainer.log_every_n_steps,
         logger=False,
         num_sanity_val_steps=0 if config.trainer.fast_dev_run else config.trainer.num_sanity_val_steps,
-        use_distributed_sampler=False,  # this project splits the data over the ranks
+        use_distributed_sampler=False,  # see `DataConnector`
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,

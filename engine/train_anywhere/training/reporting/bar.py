@@ -35,6 +35,10 @@ class Bar:
         self.display = RichProgress(*columns, console=console, auto_refresh=False, expand=True)
         self.task = self.display.add_task("", total=total, epoch="starting", loss="")
 
+    def set_total(self, total: int) -> None:
+        """Set the batches of the whole run."""
+        self.display.update(self.task, total=total)
+
     @property
     def width(self) -> int:
         """Columns of the terminal."""

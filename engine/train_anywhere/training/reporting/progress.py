@@ -62,6 +62,7 @@ class Progress:
         self.heartbeat = heartbeat or Heartbeat()
         self.unit = unit
         # per batch, over all ranks; 0: not known yet
+        self.devices, self.counts_units = world_size, counts_units
         self.rows = 0.0 if counts_units else plan.batch_per_rank * world_size
         self._unreported = 0
         self.throughput = Throughput(self.rows, world_size, unit, min_seconds)
@@ -182,6 +183,10 @@ class Progress:
 
     def start_training(self, step: int) -> None:
         """Start the clock before the first batch, after `step` optimizer steps of earlier attempts; the time before was not training."""
+        if not self.counts_units:  # the plan of a user's module is known only now
+            self.rows = self.throughput.rows = self.plan.batch_per_rank * self.devices
+        if self.bar:
+            self.bar.set_total(self.plan.total_steps * self.plan.accumulate)
         self._restart_clock()
         self._measured = self._began
         if self.profile:

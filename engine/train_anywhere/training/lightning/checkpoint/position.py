@@ -32,6 +32,23 @@ def resume_position(saved: SavedCheckpoint | None, config: Trainer, plan: Plan) 
     return (plan.max_epochs, 0) if over else (epoch, batch)
 
 
+def user_position(saved: SavedCheckpoint, plan: Plan, ranks: float, last: bool) -> tuple[int, int]:
+    """Return the epoch and batch to resume at in a user's loaders, both from 0.
+
+    Args:
+        saved: the checkpoint.
+        plan: the plan of the resumed run.
+        ranks: the checkpoint's number of ranks divided by that of this run. Each rank reads its own batches, so fewer ranks
+            have more of them.
+        last: whether the validation of the epoch's end comes first.
+    """
+    epoch, batch = saved.epoch, int(saved.batch * ranks)
+    if not last and batch >= plan.train_batches:
+        epoch, batch = epoch + 1, 0
+    over = saved.step >= plan.total_steps or epoch >= plan.max_epochs
+    return (plan.max_epochs, 0) if over and not last else (epoch, batch)
+
+
 def set_loop_counters(
     state: dict[str, Any], epoch: int, batch: int, last: bool, steps: int, to_validate: bool
 ) -> None:
@@ -47,7 +64,12 @@ def set_loop_counters(
     # Lightning counts a step after its validation
     state["epoch_loop.state_dict"]["_batches_that_stepped"] = steps - int(to_validate)
     state["epoch_progress"] = _counters(started, started, epoch)
-    state["epoch_loop.batch_progress"] = _counters(batch, batch, batch) | {"is_last_batch": last}
+    batches = state["epoch_loop.batch_progress"]["total"]["ready"]
+    state["epoch_loop.batch_progress"] = {
+        "total": _counters(batches, batches, batches)["total"],
+        "current": _counters(batch, batch, batch)["current"],
+        "is_last_batch": last,
+    }
     state["epoch_loop.val_loop.batch_progress"] = {
         # Lightning resumes a validation that had started
         "total": _counters(int(to_validate), int(to_validate), 0)["total"],

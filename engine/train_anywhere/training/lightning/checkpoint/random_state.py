@@ -67,8 +67,10 @@ class RandomState(pl.Callback):
         else:
             if self.saved is not None:
                 self.report(device_count_message(len(self.saved), trainer.world_size))
-            sequence = np.random.SeedSequence([self.seed, steps_done(trainer), trainer.global_rank])
-            seed_everything(int(sequence.generate_state(1)[0]))
+            # rank 0 of a user's module continues with the numbers that Lightning alone would draw
+            if trainer.native or trainer.global_rank or self.saved is not None:  # type: ignore[attr-defined]
+                sequence = np.random.SeedSequence([self.seed, steps_done(trainer), trainer.global_rank])
+                seed_everything(int(sequence.generate_state(1)[0]))
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]

@@ -36,7 +36,7 @@ class RankState(pl.Callback):
         own = {
             "logged": _logged_metrics(trainer),
             "metrics": {name: _metric_state(m) for name, m in _metrics(pl_module)},
-            "loader": self.stream.position() if self.stream else {},
+            "loader": self.stream.position() if self.stream else trainer.fit_loop.loader_position(),  # type: ignore[attr-defined]
         }
         checkpoint["rank_states"] = gather(own, trainer)
 
@@ -53,6 +53,8 @@ class RankState(pl.Callback):
         self.saved = unpack(saved[trainer.global_rank])
         if self.stream and self.saved:
             self.stream.restore(self.saved["loader"])
+        elif self.saved:
+            trainer.fit_loop.resumed_loader = self.saved["loader"] or None  # type: ignore[attr-defined]
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Restore the metrics of the interrupted epoch."""

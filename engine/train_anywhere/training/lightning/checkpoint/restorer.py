@@ -10,6 +10,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch.distributed.checkpoint.api import CheckpointException
 
 from train_anywhere.checkpoints.disk.plain_zip import refuse_compressed
+from train_anywhere.data.torch import random_states
 from train_anywhere.errors import CheckpointError, ProjectError
 from train_anywhere.training.lightning.dropin.trainable import KEY, restore_groups, set_flags, trainable_state
 from train_anywhere.training.lightning.dropin.validated_weights import (
@@ -54,7 +55,20 @@ class Restorer(_CheckpointConnector):
                 self.trainable = self._loaded_checkpoint.get(KEY, {})
                 set_flags(self.trainer.lightning_module, self.trainable)
                 restore_groups(self.trainer.lightning_module, self.trainer.optimizers, self.trainable)
+            if self._loaded_checkpoint and self.trainer.state.fn == TrainerFn.FITTING:
+                self._restore_position()
             super().restore_training_state()
+
+    def _restore_position(self) -> None:
+        """Open the loaders of a user's module, whose length decides where training continues."""
+        trainer: Any = self.trainer
+        with random_states.preserve():  # a new run opens them after the validation loaders
+            trainer.fit_loop.setup_data()
+            for callback in trainer.callbacks:
+                if hasattr(callback, "restore_position"):
+                    trainer.fit_loop.skip_batches(
+                        *callback.restore_position(trainer, self._loaded_checkpoint)
+                    )
 
     def dump_checkpoint(self, weights_only: bool | None = None) -> dict[str, Any]:
         """Return the content of a checkpoint, with the validated weights."""

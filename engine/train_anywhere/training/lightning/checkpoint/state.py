@@ -18,6 +18,7 @@ from train_anywhere.training.lightning.checkpoint.position import (
     resume_position,
     set_loop_counters,
     steps_done,
+    user_position,
 )
 from train_anywhere.training.lightning.checkpoint.shards import Shards
 from train_anywhere.training.lightning.dropin.validated_weights import (
@@ -58,7 +59,8 @@ class CheckpointCallback(pl.Callback):
         self, writer: "StateWriter", metrics: MetricsCallback, saved: SavedCheckpoint | None
     ) -> None:
         self.config, self.plan, self.writer, self.metrics = metrics.config, metrics.plan, writer, metrics
-        self.start = resume_position(saved, self.config.trainer, self.plan)
+        # the position in a user's loaders is known when they are open, see `restore_position`
+        self.start = resume_position(saved, self.config.trainer, self.plan) if self.plan.known else (0, 0)
         self.pending, self._validated = False, True
         if saved:
             metrics.resume(saved.metrics)
@@ -67,19 +69,29 @@ class CheckpointCallback(pl.Callback):
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Save whether a validation within the epoch is still to be run."""
+        """Save whether a validation is still to be run, and whether it is that of the epoch's end."""
         checkpoint["validation_pending"] = not self._validated
+        checkpoint["last_batch"] = trainer.fit_loop.epoch_loop._num_ready_batches_reached()
 
-    def on_load_checkpoint(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
-        """Resume at the position in the checkpoint's manifest."""
+    def restore_position(self, trainer: pl.Trainer, checkpoint: dict[str, Any]) -> tuple[int, int]:
+        """Resume at the position in the checkpoint's manifest; return the epoch and the batches of it to skip."""
+        saved, native = self.writer.newest, trainer.native  # type: ignore[attr-defined]
+        assert saved
+        waits = bool(checkpoint.get("validation_pending"))
+        if not native:
+            ranks = len(checkpoint["rank_states"])
+            self.start = user_position(
+                saved, self.plan, ranks / trainer.world_size, waits and checkpoint["last_batch"]
+            )
         epoch, batch, step = *self.start, steps_done(trainer)
-        last, saved = batch == self.plan.train_batches, self.writer.newest
-        if saved and checkpoint.get("validation_pending") and self.start == (saved.epoch, saved.batch):
-            self.pending = validation_due(self.config.trainer, self.plan, epoch, batch, step)
+        last = (
+            batch == self.plan.train_batches if native else batch > 0 and waits and checkpoint["last_batch"]
+        )
+        if waits and self.start == (saved.epoch, saved.batch):
+            self.pending = not native or validation_due(self.config.trainer, self.plan, epoch, batch, step)
         self.pending |= last
         set_loop_counters(checkpoint["loops"]["fit_loop"], epoch, batch, last, step, self.pending)
+        return self.start
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Check before the first step that checkpoints can hold the state.
@@ -88,7 +100,10 @@ class CheckpointCallback(pl.Callback):
             ConfigError: Lightning would advance a schedule only after the checkpoint of the step.
             CheckpointError: a checkpoint can't hold an object of a user's hook.
         """
-        trainer.fit_loop.max_epochs = self.plan.max_epochs  # StochasticWeightAveraging adds one
+        # StochasticWeightAveraging adds one
+        fast, settings = self.config.trainer.fast_dev_run, self.config.trainer
+        native = trainer.native  # type: ignore[attr-defined]
+        trainer.fit_loop.max_epochs = self.plan.max_epochs if native or fast else settings.max_epochs
         if self.metrics.timer.was_over and not self.pending:
             trainer.should_stop = True
         watching = [c for c in trainer.lr_scheduler_configs if c.reduce_on_plateau and c.interval == "step"]
@@ -114,9 +129,10 @@ class CheckpointCallback(pl.Callback):
     def after_batch(self, trainer: pl.Trainer, batch_idx: int) -> None:
         """Save or raise TrainingStopped if due, after an optimizer step and its hooks; a validation after it comes first."""
         self.writer.check()
-        if (batch_idx + 1) % self.plan.accumulate and not trainer.should_stop:
+        loop: Any = trainer.fit_loop.epoch_loop
+        if loop._should_accumulate() and not trainer.should_stop:
             return
-        last = batch_idx + 1 == self.plan.train_batches
+        last = loop._num_ready_batches_reached()
         validates = trainer.fit_loop.epoch_loop.validation_follows()  # type: ignore[attr-defined]
         if validates and (last or not trainer.should_stop):
             self._interrupt_validation(trainer)
@@ -128,6 +144,8 @@ class CheckpointCallback(pl.Callback):
 
     def validation_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save or raise TrainingStopped if due, after a validation within an epoch: in epochs that end with a checkpoint, as Lightning."""
+        if trainer.fit_loop.epoch_loop._should_accumulate():
+            return  # a checkpoint does not hold accumulated gradients
         if self._is_due(trainer, trainer.current_epoch + 1):
             self._save(trainer, value=self._monitored_value())
         self._raise_if_stopping()
@@ -144,7 +162,7 @@ class CheckpointCallback(pl.Callback):
         if trainer.state.fn != TrainerFn.FITTING or trainer.sanity_checking:
             self._raise_if_stopping()
         elif not trainer.validated_weights.swapped and (  # type: ignore[attr-defined]
-            loop.mid_epoch or loop.batch_idx + 1 == self.plan.train_batches
+            loop._num_ready_batches_reached() or (loop.mid_epoch and not loop._should_accumulate())
         ):
             self._interrupt_validation(trainer)
 
@@ -159,7 +177,8 @@ class CheckpointCallback(pl.Callback):
     def epoch_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save or raise TrainingStopped if due, at the end of an epoch, after its validation and all hooks."""
         epochs = trainer.current_epoch + 1
-        over = trainer.should_stop or epochs == self.plan.max_epochs
+        loop: Any = trainer.fit_loop
+        over = trainer.should_stop or epochs >= loop.max_epochs or 0 <= loop.max_steps <= trainer.global_step
         if over or self._is_due(trainer, epochs):
             self._save(trainer, value=self._monitored_value())
         self._raise_if_stopping()
@@ -191,7 +210,7 @@ class CheckpointCallback(pl.Callback):
     def _save(self, trainer: pl.Trainer, value: float | None, validated: bool = True) -> None:
         """Save a checkpoint; `value` is the metric of `checkpoint.monitor` for exactly these weights."""
         step, epoch, batch = steps_done(trainer), trainer.current_epoch, trainer.fit_loop.batch_idx + 1
-        if batch == self.plan.train_batches and validated:
+        if trainer.fit_loop.epoch_loop._num_ready_batches_reached() and validated:
             epoch, batch = epoch + 1, 0
         start, self._validated = time.monotonic(), validated
         with self.metrics.heartbeat.within("checkpoint"):

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import lightning.pytorch as pl
 import torch
@@ -56,14 +57,6 @@ def make_task(section: TaskConfig) -> Task | pl.LightningModule:
     )
 
 
-def drop_missing_steps(module: pl.LightningModule, plan: Plan) -> Plan:
-    """Return the plan without validation or test if the module has no step for it."""
-    validates, tests = (is_overridden(f"{part}_step", module) for part in ("validation", "test"))
-    return replace(
-        plan, val_batches=plan.val_batches if validates else 0, test_batches=plan.test_batches if tests else 0
-    )
-
-
 def has_own_optimizer(module: pl.LightningModule) -> bool:
     """Return whether the module has its own `configure_optimizers`."""
     return is_overridden("configure_optimizers", module)
@@ -74,7 +67,12 @@ class ConfiguredOptimizer(pl.Callback):
 
     def __init__(self, module: pl.LightningModule, config: Config, plan: Plan, devices: int) -> None:
         self.config, self.plan, self.devices = config, plan, devices
-        module.configure_optimizers = lambda: configure_optimizer(config, plan, module, devices)  # type: ignore[method-assign]
+        module.configure_optimizers = self._configure  # type: ignore[method-assign]
+        self.module = module
+
+    def _configure(self) -> Any:
+        self.module.trainer.fit_loop.setup_data()  # the plan depends on the length of the loaders
+        return configure_optimizer(self.config, self.plan, self.module, self.devices)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Apply the optimizer settings of the configuration, which may have changed since the checkpoint."""
@@ -169,6 +167,11 @@ def explain_lightning_errors() -> Iterator[None]:
     try:
         yield
     except MisconfigurationException as error:
+        message = " ".join(str(error).split())
+        raise ConfigError(f"Lightning refuses: {message.rstrip('.')}.") from error
+    except ValueError as error:
+        if "`val_check_interval`" not in str(error):
+            raise
         message = " ".join(str(error).split())
         raise ConfigError(f"Lightning refuses: {message.rstrip('.')}.") from error
     except RuntimeError as error:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Callable
 from typing import Any
 
 import lightning.pytorch as pl
@@ -10,9 +11,16 @@ from lightning.pytorch.callbacks import StochasticWeightAveraging
 from torch import nn
 from torch.optim import Optimizer
 
+from train_anywhere.data.torch.loader import BatchLoader
 from train_anywhere.errors import ConfigError, RanksDifferError
 from train_anywhere.training.lightning.checkpoint.rank_state import gather, unpack
-from train_anywhere.training.lightning.loop.private import _FitLoop
+from train_anywhere.training.lightning.dropin.user_data import (
+    capture_random,
+    loader_states,
+    restore_random,
+    skip_batches,
+)
+from train_anywhere.training.lightning.loop.private import _FitLoop, _set_sampler_epoch
 
 KEY = "trained"
 """Checkpoint key of this state."""
@@ -22,7 +30,92 @@ MODES = ("training", "track_running_stats")
 
 
 class FitLoop(_FitLoop):
-    """Lightning's loop over epochs, changed to restore the trainable state after the start hooks and to check it in each epoch."""
+    """Lightning's loop over epochs, changed to restore the trainable state after the start hooks and to check it in each epoch.
+
+    Loaders of a user's module continue after a resume at the batch that follows the checkpoint. An epoch's iterator depends on the
+    random states when it is created and when its first batch is read, so a checkpoint holds both.
+
+    Attributes:
+        opened: called with the number of training batches when the loaders are open, once.
+        resumed_loader: `loader_position` of the checkpoint; None in a new run, or for another number of ranks.
+    """
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.opened: list[Callable[[float], None]] = []
+        self.resumed_loader: dict[str, Any] | None = None
+        self._position: dict[str, Any] = {}
+        self._restored = False
+
+    def setup_data(self) -> None:
+        """Open the loaders, and report their length the first time."""
+        super().setup_data()
+        while self._combined_loader is not None and self.opened:
+            self.opened.pop(0)(self.max_batches)
+
+    def _load_combined_loader_states(self) -> None:
+        """Restore random states and loaders right before Lightning creates the iterator of the first epoch."""
+        combined, self._position = self._combined_loader, {}
+        assert combined is not None
+        self._restored = self.resumed_loader is not None
+        if saved := self.resumed_loader or {}:
+            for loader in combined.flattened:
+                _set_sampler_epoch(loader, saved["epoch"])
+            restore_random(combined, saved["opened"])
+            if saved["states"]:
+                combined._load_state_dicts(saved["states"])
+        self._position["opened"] = capture_random(combined)
+
+    def loader_position(self) -> dict[str, Any]:
+        """Return what `resumed_loader` needs to continue after the last batch trained."""
+        combined, fetcher = self._combined_loader, self._data_fetcher
+        if self.trainer.native or combined is None or fetcher is None:
+            return {}
+        states = loader_states(combined, fetcher)
+        return {"epoch": self.trainer.current_epoch, "first": None, **self._position, "states": states}
+
+    def skip_batches(self, epoch: int, batches: int) -> None:
+        """Continue the first epoch of a resumed run after batches that are trained already."""
+        combined, fetcher, saved = self._combined_loader, self._data_fetcher, self.resumed_loader
+        assert combined is not None and fetcher is not None
+        own = [loader for loader in combined.flattened if isinstance(loader, BatchLoader)]
+        if own:
+            for loader in own:
+                loader.sampler.start_at(epoch, batches)  # type: ignore[attr-defined]
+            iter(fetcher)
+            return
+        for loader in combined.flattened:
+            _set_sampler_epoch(loader, epoch)
+        if (saved is not None) != self._restored or (saved is None and batches):
+            self._load_combined_loader_states()  # opened before the checkpoint was read, or for other ranks
+            iter(fetcher)
+        if saved and saved["first"]:
+            restore_random(combined, saved["first"])
+            self._position["first"] = saved["first"]
+        if not (saved and saved["states"]):
+            skip_batches(fetcher, batches)
+
+    def advance(self) -> None:
+        """Run an epoch, after keeping the random states at its start."""
+        combined, fetcher = self._combined_loader, self._data_fetcher
+        if not self.trainer.native and not self.restarting and combined is not None and fetcher is not None:
+            first = self.trainer.current_epoch == 0
+            self._position["first" if first else "opened"] = capture_random(combined)
+            if not first:
+                self._position["first"] = None
+                if (
+                    self.is_resuming
+                ):  # Lightning would use the iterator that was created before the start hooks
+                    iter(fetcher)
+        super().advance()
+
+    def on_save_checkpoint(self) -> dict[str, Any]:
+        """Return no states of loaders: each rank has its own, see `RankState`."""
+        return {}
+
+    def _iteration_based_training(self) -> bool:
+        """Return False: checkpoints hold the position of the epoch also with `trainer.max_steps`."""
+        return False
 
     @property
     def skip(self) -> bool:

@@ -53,7 +53,7 @@ class MetricsCallback(pl.Callback):
         self.observers, self.writes = Observers(), prints and not config.trainer.fast_dev_run
         self.stopping = self.saving = False
         self.receiver = MetricsReceiver(self._receive)
-        self.clock = Clock(plan, self.heartbeat)
+        self.clock = Clock(self.heartbeat)
         self._lr: Any = None
         self._units: float | None = None
         self._for_next_row: dict[str, float] = {}
@@ -107,7 +107,7 @@ class MetricsCallback(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Count a batch, and the optimizer step that it may complete."""
-        stepped = (batch_idx + 1) % self.plan.accumulate == 0
+        stepped = not trainer.fit_loop.epoch_loop._should_accumulate()
         fresh = self._step_end(trainer, pl_module, batch_idx) if stepped else None
         units, self._units = self._units, None
         self.progress.add_batches(
@@ -128,7 +128,7 @@ class MetricsCallback(pl.Callback):
         """Count an optimizer step; return the metrics if they are due, else None."""
         trainer.steps_done += 1  # type: ignore[attr-defined]
         step = steps_done(trainer)
-        if step >= self.plan.total_steps:
+        if self.native and step >= self.plan.total_steps:
             trainer.should_stop = True  # max_steps may end the run within an epoch
         self._check_stop_flag(trainer)
         if step % self.every and not self._is_last(trainer, batch_idx):
@@ -142,8 +142,8 @@ class MetricsCallback(pl.Callback):
 
     def _is_last(self, trainer: pl.Trainer, batch_idx: int) -> bool:
         """Return whether an optimizer step is the last one before a validation, or of the epoch or the run."""
-        over = trainer.should_stop or batch_idx + 1 == self.plan.train_batches
-        return over or trainer.fit_loop.epoch_loop.validation_follows()  # type: ignore[attr-defined]
+        loop: Any = trainer.fit_loop.epoch_loop
+        return trainer.should_stop or loop._num_ready_batches_reached() or loop.validation_follows()
 
     def _use_metrics(self, trainer: pl.Trainer, module: pl.LightningModule, step: Step) -> None:
         """Use the metrics that were reduced at a step."""

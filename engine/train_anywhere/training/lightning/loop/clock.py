@@ -8,14 +8,13 @@ import torch
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.training.lightning.loop.pace import Pace
 from train_anywhere.training.lightning.loop.wait_timer import WaitTimer
-from train_anywhere.training.plan import Plan
 
 
 class Clock(pl.Callback):
     """The first of all callbacks, so that the work of others does not count as waiting for data or for other ranks."""
 
-    def __init__(self, plan: Plan, heartbeat: Heartbeat) -> None:
-        self.plan, self.heartbeat = plan, heartbeat
+    def __init__(self, heartbeat: Heartbeat) -> None:
+        self.heartbeat, self._timing = heartbeat, False
         self.pace: Pace | None = None
         self.wait_timer: WaitTimer | None = None
 
@@ -36,7 +35,8 @@ class Clock(pl.Callback):
     ) -> None:
         """Report that the batch has arrived."""
         self.heartbeat.fetched()
-        if self.wait_timer and batch_idx % self.plan.accumulate == 0:
+        if self.wait_timer and not self._timing:
+            self._timing = True
             self.wait_timer.start()
 
     def on_before_backward(
@@ -57,7 +57,8 @@ class Clock(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Report the end of an optimizer step, if the batch completes one."""
-        if self.pace and self.wait_timer and (batch_idx + 1) % self.plan.accumulate == 0:
+        if self.pace and self.wait_timer and not trainer.fit_loop.epoch_loop._should_accumulate():
+            self._timing = False
             self.wait_timer.end()
             self.pace.watch(self.wait_timer.last)
 

@@ -16,7 +16,7 @@ class EarlyStop(pl.Callback):
 
     def __init__(self, rule: EarlyStopping, metrics: MetricsCallback, min_epochs: int) -> None:
         self.rule, self.metrics, self.min_epochs, self.patience = rule, metrics, min_epochs, Patience()
-        self._compared = -1  # the step of the newest comparison
+        self._compared, self._resumed = -1, False  # the step of the newest comparison
         self._sign = 1 if rule.mode == "min" else -1
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -51,11 +51,15 @@ class EarlyStop(pl.Callback):
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Restore the count; a run that had stopped early stops again, unless `trainer.min_epochs` was raised."""
+        """Restore the count."""
         saved = checkpoint["early_stop"]
         best = None if saved["best"] == math.inf else self._sign * saved["best"]
-        self.patience = Patience(best, saved["waited"])
-        self._end_if_over(trainer, steps_done(trainer) // self.metrics.plan.steps_per_epoch)
+        self.patience, self._resumed = Patience(best, saved["waited"]), True
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Stop a resumed run that had stopped early, unless `trainer.min_epochs` was raised."""
+        if self._resumed:
+            self._end_if_over(trainer, trainer.current_epoch)
 
     def _end_if_over(self, trainer: pl.Trainer, epochs: int) -> None:
         if epochs < self.min_epochs:

@@ -44,19 +44,20 @@ TRANSFER_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_af
 
 
 class FastEpochLoop(_TrainingEpochLoop):
-    """The loop over the batches of one epoch; `validates` returns whether a validation follows a number of batches; None: all.
+    """The loop over the batches of one epoch.
 
-    With `fast=False` (`trainer.fast_step`), Lightning's own loop runs each step.
+    `validates` returns whether a validation follows a number of batches (None: all) of a task of this project. A user's module has
+    none: Lightning decides, and its own loop runs each step, as with `fast=False` (`trainer.fast_step`).
 
     Attributes:
         mid_epoch: whether a validation is running after which the epoch continues.
     """
 
     def __init__(
-        self, trainer: pl.Trainer, validates: Callable[[int | None], bool], fast: bool = True
+        self, trainer: pl.Trainer, validates: Callable[[int | None], bool] | None, fast: bool = True
     ) -> None:
         super().__init__(trainer)
-        self._validates, self._allowed, self.mid_epoch = validates, fast, False
+        self._validates, self._allowed, self.mid_epoch = validates, fast and validates is not None, False
         self._hooks: dict[str, list[Callable[..., Any]]] = {}
         self._after: list[Any] = []
         # of the module; setting them here avoids a search in its parameters
@@ -142,6 +143,10 @@ class FastEpochLoop(_TrainingEpochLoop):
 
     def validation_follows(self) -> bool:
         """Return whether a validation follows the batch just trained."""
+        if self._validates is None:
+            fetcher = self.trainer.fit_loop._data_fetcher
+            assert fetcher is not None
+            return super()._should_check_val_fx(fetcher)
         if self._num_ready_batches_reached():
             return self._validates(None)
         waits = self._should_accumulate() and not self.trainer.should_stop

@@ -5,6 +5,7 @@ import lightning
 from train_anywhere.errors import ConfigError
 
 try:
+    from lightning.fabric.utilities.data import _set_sampler_epoch
     from lightning.fabric.utilities.distributed import _init_dist_connection
     from lightning.fabric.utilities.optimizer import _optimizers_to_device
     from lightning.pytorch.loops.fetchers import _DataFetcher, _DataLoaderIterDataFetcher
@@ -12,6 +13,7 @@ try:
     from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
     from lightning.pytorch.loops.utilities import _block_parallel_sync_behavior
     from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
+    from lightning.pytorch.trainer.connectors.data_connector import _DataConnector, _get_distributed_sampler
     from lightning.pytorch.trainer.connectors.logger_connector import _LoggerConnector
     from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
     from lightning.pytorch.utilities.exceptions import _TunerExitException
@@ -23,6 +25,7 @@ except ImportError as error:
 
 __all__ = [
     "_CheckpointConnector",
+    "_DataConnector",
     "_DataFetcher",
     "_DataLoaderIterDataFetcher",
     "_FitLoop",
@@ -31,6 +34,8 @@ __all__ = [
     "_TrainingEpochLoop",
     "_TunerExitException",
     "_block_parallel_sync_behavior",
+    "_get_distributed_sampler",
     "_init_dist_connection",
     "_optimizers_to_device",
+    "_set_sampler_epoch",
 ]

@@ -1,0 +1,137 @@
+"""The loaders of a user's module: read by Lightning, shared by the ranks, and continued at any batch after a resume."""
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from lightning.pytorch.trainer.states import RunningStage
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
+from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
+from torch.utils.data.distributed import DistributedSampler
+
+from train_anywhere.data.order.assignment import BatchOrder
+from train_anywhere.data.torch import random_states
+from train_anywhere.data.torch.loader import BatchLoader
+from train_anywhere.data.torch.unpadded_batches import UnpaddedOrder
+from train_anywhere.data.torch.user_loader import samplers
+from train_anywhere.training.lightning.loop.private import (
+    _DataConnector,
+    _DataFetcher,
+    _get_distributed_sampler,
+)
+
+
+class DataConnector(_DataConnector):
+    """Lightning's data connector, changed so that an evaluation on several ranks measures each row once.
+
+    Lightning would repeat rows to give all ranks the same number, which changes means.
+    """
+
+    def _requires_distributed_sampler(self, dataloader: DataLoader[Any]) -> bool:
+        return (
+            self.trainer.world_size > 1
+            and not isinstance(dataloader, BatchLoader)
+            and not isinstance(dataloader.sampler, DistributedSampler)
+            and not isinstance(dataloader.dataset, IterableDataset)
+        )
+
+    def _prepare_dataloader(self, dataloader: object, shuffle: bool, mode: RunningStage) -> object:
+        evaluates = mode in (RunningStage.VALIDATING, RunningStage.TESTING, RunningStage.SANITY_CHECKING)
+        if (
+            evaluates
+            and isinstance(dataloader, DataLoader)
+            and type(dataloader.batch_sampler) is BatchSampler
+            and self._requires_distributed_sampler(dataloader)
+        ):
+            inner = _get_distributed_sampler(
+                dataloader, shuffle, self.trainer.overfit_batches, mode, num_replicas=1, rank=0
+            )
+            size, drop_last, trainer = dataloader.batch_size, dataloader.drop_last, self.trainer
+            assert size
+            shared = copy.copy(dataloader)  # a new one would need the arguments of the user's class
+            vars(shared)["batch_sampler"] = SharedBatches(
+                inner, size, drop_last, trainer.global_rank, trainer.world_size
+            )
+            return shared
+        return super()._prepare_dataloader(dataloader, shuffle, mode)
+
+
+class SharedBatches(BatchSampler):
+    """One rank's part of the batches of a sampler: each row once, and the same number of batches on every rank."""
+
+    def __init__(self, sampler: Any, batch_size: int, drop_last: bool, rank: int, ranks: int) -> None:
+        super().__init__(sampler, batch_size, drop_last)
+        self.order = UnpaddedOrder(BatchOrder(batch_size * ranks, 0, rank, ranks, False), drop_last, False)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        rows = list(self.sampler)
+        for batch in range(self.order.batches(len(rows))):
+            yield [rows[n] for n in self.order.rows(len(rows), 0, batch)]
+
+    def __len__(self) -> int:
+        return self.order.batches(len(self.sampler))  # type: ignore[arg-type]
+
+
+def capture_random(combined: CombinedLoader) -> list[Any]:
+    """Return the random states that decide which batches a new iterator returns, as plain values."""
+    return [
+        random_states.pack(random_states.get_states()),
+        [g.get_state() for g in _generators(combined)],
+    ]
+
+
+def restore_random(combined: CombinedLoader, captured: list[Any]) -> None:
+    """Set the random states of `capture_random`."""
+    random_states.restore(random_states.unpack(captured[0]))
+    for generator, state in zip(_generators(combined), captured[1], strict=False):
+        generator.set_state(state)
+
+
+def _generators(combined: CombinedLoader) -> list[torch.Generator]:
+    owners = [owner for loader in combined.flattened for owner in samplers(loader)]
+    found = [value for owner in owners for value in getattr(owner, "__dict__", {}).values()]
+    unique = {id(value): value for value in found if isinstance(value, torch.Generator)}
+    return [*unique.values()]
+
+
+def loader_states(combined: CombinedLoader, fetcher: _DataFetcher) -> list[Any]:
+    """Return the states of loaders that save their own position; empty unless all do.
+
+    Lightning reads one batch ahead of a loader without a length, and its state is then not that of the trained batches.
+    """
+    states = all(hasattr(one, "state_dict") and hasattr(one, "load_state_dict") for one in combined.flattened)
+    return [one.state_dict() for one in combined.flattened] if states and fetcher.length is not None else []
+
+
+def skip_batches(fetcher: _DataFetcher, batches: int) -> None:
+    """Advance by batches that are trained already; rows that are read by index in this process are not read."""
+    with _without_reading(fetcher):
+        for _ in range(batches):
+            next(fetcher, None)
+    fetcher.fetched -= batches  # the loop adds them
+
+
+@contextmanager
+def _without_reading(fetcher: _DataFetcher) -> Iterator[None]:
+    inner = getattr(fetcher.combined_loader._iterator, "iterators", [])
+    inner = inner if fetcher.length is not None else []  # else a batch is read ahead
+    found = [
+        (one, one._dataset_fetcher)
+        for one in inner
+        if type(one) is _SingleProcessDataLoaderIter and hasattr(one._dataset, "__getitem__")
+    ]
+    for one, _ in found:
+        one._dataset_fetcher = _NoRows()
+    try:
+        yield
+    finally:
+        for one, reader in found:
+            one._dataset_fetcher = reader
+
+
+class _NoRows:
+    def fetch(self, indices: Any) -> None:
+        """Read nothing."""
