@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-STRANGER = '''
+STRANGER = """
 import pytorch_lightning as pl
 import pytorch_lightning.loggers as loggers
 import pytorch_lightning.callbacks.early_stopping
@@ -17,8 +17,8 @@ from lightning_fabric.utilities.seed import seed_everything as other
 
 class Net(LightningModule):
     pass
-'''
-PROGRAM = '''
+"""
+PROGRAM = """
 import sys
 {hide}
 import train_anywhere.training.lightning
@@ -38,19 +38,19 @@ except ModuleNotFoundError as error:
     assert error.name == "pytorch_lightning.no_such_module", error.name
 else:
     raise AssertionError
-'''
-HIDE = '''
+"""
+HIDE = """
 class Hide:
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] in ("pytorch_lightning", "lightning_fabric"):
             raise ModuleNotFoundError(name, name=name)
 sys.meta_path.insert(0, Hide())
-'''
-OTHER_VERSION = '''
+"""
+OTHER_VERSION = """
 import importlib.metadata as metadata
 known = metadata.version
 metadata.version = lambda name: "1.9.0" if name == "pytorch-lightning" else known(name)
-'''
+"""
 
 
 @pytest.mark.parametrize("hide", [HIDE, OTHER_VERSION])

@@ -11,6 +11,7 @@ from types import ModuleType
 
 from train_anywhere.config.signatures.modules import OTHER_NAMES as PACKAGES
 
+
 class OtherNames(MetaPathFinder, Loader):
     """Import hook that puts a module of `lightning` in the place of the one with the other name."""
 
@@ -43,7 +44,10 @@ def note_other_version(package: str) -> None:
     except PackageNotFoundError:
         return
     if installed != used and rank_zero_only.rank == 0:
-        print(f"{package} {installed} is installed, and {PACKAGES[package]} {used} is used in its place.", flush=True)
+        print(
+            f"{package} {installed} is installed, and {PACKAGES[package]} {used} is used in its place.",
+            flush=True,
+        )
 
 
 def install() -> None:

@@ -139,7 +139,9 @@ def make_trainer(config: Config, topology: Topology, device: torch.device, strat
         **precision_arguments(config.trainer.precision, device),
         max_epochs=1,
         gradient_clip_val=config.trainer.gradient_clip_val,
-        gradient_clip_algorithm=config.trainer.gradient_clip_algorithm if config.trainer.gradient_clip_val else None,
+        gradient_clip_algorithm=config.trainer.gradient_clip_algorithm
+        if config.trainer.gradient_clip_val
+        else None,
         deterministic=config.trainer.deterministic or None,
         sync_batchnorm=config.trainer.sync_batchnorm and topology.world_size > 1,
         log_every_n_steps=config.trainer.log_every_n_steps,
