@@ -7,6 +7,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -83,6 +84,13 @@ class Module:
             self._report(f"is not valid Python{where}: {error.msg}")
         except (ValueError, RecursionError, MemoryError) as error:
             self._report(f"is not valid Python: {error or 'it is nested too deeply'}")
+        return None
+
+    @property
+    def whole_tree(self) -> ast.Module | None:
+        """The parsed source without the shortening of `tree`; None if it can't be parsed."""
+        with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+            return self.tree if self.in_project else _parse(self.text or "")
         return None
 
     def _report(self, words: str) -> None:

@@ -44,6 +44,7 @@ class Connector(_LoggerConnector):
         self._logging = False
         self._receive: Receiver = lambda *_: None
         self._reduced: set[str] = set()
+        self._step_reduced = False
 
     def should_reset_tensors(self, fx: str) -> bool:
         """Return whether metrics start anew: at the first batch, unless the epoch started before a resume."""
@@ -51,7 +52,7 @@ class Connector(_LoggerConnector):
 
     def on_batch_start(self, batch: Any, dataloader_idx: int | None = None) -> None:
         """Treat values that are logged from now on as this rank's own."""
-        self._reduced = set()
+        self._reduced, self._step_reduced = set(), False
         super().on_batch_start(batch, dataloader_idx)
 
     def update_train_step_metrics(self) -> None:
@@ -59,6 +60,7 @@ class Connector(_LoggerConnector):
         self.resumed = False
         if self.should_update_logs:
             self._reduce(on_step=True)
+            self._step_reduced = True
         super().update_train_step_metrics()
 
     def update_eval_step_metrics(self, step: int) -> None:
@@ -78,10 +80,13 @@ class Connector(_LoggerConnector):
         self._reduce(on_step=False)
 
     def on_epoch_end(self) -> None:
-        """Reduce again after the hooks, which may have logged more."""
+        """Reduce again after the hooks, which may have logged more, and collect the values of the last training step."""
         self._reduce(on_step=False)
         if self.trainer.training:
-            self.collected = {}
+            if not self._step_reduced:
+                self._reduce(on_step=True)
+            steps = [m for m in self.trainer._results.values() if not m.has_reset and not m.meta.on_epoch]  # type: ignore[union-attr]
+            self.collected = {m.meta.name: m._forward_cache for m in steps if m._forward_cache is not None}
         super().on_epoch_end()
         self.collected |= self.metrics["callback"]
 
