@@ -1,7 +1,7 @@
 """Compare random programs of users under a framework alone and under this project.
 
-    python engine/tests/differential/run.py lightning --programs 2000 --seed 1
-    python engine/tests/differential/run.py lightning --only 33          one program, printed
+python engine/tests/differential/run.py lightning --programs 2000 --seed 1
+python engine/tests/differential/run.py lightning --only 33          one program, printed
 """
 
 import argparse
@@ -39,7 +39,11 @@ def main() -> None:
         spec = options.spec or tested.draw_program(options.only, options.ranks)
         print(json.dumps(spec), tested.render(spec), sep="\n\n")
         found = tested.check(spec, options.ranks, options.stops)
-        print(found if isinstance(found, str) else "\n".join(f"{kind}\n    {text}" for kind, text in found.items()))
+        print(
+            found
+            if isinstance(found, str)
+            else "\n".join(f"{kind}\n    {text}" for kind, text in found.items())
+        )
         return
     counts, kinds, refused = Counter[str](), dict[str, list[tuple[int, str]]](), Counter[str]()
     start, equal = time.monotonic(), 0
@@ -60,7 +64,11 @@ def main() -> None:
         seed, example = examples[0]
         print(f"{len(examples)} x {kind}\n    --only {seed}: {example[-400:]!r}", flush=True)
         if options.shrink:
-            spec = shrink(tested.draw_program(seed, options.ranks), lambda s, k=kind: shows(tested, s, options, k), options.shrink)
+            spec = shrink(
+                tested.draw_program(seed, options.ranks),
+                lambda s, k=kind: shows(tested, s, options, k),
+                options.shrink,
+            )
             print(f"    --spec '{json.dumps(spec)}'", flush=True)
     print("drawn:", ", ".join(f"{name} {count}" for name, count in sorted(counts.items())))
 

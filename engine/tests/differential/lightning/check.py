@@ -33,18 +33,28 @@ def compare_resumed(whole: Any, stopped: Any, resumed: Any) -> Differences:
             return {f"{name} run fails: {last_line(events)}": str(events)}
     if stopped[-1][1] == "completed":
         return {}  # the signal came too late
-    trained = [[n for n, e in enumerate(events) if e[1] == "training_step"] for events in (whole, stopped, resumed)]
+    trained = [
+        [n for n, e in enumerate(events) if e[1] == "training_step"] for events in (whole, stopped, resumed)
+    ]
     differences: Differences = {}
     if [whole[n][3:5] for n in trained[0]][: len(trained[1])] != [stopped[n][3:5] for n in trained[1]]:
         differences["rows before the stop"] = ""
     if not trained[2]:  # nothing was left to train
-        ends = [next((n for n, e in enumerate(es) if e[1] == "end of TrainerFn.FITTING"), 0) for es in (whole, resumed)]
+        ends = [
+            next((n for n, e in enumerate(es) if e[1] == "end of TrainerFn.FITTING"), 0)
+            for es in (whole, resumed)
+        ]
         if whole[ends[0]][7]["weights"] != resumed[ends[1]][7]["weights"]:
             differences["weights"] = ""
-        after = [without_hooks(es[end + 1 :], ("on_fit_end", "teardown")) for es, end in zip((whole, resumed), ends, strict=True)]
+        after = [
+            without_hooks(es[end + 1 :], ("on_fit_end", "teardown"))
+            for es, end in zip((whole, resumed), ends, strict=True)
+        ]
         return differences | (compare(*after) or {})
     first = resumed[trained[2][0]]
     places = [n for n in trained[0][: len(trained[1]) + 1] if whole[n][3:5] == first[3:5]]
     if not places:
-        return differences | {"rows after the stop": f"{first} is not a next step after {len(trained[1])} steps"}
+        return differences | {
+            "rows after the stop": f"{first} is not a next step after {len(trained[1])} steps"
+        }
     return differences | (compare(whole[places[-1] :], resumed[trained[2][0] :]) or {})

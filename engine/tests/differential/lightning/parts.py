@@ -34,7 +34,11 @@ class Rows(Dataset[Any]):
         return len(self.x)
 
     def __getitem__(self, index: int) -> Any:
-        x = self.x[index] + torch.rand(4) + np.random.rand() + random.random() if self.noise else self.x[index]
+        x = (
+            self.x[index] + torch.rand(4) + np.random.rand() + random.random()
+            if self.noise
+            else self.x[index]
+        )
         x, y, number = x.float(), self.x[index].sum()[None], self.first + index
         return {"x": x, "y": y, "i": number} if self.form == "dict" else (x, y, number)
 
@@ -249,7 +253,8 @@ def attributes(trainer: Any) -> dict[str, Any]:
         "estimated_stepping_batches": lambda: plain(trainer.estimated_stepping_batches),
         "optimizers": lambda: [(type(o).__name__, o.param_groups[0]["lr"]) for o in trainer.optimizers],
         "lr_scheduler_configs": lambda: [
-            (type(c.scheduler).__name__, c.interval, c.frequency, c.monitor) for c in trainer.lr_scheduler_configs
+            (type(c.scheduler).__name__, c.interval, c.frequency, c.monitor)
+            for c in trainer.lr_scheduler_configs
         ],
         "callbacks": lambda: [type(c).__name__ for c in trainer.callbacks if "program" in type(c).__module__],
         "internal callbacks": lambda: [
@@ -276,7 +281,11 @@ def attributes(trainer: Any) -> dict[str, Any]:
 
 def kind_of_logger(one: Any) -> str:
     """Return the class of Lightning that a logger is an instance of."""
-    known = (kind.__name__ for kind in type(one).__mro__ if kind.__module__.startswith(("lightning.", "pytorch_lightning.")))
+    known = (
+        kind.__name__
+        for kind in type(one).__mro__
+        if kind.__module__.startswith(("lightning.", "pytorch_lightning."))
+    )
     return next((name for name in known), type(one).__name__)
 
 

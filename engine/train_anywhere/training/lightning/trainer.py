@@ -21,7 +21,7 @@ from train_anywhere.training.lightning.dropin.logged_values import Results
 from train_anywhere.training.lightning.dropin.trainable import FitLoop
 from train_anywhere.training.lightning.dropin.user_data import DataConnector
 from train_anywhere.training.lightning.dropin.validated_weights import ValidatedWeights
-from train_anywhere.training.lightning.dropin.visible import Callbacks
+from train_anywhere.training.lightning.dropin.visible import CallbackConnector, Callbacks
 from train_anywhere.training.lightning.hardware import precision_arguments, use_tf32
 from train_anywhere.training.lightning.loop.fast_loop import FastEpochLoop, refuse_user_stop_iteration
 from train_anywhere.training.lightning.loop.private import _SignalConnector, _TunerExitException
@@ -71,6 +71,7 @@ class Trainer(pl.Trainer):
         self._signal_connector = NoSignals(self)
         self._checkpoint_connector = Restorer(self, completes)
         self._data_connector = DataConnector(self)
+        self._callback_connector = CallbackConnector(self)
         self.fit_loop: FitLoop = FitLoop(self, max_epochs=1)
         validates = self._is_validation_due if native else None
         self.fit_loop.epoch_loop = FastEpochLoop(self, validates, settings.fast_step)
