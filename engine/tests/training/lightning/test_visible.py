@@ -77,7 +77,8 @@ def public(make_run: MakeRun, fit: Fit) -> Callable[..., RunDir]:
             "monitor.progress=none",
         ]
         config, folder = make_run(*to_hydra_overrides([*names, "trainer.accelerator=cpu", *words]))
-        assert fit(config, folder).state == "completed"
+        fit.outcome = fit(config, folder)  # type: ignore[attr-defined]
+        assert fit.outcome.state == "completed"  # type: ignore[attr-defined]
         return folder
 
     return train
@@ -118,3 +119,24 @@ def test_batches_that_are_objects_train(public: Any) -> None:
     run = public("Graphs", f"data._target_={PUBLIC}.GraphData")
     assert {"train_loss", "val_loss", "test_loss"} <= columns(run).keys()
     assert len(columns(run)["train_loss"]) == 2  # one for each epoch, although log_every_n_steps is more
+
+
+@pytest.mark.parametrize(
+    ("how", "steps", "who"),
+    [
+        ("hook", 3, "Ending"),
+        ("callback", 4, "EarlyStopping"),
+        ("skip", 6, "on_train_batch_start of Ending (-1)"),
+        ("nothing", 8, None),
+    ],
+)
+def test_a_run_that_user_code_ends_says_who(
+    how: str, steps: int, who: str | None, public: Any, fit: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = public("Ending", f"+task.how={how}", "monitor.progress=plain")
+    line = f"{who} ended training after step {steps} of 8" if who else None
+    assert fit.outcome.ended_by == line and fit.outcome.step == steps
+    printed = capsys.readouterr().out
+    assert (line in printed) if line else "ended training" not in printed
+    assert f"step {steps}/8" in printed and f"step {steps + 1}/8" not in printed
+    assert columns(run)["step"][-1] == str(steps)

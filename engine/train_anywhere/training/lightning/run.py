@@ -129,6 +129,7 @@ def train_and_test(config: Config, process: RankProcess) -> Outcome:
         checkpoint=str(writer.newest.path) if writer.newest else None,
         rate=progress.throughput.mean(),
         unit=unit,
+        ended_by=trainer.early_end,
     )
 
 
@@ -217,6 +218,8 @@ def fit(setup: Setup, checkpoints: CheckpointCallback, run: RunDir) -> None:
     validation = splits.val.loader() if splits.val else []
     with explain_lightning_errors(), loader_arguments(splits, train=training, val=validation) as loaders:
         setup.trainer.fit(setup.module, **loaders, ckpt_path=path, weights_only=True)
+    if line := setup.trainer.early_end:
+        checkpoints.metrics.progress.note(line)
     unfinished = setup.trainer.steps_done < setup.plan.total_steps
     if (check.batches or unfinished) and (note := check.check(setup.trainer)):
         checkpoints.metrics.progress.note(note)

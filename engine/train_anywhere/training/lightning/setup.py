@@ -84,9 +84,9 @@ def make_setup(config: Config, topology: Topology, heartbeat: Heartbeat | None =
         module: pl.LightningModule = make_module(config, task, plan, devices, data, build)
     else:
         module, plan = task, drop_missing_steps(task, plan)
-        for name, split in {"validation": splits.val, "test": splits.test}.items():
-            if split and (note := uneven_rows_note(name, split.rows, topology.world_size)):
-                report(note)
+        for what, split in {"validation": splits.val, "test": splits.test}.items():
+            if split and (line := uneven_rows_note(what, split.rows, topology.world_size)):
+                report(line)
     apply_hardware_options(module, config.trainer, strategy)
     trainer.apply_plan(plan)
     return Setup(trainer, module, plan, splits, devices, name)

@@ -74,7 +74,8 @@ class RunCheckpoints(ModelCheckpoint):
             self.best_model_path = str(path)
         elif value is not None:
             self.current_score = torch.tensor(value)
-            best, sign = self.best_model_score, 1 if self.mode == "max" else -1
+            best: Any = self.best_model_score  # type: ignore[has-type]
+            sign = 1 if self.mode == "max" else -1
             if best is None or sign * value >= sign * float(best):
                 self.best_model_score = self.kth_value = self.current_score
                 self.best_model_path = self.kth_best_model_path = str(path)
