@@ -1,7 +1,10 @@
 """What user code sees of the Trainer is what Lightning's Trainer alone shows in the same hook."""
 
 import csv
+import subprocess
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -140,3 +143,45 @@ def test_a_run_that_user_code_ends_says_who(
     assert (line in printed) if line else "ended training" not in printed
     assert f"step {steps}/8" in printed and f"step {steps + 1}/8" not in printed
     assert columns(run)["step"][-1] == str(steps)
+
+
+def test_the_words_of_callbacks_are_shown_and_those_of_loops_are_not(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    code = """if True:
+        from lightning.pytorch.callbacks import early_stopping
+        from lightning.pytorch.trainer import setup
+        from lightning.pytorch.tuner import lr_finder
+        from train_anywhere.training.lightning.trainer import silence_lightning
+        silence_lightning()
+        silence_lightning()
+        for module in (setup, early_stopping, lr_finder):
+            exec(compile("from lightning.pytorch.utilities.rank_zero import rank_zero_info\\n"
+                "def one(): rank_zero_info('info of ' + __name__)\\none()", module.__file__, "exec"), vars(module))
+        lr_finder.log.info("Learning rate set to 1")
+    """
+    subprocess.run([sys.executable, "-c", code], check=True)
+    shown = capfd.readouterr().err
+    assert "info of lightning.pytorch.trainer.setup" not in shown
+    assert shown.count("info of lightning.pytorch.callbacks.early_stopping") == 1
+    assert shown.count("Learning rate set to 1") == 1
+
+
+def test_a_resume_of_a_pruned_model_is_a_line(
+    make_run: MakeRun, fit: Fit, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pruning = (
+        "callbacks.p._target_=lightning.pytorch.callbacks.ModelPruning callbacks.p.pruning_fn=l1_unstructured"
+    )
+    words = [f"task._target_={PUBLIC}.Graphs", f"data._target_={PUBLIC}.GraphData", *pruning.split()]
+    short = [
+        "trainer.max_epochs=2",
+        "trainer.limit_test_batches=0",
+        "trainer.accelerator=cpu",
+        "monitor.progress=plain",
+    ]
+    config, run = make_run(*to_hydra_overrides([*words, *short]))
+    fit(config, run)
+    assert "without their masks" not in capsys.readouterr().out
+    fit(replace(config, trainer=replace(config.trainer, max_epochs=3)), run)
+    assert "without their masks" in capsys.readouterr().out

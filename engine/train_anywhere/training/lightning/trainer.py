@@ -199,14 +199,22 @@ def make_trainer(config: Config, topology: Topology, device: torch.device, strat
     )
 
 
+def is_from_callback(record: logging.LogRecord) -> bool:
+    """Return whether a line is an error, or of a callback: Lightning logs all lines of rank 0 under one name."""
+    return record.levelno >= logging.ERROR or Path(record.pathname).parent.name in ("callbacks", "tuner")
+
+
 def silence_lightning() -> None:
-    """Hide the log lines and warnings of Lightning, but not its errors, and one misleading warning of torch."""
+    """Hide the log lines and warnings of Lightning's Trainer and loops, and one misleading warning of torch.
+
+    Errors stay, and so do the lines of what the user has chosen: callbacks, such as LearningRateFinder, and a profiler.
+    """
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    logging.getLogger("lightning.pytorch.profilers").setLevel(
-        logging.INFO
-    )  # the table of trainer.extra.profiler
+    for name in ("profilers", "callbacks", "tuner", "utilities.rank_zero"):
+        logging.getLogger(f"lightning.pytorch.{name}").setLevel(logging.INFO)
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(is_from_callback)
     warnings.filterwarnings("ignore", category=PossibleUserWarning)
-    warnings.filterwarnings("ignore", module=r"lightning\.")
+    warnings.filterwarnings("ignore", module=r"lightning\.(?!pytorch\.(callbacks|tuner)\.)")
     # torch also compares strides of dimensions of size 1, such as a single input channel, where they have no effect
     warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
