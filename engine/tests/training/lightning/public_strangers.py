@@ -152,6 +152,21 @@ class Graphs(pl.LightningModule):
         return torch.optim.Adam(self.parameters(), lr=0.01)
 
 
+class Finding(Graphs):
+    """Has a learning rate that LearningRateFinder sets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lr = 1e-3
+
+    def training_step(self, data: Batch, batch_idx: int) -> Tensor:
+        self.log("train_lr", self.lr, on_step=True, batch_size=1)
+        return super().training_step(data, batch_idx)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.Adam(self.parameters(), lr=self.lr)
+
+
 class GraphData(pl.LightningDataModule):
     """Rings of different sizes."""
 

@@ -185,3 +185,15 @@ def test_a_resume_of_a_pruned_model_is_a_line(
     assert "without their masks" not in capsys.readouterr().out
     fit(replace(config, trainer=replace(config.trainer, max_epochs=3)), run)
     assert "without their masks" in capsys.readouterr().out
+
+
+def test_the_steps_of_a_finder_of_learning_rates_are_not_logged(public: Any) -> None:
+    finder = "callbacks.f._target_=lightning.pytorch.callbacks.LearningRateFinder"
+    steps = (
+        "callbacks.f.num_training_steps=5",
+        "trainer.log_every_n_steps=1",
+        f"data._target_={PUBLIC}.GraphData",
+    )
+    run = public("Finding", finder, *steps)
+    assert [int(step) for step in columns(run)["step"]] == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 10]
+    assert len({*columns(run)["train_lr"]}) == 1
