@@ -232,16 +232,67 @@ def weights(module: Any) -> str:
     return hashlib.sha256(b"".join(parts)).hexdigest()[:12]
 
 
-PLAIN = (
-    "num_devices device_ids num_nodes node_rank world_size global_rank local_rank is_global_zero log_every_n_steps "
-    "max_epochs min_epochs max_steps min_steps max_time limit_train_batches limit_val_batches limit_test_batches "
-    "limit_predict_batches overfit_batches fast_dev_run accumulate_grad_batches gradient_clip_val "
-    "gradient_clip_algorithm val_check_interval val_check_batch check_val_every_n_epoch current_epoch global_step "
-    "num_training_batches num_val_batches num_test_batches num_sanity_val_batches num_sanity_val_steps is_last_batch "
-    "should_stop training validating testing predicting evaluating sanity_checking interrupted enable_validation "
-    "received_sigterm reload_dataloaders_every_n_epochs precision barebones ckpt_path predict_dataloaders scaler"
-).split()
-TYPES = "train_dataloader val_dataloaders test_dataloaders datamodule lightning_module model precision_plugin".split()
+PLAIN = [
+    "num_devices",
+    "device_ids",
+    "num_nodes",
+    "node_rank",
+    "world_size",
+    "global_rank",
+    "local_rank",
+    "is_global_zero",
+    "log_every_n_steps",
+    "max_epochs",
+    "min_epochs",
+    "max_steps",
+    "min_steps",
+    "max_time",
+    "limit_train_batches",
+    "limit_val_batches",
+    "limit_test_batches",
+    "limit_predict_batches",
+    "overfit_batches",
+    "fast_dev_run",
+    "accumulate_grad_batches",
+    "gradient_clip_val",
+    "gradient_clip_algorithm",
+    "val_check_interval",
+    "val_check_batch",
+    "check_val_every_n_epoch",
+    "current_epoch",
+    "global_step",
+    "num_training_batches",
+    "num_val_batches",
+    "num_test_batches",
+    "num_sanity_val_batches",
+    "num_sanity_val_steps",
+    "is_last_batch",
+    "should_stop",
+    "training",
+    "validating",
+    "testing",
+    "predicting",
+    "evaluating",
+    "sanity_checking",
+    "interrupted",
+    "enable_validation",
+    "received_sigterm",
+    "reload_dataloaders_every_n_epochs",
+    "precision",
+    "barebones",
+    "ckpt_path",
+    "predict_dataloaders",
+    "scaler",
+]
+TYPES = [
+    "train_dataloader",
+    "val_dataloaders",
+    "test_dataloaders",
+    "datamodule",
+    "lightning_module",
+    "model",
+    "precision_plugin",
+]
 
 
 def attributes(trainer: Any) -> dict[str, Any]:

@@ -192,7 +192,7 @@ def draw_logs(draws: Draws, hooks: dict[str, Any], count: int) -> list[Spec]:
             log.pop("reduce_fx", None)
             if draws.maybe(0.4):
                 log["metric_attribute"] = "measure"
-        if has_batch and draws.maybe(0.4) or not has_batch:
+        if (has_batch and draws.maybe(0.4)) or not has_batch:
             log["batch_size"] = draws.randint(1, 3)
         if draws.maybe(0.2):
             log["log_dict"] = True

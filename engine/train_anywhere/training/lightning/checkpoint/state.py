@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+from lightning.pytorch.callbacks import ModelPruning
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.trainer.states import TrainerFn
 
@@ -99,6 +100,10 @@ class CheckpointCallback(pl.Callback):
         if waits and self.start == (saved.epoch, saved.batch):
             self.pending = not native or validation_due(self.config.trainer, self.plan, epoch, batch, step)
         self.pending |= last
+        if any(isinstance(callback, ModelPruning) for callback in trainer.callbacks):  # type: ignore[attr-defined]
+            self.metrics.progress.note(
+                "ModelPruning: a checkpoint has the pruned weights without their masks, so a resumed run starts the pruning again."
+            )
         set_loop_counters(checkpoint["loops"]["fit_loop"], epoch, batch, last, step, self.pending)
         return self.start
 
