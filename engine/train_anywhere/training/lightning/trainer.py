@@ -224,9 +224,7 @@ def make_trainer(
         **precision_arguments(config.trainer.precision, device),
         max_epochs=1,
         gradient_clip_val=config.trainer.gradient_clip_val,
-        gradient_clip_algorithm=config.trainer.gradient_clip_algorithm
-        if config.trainer.gradient_clip_val
-        else None,
+        gradient_clip_algorithm={"value": "value"}.get(config.trainer.gradient_clip_algorithm),  # None: norm
         deterministic=config.trainer.deterministic or None,
         sync_batchnorm=config.trainer.sync_batchnorm and topology.world_size > 1,
         log_every_n_steps=config.trainer.log_every_n_steps,

@@ -84,7 +84,8 @@ class MetricsCallback(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Provide the metrics from before a resume, for schedules that watch one of them, and start the first epoch."""
         known = {name: torch.tensor(value, dtype=torch.float64) for name, value in self.metrics.items()}
-        trainer.callback_metrics.update(known)
+        if known:  # reading them would compute those that were just logged
+            trainer.callback_metrics.update(known)
         self.timer.start()
         self.clock.batch_over()
         self.heartbeat.enter("step", "data")
