@@ -211,6 +211,7 @@ def make_trainer(
     """Return the Trainer of one rank, still without callbacks and loggers (see `attach.py`) and limits (see `apply_plan`)."""
     silence_lightning()
     use_tf32(config.trainer.tf32)
+    algorithm = config.trainer.gradient_clip_algorithm
     return Trainer(
         config.trainer,
         [config.checkpoint.monitor, config.trainer.early_stopping.monitor],
@@ -224,7 +225,7 @@ def make_trainer(
         **precision_arguments(config.trainer.precision, device),
         max_epochs=1,
         gradient_clip_val=config.trainer.gradient_clip_val,
-        gradient_clip_algorithm={"value": "value"}.get(config.trainer.gradient_clip_algorithm),  # None: norm
+        gradient_clip_algorithm=None if algorithm == "norm" else algorithm,  # as by default in Lightning
         deterministic=config.trainer.deterministic or None,
         sync_batchnorm=config.trainer.sync_batchnorm and topology.world_size > 1,
         log_every_n_steps=config.trainer.log_every_n_steps,
