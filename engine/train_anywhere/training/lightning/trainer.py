@@ -115,14 +115,12 @@ class Trainer(pl.Trainer):
     @property
     def early_end(self) -> str | None:
         """A line about who ended the training, if user code did before its last step."""
-        if (
-            self.plan is None
-            or self.steps_done >= self.plan.total_steps
-            or not (self.stopped_by or self.skips)
-        ):
+        ends = self.stopped_by or self.skips
+        if not ends or not self.plan or self.steps_done >= self.plan.total_steps:
             return None
         skipping = f"on_train_batch_start of {type(self.lightning_module).__name__} (-1)"
-        return describe_early_end(self.stopped_by or skipping, self.steps_done, self.plan.total_steps)
+        line = describe_early_end(self.stopped_by or skipping, self.steps_done, self.plan.total_steps)
+        return line if self.plan.steps_known else line.rpartition(" of ")[0]
 
     def use_folder(self, folder: Path) -> None:
         """Use the run folder as `default_root_dir`."""

@@ -13,7 +13,6 @@ from train_anywhere.config.schema import Config
 from train_anywhere.features.feature import Observers, Step
 from train_anywhere.training.lightning.checkpoint.position import steps_done
 from train_anywhere.training.lightning.loop.clock import Clock
-from train_anywhere.training.lightning.loop.fast_loop import overrides
 from train_anywhere.training.max_time import Timer
 from train_anywhere.training.plan import Plan
 from train_anywhere.training.reporting.metrics_csv import CsvLog
@@ -203,10 +202,9 @@ class MetricsCallback(pl.Callback):
             self.metrics |= self.epoch_metrics
         self._write(trainer, self.epoch_metrics)
         batch = trainer.fit_loop.batch_idx if trainer.state.fn == TrainerFn.FITTING else None
-        complete = (trainer.current_epoch + 1) * self.plan.steps_per_epoch
-        if batch is not None and not trainer.should_stop and overrides(pl_module, "on_train_batch_start"):
-            within = trainer.fit_loop.epoch_loop.mid_epoch  # type: ignore[attr-defined]
-            trainer.skips |= not within and steps_done(trainer) < complete  # type: ignore[attr-defined]
+        if batch is not None and not trainer.should_stop and not trainer.fit_loop.epoch_loop.mid_epoch:  # type: ignore[attr-defined]
+            done = trainer.fit_loop.epoch_loop.batch_progress.current
+            trainer.skips |= done.completed < done.ready  # type: ignore[attr-defined]
         self.progress.end_epoch(
             min(trainer.current_epoch, self.plan.max_epochs - 1), self.epoch_metrics, batch
         )
