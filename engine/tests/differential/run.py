@@ -32,6 +32,7 @@ def main() -> None:
     parser.add_argument("--only", type=int, help="the seed of one program")
     parser.add_argument("--spec", type=json.loads, help="a program")
     parser.add_argument("--shrink", type=int, default=0, help="runs to shrink the example of each kind")
+    parser.add_argument("--kind", default="", help="shrink only the examples of kinds that contain this")
     options = parser.parse_args()
     tested: Any = importlib.import_module(f"engine.tests.differential.{options.framework}.check")
     tested.warm_up()
@@ -59,7 +60,7 @@ def main() -> None:
     for kind, examples in sorted(kinds.items(), key=lambda item: -len(item[1])):
         seed, example = examples[0]
         print(f"{len(examples)} x {kind}\n    --only {seed}: {example[-400:]!r}", flush=True)
-        if options.shrink:
+        if options.shrink and options.kind in kind:
             spec = shrink(tested.draw_program(seed, options.ranks), lambda s, k=kind: shows(tested, s, options, k), options.shrink)
             print(f"    --spec '{json.dumps(spec)}'", flush=True)
     print("drawn:", ", ".join(f"{name} {count}" for name, count in sorted(counts.items())))
