@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.config.checks.targets import task_has_network, unreadable_target_notes
+from train_anywhere.config.checks.targets import import_call_notes, task_has_network, unreadable_target_notes
 from train_anywhere.config.command.command_line import to_hydra_overrides
 from train_anywhere.config.command.compose import compose
 from train_anywhere.config.load import load, to_tree
@@ -215,3 +215,36 @@ def test_hydra_s_own_keys_of_a_target(load_words: Load, argument: str, sentences
 def test_a_partial_optimizer_is_completed_by_this_project(load_words: Load) -> None:
     config = load_words("optimizer._target_=torch.optim.Muon", "optimizer._partial_=true")
     assert config.optimizer.arguments == {}
+
+
+TRAINING_FILE = """
+import pytorch_lightning as pl
+
+class Net(pl.LightningModule):
+    def __init__(self, hidden: int = 1):
+        super().__init__()
+
+"""
+
+
+def write_file(tmp_path: Path, end: str, name: str = "at_import") -> None:
+    (tmp_path / f"{name}.py").write_text(TRAINING_FILE + end)
+
+
+@pytest.mark.parametrize("key", ["task", "callbacks.one"])
+def test_a_target_whose_import_trains_is_refused(key: str, load_words: Load, tmp_path: Path) -> None:
+    write_file(tmp_path, "trainer = pl.Trainer(max_epochs=1)\ntrainer.fit(Net())\n")
+    found = problems(load_words, f"{key}._target_=at_import.Net")
+    assert "at_import.py calls trainer.fit (line 9) when it is imported" in found[0]
+    assert 'below if __name__ == "__main__": or start the file as it is: python src/run.py -- ' in found[0]
+
+
+def test_a_target_whose_import_may_train_is_a_note(load_words: Load, tmp_path: Path) -> None:
+    write_file(tmp_path, "if Net:\n    pl.Trainer().fit(Net())\n", "perhaps")
+    notes = import_call_notes(load_words("task._target_=perhaps.Net"))
+    assert "calls pl.Trainer().fit (line 9) when it is imported, on every rank; if that trains" in notes[0]
+
+
+def test_a_target_that_trains_below_a_guard_is_accepted(load_words: Load, tmp_path: Path) -> None:
+    write_file(tmp_path, "if __name__ == '__main__':\n    pl.Trainer().fit(Net())\n", "guarded")
+    assert import_call_notes(load_words("task._target_=guarded.Net")) == []

@@ -6,7 +6,13 @@ import pytest
 
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
-from train_anywhere.training.plan import limit_batches, make_plan, steps_to_validation, validation_due
+from train_anywhere.training.plan import (
+    limit_batches,
+    make_plan,
+    steps_to_validation,
+    uneven_rows_note,
+    validation_due,
+)
 
 Make = Callable[..., Config]
 
@@ -108,3 +114,14 @@ def test_the_same_few_batches(make_config: Make) -> None:
     plan = make_plan(make_config(*words), 10, 8, 2, 1)
     assert (plan.train_batches, plan.val_batches, plan.test_batches) == (3, 3, 2)
     assert make_plan(make_config(*words, "trainer.limit_val_batches=0"), 10, 8, 2, 1).val_batches == 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "ranks", "parts"),
+    [(17, 2, "9 and 8"), (1007, 8, "7 have 126, 1 have 125"), (16, 2, None), (None, 2, None)],
+)
+def test_rows_that_ranks_do_not_divide_are_a_note(rows: int | None, ranks: int, parts: str | None) -> None:
+    note = uneven_rows_note("validation", rows, ranks)
+    assert (
+        note == parts if parts is None else f"{rows} validation rows on {ranks} ranks: {parts};" in str(note)
+    )

@@ -10,7 +10,7 @@ from typing import Any
 from train_anywhere import features
 from train_anywhere.checkpoints.resume_check import refuse_unreadable
 from train_anywhere.config.checks.batch_size import batch_size_problem
-from train_anywhere.config.checks.targets import task_has_network, unreadable_target_notes
+from train_anywhere.config.checks.targets import import_call_notes, task_has_network, unreadable_target_notes
 from train_anywhere.config.checks.this_machine import machine_problems
 from train_anywhere.config.checks.writable import results_problems
 from train_anywhere.config.load import load
@@ -78,6 +78,8 @@ def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
         raise
     if config.monitor.progress != "none":
         print(f"{'Run folder:':<15}{display_path(run.path)}", flush=True)
+        for note in import_call_notes(config):
+            print(f"note: {note}", flush=True)
     with run_monitor(run, config):
         code = run_here(run, layout)
     if before and never_trained(run):
@@ -178,7 +180,7 @@ def format_dry_run(config: Config, layout: Layout) -> str:
         "Run folder": config.resume or f"{config.paths.results}/{config.name}/<run id>",
     }
     lines = [*header.lines(config, plan), *(f"{k + ':':<15}{v}" for k, v in rows.items())]
-    notes = [f"note: {note}" for note in unreadable_target_notes(config)]
+    notes = [f"note: {note}" for note in [*unreadable_target_notes(config), *import_call_notes(config)]]
     return "\n".join([*lines, *notes, "dry run: nothing was written or started."])
 
 

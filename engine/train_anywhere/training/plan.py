@@ -37,6 +37,11 @@ class Plan:
     test_batches: int
     known: bool = True
 
+    @property
+    def steps_known(self) -> bool:
+        """Whether the number of steps is known: a loader may have no length."""
+        return self.known and self.total_steps < MAX_COUNT
+
     def update(self, other: "Plan") -> None:
         """Take the values of another plan, which was made when the data was opened."""
         vars(self).update(vars(other))
@@ -137,6 +142,18 @@ def validation_notes(trainer: Trainer, plan: Plan) -> list[str]:
     """Return a line for a run that has no validation data although its configuration does not turn validation off."""
     missing = not plan.val_batches and trainer.limit_val_batches
     return ["there is no validation data: the newest checkpoint counts as the best."] if missing else []
+
+
+def uneven_rows_note(name: str, rows: int | None, ranks: int) -> str | None:
+    """Return a line about a split whose rows the ranks don't divide; None if each rank has the same number, or it is not known."""
+    each, more = divmod(rows or 0, ranks)
+    if not more:
+        return None
+    parts = [each + (rank < more) for rank in range(ranks)]
+    listed = (
+        f"{parts[0]} and {parts[1]}" if ranks == 2 else f"{more} have {each + 1}, {ranks - more} have {each}"
+    )
+    return f"{rows} {name} rows on {ranks} ranks: {listed}; metrics are means over all rows, and all_gather joins the rows."
 
 
 def batches_per_step(trainer: Trainer) -> int:

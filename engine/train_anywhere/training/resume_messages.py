@@ -25,7 +25,7 @@ def resume_message(saved: SavedCheckpoint, config: Config, plan: Plan, world_siz
 
     `world_size` is the number of devices that share the global batch.
     """
-    line = f"resuming at step {saved.step} of {plan.total_steps}"
+    line = f"resuming at step {saved.step}" + (f" of {plan.total_steps}" if plan.steps_known else "")
     before = saved.metrics.get("lr")
     if isinstance(config.schedule, OtherSchedule) or not config.task.metrics or before is None:
         return line

@@ -60,7 +60,7 @@ def test_the_weights_are_those_of_a_plain_trainer(
     theirs = initial(module, config)
     trainer = pl.Trainer(
         max_epochs=3, logger=False, accelerator="cpu", enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, num_sanity_val_steps=0, 
+        enable_model_summary=False, num_sanity_val_steps=0,
     )  # fmt: skip
     if module is Measured:
         theirs.configure_optimizers = lambda: torch.optim.SGD(

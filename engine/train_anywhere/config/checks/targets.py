@@ -22,7 +22,7 @@ from train_anywhere.config.open_groups import (
     OpenSection,
 )
 from train_anywhere.config.schema import Config
-from train_anywhere.config.signatures import Definition, Parameter, TargetError, read
+from train_anywhere.config.signatures import Definition, Parameter, TargetError, read, read_import_calls
 from train_anywhere.config.strict import UNUSABLE, convert, did_you_mean, nearest
 
 TASK_CLASS = "train_anywhere.tasks.Task"
@@ -108,12 +108,29 @@ def unreadable_target_notes(config: Config) -> list[str]:
     return found
 
 
+def import_call_notes(config: Config) -> list[str]:
+    """Return a sentence for each call that may train when the file of a target is imported."""
+    found = []
+    for key, section in open_sections(config):
+        dotted = section.target.get(config.framework)
+        with suppress(TargetError):
+            for file, call in read_import_calls(dotted) if dotted else ():
+                if not call.trains:
+                    found.append(
+                        f"{key}.{TARGET}={dotted}: {file} calls {call.source} (line {call.line}) when it is imported, on every rank; "
+                        f"if that trains, put it below {MAIN}"
+                    )
+    return found
+
+
+MAIN = 'if __name__ == "__main__":.'
+
 OWN_ARGUMENTS = {
     "strategy": "strategy=NAME", "devices": "trainer.devices", "num_nodes": "trainer.nodes", "accelerator": "trainer.accelerator",
     "precision": "trainer.precision", "logger": "loggers.NAME._target_", "callbacks": "callbacks.NAME._target_",
     "default_root_dir": "paths.results", "enable_checkpointing": "checkpoint.*", "enable_progress_bar": "monitor.progress",
     "use_distributed_sampler": "the data itself", "enable_model_summary": "monitor.progress", "fast_dev_run": "trainer.fast_dev_run",
-    "barebones": "trainer.fast_step", "reload_dataloaders_every_n_epochs": "the data itself",
+    "barebones": "trainer.fast_step", "reload_dataloaders_every_n_epochs": "a data set that changes its rows itself",
 }  # fmt: skip
 """Arguments of Lightning's Trainer that this project sets, and what to use instead."""
 
@@ -152,9 +169,15 @@ def _check_section(key: str, section: OpenSection, framework: str, problems: lis
         return section
     try:
         definition = read(dotted)
+        trained = [(file, call) for file, call in read_import_calls(dotted) if call.trains]
     except TargetError as error:
         problems.append(f"{key}.{TARGET}={dotted}: {error}")
         return section
+    for file, call in trained:
+        problems.append(
+            f"{key}.{TARGET}={dotted}: {file} calls {call.source} (line {call.line}) when it is imported, so it would train on every "
+            f"rank before this run; put what trains below {MAIN[:-1]} or start the file as it is: python src/run.py -- {file}."
+        )
     if definition.framework not in (None, framework) and not isinstance(section, Data):
         other = definition.framework
         problems.append(

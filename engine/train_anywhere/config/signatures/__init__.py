@@ -17,6 +17,7 @@ import builtins
 import difflib
 import functools
 import keyword
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -29,14 +30,15 @@ from train_anywhere.config.signatures.definition import (
     TargetError,
     find_framework,
 )
+from train_anywhere.config.signatures.import_calls import ImportCall, find_import_calls
 from train_anywhere.config.signatures.modules import Module, Modules
 from train_anywhere.config.signatures.names import Names, Place, Thing
 from train_anywhere.config.signatures.parameters import PROPERTY_DECORATORS, decorator_names, read_signature
 from train_anywhere.config.strict import did_you_mean, nearest
-from train_anywhere.files import ROOT
+from train_anywhere.files import ENGINE, ROOT
 from train_anywhere.renamed import current_name
 
-__all__ = ["NO_DEFAULT", "Definition", "Parameter", "TargetError", "read"]
+__all__ = ["NO_DEFAULT", "Definition", "Parameter", "TargetError", "read", "read_import_calls"]
 
 LONGEST = 500
 """Characters of the longest name; a longer string is some other value."""
@@ -75,6 +77,30 @@ def _read(dotted: str, roots: tuple[Path, ...]) -> Definition:
         return _make_definition(names, thing, dotted)
     except RecursionError:  # source that is nested hundreds of levels deep
         return Definition(dotted, "unreadable", framework=find_framework([dotted]))
+
+
+@functools.cache
+def read_import_calls(dotted: str, roots: tuple[Path, ...] = (ROOT,)) -> list[tuple[str, ImportCall]]:
+    """Return the calls that train, or may train, when a name is imported, each with its file of the project.
+
+    Raises:
+        TargetError: as `read`.
+    """
+    modules, parts = _names(roots).modules, _split_name(current_name(dotted))
+    places = [parts[:length] for length in range(1, len(parts))] + [read(dotted, roots).name.split(".")[:-1]]
+    found = {".".join(place): modules.find(".".join(place)) for place in places if place}
+    return [
+        (str(module.file.relative_to(ROOT) if module.file.is_relative_to(ROOT) else module.file), call)
+        for module in dict.fromkeys(found.values())
+        if module and module.file and _is_users(module) and module.tree
+        for call in find_import_calls(module.whole_tree or module.tree)
+    ]
+
+
+def _is_users(module: Module) -> bool:
+    """Return whether a file is neither of an installed package nor of Python itself."""
+    installed = {"site-packages", "dist-packages"} & {*module.file.parts} if module.file else True
+    return module.in_project or not (installed or str(module.file).startswith((sys.base_prefix, str(ENGINE))))
 
 
 @functools.cache

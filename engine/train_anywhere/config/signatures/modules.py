@@ -7,6 +7,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
@@ -18,6 +19,9 @@ from train_anywhere.files import ROOT
 
 _DYNAMIC = re.compile(r"\b(?:globals|locals|vars)\(\)|sys\.modules\[|\bexec\(")
 """Code that can create names while a module is imported."""
+
+OTHER_NAMES = {"pytorch_lightning": "lightning.pytorch", "lightning_fabric": "lightning.fabric"}
+"""Packages that are published under a second name, with classes of their own, and their names in `lightning`."""
 
 MIN_SKELETON = 8_000
 """Number of characters above which only the skeleton of a file outside the project is parsed."""
@@ -80,6 +84,13 @@ class Module:
             self._report(f"is not valid Python{where}: {error.msg}")
         except (ValueError, RecursionError, MemoryError) as error:
             self._report(f"is not valid Python: {error or 'it is nested too deeply'}")
+        return None
+
+    @property
+    def whole_tree(self) -> ast.Module | None:
+        """The parsed source without the shortening of `tree`; None if it can't be parsed."""
+        with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+            return self.tree if self.in_project else _parse(self.text or "")
         return None
 
     def _report(self, words: str) -> None:
@@ -170,6 +181,8 @@ class Modules:
         if spec and spec.origin:
             return _module(name, spec, True)
         spec = _find_spec(name, [*self._roots, *_environment()]) or next(_other_finders(name), None)
+        if spec is None and name in OTHER_NAMES:
+            return self.find(OTHER_NAMES[name])
         return _module(name, spec, False) if spec else None
 
     def _below(self, above: str, last: str) -> Module | None:

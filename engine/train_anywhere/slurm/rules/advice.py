@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from train_anywhere.config.checks.targets import unreadable_target_notes
+from train_anywhere.config.checks.targets import import_call_notes, unreadable_target_notes
 from train_anywhere.slurm.rules.rule_request import Request
 from train_anywhere.slurm.rules.shared_folders import maybe_private
 from train_anywhere.slurm.script import accounts, units
@@ -130,6 +130,7 @@ def downloads(request: Request) -> Iterator[str]:
 def unchecked_targets(request: Request) -> Iterator[str]:
     """Report targets whose arguments can't be checked before the job runs, because their source can't be read."""
     yield from unreadable_target_notes(request.config)
+    yield from import_call_notes(request.config)
 
 
 RULES = (

@@ -12,4 +12,9 @@ loop             the loop over training steps, metrics, early stopping, a check 
 checkpoint       save and restore checkpoints
 strategies       ddp, fsdp, horovod, ...
 inference        the trained model, for `train_anywhere.inference`
+other_names      `pytorch_lightning` is `lightning.pytorch`
 """
+
+from train_anywhere.training.lightning.other_names import install
+
+install()

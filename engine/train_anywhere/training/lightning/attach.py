@@ -20,13 +20,15 @@ from train_anywhere.runs.recorder import RunRecorder
 from train_anywhere.training.lightning.checkpoint.random_state import RandomState
 from train_anywhere.training.lightning.checkpoint.rank_state import RankState
 from train_anywhere.training.lightning.checkpoint.shards import Shards
-from train_anywhere.training.lightning.checkpoint.state import METADATA, CheckpointCallback, StateWriter
+from train_anywhere.training.lightning.checkpoint.state import FILE, METADATA, CheckpointCallback, StateWriter
+from train_anywhere.training.lightning.dropin.loggers import RunLogger
 from train_anywhere.training.lightning.dropin.model import (
     ConfiguredOptimizer,
     has_own_optimizer,
     make_callbacks,
     make_loggers,
 )
+from train_anywhere.training.lightning.dropin.visible import RunCheckpoints
 from train_anywhere.training.lightning.loop.agreement import CompareWeights
 from train_anywhere.training.lightning.loop.callbacks import MetricsCallback
 from train_anywhere.training.lightning.loop.early_stop import EarlyStop
@@ -61,7 +63,13 @@ def attach(
     shards = open_shards(run, config.checkpoint, trainer.global_rank) if sharded else None
     writer = StateWriter(checkpointer, shards, saved)
     trainer.strategy.checkpoint_io = writer
-    return CheckpointCallback(writer, metrics, saved)
+    monitor, mode = config.checkpoint.monitor, config.checkpoint.mode or "min"
+    seen = RunCheckpoints(run.checkpoints, monitor, mode, writer.close)
+    before = checkpointer.store.rule.best(checkpointer.store.all()) if checkpointer and saved else None
+    for one in (trainer.strategy.broadcast(before), saved) if saved else ():
+        if one:
+            seen.follow(one.path / FILE, one.value)
+    return CheckpointCallback(writer, metrics, saved, seen)
 
 
 def note_start(trainer: Trainer, checkpoints: CheckpointCallback) -> None:
@@ -93,6 +101,7 @@ def add_callbacks(
         trainer.callbacks.append(ConfiguredOptimizer(module, config, checkpoints.plan, devices))
     trainer.callbacks += [
         *make_callbacks(config.callbacks, module, trainer),
+        checkpoints.seen,
         *([CompareWeights(every)] if every and not checkpoints.writer.shards else []),
         RandomState(config.seed, report),
         RankState(training if isinstance(training, Stream) else None, report),
@@ -103,23 +112,23 @@ def add_callbacks(
 
 
 def add_loggers(trainer: Trainer, run: RunDir, checkpoints: CheckpointCallback) -> None:
-    """Add TensorBoard, the loggers of the configuration, metrics.csv, and the receiver of logged values."""
+    """Add the loggers of the configuration, TensorBoard, and metrics.csv."""
     config, metrics, saved = checkpoints.config, checkpoints.metrics, checkpoints.writer.newest
-    metrics.receiver.trainer = trainer
     loggers: list[Logger] = []
     if not config.trainer.fast_dev_run:
         step = saved.step if saved else 0
-        if config.monitor.tensorboard:
-            # Lightning counts steps from 0
-            purged = step if metrics.native else step - 1
-            loggers.append(TensorBoard(_events(checkpoints.writer.checkpointer, run), purged))
         seen: frozenset[MetricPoint] = frozenset()
         if config.monitor.csv and trainer.is_global_zero:
             metrics.csv = CsvLog(run.metrics_csv, metrics.names())
             seen = frozenset(metrics.csv.logged_points(step))
             metrics.csv.resume(step)
         loggers += make_loggers(config, run, trainer.is_global_zero, step, seen)
-    trainer.loggers = [*loggers, metrics.receiver]
+        if config.monitor.tensorboard:
+            # Lightning counts steps from 0
+            purged = step if metrics.native else step - 1
+            loggers.append(TensorBoard(_events(checkpoints.writer.checkpointer, run), purged))
+    trainer.use_folder(run.path)
+    trainer._logger_connector.connect(loggers or [RunLogger("run", run.path, run.id)], metrics.receive)
 
 
 def refuse_other_layout(saved: SavedCheckpoint, sharded: bool) -> None:

@@ -240,7 +240,9 @@ def _is_stream(loader: Any) -> bool:
 
 def count_rows(combined: CombinedLoader | None) -> int | None:
     """Return the number of rows of the loaders that Lightning has opened; None if one is not known."""
-    found = [getattr(loader, "dataset", None) for loader in combined.flattened] if combined else [None]
+    found: list[Any] = (
+        [getattr(one, "dataset", None) for one in combined.flattened] if combined is not None else [None]
+    )
     rows = [len(d.reader.dataset) if isinstance(d, Batches) else len(d) for d in found if is_map_style(d)]
     return sum(rows) if len(rows) == len(found) else None
 

@@ -22,7 +22,7 @@ from train_anywhere.training.lightning.attach import add_callbacks, add_loggers,
 from train_anywhere.training.lightning.batches import IndexedSplit
 from train_anywhere.training.lightning.checkpoint.random_state import seed_everything
 from train_anywhere.training.lightning.checkpoint.state import FILE, CheckpointCallback, TrainingStopped
-from train_anywhere.training.lightning.dropin.loggers import TrackerLogger
+from train_anywhere.training.lightning.dropin.loggers import RunLogger
 from train_anywhere.training.lightning.dropin.model import (
     explain_lightning_errors,
 )
@@ -40,6 +40,7 @@ from train_anywhere.training.lightning.loop.training_check import TrainingCheck
 from train_anywhere.training.lightning.module import TaskModule
 from train_anywhere.training.lightning.rank_splits import RankSplits, UserLoaders
 from train_anywhere.training.lightning.setup import Setup, describe, make_setup, min_seconds_per_token
+from train_anywhere.training.plan import uneven_rows_note
 from train_anywhere.training.profile import StepProfile
 from train_anywhere.training.rank_process import RankProcess
 from train_anywhere.training.reporting.progress import Progress
@@ -100,6 +101,9 @@ def train_and_test(config: Config, process: RankProcess) -> Outcome:
                 progress.note(line)
             if process.recorder and live:
                 process.recorder.record_facts(header.record(config, plan))
+            rows = header.rows.get("validation") if task is None else None
+            if rows and (uneven := uneven_rows_note("validation", rows, trainer.world_size)):
+                progress.note(uneven)
 
         trainer.when_opened(announce) if isinstance(setup.splits, UserLoaders) else announce()
         common = (config, plan, process.stop, progress, trainer.is_global_zero)
@@ -124,8 +128,8 @@ def train_and_test(config: Config, process: RankProcess) -> Outcome:
                     writer.publish_shards()
                 raise
             finally:
-                for logger in (known for known in trainer.loggers if isinstance(known, TrackerLogger)):
-                    logger.tracked.finalize(state)
+                for logger in (known for known in trainer.loggers if isinstance(known, RunLogger)):
+                    logger.close(state)
             heartbeat.enter("end")
             writer.close()
     return Outcome(

@@ -3,6 +3,7 @@
 import logging
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -16,9 +17,11 @@ from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import user_error, was_interrupted
 from train_anywhere.training.lightning.checkpoint.restorer import Restorer
 from train_anywhere.training.lightning.dropin.connector import Connector
+from train_anywhere.training.lightning.dropin.logged_values import Results
 from train_anywhere.training.lightning.dropin.trainable import FitLoop
 from train_anywhere.training.lightning.dropin.user_data import DataConnector
 from train_anywhere.training.lightning.dropin.validated_weights import ValidatedWeights
+from train_anywhere.training.lightning.dropin.visible import Callbacks
 from train_anywhere.training.lightning.hardware import precision_arguments, use_tf32
 from train_anywhere.training.lightning.loop.fast_loop import FastEpochLoop, refuse_user_stop_iteration
 from train_anywhere.training.lightning.loop.private import _SignalConnector, _TunerExitException
@@ -39,6 +42,8 @@ class Trainer(pl.Trainer):
         settings: the section `trainer` of the configuration, kept as an attribute.
         native: whether it trains a task of this project, whose limits are those of the plan. Lightning applies its own limits
             to a user's module.
+        monitors: names of the metrics that decide which checkpoint is the best, and when to stop.
+        ranks_per_node: number of ranks on this node.
         completes: whether entries left out of a checkpoint are taken from the new module when it is restored (see `Restorer`).
         **options: arguments of Lightning's Trainer.
 
@@ -48,12 +53,21 @@ class Trainer(pl.Trainer):
         plan: the size of the run; None before `apply_plan`.
     """
 
-    def __init__(self, settings: TrainerConfig, completes: bool, native: bool, **options: Any) -> None:
+    def __init__(
+        self,
+        settings: TrainerConfig,
+        monitors: list[str | None],
+        ranks_per_node: int,
+        completes: bool,
+        native: bool,
+        **options: Any,
+    ) -> None:
         super().__init__(**options)
         self.settings, self.native = settings, native
         self.steps_done, self.validated_weights = 0, ValidatedWeights()
-        self.callbacks: list[pl.Callback] = [*self.callbacks, self.validated_weights]  # type: ignore[has-type]
-        self._logger_connector = Connector(self)
+        self.callbacks: list[pl.Callback] = Callbacks([*self.callbacks, self.validated_weights])  # type: ignore[has-type]
+        self._ranks_per_node = ranks_per_node
+        self._logger_connector = Connector(self, [name for name in monitors if name])
         self._signal_connector = NoSignals(self)
         self._checkpoint_connector = Restorer(self, completes)
         self._data_connector = DataConnector(self)
@@ -63,9 +77,23 @@ class Trainer(pl.Trainer):
         refuse_user_stop_iteration(self.fit_loop, "on_advance_start", "advance", "on_advance_end")
         refuse_user_stop_iteration(self.fit_loop.epoch_loop, "advance", "on_advance_end")
         refuse_user_stop_iteration(self.fit_loop.epoch_loop.manual_optimization, "advance")
-        for loop in (self.fit_loop.epoch_loop.val_loop, self.test_loop):
+        evaluations = (self.fit_loop.epoch_loop.val_loop, self.validate_loop, self.test_loop)
+        for loop in evaluations:
             refuse_user_stop_iteration(loop, "_evaluation_step")
+        if self.world_size > 1:
+            self.fit_loop.epoch_loop._results = Results(training=True)
+            for loop in evaluations:
+                loop._results = Results(training=False)
         self.plan: Plan | None = None
+
+    @property
+    def device_ids(self) -> list[int]:
+        """Indices of the devices of this node, one for each rank; Lightning would return those of this rank."""
+        return super().device_ids if self.world_size == 1 else [*range(self._ranks_per_node)]
+
+    def use_folder(self, folder: Path) -> None:
+        """Use the run folder as `default_root_dir`."""
+        self._default_root_dir = str(folder)
 
     def _run(self, *arguments: Any, **named: Any) -> Any:
         """Run a loop, and raise a RuntimeError if user code raises KeyboardInterrupt or Lightning's tuner exit.
@@ -107,20 +135,22 @@ class Trainer(pl.Trainer):
 
     def _apply_settings(self) -> None:
         """Set Lightning's own limits, as the arguments of its constructor do."""
-        t, overfit = self.settings, self.settings.overfit_batches
-        self.fit_loop.max_epochs, self.fit_loop.min_epochs = t.max_epochs, t.min_epochs
-        self.fit_loop.epoch_loop.max_steps = t.max_steps or -1
-        self.limit_train_batches = overfit or t.limit_train_batches
-        self.limit_val_batches = t.limit_val_batches and (overfit or t.limit_val_batches)
-        self.limit_test_batches = t.limit_test_batches
+        t, overfit, loop = self.settings, self.settings.overfit_batches, self.fit_loop
+        fast, every = t.fast_dev_run, t.val_check_interval
+        loop.max_epochs, loop.min_epochs = 1 if fast else t.max_epochs, None if fast else t.min_epochs
+        loop.epoch_loop.max_steps = -1 if fast else t.max_steps or -1
+        limits: dict[str, Any] = {
+            "limit_train_batches": overfit or t.limit_train_batches,
+            "limit_val_batches": t.limit_val_batches and (overfit or t.limit_val_batches),
+            "limit_test_batches": t.limit_test_batches,
+        }
+        for name, limit in limits.items():
+            setattr(self, name, 1 if fast else limit)
         self.overfit_batches = overfit or 0.0
         self.accumulate_grad_batches = batches_per_step(t)
         self.check_val_every_n_epoch = t.check_val_every_n_epoch
-        every = t.val_check_interval
-        self.val_check_interval = every * t.accumulate_grad_batches if isinstance(every, int) else every
-        if t.fast_dev_run:
-            self.fit_loop.max_epochs, self.fit_loop.epoch_loop.max_steps, self.val_check_interval = 1, -1, 1.0
-            self.limit_train_batches = self.limit_val_batches = self.limit_test_batches = 1
+        batches: Any = every * t.accumulate_grad_batches if isinstance(every, int) else every
+        self.val_check_interval = 1.0 if fast else batches  # type: ignore[assignment]
 
     def when_opened(self, call: Callable[[float], None]) -> None:
         """Call a function once Lightning has opened the training loaders of a user's module.
@@ -138,6 +168,8 @@ def make_trainer(
     use_tf32(config.trainer.tf32)
     return Trainer(
         config.trainer,
+        [config.checkpoint.monitor, config.trainer.early_stopping.monitor],
+        topology.local_world_size,
         config.checkpoint.other_objects == "leave_out",
         native,
         accelerator=device.type,
@@ -147,7 +179,9 @@ def make_trainer(
         **precision_arguments(config.trainer.precision, device),
         max_epochs=1,
         gradient_clip_val=config.trainer.gradient_clip_val,
-        gradient_clip_algorithm=config.trainer.gradient_clip_algorithm,
+        gradient_clip_algorithm=config.trainer.gradient_clip_algorithm
+        if config.trainer.gradient_clip_val
+        else None,
         deterministic=config.trainer.deterministic or None,
         sync_batchnorm=config.trainer.sync_batchnorm and topology.world_size > 1,
         log_every_n_steps=config.trainer.log_every_n_steps,

@@ -41,7 +41,8 @@ class Header:
         splits = "".join(f", {count:,} {name}" for name, count in self.rows.items() if count)
         kind = f"{self.devices} x {self.device}" if many else self.device
         epochs = plan.max_epochs if plan else t.max_epochs
-        steps = f"{plan.total_steps:,} in " if plan else f"{t.max_steps:,}, at most " if t.max_steps else ""
+        at_most = f"{t.max_steps:,}, at most " if t.max_steps else ""
+        steps = f"{plan.total_steps:,} in " if plan and plan.steps_known else at_most
         rows = {
             "Model": f"{self.model}{self._parameters()}",
             "Data": f"{config.data.name}{splits}",
@@ -64,7 +65,7 @@ class Header:
             "parameters": self.parameters,
             "rows": {name: count for name, count in self.rows.items() if count},
             "device": self.device,
-            "steps": plan.total_steps,
+            "steps": plan.total_steps if plan.steps_known else None,
             "monitor": config.checkpoint.monitor,
             "mode": config.checkpoint.mode,
         }

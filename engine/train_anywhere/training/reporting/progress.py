@@ -201,7 +201,7 @@ class Progress:
             "epoch": epoch + 1,
             "epochs": self.plan.max_epochs,
             "step": step if self._at else None,
-            "steps": self.plan.total_steps,
+            "steps": self.plan.total_steps if self.plan.steps_known else None,
             "rate": self._speed(),
             "unit": self.unit,
             "seconds_left": self._seconds_left(step),
@@ -223,7 +223,8 @@ class Progress:
         return "  ".join(self._parts(epoch, batch))
 
     def _parts(self, epoch: int, batch: int) -> list[str]:
-        step = f"step {self._steps(epoch, batch)}/{self.plan.total_steps}"
+        of = f"/{self.plan.total_steps}" if self.plan.steps_known else ""
+        step = f"step {self._steps(epoch, batch)}{of}"
         parts = [f"epoch {epoch + 1}/{self.plan.max_epochs}", step]
         parts += [f"{name} {value:.4g}" for name, value in (self.metrics | self._recent).items()]
         if self._last > self._began and self.rows:
@@ -254,7 +255,7 @@ class Progress:
 
     def _seconds_left(self, step: int) -> float | None:
         """Return the estimated seconds to the end of the run, at the pace of this attempt including validations and checkpoints."""
-        if self._first is None or step <= self._first[1]:
+        if self._first is None or step <= self._first[1] or not self.plan.steps_known:
             return None
         each = (max(self._last, self.heartbeat.beat) - self._first[0]) / (step - self._first[1])
         return round(each * (self.plan.total_steps - step), 1)

@@ -8,7 +8,12 @@ when it is stopped and resumed: the name of the run folder identifies it, and a 
 `open_loggers` creates all loggers of the configuration on rank 0.
 """
 
-from train_anywhere.training.tracking.open_loggers import GuardedLogger, make_logger, open_loggers
+from train_anywhere.training.tracking.open_loggers import (
+    GuardedLogger,
+    make_logger,
+    open_loggers,
+    tracker_run_id,
+)
 from train_anywhere.training.tracking.sent_metrics import MetricPoint
 
-__all__ = ["GuardedLogger", "MetricPoint", "make_logger", "open_loggers"]
+__all__ = ["GuardedLogger", "MetricPoint", "make_logger", "open_loggers", "tracker_run_id"]

@@ -69,6 +69,7 @@ class MLflow:
         offline = not internet if offline is None else offline
         anywhere = None if offline else os.environ.get("MLFLOW_TRACKING_URI")
         self.client = MlflowClient(tracking_uri or anywhere or Path(folder, "mlruns").absolute().as_uri())
+        self.experiment = self.client  # the name of Lightning's loggers
         experiment = self._experiment(project)
         self.id = self._find_run(experiment, run_id)
         if resumed := self.id is not None:

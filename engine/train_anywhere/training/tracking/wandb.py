@@ -85,7 +85,7 @@ class Wandb:
         self.about: dict[str, Any] = {"project": project, "entity": entity, "group": group, "tags": tags}
         self.about |= {"id": run_id, "name": name or run_id, "dir": folder, "config": dict(parameters or {})}
         self.settings = {**QUIET, **(settings or {})}
-        self.run = self._start(offline=not internet if offline is None else offline)
+        self.run = self.experiment = self._start(offline=not internet if offline is None else offline)
         rows_there = None if self.offline else self.run.starting_step
         self.sent = SentMetrics(_logged_before(Path(folder), run_id, first_step, rows_there, seen))
         self.run.define_metric(STEP, hidden=True)

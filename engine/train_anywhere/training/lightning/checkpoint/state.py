@@ -10,6 +10,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.trainer.states import TrainerFn
 
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
+from train_anywhere.checkpoints.disk.manifest import folder_name
 from train_anywhere.checkpoints.info import CheckpointInfo, SavedCheckpoint
 from train_anywhere.errors import CheckpointError, ConfigError
 from train_anywhere.training.lightning.checkpoint.buffers import Buffers
@@ -26,6 +27,7 @@ from train_anywhere.training.lightning.dropin.validated_weights import (
     with_training_weights,
     with_validated_weights,
 )
+from train_anywhere.training.lightning.dropin.visible import RunCheckpoints
 from train_anywhere.training.lightning.loop.callbacks import MetricsCallback
 from train_anywhere.training.lightning.loop.fast_loop import overrides
 from train_anywhere.training.monitored_metric import checkpoint_score
@@ -49,6 +51,7 @@ class CheckpointCallback(pl.Callback):
         writer: writes the state; `trainer.save_checkpoint` calls it as the strategy's `checkpoint_io`.
         metrics: the metrics of the run.
         saved: the checkpoint that the run resumes from.
+        seen: the same as user code sees it.
 
     Attributes:
         start: the epoch and batch to start with.
@@ -56,8 +59,13 @@ class CheckpointCallback(pl.Callback):
     """
 
     def __init__(
-        self, writer: "StateWriter", metrics: MetricsCallback, saved: SavedCheckpoint | None
+        self,
+        writer: "StateWriter",
+        metrics: MetricsCallback,
+        saved: SavedCheckpoint | None,
+        seen: RunCheckpoints,
     ) -> None:
+        self.seen = seen
         self.config, self.plan, self.writer, self.metrics = metrics.config, metrics.plan, writer, metrics
         # the position in a user's loaders is known when they are open, see `restore_position`
         self.start = resume_position(saved, self.config.trainer, self.plan) if self.plan.known else (0, 0)
@@ -181,6 +189,7 @@ class CheckpointCallback(pl.Callback):
         over = trainer.should_stop or epochs >= loop.max_epochs or 0 <= loop.max_steps <= trainer.global_step
         if over or self._is_due(trainer, epochs):
             self._save(trainer, value=self._monitored_value())
+        self.seen.complete = over
         self._raise_if_stopping()
 
     def save_again(self, checkpoint: dict[str, Any], weights: Weights) -> None:
@@ -218,6 +227,7 @@ class CheckpointCallback(pl.Callback):
             known, seconds = dict(self.metrics.metrics), self.metrics.timer.seconds
             info = CheckpointInfo(step, epoch, batch, known, value, "lightning", seconds=seconds)
             trainer.save_checkpoint(FILE, weights_only=False, storage_options=info)  # all ranks call it
+        self.seen.follow(Path(str(self.seen.dirpath), folder_name(step), FILE), value)
         self.metrics.observers.after_checkpoint(time.monotonic() - start)
         self.metrics.progress.requests.saved(step)
         self.metrics.saving = False

@@ -1,35 +1,50 @@
 """Lightning's logger connector, changed to reduce logged values over ranks and to add an `epoch_over` hook."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from numbers import Real
 from typing import Any
 
 import lightning.pytorch as pl
+import torch
+from lightning.pytorch.loggers import Logger
 
 from train_anywhere.training.lightning.dropin.logged_values import reduce_logged
+from train_anywhere.training.lightning.dropin.loggers import receive_calls
 from train_anywhere.training.lightning.loop.private import _LoggerConnector
 from train_anywhere.training.reporting.metrics_csv import prefix_reserved_names
 
+Receiver = Callable[[bool, pl.Trainer, Mapping[str, float]], None]
+"""Called with: whether the Trainer's loop logs (else a callback), the Trainer, and the values by name."""
+
 
 class Connector(_LoggerConnector):
-    """Lightning's logger connector with three changes.
+    """Lightning's logger connector with four changes.
 
     Values of `self.log` are reduced over all ranks, in one exchange when they are read: at a logged step, at the end of a loop,
     and at the end of its hooks. `collected` has every metric of the last loop, including those logged only for callbacks.
     The hook `epoch_over` of callbacks is called when everything else of an epoch is done: the module's hooks, schedules that watch a
     metric, and the epoch's metrics. So a checkpoint that is saved there holds all of them.
+    A receiver gets all values that are passed to the loggers, without being one of them.
+
+    Args:
+        trainer: the Trainer.
+        monitors: names of the metrics that the configuration monitors.
 
     Attributes:
         collected: metrics by name, of the loop that ended last.
-        logging: whether Lightning is passing metrics to the loggers right now.
         resumed: whether the metrics include batches of this epoch from before a resume.
     """
 
-    def __init__(self, trainer: pl.Trainer) -> None:
+    def __init__(self, trainer: pl.Trainer, monitors: Iterable[str]) -> None:
         super().__init__(trainer)
+        self.monitors = [*monitors]
         self.collected: dict[str, Any] = {}
-        self.logging = False
         self.resumed = False
+        self._logging = False
+        self._receive: Receiver = lambda *_: None
         self._reduced: set[str] = set()
+        self._step_reduced = False
 
     def should_reset_tensors(self, fx: str) -> bool:
         """Return whether metrics start anew: at the first batch, unless the epoch started before a resume."""
@@ -37,7 +52,7 @@ class Connector(_LoggerConnector):
 
     def on_batch_start(self, batch: Any, dataloader_idx: int | None = None) -> None:
         """Treat values that are logged from now on as this rank's own."""
-        self._reduced = set()
+        self._reduced, self._step_reduced = set(), False
         super().on_batch_start(batch, dataloader_idx)
 
     def update_train_step_metrics(self) -> None:
@@ -45,6 +60,7 @@ class Connector(_LoggerConnector):
         self.resumed = False
         if self.should_update_logs:
             self._reduce(on_step=True)
+            self._step_reduced = True
         super().update_train_step_metrics()
 
     def update_eval_step_metrics(self, step: int) -> None:
@@ -64,10 +80,13 @@ class Connector(_LoggerConnector):
         self._reduce(on_step=False)
 
     def on_epoch_end(self) -> None:
-        """Reduce again after the hooks, which may have logged more."""
+        """Reduce again after the hooks, which may have logged more, and collect the values of the last training step."""
         self._reduce(on_step=False)
         if self.trainer.training:
-            self.collected = {}
+            if not self._step_reduced:
+                self._reduce(on_step=True)
+            steps = [m for m in self.trainer._results.values() if not m.has_reset and not m.meta.on_epoch]  # type: ignore[union-attr]
+            self.collected = {m.meta.name: m._forward_cache for m in steps if m._forward_cache is not None}
         super().on_epoch_end()
         self.collected |= self.metrics["callback"]
 
@@ -85,17 +104,54 @@ class Connector(_LoggerConnector):
             if hasattr(callback, "epoch_over"):
                 callback.epoch_over(self.trainer, self.trainer.lightning_module)
 
+    def connect(self, loggers: Iterable[Logger], receive: Receiver) -> None:
+        """Give the Trainer its loggers, and all values that it or user code logs to the receiver, on every rank."""
+        self.trainer.loggers = [receive_calls(logger, self._receive_call) for logger in loggers]
+        self._receive = receive
+
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """Pass metrics to all loggers."""
+        """Pass metrics to all loggers and to the receiver."""
         # Lightning's loggers use the metric "step" as their step
         axis = {"step": metrics["step"]} if "step" in metrics else {}
-        self.logging = True
+        named = prefix_reserved_names(metrics, self.trainer.is_global_zero)
+        with self._own_calls():
+            super().log_metrics(named | axis, step)
+        if not self.trainer.sanity_checking and metrics:
+            self._receive(True, self.trainer, _numbers(named))
+
+    def send(self, metrics: Mapping[str, float], step: int) -> None:
+        """Pass metrics of this project's loop to all loggers."""
+        with self._own_calls():
+            for logger in self.trainer.loggers:
+                logger.log_metrics(metrics, step=step)  # type: ignore[arg-type]
+                logger.save()
+
+    @contextmanager
+    def _own_calls(self) -> Iterator[None]:
+        self._logging = True
         try:
-            super().log_metrics(prefix_reserved_names(metrics, self.trainer.is_global_zero) | axis, step)
+            yield
         finally:
-            self.logging = False
+            self._logging = False
+
+    def _receive_call(self, metrics: Mapping[str, Any]) -> None:
+        """Receive what a callback or module passes to a logger itself, such as LearningRateMonitor."""
+        if not self._logging and not self.trainer.sanity_checking:
+            values = _numbers({name: value for name, value in metrics.items() if name != "epoch"})
+            self._receive(False, self.trainer, prefix_reserved_names(values, self.trainer.is_global_zero))
 
     def _reduce(self, on_step: bool) -> None:
         results = self.trainer._results
         if self.trainer.world_size > 1 and results is not None:
-            self._reduced |= reduce_logged(results, self.trainer.strategy, on_step, self._reduced)
+            self._reduced |= reduce_logged(
+                results, self.trainer.strategy, on_step, self._reduced, self.monitors
+            )
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Return the values that are numbers."""
+    return {
+        name: float(value)
+        for name, value in metrics.items()
+        if isinstance(value, Real) or (isinstance(value, torch.Tensor) and value.numel() == 1)
+    }

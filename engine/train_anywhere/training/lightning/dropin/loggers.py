@@ -1,80 +1,89 @@
 """Adapters between Lightning's loggers and this project's metrics and trackers."""
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
-from lightning.pytorch.loggers import Logger
+from lightning.pytorch.loggers import Logger, WandbLogger
+from lightning.pytorch.loggers.logger import DummyExperiment
 
-from train_anywhere.training.reporting.metrics_csv import prefix_reserved_names
 from train_anywhere.training.tracking import GuardedLogger
 
-Receiver = Callable[[bool, pl.Trainer, Mapping[str, float]], None]
-"""Called with: whether the Trainer's loop logs (else a callback), the Trainer, and the values by name."""
 
+class RunLogger(Logger):
+    """A logger of the run without a tracker: values of user code go to metrics.csv, see `receive_calls`.
 
-class MetricsReceiver(Logger):
-    """A logger that passes everything to `receiver`, on every rank.
-
-    Attributes:
-        trainer: the Trainer whose metrics are received.
+    Args:
+        name: name in the configuration.
+        folder: run folder.
+        version: id of the run.
+        tracked: the tracker, only on rank 0; the Trainer calls `finalize` after fit and again after test, so
+            `train_anywhere.training.lightning.run` calls `close` instead.
     """
 
-    def __init__(self, receiver: Receiver) -> None:
+    def __init__(self, name: str, folder: Path, version: str, tracked: GuardedLogger | None = None) -> None:
         super().__init__()
-        self.receiver = receiver
-        self.trainer: pl.Trainer | None = None
-
-    @property
-    def name(self) -> str:
-        """Name of the logger, which writes no files."""
-        return "received"
-
-    @property
-    def version(self) -> int:
-        """A constant: this logger writes no files."""
-        return 0
-
-    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Pass on metrics of Lightning's loop or of a callback."""
-        if self.trainer is None or self.trainer.sanity_checking:
-            return
-        loop_logs: bool = self.trainer._logger_connector.logging  # type: ignore[attr-defined]
-        values = {name: float(value) for name, value in metrics.items() if name != "epoch"}
-        self.receiver(loop_logs, self.trainer, prefix_reserved_names(values, self.trainer.is_global_zero))
-
-    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
-        """Do nothing: the run folder has its config.yaml."""
-
-
-class TrackerLogger(Logger):
-    """A logger that passes metrics to a tracker that is not a Lightning logger, such as those in `training/tracking`.
-
-    The Trainer calls `finalize` after fit and again after test, so `train_anywhere.training.lightning.run` finalizes the tracker, once.
-    """
-
-    def __init__(self, tracked: GuardedLogger) -> None:
-        super().__init__()
-        self.tracked = tracked
+        self._run_name, self._folder, self._run_version, self.tracked = name, folder, version, tracked
 
     @property
     def name(self) -> str:
         """Name in the configuration."""
-        return self.tracked.name
+        return self._run_name
 
     @property
     def version(self) -> str:
-        """An empty string: trackers have no version."""
-        return ""
+        """Id of the run."""
+        return self._run_version
+
+    @property
+    def save_dir(self) -> str:
+        """The run folder."""
+        return str(self._folder)
+
+    log_dir = save_dir
 
     @property
     def experiment(self) -> Any:
-        """The tracker object that the configuration names."""
-        return self.tracked.logger
+        """W&B's Run, MLflow's client, or the object that the configuration names; a dummy on other ranks, as Lightning's."""
+        made = self.tracked.logger if self.tracked else DummyExperiment()
+        return getattr(made, "experiment", made) if self.tracked else made
+
+    @property
+    def run_id(self) -> str | None:
+        """MLflow's id of the run, for calls of its client."""
+        return getattr(self.tracked and self.tracked.logger, "id", None)
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Log one point of each metric, without the epoch number that Lightning adds."""
-        self.tracked.log_metrics({k: v for k, v in metrics.items() if k != "epoch"}, step or 0)
+        if self.tracked:
+            self.tracked.log_metrics({k: v for k, v in metrics.items() if k != "epoch"}, step or 0)
 
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing: a tracker gets the configuration when it is created."""
+        """Do nothing: a tracker gets the configuration when it is created, and the run folder has its config.yaml."""
+
+    def after_save_checkpoint(self, *args: Any) -> None:
+        """Do nothing."""
+
+    def finalize(self, status: str) -> None:
+        """Do nothing."""
+
+    def close(self, state: str) -> None:
+        """Close the tracker at the end of an attempt; `state` is completed, preempted or failed."""
+        if self.tracked:
+            self.tracked.finalize(state)
+
+
+class RunWandb(RunLogger, WandbLogger):
+    """The same as a WandbLogger, with its `log_image`, `watch` and others, for `loggers=wandb`."""
+
+
+def receive_calls(logger: Logger, receive: Callable[[Mapping[str, Any]], None]) -> Logger:
+    """Return the logger, changed so that `receive` also gets the values of each call of `log_metrics`."""
+    log_metrics = logger.log_metrics
+
+    def received(metrics: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        receive(metrics)
+        return log_metrics(metrics, *args, **kwargs)
+
+    logger.log_metrics = received  # type: ignore[method-assign]
+    return logger

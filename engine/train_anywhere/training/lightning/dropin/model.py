@@ -22,12 +22,13 @@ from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError, DataError
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.tasks import Task
-from train_anywhere.training.lightning.dropin.loggers import TrackerLogger
+from train_anywhere.training.lightning.dropin.loggers import RunLogger, RunWandb
 from train_anywhere.training.lightning.hardware import explain_compile_error
 from train_anywhere.training.lightning.module import set_learning_rate
 from train_anywhere.training.lightning.optim import apply_settings, configure_optimizer
 from train_anywhere.training.plan import Plan
-from train_anywhere.training.tracking import MetricPoint, make_logger, open_loggers
+from train_anywhere.training.tracking import MetricPoint, make_logger, open_loggers, tracker_run_id
+from train_anywhere.training.tracking.wandb import Wandb
 
 
 def make_task(section: TaskConfig) -> Task | pl.LightningModule:
@@ -135,30 +136,32 @@ def _module_callbacks(module: pl.LightningModule, trainer: pl.Trainer) -> list[p
 def make_loggers(
     config: Config, run: RunDir, first: bool, step: int, seen: Iterable[MetricPoint]
 ) -> list[Logger]:
-    """Return the loggers of the configuration: Lightning's on every rank, of which rank 0 writes; others only on the `first` rank.
+    """Return the loggers of the configuration on every rank; only those of the `first` rank write.
 
     Earlier attempts made `step` optimizer steps; metrics.csv held the points `seen` before it was cut back to that step.
     Raises ConfigError if a logger takes other arguments, or has no `log_metrics`.
     """
-    loggers: list[Logger] = []
+    loggers: dict[str, Logger] = {}
     others: dict[str, LoggerConfig] = {}
     for name, section in config.loggers.items():
         where, dotted = f"loggers.{name}", section.target["lightning"]
         target = locate(dotted, f"{where}._target_")
         if not (inspect.isclass(target) and issubclass(target, Logger)):
             others[name] = section
+            kind = RunWandb if target is Wandb else RunLogger
+            loggers[name] = kind(name, run.path, tracker_run_id(run))
             continue
         with explain_target_errors(f"{where}._target_={dotted}"):
             logger = make_logger(name, section, config, run, step, seen)
         logger.log_hyperparams(to_tree(config))
-        loggers.append(logger)
-    tracked = open_loggers(replace(config, loggers=others), run, first, step, seen)
-    for one in tracked:
+        loggers[name] = logger
+    for one in open_loggers(replace(config, loggers=others), run, first, step, seen):
         if not hasattr(one.logger, "log_metrics"):
             raise ConfigError(
                 f"loggers.{one.name} is a {type(one.logger).__qualname__}, which has no log_metrics(metrics, step)."
             )
-    return [*loggers, *(TrackerLogger(one) for one in tracked)]
+        loggers[one.name] = type(loggers[one.name])(one.name, run.path, tracker_run_id(run), one)
+    return [*loggers.values()]
 
 
 @contextmanager

@@ -12,7 +12,6 @@ from lightning.pytorch.trainer.states import TrainerFn
 from train_anywhere.config.schema import Config
 from train_anywhere.features.feature import Observers, Step
 from train_anywhere.training.lightning.checkpoint.position import steps_done
-from train_anywhere.training.lightning.dropin.loggers import MetricsReceiver
 from train_anywhere.training.lightning.loop.clock import Clock
 from train_anywhere.training.max_time import Timer
 from train_anywhere.training.plan import Plan
@@ -52,7 +51,6 @@ class MetricsCallback(pl.Callback):
         self.epoch_metrics: dict[str, float] = {}
         self.observers, self.writes = Observers(), prints and not config.trainer.fast_dev_run
         self.stopping = self.saving = False
-        self.receiver = MetricsReceiver(self._receive)
         self.clock = Clock(self.heartbeat)
         self._lr: Any = None
         self._units: float | None = None
@@ -128,7 +126,7 @@ class MetricsCallback(pl.Callback):
         """Count an optimizer step; return the metrics if they are due, else None."""
         trainer.steps_done += 1  # type: ignore[attr-defined]
         step = steps_done(trainer)
-        if self.native and step >= self.plan.total_steps:
+        if self.native and step >= self.plan.total_steps and batch_idx + 1 < self.plan.train_batches:
             trainer.should_stop = True  # max_steps may end the run within an epoch
         self._check_stop_flag(trainer)
         if step % self.every and not self._is_last(trainer, batch_idx):
@@ -238,7 +236,7 @@ class MetricsCallback(pl.Callback):
     def _collect(self, trainer: pl.Trainer) -> None:
         """Collect values that were logged in this loop but not passed to the loggers."""
 
-    def _receive(self, trainer_logs: bool, trainer: pl.Trainer, values: Mapping[str, float]) -> None:
+    def receive(self, trainer_logs: bool, trainer: pl.Trainer, values: Mapping[str, float]) -> None:
         """Handle values that Lightning or a callback passes to the loggers."""
         if not trainer_logs:
             self._for_next_row |= values  # such as those of LearningRateMonitor

@@ -80,15 +80,12 @@ class TaskMetrics(MetricsCallback):
         return self._reduce(trainer, module, "test")
 
     def _write(self, trainer: pl.Trainer, metrics: dict[str, float]) -> None:
-        for logger in trainer.loggers:
-            if logger is not self.receiver:
-                logger.log_metrics(metrics, step=steps_done(trainer))
-                logger.save()
+        trainer._logger_connector.send(metrics, steps_done(trainer))  # type: ignore[attr-defined]
         super()._write(trainer, metrics)
 
 
 class ModuleMetrics(MetricsCallback):
-    """Metrics that a user's module logs, received from Lightning by `loggers.MetricsReceiver` and `Connector.collected`."""
+    """Metrics that a user's module logs, received from the `Connector`."""
 
     def monitored_metrics(self, key: str, monitor: str) -> dict[str, float]:
         """Return the metrics of this epoch. Raises ConfigError if the module was validated and has logged no metric of this name."""

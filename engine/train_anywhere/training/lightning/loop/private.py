@@ -15,6 +15,7 @@ try:
     from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
     from lightning.pytorch.trainer.connectors.data_connector import _DataConnector, _get_distributed_sampler
     from lightning.pytorch.trainer.connectors.logger_connector import _LoggerConnector
+    from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
     from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
     from lightning.pytorch.utilities.exceptions import _TunerExitException
 except ImportError as error:
@@ -30,6 +31,7 @@ __all__ = [
     "_DataLoaderIterDataFetcher",
     "_FitLoop",
     "_LoggerConnector",
+    "_ResultCollection",
     "_SignalConnector",
     "_TrainingEpochLoop",
     "_TunerExitException",

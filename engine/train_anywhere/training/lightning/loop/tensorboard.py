@@ -27,9 +27,14 @@ class TensorBoard(TensorBoardLogger):
     def __init__(self, events: EventFileSync, step: int) -> None:
         # tensorboard would load TensorFlow for its file functions, if installed, unless this module exists
         sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("tensorboard.compat.notf"))
-        super().__init__(events.target, name="", version="", default_hp_metric=False)
+        super().__init__(events.target.parent, name="", version="", default_hp_metric=False)
         self.events, self.step = events, step
         self._experiment: SummaryWriter | None = None
+
+    @property
+    def log_dir(self) -> str:
+        """The run folder, for files of user code; event files may be written to the node's disk first."""
+        return str(self.events.target.parent)
 
     @property
     @rank_zero_experiment

@@ -13,6 +13,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.constants import default_pg_timeout
 from torch.nn.parallel import DistributedDataParallel
 
+from train_anywhere.errors import ConfigError
 from train_anywhere.training.lightning.dropin.trainable import late_unfreeze_error
 from train_anywhere.training.lightning.loop.private import _init_dist_connection
 from train_anywhere.training.lightning.strategies.environment import TopologyEnvironment
@@ -23,6 +24,10 @@ COMPRESSION_HOOKS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_h
 
 AFTER_SAVE = "Trainer.save_checkpoint"
 """Lightning's name of the barrier after a checkpoint, which is skipped: checkpoints are written in the background."""
+
+
+MAX_DIMENSIONS = 8
+"""Most dimensions of a tensor whose shape is compared over the ranks before it is gathered."""
 
 
 class OneDevicePerRank(DDPStrategy):
@@ -141,5 +146,41 @@ class OneDevicePerRank(DDPStrategy):
         distributed.all_reduce(tensor, group=group)
         return tensor
 
+    def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
+        """Gather a tensor [rows, ...] from each rank, see `join_ranks`. Raises ConfigError if the ranks' tensors don't fit."""
+        if not distributed.is_initialized() or tensor.dim() > MAX_DIMENSIONS:
+            return super().all_gather(tensor, group, sync_grads)
+        own = [tensor.dim(), *tensor.shape, *[0] * (MAX_DIMENSIONS - tensor.dim())]
+        shapes = super().all_gather(torch.tensor(own, device=self.root_device), group).tolist()
+        sizes = [row[1 : 1 + row[0]] for row in shapes]
+        if sizes.count(sizes[0]) == len(sizes):
+            return super().all_gather(tensor, group, sync_grads)
+        refuse_different_rows(sizes)
+        rows = [size[0] for size in sizes]
+        padded = torch.cat([tensor, tensor.new_zeros(max(rows) - len(tensor), *tensor.shape[1:])])
+        gathered = super().all_gather(padded, group, sync_grads)
+        return join_ranks([part[:count] for part, count in zip(gathered, rows, strict=True)])
+
     def _configure_launcher(self) -> None:
         pass
+
+
+def join_ranks(parts: list[Tensor]) -> Tensor:
+    """Return the tensors of all ranks as [ranks, rows, ...], or as [1, rows of all ranks, ...] if their numbers of rows differ.
+
+    In both cases `flatten(0, 1)` returns each row once, rank after rank. Raises ConfigError if the tensors don't fit together.
+    """
+    sizes = [list(part.shape) for part in parts]
+    if sizes.count(sizes[0]) == len(sizes):
+        return torch.stack(parts)
+    refuse_different_rows(sizes)
+    return torch.cat(parts).unsqueeze(0)
+
+
+def refuse_different_rows(sizes: list[list[int]]) -> None:
+    """Raise ConfigError if the shapes of the ranks' tensors differ in more than their first dimension."""
+    if any(not size or size[1:] != sizes[0][1:] for size in sizes):
+        raise ConfigError(
+            f"all_gather got tensors of the shapes {', '.join(map(str, sizes))} from ranks 0 to {len(sizes) - 1}; only the first "
+            "dimension may differ."
+        )

@@ -24,7 +24,7 @@ from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError
 from train_anywhere.training.lightning.dropin.trainable import late_unfreeze_error
 from train_anywhere.training.lightning.loop.private import _optimizers_to_device
-from train_anywhere.training.lightning.strategies.ddp import AFTER_SAVE
+from train_anywhere.training.lightning.strategies.ddp import AFTER_SAVE, join_ranks
 from train_anywhere.training.lightning.strategies.environment import TopologyEnvironment
 from train_anywhere.training.lightning.strategies.horovod_gradients import (
     GradientExchange,
@@ -196,14 +196,13 @@ class HorovodStrategy(ParallelStrategy):
         return reduced.to(tensor.dtype)
 
     def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
-        """Gather a tensor [...] from each rank, of the same shape, into [world size, ...]."""
+        """Gather a tensor [rows, ...] from each rank, see `join_ranks`; with `sync_grads` all of the same shape."""
         refuse_group(group)
         if self.world_size == 1:
             return tensor
         if sync_grads and torch.is_grad_enabled():
             return hvd.allgather(tensor.unsqueeze(0), name="all_gather")  # has a backward
-        with self._collective():
-            return hvd.allgather(to_sendable(tensor).unsqueeze(0), name="all_gather").to(tensor.dtype)
+        return join_ranks(self._gather_ragged(tensor))
 
     def _gather_ragged(self, tensor: Tensor, group: Any = None) -> list[Tensor]:
         """Return one tensor per rank, each of any shape with up to 7 dimensions, as torchmetrics expects."""

@@ -1,0 +1,176 @@
+"""Modules in the form of public code: Lightning's GAN example, one that talks to its tracker, one of graphs."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+import torch.nn.functional as F
+from pytorch_lightning.callbacks import LearningRateMonitor
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+SHAPE = (1, 4, 4)
+
+
+class Gan(pl.LightningModule):
+    """Two optimizers by hand, and pictures for all loggers, as in domain_templates/generative_adversarial_net.py."""
+
+    def __init__(self, latent_dim: int = 3, lr: float = 0.0002) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.automatic_optimization = False
+        self.generator = nn.Sequential(nn.Linear(latent_dim, 16), nn.Tanh())
+        self.discriminator = nn.Sequential(nn.Flatten(), nn.Linear(16, 1))
+        self.validation_z = torch.randn(8, latent_dim)
+        self.example_input_array = torch.zeros(2, latent_dim)
+
+    def forward(self, z: Tensor) -> Tensor:
+        return self.generator(z).view(len(z), *SHAPE)
+
+    def training_step(self, batch: Any) -> None:
+        imgs, _ = batch
+        opt_g, opt_d = self.optimizers()
+        z = torch.randn(imgs.shape[0], self.hparams.latent_dim).type_as(imgs)
+        valid = torch.ones(imgs.size(0), 1).type_as(imgs)
+        self.toggle_optimizer(opt_g)
+        self.generated_imgs = self(z)
+        g_loss = F.binary_cross_entropy_with_logits(self.discriminator(self(z)), valid)
+        self.log("g_loss", g_loss, prog_bar=True)
+        self.manual_backward(g_loss)
+        opt_g.step()
+        opt_g.zero_grad()
+        self.untoggle_optimizer(opt_g)
+        self.toggle_optimizer(opt_d)
+        real = F.binary_cross_entropy_with_logits(self.discriminator(imgs), valid)
+        fake = F.binary_cross_entropy_with_logits(self.discriminator(self(z).detach()), 1 - valid)
+        d_loss = (real + fake) / 2
+        self.log("d_loss", d_loss, prog_bar=True)
+        self.manual_backward(d_loss)
+        opt_d.step()
+        opt_d.zero_grad()
+        self.untoggle_optimizer(opt_d)
+
+    def configure_optimizers(self) -> Any:
+        opt_g = torch.optim.Adam(self.generator.parameters(), lr=self.hparams.lr)
+        return [opt_g, torch.optim.Adam(self.discriminator.parameters(), lr=self.hparams.lr)], []
+
+    def on_validation_epoch_end(self) -> None:
+        pass
+
+    def on_train_epoch_end(self) -> None:
+        sample_imgs = self(self.validation_z.type_as(self.generator[0].weight))
+        for logger in self.loggers:
+            logger.experiment.add_image("generated_images", sample_imgs[0], self.current_epoch)
+
+    def train_dataloader(self) -> Any:
+        rows = TensorDataset(torch.randn(16, *SHAPE), torch.zeros(16))
+        return DataLoader(rows, batch_size=4)
+
+
+class Tracked(pl.LightningModule):
+    """Logs to W&B, or MLflow, itself."""
+
+    def __init__(self, tracker: str = "wandb") -> None:
+        super().__init__()
+        self.tracker, self.layer = tracker, nn.Linear(1, 1)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = F.mse_loss(self.layer(batch[0]), batch[0])
+        self.log("train_loss", loss)
+        if self.tracker == "wandb":
+            self.logger.experiment.log({"custom": batch_idx, "trainer/global_step": self.global_step})
+        else:
+            self.logger.experiment.log_metric(self.logger.run_id, "custom", batch_idx, step=self.global_step)
+        self.logger.log_metrics({"by_hand": 2.0 * batch_idx}, step=self.global_step)
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+    def configure_callbacks(self) -> Any:
+        return [LearningRateMonitor(logging_interval="step")]
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(TensorDataset(torch.ones(8, 1)), batch_size=2)
+
+
+@dataclass
+class Batch:
+    """Several graphs as one, as torch_geometric's: no tensor, no collection, `to` and attributes."""
+
+    x: Tensor
+    edge_index: Tensor
+    batch: Tensor
+    y: Tensor
+
+    @property
+    def num_graphs(self) -> int:
+        return len(self.y)
+
+    def to(self, *arguments: Any, **named: Any) -> "Batch":
+        moved = {name: value.to(*arguments, **named) for name, value in vars(self).items()}
+        return Batch(**moved)
+
+
+def collate(graphs: list[tuple[Tensor, Tensor, float]]) -> Batch:
+    """Join graphs, with shifted indices of nodes."""
+    sizes = [len(x) for x, _, _ in graphs]
+    first = [sum(sizes[:n]) for n in range(len(sizes))]
+    return Batch(
+        torch.cat([x for x, _, _ in graphs]),
+        torch.cat([edges + start for (_, edges, _), start in zip(graphs, first, strict=True)], dim=1),
+        torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes)),
+        torch.tensor([[y] for _, _, y in graphs]),
+    )
+
+
+class Graphs(pl.LightningModule):
+    """A sum over the neighbours, and one number for each graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 1)
+
+    def forward(self, data: Batch) -> Tensor:
+        source, target = data.edge_index
+        nodes = self.layer(data.x + torch.zeros_like(data.x).index_add(0, target, data.x[source]))
+        return torch.zeros(data.num_graphs, 1).index_add(0, data.batch, nodes)
+
+    def training_step(self, data: Batch, batch_idx: int) -> Tensor:
+        loss = F.mse_loss(self(data), data.y)
+        self.log("train_loss", loss, batch_size=data.num_graphs)
+        return loss
+
+    def validation_step(self, data: Batch, batch_idx: int) -> None:
+        self.log("val_loss", F.mse_loss(self(data), data.y), batch_size=data.num_graphs)
+
+    def test_step(self, data: Batch, batch_idx: int) -> None:
+        self.log("test_loss", F.mse_loss(self(data), data.y), batch_size=data.num_graphs)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.Adam(self.parameters(), lr=0.01)
+
+
+class GraphData(pl.LightningDataModule):
+    """Rings of different sizes."""
+
+    def setup(self, stage: str) -> None:
+        generator = torch.Generator().manual_seed(1)
+        sizes = [3 + n % 4 for n in range(20)]
+        self.graphs = [
+            (
+                torch.randn(n, 2, generator=generator),
+                torch.stack([torch.arange(n), torch.arange(n).roll(1)]),
+                float(n),
+            )
+            for n in sizes
+        ]
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(self.graphs, batch_size=4, shuffle=True, collate_fn=collate)
+
+    def val_dataloader(self) -> Any:
+        return DataLoader(self.graphs, batch_size=6, collate_fn=collate)
+
+    test_dataloader = val_dataloader

@@ -1,0 +1,64 @@
+"""`pytorch_lightning` is `lightning.pytorch`, installed or not, and in workers."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+STRANGER = """
+import pytorch_lightning as pl
+import pytorch_lightning.loggers as loggers
+import pytorch_lightning.callbacks.early_stopping
+from pytorch_lightning import LightningModule, seed_everything
+from pytorch_lightning.callbacks import EarlyStopping, ModelCheckpoint
+from pytorch_lightning.utilities.rank_zero import rank_zero_only
+from lightning_fabric.utilities.seed import seed_everything as other
+
+class Net(LightningModule):
+    pass
+"""
+PROGRAM = """
+import sys
+{hide}
+import train_anywhere.training.lightning
+import stranger
+import lightning.pytorch as lp
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
+
+assert issubclass(stranger.Net, lp.LightningModule)
+assert stranger.pl is lp and stranger.EarlyStopping is lp.callbacks.EarlyStopping
+assert stranger.loggers.CSVLogger is lp.loggers.CSVLogger
+assert stranger.rank_zero_only is rank_zero_only
+assert stranger.pl.__version__ == lp.__version__
+assert stranger.pl.callbacks.early_stopping.EarlyStopping is lp.callbacks.EarlyStopping
+try:
+    import pytorch_lightning.no_such_module
+except ModuleNotFoundError as error:
+    assert error.name == "pytorch_lightning.no_such_module", error.name
+else:
+    raise AssertionError
+"""
+HIDE = """
+class Hide:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("pytorch_lightning", "lightning_fabric"):
+            raise ModuleNotFoundError(name, name=name)
+sys.meta_path.insert(0, Hide())
+"""
+OTHER_VERSION = """
+import importlib.metadata as metadata
+known = metadata.version
+metadata.version = lambda name: "1.9.0" if name == "pytorch-lightning" else known(name)
+"""
+
+
+@pytest.mark.parametrize("hide", [HIDE, OTHER_VERSION])
+def test_both_names_are_the_same_classes(hide: str, tmp_path: Path) -> None:
+    (tmp_path / "stranger.py").write_text(STRANGER)
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM.format(hide=hide))
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    line = "pytorch_lightning 1.9.0 is installed, and lightning.pytorch"
+    assert (line in done.stdout) == (hide == OTHER_VERSION)

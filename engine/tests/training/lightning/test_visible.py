@@ -1,0 +1,120 @@
+"""What user code sees of the Trainer is what Lightning's Trainer alone shows in the same hook."""
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from train_anywhere.config.command.command_line import to_hydra_overrides
+from train_anywhere.config.schema import Config
+from train_anywhere.runs.folder import RunDir
+from train_anywhere.training.tracking.wandb_log import read_history
+
+from . import visible_strangers as strangers
+from .conftest import Fit
+
+MakeRun = Callable[..., tuple[Config, RunDir]]
+HERE = "engine.tests.training.lightning.visible_strangers"
+PUBLIC = "engine.tests.training.lightning.public_strangers"
+
+
+@pytest.fixture
+def run(make_run: MakeRun) -> Callable[..., tuple[Config, RunDir]]:
+    """`run("Watching", "callbacks.a._target_=...")`: a run of a module that has its own loaders."""
+
+    def make(module: str, *words: str) -> tuple[Config, RunDir]:
+        names = [
+            f"task._target_={HERE}.{module}",
+            "data=module",
+            "trainer.max_epochs=2",
+            "monitor.progress=none",
+        ]
+        return make_run(*to_hydra_overrides([*names, "trainer.accelerator=cpu", *words]))
+
+    return make
+
+
+def test_attributes_of_the_trainer_are_those_of_lightning(run: Any, fit: Fit, tmp_path: Path) -> None:
+    strangers.SEEN.clear()
+    trainer = pl.Trainer(
+        max_epochs=2, accelerator="cpu", devices=1, callbacks=[strangers.Watcher(), strangers.Other()],
+        default_root_dir=tmp_path / "theirs", enable_progress_bar=False, enable_model_summary=False,
+        log_every_n_steps=1,
+    )  # fmt: skip
+    trainer.callbacks[-1].monitor = "val_loss"
+    trainer.fit(module := strangers.Watching())
+    trainer.test(module, verbose=False, ckpt_path="best")
+    theirs = dict(strangers.SEEN)
+    strangers.SEEN.clear()
+    config, folder = run(
+        "Watching", f"callbacks.a._target_={HERE}.Watcher", f"callbacks.b._target_={HERE}.Other",
+        "checkpoint.monitor=val_loss", "trainer.num_sanity_val_steps=2", "trainer.log_every_n_steps=1",
+    )  # fmt: skip
+    fit(config, folder)
+    assert theirs.keys() == strangers.SEEN.keys()
+    different = {
+        f"{hook}: {name}": (value, strangers.SEEN[hook][name])
+        for hook, seen in theirs.items()
+        for name, value in seen.items()
+        if value != strangers.SEEN[hook][name]
+    }
+    assert different == {}
+
+
+@pytest.fixture
+def public(make_run: MakeRun, fit: Fit) -> Callable[..., RunDir]:
+    """`public("Gan", "loggers=wandb")`: the folder of a finished run of public code."""
+
+    def train(module: str, *words: str) -> RunDir:
+        names = [
+            f"task._target_={PUBLIC}.{module}",
+            "data=module",
+            "trainer.max_epochs=2",
+            "monitor.progress=none",
+        ]
+        config, folder = make_run(*to_hydra_overrides([*names, "trainer.accelerator=cpu", *words]))
+        assert fit(config, folder).state == "completed"
+        return folder
+
+    return train
+
+
+def columns(run: RunDir) -> dict[str, list[str]]:
+    """The cells of metrics.csv that are not empty, by column."""
+    rows = list(csv.DictReader(run.metrics_csv.open()))
+    return {name: [row[name] for row in rows if row[name]] for name in rows[0]}
+
+
+def test_the_gan_of_lightning_draws_for_all_loggers(public: Any) -> None:
+    run = public("Gan")
+    events = EventAccumulator(str(run.tensorboard), size_guidance={"images": 0}).Reload()
+    assert [image.step for image in events.Images("generated_images")] == [0, 1]
+    assert {"g_loss", "d_loss"} <= columns(run).keys()
+
+
+def test_a_module_logs_to_the_run_of_wandb(public: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    run = public("Tracked", "loggers=wandb", "loggers.wandb.offline=true", "trainer.log_every_n_steps=2")
+    logged = list(read_history(next(run.path.glob("wandb/offline-run-*/*.wandb"))))
+    assert [row["custom"] for row in logged if "custom" in row] == [0, 1, 2, 3] * 2
+    assert [row["by_hand"] for row in logged if "by_hand" in row] == [0, 2, 4, 6] * 2
+    assert len([row for row in logged if "train_loss" in row]) >= 2
+    assert (
+        columns(run)["by_hand"] and columns(run)["lr-SGD"]
+    )  # values of callbacks and modules reach the file
+
+
+def test_a_module_logs_to_the_run_of_mlflow(public: Any) -> None:
+    run = public("Tracked", "loggers=mlflow", "loggers.mlflow.offline=true", "+task.tracker=mlflow")
+    histories = [file for file in (run.path / "mlruns").rglob("custom") if file.parent.name == "metrics"]
+    assert [float(line.split()[1]) for line in histories[0].read_text().splitlines()] == [0, 1, 2, 3] * 2
+
+
+def test_batches_that_are_objects_train(public: Any) -> None:
+    run = public("Graphs", f"data._target_={PUBLIC}.GraphData")
+    assert {"train_loss", "val_loss", "test_loss"} <= columns(run).keys()
+    assert len(columns(run)["train_loss"]) == 2  # one for each epoch, although log_every_n_steps is more

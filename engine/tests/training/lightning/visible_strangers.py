@@ -1,0 +1,173 @@
+"""What user code reads of the Trainer: a module, a callback, and the list of everything that they can see."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset
+
+SEEN: dict[str, dict[str, Any]] = {}
+"""What `Watching` and `Watcher` have seen, by hook."""
+
+ATTRIBUTES = [
+    "num_devices",
+    "device_ids",
+    "num_nodes",
+    "local_rank",
+    "node_rank",
+    "global_rank",
+    "world_size",
+    "is_global_zero",
+    "max_epochs",
+    "min_epochs",
+    "max_steps",
+    "min_steps",
+    "current_epoch",
+    "global_step",
+    "is_last_batch",
+    "should_stop",
+    "accumulate_grad_batches",
+    "gradient_clip_val",
+    "gradient_clip_algorithm",
+    "check_val_every_n_epoch",
+    "val_check_interval",
+    "overfit_batches",
+    "fast_dev_run",
+    "log_every_n_steps",
+    "num_sanity_val_steps",
+    "precision",
+    "barebones",
+    "enable_validation",
+    "num_training_batches",
+    "num_val_batches",
+    "num_test_batches",
+    "num_sanity_val_batches",
+    "estimated_stepping_batches",
+    "training",
+    "validating",
+    "testing",
+    "predicting",
+    "sanity_checking",
+    "evaluating",
+    "interrupted",
+    "received_sigterm",
+    "reload_dataloaders_every_n_epochs",
+    "scaler",
+    "datamodule",
+    "distributed_sampler_kwargs",
+    "val_check_batch",
+    "early_stopping_callback",
+]
+
+
+class Rows(Dataset[Tensor]):
+    """Eight rows."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Tensor:
+        return torch.tensor([float(index)])
+
+
+class Watcher(pl.callbacks.Callback):
+    """A callback of the user."""
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        SEEN["callback on_fit_start"] = look(trainer, pl_module)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        SEEN["callback on_train_end"] = look(trainer, pl_module)
+        SEEN["files"] = {"best": Path(trainer.checkpoint_callback.best_model_path).is_file()}
+
+
+class Other(pl.callbacks.Callback):
+    """Another one."""
+
+
+class Watching(pl.LightningModule):
+    """Looks at its Trainer in most hooks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(1, 1)
+        nn.init.zeros_(self.layer.weight)
+        nn.init.zeros_(self.layer.bias)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = functional.mse_loss(self.layer(batch), batch)
+        self.log("train_loss", loss, prog_bar=True)
+        return loss
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("val_loss", functional.mse_loss(self.layer(batch), batch))
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("test_loss", functional.mse_loss(self.layer(batch), batch))
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(Rows(), batch_size=2)
+
+    val_dataloader = test_dataloader = train_dataloader
+
+
+def _watch(hook: str) -> Any:
+    def watch(self: Any, *arguments: Any) -> None:
+        SEEN[hook] = look(self.trainer, self)
+
+    return watch
+
+
+HOOKS = [
+    "on_fit_start",
+    "on_train_start",
+    "on_train_epoch_start",
+    "on_train_epoch_end",
+    "on_validation_start",
+    "on_validation_epoch_end",
+    "on_validation_end",
+    "on_train_end",
+    "on_fit_end",
+    "on_test_start",
+    "on_test_epoch_end",
+    "on_test_end",
+]
+for _hook in HOOKS:
+    setattr(Watching, _hook, _watch(_hook))
+
+
+def look(trainer: Any, module: Any) -> dict[str, Any]:
+    """Everything that can be compared."""
+    seen = {name: getattr(trainer, name, "missing") for name in ATTRIBUTES}
+    checkpoint, logger = trainer.checkpoint_callback, trainer.logger
+    seen |= {
+        "callbacks": [type(c).__name__ for c in trainer.callbacks if type(c).__module__ == __name__],
+        "first": type(trainer.callbacks[0]).__name__,
+        "last": type(trainer.callbacks[-1]).__module__.split(".")[0] != "engine" and len(trainer.callbacks) > 1,
+        "found": [c for c in trainer.callbacks if isinstance(c, Other)] == [trainer.callbacks[1]],
+        "checkpoints": [isinstance(c, pl.callbacks.ModelCheckpoint) for c in trainer.checkpoint_callbacks],
+        "monitor": (checkpoint.monitor, checkpoint.mode),
+        "paths": [bool(p) for p in (checkpoint.best_model_path, checkpoint.dirpath)],
+        "score": checkpoint.best_model_score is None or float(checkpoint.best_model_score),
+        "top": len(checkpoint.best_k_models),
+        "weights of": bool(trainer.ckpt_path),
+        "stops": len(trainer.early_stopping_callbacks),
+        "metrics": (sorted(trainer.callback_metrics), sorted(trainer.logged_metrics), sorted(trainer.progress_bar_metrics)),
+        "logger": isinstance(logger, pl.loggers.TensorBoardLogger),
+        "same logger": module.logger is logger and module.loggers == trainer.loggers and len(trainer.loggers),
+        "experiment": [type(one.experiment).__name__ for one in trainer.loggers],
+        "module": (trainer.lightning_module is module, trainer.model is module, len(trainer.optimizers)),
+        "folders": [os.access(p, os.W_OK) for p in (trainer.log_dir, trainer.default_root_dir, logger.save_dir, logger.log_dir)],
+        "state": (trainer.state.fn, trainer.state.stage, trainer.state.status),
+        "kinds": (type(trainer.accelerator).__name__, type(trainer.profiler).__name__),
+        "names": [isinstance(logger.name, str), logger.version is not None],
+        "schedules": (trainer.lr_scheduler_configs, type(module.optimizers()).__name__ if trainer.training else None),
+    }  # fmt: skip
+    return seen

@@ -1,0 +1,91 @@
+"""What user code sees of the Trainer's callbacks and of the run's checkpoints."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+INTERNAL = ("train_anywhere", "lightning", "lightning_fabric")
+"""Packages whose code sees all callbacks."""
+
+
+class Callbacks(list[pl.Callback]):
+    """The callbacks of a Trainer: user code sees its own and `RunCheckpoints`, the engine and Lightning see all of them."""
+
+    def __iter__(self) -> Iterator[pl.Callback]:
+        return iter(self._seen_by(sys._getframe(1).f_globals))
+
+    def __len__(self) -> int:
+        return len(self._seen_by(sys._getframe(1).f_globals))
+
+    def __getitem__(self, at: Any) -> Any:
+        return self._seen_by(sys._getframe(1).f_globals)[at]
+
+    def _seen_by(self, code: dict[str, Any]) -> list[pl.Callback]:
+        everything = list.__getitem__(self, slice(None))
+        if str(code.get("__name__", "")).split(".")[0] in INTERNAL:
+            return everything
+        return [c for c in everything if is_visible(c)]
+
+
+def is_visible(callback: pl.Callback) -> bool:
+    """Return whether user code sees a callback: its own ones, Lightning's, and the one that follows the checkpoints."""
+    return isinstance(callback, RunCheckpoints) or not type(callback).__module__.startswith("train_anywhere.")
+
+
+class RunCheckpoints(ModelCheckpoint):
+    """Lightning's ModelCheckpoint as user code reads it, about the checkpoints that this project writes.
+
+    Args:
+        folder: `checkpoints/` of the run folder.
+        monitor: the metric that decides which checkpoint is the best.
+        mode: whether the smallest or the largest value is the best.
+        finish: waits until all checkpoints are written.
+
+    Attributes:
+        complete: whether the last checkpoint of the training is submitted.
+    """
+
+    def __init__(
+        self, folder: Path, monitor: str | None, mode: str, finish: Callable[[], None] = lambda: None
+    ) -> None:
+        super().__init__(dirpath=folder, monitor=monitor, mode=mode, every_n_epochs=1)
+        self.finish, self.complete = finish, False
+
+    @property
+    def best_model_path(self) -> str:
+        """The file of the best checkpoint, the newest one without `checkpoint.monitor`; it exists when the training is complete."""
+        if self.complete:
+            self.finish()
+        return self._best
+
+    @best_model_path.setter
+    def best_model_path(self, path: str) -> None:
+        self._best = path
+
+    def follow(self, path: Path, value: float | None) -> None:
+        """Take a checkpoint into account, with the value of the monitored metric."""
+        self.last_model_path = self._last_checkpoint_saved = str(path)
+        if self.monitor is None:
+            self.best_model_path = str(path)
+        elif value is not None:
+            self.current_score = torch.tensor(value)
+            best: Any = self.best_model_score  # type: ignore[has-type]
+            sign = 1 if self.mode == "max" else -1
+            if best is None or sign * value >= sign * float(best):
+                self.best_model_score = self.kth_value = self.current_score
+                self.best_model_path = self.kth_best_model_path = str(path)
+                self.best_k_models = {str(path): self.current_score}
+
+
+for _hook in (
+    "setup",
+    "state_dict",
+    "load_state_dict",
+    *(name for name in dir(pl.Callback) if name.startswith("on_")),
+):
+    setattr(RunCheckpoints, _hook, getattr(pl.Callback, _hook))  # it saves nothing itself

@@ -1,0 +1,56 @@
+"""Serve `pytorch_lightning` from `lightning.pytorch`: the same classes, whichever of the two names user code imports."""
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from types import ModuleType
+
+from train_anywhere.config.signatures.modules import OTHER_NAMES as PACKAGES
+
+
+class OtherNames(MetaPathFinder, Loader):
+    """Import hook that puts a module of `lightning` in the place of the one with the other name."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return a spec for a module of the other packages, None for other modules."""
+        return ModuleSpec(fullname, self) if (name := lightning_name(fullname)) and find_spec(name) else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Put the module of `lightning` in the place of the other one."""
+        name = module.__name__
+        sys.modules[name] = import_module(str(lightning_name(name)))
+        if name in PACKAGES:
+            note_other_version(name)
+
+
+def lightning_name(name: str) -> str | None:
+    """Return the name of a module in `lightning`; None for a module of other packages."""
+    package, _, rest = name.partition(".")
+    return ".".join([PACKAGES[package], *rest.split(".")]).rstrip(".") if package in PACKAGES else None
+
+
+def note_other_version(package: str) -> None:
+    """Print a line on rank 0 if the package is installed in another version than `lightning`, which is used instead."""
+    from lightning.pytorch.utilities import rank_zero_only
+
+    try:
+        installed, used = version(package.replace("_", "-")), version("lightning")
+    except PackageNotFoundError:
+        return
+    if installed != used and rank_zero_only.rank == 0:
+        print(
+            f"{package} {installed} is installed, and {PACKAGES[package]} {used} is used in its place.",
+            flush=True,
+        )
+
+
+def install() -> None:
+    """Install the import hook, once, before user code is imported."""
+    if not any(isinstance(finder, OtherNames) for finder in sys.meta_path):
+        sys.meta_path.insert(0, OtherNames())
