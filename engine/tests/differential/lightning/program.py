@@ -94,6 +94,9 @@ def draw_program(seed: int, ranks: int = 1) -> Spec:
         for _ in range(draws.choice((0, 1, 1, 2)))
     ]
     spec["trainer"] = without_fractions(draw_trainer(draws, spec), spec["data"])
+    if ranks > 1:
+        evaluate_all_rows(draws, spec)
+        spec["module"]["returns"] = "tensor"  # a rank without a loss lets the others wait
     if draws.maybe(0.1) and not spec["module"].get("manual"):
         spec["accumulate"] = {"1": 2}
         spec["trainer"].pop("accumulate_grad_batches", None)
@@ -103,6 +106,17 @@ def draw_program(seed: int, ranks: int = 1) -> Spec:
     if draws.maybe(0.3):
         spec["logger"] = draws.choice(("csv", "none"))
     return spec
+
+
+def evaluate_all_rows(draws: Draws, spec: Spec) -> None:
+    """Make a program log means over all rows of its evaluations, which are the same on one rank."""
+    for split, stage in (("val", "validation"), ("test", "test")):
+        for loader in spec["data"][split]:
+            loader.pop("drop_last", None)
+            loader["kind"] = draws.choice(("map", "own_iter"))
+        spec["trainer"].pop(f"limit_{split}_batches", None)
+        spec["module"]["log"].append({"hook": f"{stage}_step", "value": "ids", "name": f"mean_{split}",
+                                      "sync_dist": draws.maybe(0.5)})  # fmt: skip
 
 
 def draw_hooks(draws: Draws, hooks: dict[str, tuple[str, ...]], probability: float, calm: bool) -> dict[str, str]:
@@ -364,10 +378,11 @@ def render_log(log: Spec, name: str, batch: str, owner: str) -> Iterator[str]:
     if value == "metric":
         yield f"        {owner}.measure.update({f'float(sum(ids({batch})))' if batch else '2.0'})"
     values = {"ids": f"float(sum(ids({batch})) / len(ids({batch})))", "loss": "loss", "metric": f"{owner}.measure"}
-    known = {"hook", "value", "log_dict"}
+    known = {"hook", "value", "log_dict", "name"}
+    name = log.get("name", f"m{name}")
     options = "".join(f", {key}={given!r}" for key, given in log.items() if key not in known)
     shown = values.get(value, "3.5")
-    named = f"{{'m{name}': {shown}}}" if log.get("log_dict") else f"'m{name}', {shown}"
+    named = f"{{'{name}': {shown}}}" if log.get("log_dict") else f"'{name}', {shown}"
     options = options if not log.get("log_dict") else options.replace(", metric_attribute='measure'", "")
     yield f"        self.log{'_dict' * bool(log.get('log_dict'))}({named}{options})"
 
