@@ -80,7 +80,12 @@ def torchrun_variables(ranks: int) -> list[dict[str, str]]:
     with socket.socket() as free:
         free.bind(("", 0))
         port = str(free.getsockname()[1])
-    common = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "GROUP_WORLD_SIZE": "1", "GROUP_RANK": "0"}
+    common = {
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "GROUP_WORLD_SIZE": "1",
+        "GROUP_RANK": "0",
+    }
     common |= {"MASTER_ADDR": socket.gethostname(), "MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "none"}
     common |= {"TRAIN_HOSTS": f"node0:{ranks}"}
     return [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]

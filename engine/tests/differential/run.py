@@ -86,7 +86,7 @@ def main() -> int:
     if options.fault:
         problems.append(f"the fault {options.fault} is not found")
     if options.programs >= LONG:
-        problems += [f"{name} is drawn {counts[name]} times" for name in tested.NAMES if counts[name] < LEAST]
+        problems += [f"{name} is drawn {counts[name]} times" for name in tested.DRAWN if counts[name] < LEAST]
         if options.stops or options.ranks > 1:
             print("rows of the table that were not needed here:", sorted(read_rows(options.framework).keys() - used))
     print("\n".join(problems))

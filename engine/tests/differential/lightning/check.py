@@ -8,10 +8,10 @@ from engine.tests.differential.draws import Draws, Spec
 from engine.tests.differential.forks import ForkError
 from engine.tests.differential.lightning.compare import SETUP_HOOKS, Differences, compare, last_line, without_hooks
 from engine.tests.differential.lightning.faults import EXPECTED
-from engine.tests.differential.lightning.program import draw_program, render
+from engine.tests.differential.lightning.program import DRAWN, draw_program, render
 from engine.tests.differential.lightning.sides import run_program, warm_up
 
-__all__ = ["EXPECTED", "INTENDED", "check", "draw_program", "render", "warm_up"]
+__all__ = ["DRAWN", "EXPECTED", "INTENDED", "check", "draw_program", "render", "warm_up"]
 
 RANK_KINDS = ("rows", "order: ", "epoch and step", "random", "arguments", "weights", "values in", "names in",
               "trainer.num_", "trainer.estimated", "trainer.global_step", "trainer.val_check_batch",

@@ -37,7 +37,9 @@ def compare(expected: Any, found: Any) -> Differences | None:
     if not complete:
         names = [f"{e[same][1]} ({e[same][2]})" if same < len(e) else "end" for e in (expected, found)]
         after = f"{expected[same - 1][1]}" if same else "start"
-        differences[f"order: {names[0]} / {names[1]}"] = f"call {same}, after {after}: {names[0]} / {names[1]}"
+        differences[f"order: {names[0]} / {names[1]}"] = (
+            f"call {same}, after {after}: {names[0]} / {names[1]}"
+        )
     pairs = list(zip(expected[:same], found[:same], strict=True))
     if not complete:
         ends = [{e[1]: e for e in events[same:] if e[6] == "end"} for events in (expected, found)]
@@ -90,7 +92,9 @@ def differing(a: tuple[Any, ...], b: tuple[Any, ...]) -> Any:
             if values:
                 yield f"values in {key}", values, {n: other[key][n] for n in values}
         elif key == "trainer":
-            yield from differing((*a[:3], None, None, None, "trainer", one[key]), (*b[:3], None, None, None, "", other[key]))
+            yield from differing(
+                (*a[:3], None, None, None, "trainer", one[key]), (*b[:3], None, None, None, "", other[key])
+            )
         elif one[key] != other[key]:
             prefix = a[6] + "." if a[6] != "end" else ""
             yield f"{prefix}{key}", one[key], other[key]

@@ -34,7 +34,11 @@ class Rows(Dataset[Any]):
         return len(self.x)
 
     def __getitem__(self, index: int) -> Any:
-        x = self.x[index] + torch.rand(4) + np.random.rand() + random.random() if self.noise else self.x[index]
+        x = (
+            self.x[index] + torch.rand(4) + np.random.rand() + random.random()
+            if self.noise
+            else self.x[index]
+        )
         x, y, number = x.float(), self.x[index].sum()[None], self.first + index
         return {"x": x, "y": y, "i": number} if self.form == "dict" else (x, y, number)
 
@@ -231,16 +235,67 @@ def weights(module: Any) -> str:
     return hashlib.sha256(b"".join(parts)).hexdigest()[:12]
 
 
-PLAIN = (
-    "num_devices device_ids num_nodes node_rank world_size global_rank local_rank is_global_zero log_every_n_steps "
-    "max_epochs min_epochs max_steps min_steps max_time limit_train_batches limit_val_batches limit_test_batches "
-    "limit_predict_batches overfit_batches fast_dev_run accumulate_grad_batches gradient_clip_val "
-    "gradient_clip_algorithm val_check_interval val_check_batch check_val_every_n_epoch current_epoch global_step "
-    "num_training_batches num_val_batches num_test_batches num_sanity_val_batches num_sanity_val_steps is_last_batch "
-    "should_stop training validating testing predicting evaluating sanity_checking interrupted enable_validation "
-    "received_sigterm reload_dataloaders_every_n_epochs precision barebones ckpt_path predict_dataloaders scaler"
-).split()
-TYPES = "train_dataloader val_dataloaders test_dataloaders datamodule lightning_module model precision_plugin".split()
+PLAIN = [
+    "num_devices",
+    "device_ids",
+    "num_nodes",
+    "node_rank",
+    "world_size",
+    "global_rank",
+    "local_rank",
+    "is_global_zero",
+    "log_every_n_steps",
+    "max_epochs",
+    "min_epochs",
+    "max_steps",
+    "min_steps",
+    "max_time",
+    "limit_train_batches",
+    "limit_val_batches",
+    "limit_test_batches",
+    "limit_predict_batches",
+    "overfit_batches",
+    "fast_dev_run",
+    "accumulate_grad_batches",
+    "gradient_clip_val",
+    "gradient_clip_algorithm",
+    "val_check_interval",
+    "val_check_batch",
+    "check_val_every_n_epoch",
+    "current_epoch",
+    "global_step",
+    "num_training_batches",
+    "num_val_batches",
+    "num_test_batches",
+    "num_sanity_val_batches",
+    "num_sanity_val_steps",
+    "is_last_batch",
+    "should_stop",
+    "training",
+    "validating",
+    "testing",
+    "predicting",
+    "evaluating",
+    "sanity_checking",
+    "interrupted",
+    "enable_validation",
+    "received_sigterm",
+    "reload_dataloaders_every_n_epochs",
+    "precision",
+    "barebones",
+    "ckpt_path",
+    "predict_dataloaders",
+    "scaler",
+]
+TYPES = [
+    "train_dataloader",
+    "val_dataloaders",
+    "test_dataloaders",
+    "datamodule",
+    "lightning_module",
+    "model",
+    "precision_plugin",
+]
 
 
 def attributes(trainer: Any) -> dict[str, Any]:
@@ -252,7 +307,8 @@ def attributes(trainer: Any) -> dict[str, Any]:
         "estimated_stepping_batches": lambda: plain(trainer.estimated_stepping_batches),
         "optimizers": lambda: [(type(o).__name__, o.param_groups[0]["lr"]) for o in trainer.optimizers],
         "lr_scheduler_configs": lambda: [
-            (type(c.scheduler).__name__, c.interval, c.frequency, c.monitor) for c in trainer.lr_scheduler_configs
+            (type(c.scheduler).__name__, c.interval, c.frequency, c.monitor)
+            for c in trainer.lr_scheduler_configs
         ],
         "callbacks": lambda: [type(c).__name__ for c in trainer.callbacks if "program" in type(c).__module__],
         "internal callbacks": lambda: [
@@ -279,7 +335,11 @@ def attributes(trainer: Any) -> dict[str, Any]:
 
 def kind_of_logger(one: Any) -> str:
     """Return the class of Lightning that a logger is an instance of."""
-    known = (kind.__name__ for kind in type(one).__mro__ if kind.__module__.startswith(("lightning.", "pytorch_lightning.")))
+    known = (
+        kind.__name__
+        for kind in type(one).__mro__
+        if kind.__module__.startswith(("lightning.", "pytorch_lightning."))
+    )
     return next((name for name in known), type(one).__name__)
 
 

@@ -71,9 +71,29 @@ SHORT = {"batch": "b", "batch_idx": "i", "dataloader_idx=0": "which=0", "outputs
 NAMES = ("width", "lr", "config", "seed", "target", "kwargs", "framework", "path", "stage", "device")
 MODES = ("max_size_cycle", "min_size", "max_size")
 KINDS = ("map", "shuffle", "sampler", "batch_sampler", "iterable", "own_iter", "own_len", "stateful", "batches")
+OPTIONS: dict[str, tuple[Any, ...]] = {
+    "max_steps": (1, 3, 5), "limit_train_batches": (1, 2, 3, 0.5), "limit_val_batches": (0, 1, 2, 0.5),
+    "limit_test_batches": (0, 1, 2, 0.5), "check_val_every_n_epoch": (2,), "num_sanity_val_steps": (1, 2, -1),
+    "val_check_interval": (2, 0.5, 0.25), "overfit_batches": (1, 2),
+}  # fmt: skip
+AUTOMATIC: dict[str, tuple[Any, ...]] = {"accumulate_grad_batches": (2, 3), "gradient_clip_val": (0.1, 1.0)}
+"""Arguments of the Trainer that Lightning refuses with manual optimization."""
+LOG = ("on_step", "on_epoch", "prog_bar", "logger", "sync_dist", "add_dataloader_idx", "rank_zero_only", "enable_graph",
+       "reduce_fx", "metric_attribute", "batch_size", "log_dict")  # fmt: skip
 EXTRAS = ("random", "metrics", "trainer", "logger")
 LOGGED = {name: rules for name, rules in _FxValidator.functions.items() if rules and name in {**MODULE, "step": 1}}
 STEPS = {f"{stage}_step": _FxValidator.functions[f"{stage}_step"] for stage in ("training", "validation", "test")}
+
+CHOICES = (
+    "pytorch_lightning arguments=short arguments=args manual dropout batch_norm validation test returns=dict returns=none "
+    "frequency form=list form=pair schedule=step schedule=lambda schedule=plateau interval=step interval=epoch noise "
+    "drop_last where=module where=plain where=datamodule as=dict as=list as=combined accumulate stop logger=csv logger=none"
+).split()
+DRAWN = sorted({
+    *MODULE, *CALLBACK, *DATAMODULE, *LOG, *OPTIONS, *AUTOMATIC, *CHOICES, *NAMES,
+    *(f"kind={kind}" for kind in KINDS), *(f"mode={mode}" for mode in MODES),
+} - {"forward"})  # fmt: skip
+"""What the long form draws often enough."""
 
 
 def draw_program(seed: int, ranks: int = 1) -> Spec:
@@ -224,14 +244,7 @@ def draw_trainer(draws: Draws, spec: Spec) -> Spec:
     """Return arguments of the Trainer, in Lightning's terms."""
     manual = spec["module"].get("manual")
     trainer: Spec = {"max_epochs": draws.randint(1, 3), "log_every_n_steps": draws.choice((1, 2, 50))}
-    options: dict[str, tuple[Any, ...]] = {
-        "max_steps": (1, 3, 5), "limit_train_batches": (1, 2, 3, 0.5), "limit_val_batches": (0, 1, 2, 0.5),
-        "limit_test_batches": (0, 1, 2, 0.5), "check_val_every_n_epoch": (2,), "num_sanity_val_steps": (1, 2, -1),
-        "val_check_interval": (2, 0.5, 0.25), "overfit_batches": (1, 2),
-    }  # fmt: skip
-    if not manual:
-        options |= {"accumulate_grad_batches": (2, 3), "gradient_clip_val": (0.1, 1.0)}
-    for name, values in options.items():
+    for name, values in {**OPTIONS, **({} if manual else AUTOMATIC)}.items():
         if draws.maybe(0.03 if name == "overfit_batches" else 0.2):
             trainer[name] = draws.choice(values)
     if "gradient_clip_val" in trainer and draws.maybe(0.4):

@@ -61,7 +61,9 @@ def run_plain(spec: Spec, folder: Path, ranks: int) -> list[Any]:
             process_group_backend="gloo", find_unused_parameters=bool(spec.get("module", {}).get("manual"))
         )
     loggers = {"csv": lambda: package.loggers.CSVLogger(folder / "logs"), "none": lambda: False}
-    make_logger = loggers.get(spec.get("logger", ""), lambda: package.loggers.TensorBoardLogger(folder / "logs"))
+    make_logger = loggers.get(
+        spec.get("logger", ""), lambda: package.loggers.TensorBoardLogger(folder / "logs")
+    )
     callbacks = [getattr(program, f"Callback{n}")() for n in range(len(spec.get("callbacks", [])))]
     if spec.get("accumulate"):
         callbacks.append(program.accumulate())
@@ -82,7 +84,11 @@ def run_plain(spec: Spec, folder: Path, ranks: int) -> list[Any]:
         test = {"dataloaders": loaders.get("test")}
     seed_everything()
     trainer.fit(module, **fit)
-    if spec.get("module", {}).get("test") and spec.get("data", {}).get("test") and options.get("limit_test_batches", 1):
+    if (
+        spec.get("module", {}).get("test")
+        and spec.get("data", {}).get("test")
+        and options.get("limit_test_batches", 1)
+    ):
         trainer.test(module, **test, verbose=False)
     return parts.EVENTS
 
@@ -168,7 +174,10 @@ def warm_up() -> None:
 
 
 def _modules_of_a_run(side: str) -> list[str]:
-    spec: Spec = {"seed": 0, "module": {"validation": True, "log": [{"hook": "training_step", "value": "metric"}]}}
+    spec: Spec = {
+        "seed": 0,
+        "module": {"validation": True, "log": [{"hook": "training_step", "value": "metric"}]},
+    }
     spec["data"] = {"val": [{}]}
     folder, before = make_folder(), set(sys.modules)
     try:

@@ -6,7 +6,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 import torch.nn.functional as F
-from pytorch_lightning.callbacks import LearningRateMonitor
+from pytorch_lightning.callbacks import EarlyStopping, LearningRateMonitor
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -152,6 +152,21 @@ class Graphs(pl.LightningModule):
         return torch.optim.Adam(self.parameters(), lr=0.01)
 
 
+class Finding(Graphs):
+    """Has a learning rate that LearningRateFinder sets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lr = 1e-3
+
+    def training_step(self, data: Batch, batch_idx: int) -> Tensor:
+        self.log("train_lr", self.lr, on_step=True, batch_size=1)
+        return super().training_step(data, batch_idx)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.Adam(self.parameters(), lr=self.lr)
+
+
 class GraphData(pl.LightningDataModule):
     """Rings of different sizes."""
 
@@ -174,3 +189,26 @@ class GraphData(pl.LightningDataModule):
         return DataLoader(self.graphs, batch_size=6, collate_fn=collate)
 
     test_dataloader = val_dataloader
+
+
+class Ending(Tracked):
+    """Ends training in its own way."""
+
+    def __init__(self, how: str = "hook") -> None:
+        super().__init__()
+        self.how = how
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = F.mse_loss(self.layer(batch[0]), batch[0])
+        self.log("train_loss", loss, on_step=False, on_epoch=True)
+        return loss
+
+    def configure_callbacks(self) -> Any:
+        return [EarlyStopping("train_loss", stopping_threshold=100.0)] if self.how == "callback" else []
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if self.how == "hook" and self.trainer.global_step == 3:
+            self.trainer.should_stop = True
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
+        return -1 if self.how == "skip" and batch_idx == 3 else None

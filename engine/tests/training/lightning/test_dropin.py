@@ -254,7 +254,6 @@ def test_what_is_no_plain_value_is_left_out_of_checkpoints(
             "checkpoint.monitor=val_los was not measured. Did you mean 'val_loss'?",
         ),
         ("Plain", "rows", ["data.batch_size=200"], r"data\.batch_size=200"),
-        ("Plain", "endless", [], "has no length; set the number of its batches: trainer.limit_train_batches=N"),
         (
             "Plain", "rows", ["callbacks.c._target_=lightning.pytorch.callbacks.ModelCheckpoint"],
             "would write checkpoints that a run can't resume from",
@@ -264,8 +263,7 @@ def test_what_is_no_plain_value_is_left_out_of_checkpoints(
     ],
 )  # fmt: skip
 @pytest.mark.quick(
-    "Plain-endless-words8-has no length; set the number of its batches: trainer.limit_train_batches=N",
-    "Plain-rows-words10-is not a lightning.pytorch.Callback",
+    "Plain-rows-words9-is not a lightning.pytorch.Callback",
 )
 def test_refusals(
     module: str, data: str, words: list[str], sentence: str, stranger: MakeRun, fit: Fit

@@ -25,7 +25,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, Any]]
     """What both ranks wrote in each of three runs."""
     folder = tmp_path_factory.mktemp("uneven")
     return train_runs(2, [
-        (folder / "logging", *WORDS, f"task._target_={HERE}.Logging"),
+        (folder / "logging", *WORDS, f"task._target_={HERE}.Logging", "loggers=mlflow"),
         (folder / "misfit", *WORDS, f"task._target_={HERE}.Misfit"),
         (folder / "zero", *WORDS, f"task._target_={HERE}.Logging", "checkpoint.monitor=val_zero"),
     ])  # fmt: skip

@@ -1,7 +1,10 @@
 """What user code sees of the Trainer is what Lightning's Trainer alone shows in the same hook."""
 
 import csv
+import subprocess
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +80,8 @@ def public(make_run: MakeRun, fit: Fit) -> Callable[..., RunDir]:
             "monitor.progress=none",
         ]
         config, folder = make_run(*to_hydra_overrides([*names, "trainer.accelerator=cpu", *words]))
-        assert fit(config, folder).state == "completed"
+        fit.outcome = fit(config, folder)  # type: ignore[attr-defined]
+        assert fit.outcome.state == "completed"  # type: ignore[attr-defined]
         return folder
 
     return train
@@ -118,3 +122,78 @@ def test_batches_that_are_objects_train(public: Any) -> None:
     run = public("Graphs", f"data._target_={PUBLIC}.GraphData")
     assert {"train_loss", "val_loss", "test_loss"} <= columns(run).keys()
     assert len(columns(run)["train_loss"]) == 2  # one for each epoch, although log_every_n_steps is more
+
+
+@pytest.mark.parametrize(
+    ("how", "steps", "who"),
+    [
+        ("hook", 3, "Ending"),
+        ("callback", 4, "EarlyStopping"),
+        ("skip", 6, "on_train_batch_start of Ending (-1)"),
+        ("nothing", 8, None),
+    ],
+)
+def test_a_run_that_user_code_ends_says_who(
+    how: str, steps: int, who: str | None, public: Any, fit: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = public("Ending", f"+task.how={how}", "monitor.progress=plain")
+    line = f"{who} ended training after step {steps} of 8" if who else None
+    assert fit.outcome.ended_by == line and fit.outcome.step == steps
+    printed = capsys.readouterr().out
+    assert (line in printed) if line else "ended training" not in printed
+    assert f"step {steps}/8" in printed and f"step {steps + 1}/8" not in printed
+    assert columns(run)["step"][-1] == str(steps)
+
+
+def test_the_words_of_callbacks_are_shown_and_those_of_loops_are_not(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    code = """if True:
+        from lightning.pytorch.callbacks import early_stopping
+        from lightning.pytorch.trainer import setup
+        from lightning.pytorch.tuner import lr_finder
+        from train_anywhere.training.lightning.trainer import silence_lightning
+        silence_lightning()
+        silence_lightning()
+        for module in (setup, early_stopping, lr_finder):
+            exec(compile("from lightning.pytorch.utilities.rank_zero import rank_zero_info\\n"
+                "def one(): rank_zero_info('info of ' + __name__)\\none()", module.__file__, "exec"), vars(module))
+        lr_finder.log.info("Learning rate set to 1")
+    """
+    subprocess.run([sys.executable, "-c", code], check=True)
+    shown = capfd.readouterr().err
+    assert "info of lightning.pytorch.trainer.setup" not in shown
+    assert shown.count("info of lightning.pytorch.callbacks.early_stopping") == 1
+    assert shown.count("Learning rate set to 1") == 1
+
+
+def test_a_resume_of_a_pruned_model_is_a_line(
+    make_run: MakeRun, fit: Fit, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pruning = (
+        "callbacks.p._target_=lightning.pytorch.callbacks.ModelPruning callbacks.p.pruning_fn=l1_unstructured"
+    )
+    words = [f"task._target_={PUBLIC}.Graphs", f"data._target_={PUBLIC}.GraphData", *pruning.split()]
+    short = [
+        "trainer.max_epochs=2",
+        "trainer.limit_test_batches=0",
+        "trainer.accelerator=cpu",
+        "monitor.progress=plain",
+    ]
+    config, run = make_run(*to_hydra_overrides([*words, *short]))
+    fit(config, run)
+    assert "without their masks" not in capsys.readouterr().out
+    fit(replace(config, trainer=replace(config.trainer, max_epochs=3)), run)
+    assert "without their masks" in capsys.readouterr().out
+
+
+def test_the_steps_of_a_finder_of_learning_rates_are_not_logged(public: Any) -> None:
+    finder = "callbacks.f._target_=lightning.pytorch.callbacks.LearningRateFinder"
+    steps = (
+        "callbacks.f.num_training_steps=5",
+        "trainer.log_every_n_steps=1",
+        f"data._target_={PUBLIC}.GraphData",
+    )
+    run = public("Finding", finder, *steps)
+    assert [int(step) for step in columns(run)["step"]] == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 10]
+    assert len({*columns(run)["train_lr"]}) == 1

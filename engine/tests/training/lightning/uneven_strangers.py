@@ -78,6 +78,14 @@ class Logging(pl.LightningModule):
         assert own.grad is not None
         assert own.grad.tolist() == [ranks * float(n) for n in range(first, first + size)]
 
+    def on_train_end(self) -> None:
+        trainer, ranks = self.trainer, self.trainer.world_size
+        assert (trainer.num_devices, trainer.device_ids, trainer.num_nodes) == (ranks, [*range(ranks)], 1)
+        best = trainer.checkpoint_callback.best_model_path
+        assert len({*trainer.strategy.broadcast([best]), best}) == 1 and best.endswith("00000002/model.ckpt")
+        assert float(trainer.checkpoint_callback.best_model_score) == 88
+        self.logger.experiment.log_metric(self.logger.run_id, "by_hand", 1.0)  # a dummy on other ranks
+
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), lr=0.1)
 

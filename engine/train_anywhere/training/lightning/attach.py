@@ -100,7 +100,7 @@ def add_callbacks(
     if not isinstance(module, TaskModule) and not has_own_optimizer(module):
         trainer.callbacks.append(ConfiguredOptimizer(module, config, checkpoints.plan, devices))
     trainer.callbacks += [
-        *make_callbacks(config.callbacks, module, trainer),
+        *make_callbacks(config.callbacks),
         checkpoints.seen,
         *([CompareWeights(every)] if every and not checkpoints.writer.shards else []),
         RandomState(config.seed, report),

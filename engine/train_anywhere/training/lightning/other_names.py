@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.metadata import PackageNotFoundError, version
@@ -24,7 +23,9 @@ class OtherNames(MetaPathFinder, Loader):
     def exec_module(self, module: ModuleType) -> None:
         """Put the module of `lightning` in the place of the other one."""
         name = module.__name__
-        sys.modules[name] = import_module(str(lightning_name(name)))
+        same = str(lightning_name(name))
+        __import__(same)
+        sys.modules[name] = sys.modules[same]
         if name in PACKAGES:
             note_other_version(name)
 
@@ -37,13 +38,11 @@ def lightning_name(name: str) -> str | None:
 
 def note_other_version(package: str) -> None:
     """Print a line on rank 0 if the package is installed in another version than `lightning`, which is used instead."""
-    from lightning.pytorch.utilities import rank_zero_only
-
     try:
         installed, used = version(package.replace("_", "-")), version("lightning")
     except PackageNotFoundError:
         return
-    if installed != used and rank_zero_only.rank == 0:
+    if installed != used and sys.modules[package].utilities.rank_zero_only.rank == 0:
         print(
             f"{package} {installed} is installed, and {PACKAGES[package]} {used} is used in its place.",
             flush=True,

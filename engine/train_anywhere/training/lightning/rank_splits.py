@@ -138,13 +138,13 @@ class Opener:
         if isinstance(split, DataSet) or is_map_style(split):
             return self._open_rows(split, name == "train").loader()
         self._check_iterable(split, name)
+        ranks, combined = self.topology.world_size, isinstance(split, CombinedLoader)
         again = name != "train" or self.config.trainer.max_epochs > 1
-        if hasattr(split, "__next__") and again and not self.config.trainer.fast_dev_run:
+        if hasattr(split, "__next__") and again and not combined and not self.config.trainer.fast_dev_run:
             raise ConfigError(
                 f"the {name} loader of {self._target} is a {type(split).__name__}, which can be read only once; return the function that "
                 "creates it."
             )
-        ranks, combined = self.topology.world_size, isinstance(split, CombinedLoader)
         if ranks > 1 and not combined and _is_stream(split) and not is_sharded(split, ranks):
             self.report(
                 f"each rank reads all of the {name} loader, unless it returns another part on each rank by itself."

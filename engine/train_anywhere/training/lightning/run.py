@@ -140,6 +140,7 @@ def train_and_test(config: Config, process: RankProcess) -> Outcome:
         checkpoint=str(writer.newest.path) if writer.newest else None,
         rate=progress.throughput.mean(),
         unit=unit,
+        ended_by=trainer.early_end,
     )
 
 
@@ -232,6 +233,8 @@ def fit(setup: Setup, checkpoints: CheckpointCallback, run: RunDir) -> None:
     path = newest.path / FILE if newest else None
     with explain_lightning_errors():
         trainer.fit(setup.module, **loaders, ckpt_path=path, weights_only=True)
+    if line := trainer.early_end:
+        checkpoints.metrics.progress.note(line)
     unfinished = trainer.steps_done < setup.plan.total_steps
     if (check.batches or unfinished) and (note := check.check(trainer)):
         checkpoints.metrics.progress.note(note)

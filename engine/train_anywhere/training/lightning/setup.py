@@ -82,7 +82,9 @@ def make_setup(config: Config, topology: Topology, heartbeat: Heartbeat | None =
         assert isinstance(task, pl.LightningModule)
         module, plan = task, make_user_plan(config, math.inf, True, True, None)
         plan.known = False
-        trainer.when_opened(lambda batches: plan.update(opened_plan(config, trainer, splits, batches)))
+        trainer.when_opened(
+            lambda batches: plan.update(opened_plan(config, trainer, splits, batches, report))
+        )
         notes = [*data.notes]
     else:
         assert isinstance(task, Task)
@@ -98,8 +100,21 @@ def make_setup(config: Config, topology: Topology, heartbeat: Heartbeat | None =
     return Setup(trainer, module, plan, splits, devices, name)
 
 
-def opened_plan(config: Config, trainer: Trainer, loaders: UserLoaders, batches: float) -> Plan:
-    """Return the plan of a user's module, whose loaders Lightning has just opened; an epoch has `batches`."""
+def opened_plan(
+    config: Config, trainer: Trainer, loaders: UserLoaders, batches: float, report: Callable[[str], None]
+) -> Plan:
+    """Return the plan of a user's module, whose loaders Lightning has just opened; an epoch has `batches`.
+
+    Raises:
+        ConfigError: several ranks read loaders without a length, and would wait for each other at their end.
+    """
+    if math.isinf(batches):
+        endless = "the training loader has no length"
+        if trainer.world_size > 1:
+            raise ConfigError(f"{endless}; set the number of its batches: trainer.limit_train_batches=N.")
+        report(
+            f"{endless}: an epoch is all that it returns; trainer.limit_train_batches=N sets a number of batches."
+        )
     module, combined = trainer.lightning_module, trainer.fit_loop._combined_loader
     tests = is_overridden("test_step", module) and loaders.has("test") and bool(trainer.limit_test_batches)
     assert combined is not None

@@ -1,9 +1,11 @@
 """Lightning's Trainer without signal handlers, its own checkpoint files and console output."""
 
 import logging
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import lightning.pytorch as pl
@@ -15,13 +17,14 @@ from train_anywhere.config.schema import Config
 from train_anywhere.config.schema import Trainer as TrainerConfig
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import user_error, was_interrupted
+from train_anywhere.training.early_end import describe_early_end
 from train_anywhere.training.lightning.checkpoint.restorer import Restorer
 from train_anywhere.training.lightning.dropin.connector import Connector
 from train_anywhere.training.lightning.dropin.logged_values import Results
 from train_anywhere.training.lightning.dropin.trainable import FitLoop
 from train_anywhere.training.lightning.dropin.user_data import DataConnector
 from train_anywhere.training.lightning.dropin.validated_weights import ValidatedWeights
-from train_anywhere.training.lightning.dropin.visible import Callbacks
+from train_anywhere.training.lightning.dropin.visible import CallbackConnector, Callbacks
 from train_anywhere.training.lightning.hardware import precision_arguments, use_tf32
 from train_anywhere.training.lightning.loop.fast_loop import FastEpochLoop, refuse_user_stop_iteration
 from train_anywhere.training.lightning.loop.private import _SignalConnector, _TunerExitException
@@ -51,7 +54,13 @@ class Trainer(pl.Trainer):
         steps_done: optimizer steps of the run so far. With several optimizers, Lightning's `global_step` adds up their steps.
         validated_weights: the callback that keeps the weights of the newest validation for the checkpoint.
         plan: the size of the run; None before `apply_plan`.
+        stopped_by: class of the callback or module that has set `should_stop`; None if nobody did, or this project.
+        skips: whether a batch hook of the module has ended an epoch early.
     """
+
+    stopped_by: str | None = None
+    skips = False
+    _should_stop = False
 
     def __init__(
         self,
@@ -71,6 +80,7 @@ class Trainer(pl.Trainer):
         self._signal_connector = NoSignals(self)
         self._checkpoint_connector = Restorer(self, completes)
         self._data_connector = DataConnector(self)
+        self._callback_connector = CallbackConnector(self)
         self.fit_loop: FitLoop = FitLoop(self, max_epochs=1)
         validates = self._is_validation_due if native else None
         self.fit_loop.epoch_loop = FastEpochLoop(self, validates, settings.fast_step)
@@ -90,6 +100,29 @@ class Trainer(pl.Trainer):
     def device_ids(self) -> list[int]:
         """Indices of the devices of this node, one for each rank; Lightning would return those of this rank."""
         return super().device_ids if self.world_size == 1 else [*range(self._ranks_per_node)]
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether training ends after this step."""
+        return self._should_stop
+
+    @should_stop.setter
+    def should_stop(self, value: bool) -> None:
+        if value != self._should_stop:
+            self.stopped_by = find_user_object(sys._getframe(1)) if value else None
+        self._should_stop = value
+
+    @property
+    def early_end(self) -> str | None:
+        """A line about who ended the training, if user code did before its last step."""
+        if (
+            self.plan is None
+            or self.steps_done >= self.plan.total_steps
+            or not (self.stopped_by or self.skips)
+        ):
+            return None
+        skipping = f"on_train_batch_start of {type(self.lightning_module).__name__} (-1)"
+        return describe_early_end(self.stopped_by or skipping, self.steps_done, self.plan.total_steps)
 
     def use_folder(self, folder: Path) -> None:
         """Use the run folder as `default_root_dir`."""
@@ -160,12 +193,25 @@ class Trainer(pl.Trainer):
         self.fit_loop.opened.append(call)
 
 
+def find_user_object(frame: FrameType | None) -> str | None:
+    """Return the class of the callback or module whose code runs in a frame or in one that called it; None for this project's code."""
+    if frame is None or str(frame.f_globals.get("__name__")).startswith("train_anywhere."):
+        return None
+    name = frame.f_code.co_name
+    while frame:
+        if isinstance(owner := frame.f_locals.get("self"), pl.Callback | pl.LightningModule):
+            return type(owner).__name__
+        frame = frame.f_back
+    return name
+
+
 def make_trainer(
     config: Config, topology: Topology, device: torch.device, strategy: Strategy, native: bool
 ) -> Trainer:
     """Return the Trainer of one rank, still without callbacks and loggers (see `attach.py`) and limits (see `apply_plan`)."""
     silence_lightning()
     use_tf32(config.trainer.tf32)
+    algorithm = config.trainer.gradient_clip_algorithm
     return Trainer(
         config.trainer,
         [config.checkpoint.monitor, config.trainer.early_stopping.monitor],
@@ -179,9 +225,7 @@ def make_trainer(
         **precision_arguments(config.trainer.precision, device),
         max_epochs=1,
         gradient_clip_val=config.trainer.gradient_clip_val,
-        gradient_clip_algorithm=config.trainer.gradient_clip_algorithm
-        if config.trainer.gradient_clip_val
-        else None,
+        gradient_clip_algorithm=None if algorithm == "norm" else algorithm,  # as by default in Lightning
         deterministic=config.trainer.deterministic or None,
         sync_batchnorm=config.trainer.sync_batchnorm and topology.world_size > 1,
         log_every_n_steps=config.trainer.log_every_n_steps,
@@ -195,14 +239,22 @@ def make_trainer(
     )
 
 
+def is_from_callback(record: logging.LogRecord) -> bool:
+    """Return whether a line is an error, or of a callback: Lightning logs all lines of rank 0 under one name."""
+    return record.levelno >= logging.ERROR or Path(record.pathname).parent.name in ("callbacks", "tuner")
+
+
 def silence_lightning() -> None:
-    """Hide the log lines and warnings of Lightning, but not its errors, and one misleading warning of torch."""
+    """Hide the log lines and warnings of Lightning's Trainer and loops, and one misleading warning of torch.
+
+    Errors stay, and so do the lines of what the user has chosen: callbacks, such as LearningRateFinder, and a profiler.
+    """
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    logging.getLogger("lightning.pytorch.profilers").setLevel(
-        logging.INFO
-    )  # the table of trainer.extra.profiler
+    for name in ("profilers", "callbacks", "tuner", "utilities.rank_zero"):
+        logging.getLogger(f"lightning.pytorch.{name}").setLevel(logging.INFO)
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(is_from_callback)
     warnings.filterwarnings("ignore", category=PossibleUserWarning)
-    warnings.filterwarnings("ignore", module=r"lightning\.")
+    warnings.filterwarnings("ignore", module=r"lightning\.(?!pytorch\.(callbacks|tuner)\.)")
     # torch also compares strides of dimensions of size 1, such as a single input channel, where they have no effect
     warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")

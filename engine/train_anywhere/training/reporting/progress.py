@@ -42,6 +42,7 @@ class Progress:
     Attributes:
         newest: returns the newest checkpoint in the run folder.
         requests: requests of `jobs.py` to this run, read by the thread that updates live.json.
+        steps_done: returns the number of optimizer steps done, from any thread; None: all batches were trained.
         profile: the profiles of this rank; None for a run that writes nothing.
     """
 
@@ -71,6 +72,7 @@ class Progress:
         self._measured = time.monotonic()
         self.bar = Bar(plan.total_steps * plan.accumulate) if kind == "bar" else None
         self.newest: Callable[[], SavedCheckpoint | None] = lambda: None
+        self.steps_done: Callable[[], int] | None = None
         self._at: tuple[int, int] | None = None
         self._first: tuple[float, int] | None = None
         self._rate: float | None = None
@@ -243,7 +245,9 @@ class Progress:
             print(self.line(epoch, batch), flush=True)
 
     def _steps(self, epoch: int, batch: int) -> int:
-        """Return the number of optimizer steps done after a batch."""
+        """Return the number of optimizer steps done after a batch; user code may have skipped some batches."""
+        if self.steps_done:
+            return self.steps_done()
         return min(self.plan.total_steps, _batches_done(self.plan, epoch, batch) // self.plan.accumulate)
 
     def _speed(self) -> float | None:

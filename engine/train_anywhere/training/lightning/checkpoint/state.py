@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+from lightning.pytorch.callbacks import ModelPruning
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.trainer.states import TrainerFn
 
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
 from train_anywhere.checkpoints.disk.manifest import folder_name
 from train_anywhere.checkpoints.info import CheckpointInfo, SavedCheckpoint
+from train_anywhere.data.torch import random_states
 from train_anywhere.errors import CheckpointError, ConfigError
 from train_anywhere.training.lightning.checkpoint.buffers import Buffers
 from train_anywhere.training.lightning.checkpoint.plain_values import keep_plain_values
@@ -98,6 +100,10 @@ class CheckpointCallback(pl.Callback):
         if waits and self.start == (saved.epoch, saved.batch):
             self.pending = not native or validation_due(self.config.trainer, self.plan, epoch, batch, step)
         self.pending |= last
+        if any(isinstance(callback, ModelPruning) for callback in trainer.callbacks):  # type: ignore[attr-defined]
+            self.metrics.progress.note(
+                "ModelPruning: a checkpoint has the pruned weights without their masks, so a resumed run starts the pruning again."
+            )
         set_loop_counters(checkpoint["loops"]["fit_loop"], epoch, batch, last, step, self.pending)
         return self.start
 
@@ -129,9 +135,10 @@ class CheckpointCallback(pl.Callback):
         self.writer.refuses = choice == "refuse" or (choice is None and any(overrides(*h) for h in hooks))
         if not data and not any(overrides(one, "on_save_checkpoint") for one in users):
             return
-        checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=True)
-        for callback in users[1:]:
-            callback.on_save_checkpoint(trainer, pl_module, checkpoint)
+        with random_states.preserve():  # the hooks may draw numbers
+            checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=True)
+            for callback in users[1:]:
+                callback.on_save_checkpoint(trainer, pl_module, checkpoint)
         self.writer.plain(checkpoint)
 
     def after_batch(self, trainer: pl.Trainer, batch_idx: int) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.loggers import Logger
+from lightning.pytorch.loggers.logger import DummyLogger
 
 from train_anywhere.training.lightning.dropin.logged_values import reduce_logged
 from train_anywhere.training.lightning.dropin.loggers import receive_calls
@@ -116,7 +117,10 @@ class Connector(_LoggerConnector):
         named = prefix_reserved_names(metrics, self.trainer.is_global_zero)
         with self._own_calls():
             super().log_metrics(named | axis, step)
-        if not self.trainer.sanity_checking and metrics:
+        tunes = any(
+            isinstance(logger, DummyLogger) for logger in self.trainer.loggers
+        )  # as LearningRateFinder
+        if metrics and not (self.trainer.sanity_checking or tunes):
             self._receive(True, self.trainer, _numbers(named))
 
     def send(self, metrics: Mapping[str, float], step: int) -> None:

@@ -42,7 +42,8 @@ class Results(_ResultCollection):
         self._rows = 1
 
     def _extract_batch_size(self, value: Any, batch_size: int | None, meta: Any) -> int:
-        unknown = batch_size is None and self.batch_size is None and self.batch is not None  # type: ignore[has-type]
+        known: int | None = self.batch_size  # type: ignore[has-type]
+        unknown = batch_size is known is None and self.batch is not None
         if unknown and value.is_tensor and meta.on_step and meta.is_mean_reduction:
             with suppress(MisconfigurationException):
                 self.batch_size = extract_batch_size(self.batch)

@@ -86,10 +86,8 @@ class ConfiguredOptimizer(pl.Callback):
         set_learning_rate(pl_module, self.config, self.plan, self.devices, optimizer)
 
 
-def make_callbacks(
-    sections: Mapping[str, Callback], module: pl.LightningModule, trainer: pl.Trainer
-) -> list[pl.Callback]:
-    """Return the callbacks of the configuration and of the module's `configure_callbacks`, which replace others of their class.
+def make_callbacks(sections: Mapping[str, Callback]) -> list[pl.Callback]:
+    """Return the callbacks of the configuration.
 
     Raises:
         ConfigError: one is not a Lightning callback, or writes checkpoints.
@@ -109,28 +107,7 @@ def make_callbacks(
                 "checkpoint.monitor, checkpoint.every_n_steps and checkpoint.keep_last."
             )
         chosen.append(callback)
-    return [
-        *(c for c in chosen if type(c) not in {type(o) for o in _module_callbacks(module, trainer)}),
-        *_module_callbacks(module, trainer),
-    ]
-
-
-def _module_callbacks(module: pl.LightningModule, trainer: pl.Trainer) -> list[pl.Callback]:
-    """Return the callbacks of the module's `configure_callbacks`, called once.
-
-    Lightning would put them after this project's callbacks, which must come last to save what the others have done.
-    """
-    if "configure_callbacks" not in vars(module):
-        module.trainer = trainer
-        given = module.configure_callbacks()
-        own = [given] if isinstance(given, pl.Callback) else list(given)
-        kept = [callback for callback in own if not isinstance(callback, Checkpoint)]
-        if len(kept) < len(own) and trainer.is_global_zero:
-            print("the module's checkpoint callback is left out: this project saves checkpoints.", flush=True)
-        module.configure_callbacks = list  # type: ignore[method-assign]
-        vars(module)["callbacks_of_module"] = kept
-    own_callbacks: list[pl.Callback] = vars(module)["callbacks_of_module"]
-    return own_callbacks
+    return chosen
 
 
 def make_loggers(

@@ -7,7 +7,10 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+
+from train_anywhere.files.removal import print_once
+from train_anywhere.training.lightning.loop.private import _CallbackConnector
 
 INTERNAL = ("train_anywhere", "lightning", "lightning_fabric")
 """Packages whose code sees all callbacks."""
@@ -80,6 +83,24 @@ class RunCheckpoints(ModelCheckpoint):
                 self.best_model_score = self.kth_value = self.current_score
                 self.best_model_path = self.kth_best_model_path = str(path)
                 self.best_k_models = {str(path): self.current_score}
+
+
+class CallbackConnector(_CallbackConnector):
+    """Lightning's callback connector, changed to put the callbacks of `configure_callbacks` before those of this project.
+
+    The one that saves comes last: it must see the results of all others.
+    """
+
+    def _attach_model_callbacks(self) -> None:
+        before = [*self.trainer.callbacks]  # type: ignore[attr-defined]
+        super()._attach_model_callbacks()
+        after = [*self.trainer.callbacks]  # type: ignore[attr-defined]
+        kept, added = [c for c in before if c in after], [c for c in after if c not in before]
+        users = [callback for callback in added if not isinstance(callback, Checkpoint)]
+        if len(users) < len(added) and self.trainer.is_global_zero:
+            print_once("the module's checkpoint callback is left out: this project saves checkpoints.")
+        place = next((n for n, c in enumerate(kept) if isinstance(c, RunCheckpoints)), len(kept))
+        self.trainer.callbacks = Callbacks([*kept[:place], *users, *kept[place:]])  # type: ignore[attr-defined]
 
 
 for _hook in (

@@ -13,6 +13,7 @@ from train_anywhere.config.schema import Config
 from train_anywhere.features.feature import Observers, Step
 from train_anywhere.training.lightning.checkpoint.position import steps_done
 from train_anywhere.training.lightning.loop.clock import Clock
+from train_anywhere.training.lightning.loop.fast_loop import overrides
 from train_anywhere.training.max_time import Timer
 from train_anywhere.training.plan import Plan
 from train_anywhere.training.reporting.metrics_csv import CsvLog
@@ -83,10 +84,12 @@ class MetricsCallback(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Provide the metrics from before a resume, for schedules that watch one of them, and start the first epoch."""
         known = {name: torch.tensor(value, dtype=torch.float64) for name, value in self.metrics.items()}
-        trainer.callback_metrics.update(known)
+        if known:  # reading them would compute those that were just logged
+            trainer.callback_metrics.update(known)
         self.timer.start()
         self.clock.batch_over()
         self.heartbeat.enter("step", "data")
+        self.progress.steps_done = partial(steps_done, trainer)
         self.progress.start_training(steps_done(trainer))
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -200,6 +203,10 @@ class MetricsCallback(pl.Callback):
             self.metrics |= self.epoch_metrics
         self._write(trainer, self.epoch_metrics)
         batch = trainer.fit_loop.batch_idx if trainer.state.fn == TrainerFn.FITTING else None
+        complete = (trainer.current_epoch + 1) * self.plan.steps_per_epoch
+        if batch is not None and not trainer.should_stop and overrides(pl_module, "on_train_batch_start"):
+            within = trainer.fit_loop.epoch_loop.mid_epoch  # type: ignore[attr-defined]
+            trainer.skips |= not within and steps_done(trainer) < complete  # type: ignore[attr-defined]
         self.progress.end_epoch(
             min(trainer.current_epoch, self.plan.max_epochs - 1), self.epoch_metrics, batch
         )
