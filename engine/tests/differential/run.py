@@ -1,8 +1,8 @@
 """Compare random programs of users under a framework alone and under this project; exit with code 1 if one differs.
 
-    python engine/tests/differential/run.py lightning --programs 2000 --seed 1
-    python engine/tests/differential/run.py lightning --only 33                    one program, printed
-    python engine/tests/differential/run.py lightning --fault iter --programs 300  stop at the first program that shows it
+python engine/tests/differential/run.py lightning --programs 2000 --seed 1
+python engine/tests/differential/run.py lightning --only 33                    one program, printed
+python engine/tests/differential/run.py lightning --fault iter --programs 300  stop at the first program that shows it
 """
 
 import argparse
@@ -30,12 +30,16 @@ LONG = 1000
 
 def main() -> int:
     """Run the programs, print what differs, and return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("framework", choices=("lightning", "keras"))
     parser.add_argument("--programs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--ranks", type=int, default=1)
-    parser.add_argument("--stops", action="store_true", help="also stop each run of ours at a random call, and resume it")
+    parser.add_argument(
+        "--stops", action="store_true", help="also stop each run of ours at a random call, and resume it"
+    )
     parser.add_argument("--only", type=int, help="the seed of one program")
     parser.add_argument("--spec", type=json.loads, help="a program")
     parser.add_argument("--shrink", type=int, default=0, help="runs to shrink the example of each kind")
@@ -52,9 +56,18 @@ def main() -> int:
         spec = options.spec or tested.draw_program(options.only, options.ranks)
         found = check(spec)
         print(json.dumps(spec), tested.render(spec), sep="\n\n")
-        print(found if isinstance(found, str) else "\n".join(f"{kind}\n    {text}" for kind, text in found.items()))
+        print(
+            found
+            if isinstance(found, str)
+            else "\n".join(f"{kind}\n    {text}" for kind, text in found.items())
+        )
         return 0 if isinstance(found, str) else has_faults(found, tested, options.ranks)
-    counts, kinds, refused, used = Counter[str](), dict[str, list[tuple[int, str]]](), Counter[str](), set[str | None]()
+    counts, kinds, refused, used = (
+        Counter[str](),
+        dict[str, list[tuple[int, str]]](),
+        Counter[str](),
+        set[str | None](),
+    )
     start, equal = time.monotonic(), 0
     for number, seed in enumerate(range(options.seed, options.seed + options.programs), 1):
         spec = tested.draw_program(seed, options.ranks)
@@ -77,10 +90,15 @@ def main() -> int:
     for kind, examples in sorted(kinds.items(), key=lambda item: -len(item[1])):
         seed, example = examples[0]
         row = find_row(kind, options.ranks, tested.INTENDED)
-        print(f"{len(examples)} x {kind} ({row or 'FAULT'})\n    --only {seed}: {example[-400:]!r}", flush=True)
+        print(
+            f"{len(examples)} x {kind} ({row or 'FAULT'})\n    --only {seed}: {example[-400:]!r}", flush=True
+        )
         if options.shrink and options.kind in kind and not row:
             spec = tested.draw_program(seed, options.ranks)
-            print(f"    --spec '{json.dumps(shrink(spec, lambda s, k=kind: k in check(s), options.shrink))}'", flush=True)
+            print(
+                f"    --spec '{json.dumps(shrink(spec, lambda s, k=kind: k in check(s), options.shrink))}'",
+                flush=True,
+            )
     print("drawn:", ", ".join(f"{name} {count}" for name, count in sorted(counts.items())))
     problems = []
     if options.fault:
@@ -88,7 +106,10 @@ def main() -> int:
     if options.programs >= LONG:
         problems += [f"{name} is drawn {counts[name]} times" for name in tested.DRAWN if counts[name] < LEAST]
         if options.stops or options.ranks > 1:
-            print("rows of the table that were not needed here:", sorted(read_rows(options.framework).keys() - used))
+            print(
+                "rows of the table that were not needed here:",
+                sorted(read_rows(options.framework).keys() - used),
+            )
     print("\n".join(problems))
     return int(bool(problems) or any(not find_row(kind, options.ranks, tested.INTENDED) for kind in kinds))
 

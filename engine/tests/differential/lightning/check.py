@@ -6,7 +6,13 @@ from typing import Any
 
 from engine.tests.differential.draws import Draws, Spec
 from engine.tests.differential.forks import ForkError
-from engine.tests.differential.lightning.compare import SETUP_HOOKS, Differences, compare, last_line, without_hooks
+from engine.tests.differential.lightning.compare import (
+    SETUP_HOOKS,
+    Differences,
+    compare,
+    last_line,
+    without_hooks,
+)
 from engine.tests.differential.lightning.faults import EXPECTED
 from engine.tests.differential.lightning.program import DRAWN, draw_program, render
 from engine.tests.differential.lightning.sides import run_program, warm_up
@@ -36,7 +42,7 @@ def check(spec: Spec, ranks: int = 1, stops: bool = False, fault: str = "") -> D
     On several ranks the means of evaluations are compared with those of one rank, which reads the same rows.
     """
     events = run_program(spec, ranks, fault=fault)
-    plain, ours = events["plain"][0], events["ours"][0]
+    plain, ours = (first_error(events[side]) or events[side][0] for side in ("plain", "ours"))
     differences = compare(plain, ours)
     if differences is None:
         return last_line(plain)
@@ -48,6 +54,14 @@ def check(spec: Spec, ranks: int = 1, stops: bool = False, fault: str = "") -> D
         found = compare_resumed(ours, again["stopped"][0], again["resumed"][0])
         differences |= {f"resume: {kind}": f"stop {stop}: {example}" for kind, example in found.items()}
     return differences
+
+
+def first_error(ranks: list[Any]) -> ForkError | None:
+    """Return the error of a rank, if possible not that another rank was lost."""
+    errors = [found for found in ranks if isinstance(found, ForkError)]
+    return min(
+        errors, key=lambda error: "closed by peer" in str(error) or "too long" in str(error), default=None
+    )
 
 
 def compare_means(single: Any, ours: Any) -> Differences:
@@ -71,20 +85,30 @@ def compare_resumed(whole: Any, stopped: Any, resumed: Any) -> Differences:
             return {f"{name} run fails: {last_line(events)}": str(events)}
     if stopped[-1][1] == "completed":
         return {}  # the signal came too late
-    trained = [[n for n, e in enumerate(events) if e[1] == "training_step"] for events in (whole, stopped, resumed)]
+    trained = [
+        [n for n, e in enumerate(events) if e[1] == "training_step"] for events in (whole, stopped, resumed)
+    ]
     differences: Differences = {}
     if [whole[n][3:5] for n in trained[0]][: len(trained[1])] != [stopped[n][3:5] for n in trained[1]]:
         differences["rows before the stop"] = ""
     if not trained[2]:  # nothing was left to train
-        ends = [next((n for n, e in enumerate(es) if e[1] == "end of TrainerFn.FITTING"), 0) for es in (whole, resumed)]
+        ends = [
+            next((n for n, e in enumerate(es) if e[1] == "end of TrainerFn.FITTING"), 0)
+            for es in (whole, resumed)
+        ]
         if whole[ends[0]][7]["weights"] != resumed[ends[1]][7]["weights"]:
             differences["weights"] = ""
-        after = [without_hooks(es[end + 1 :], ("on_fit_end", *SETUP_HOOKS)) for es, end in zip((whole, resumed), ends, strict=True)]
+        after = [
+            without_hooks(es[end + 1 :], ("on_fit_end", *SETUP_HOOKS))
+            for es, end in zip((whole, resumed), ends, strict=True)
+        ]
         found = compare(*after) or {}
         return differences | {kind: text for kind, text in found.items() if not kind.startswith("trainer.")}
     first = resumed[trained[2][0]]
     places = [n for n in trained[0][: len(trained[1]) + 1] if whole[n][3:5] == first[3:5]]
     if not places:
-        return differences | {"rows after the stop": f"{first} is not a next step after {len(trained[1])} steps"}
+        return differences | {
+            "rows after the stop": f"{first} is not a next step after {len(trained[1])} steps"
+        }
     later = [without_hooks(es[n:], SETUP_HOOKS) for es, n in ((whole, places[-1]), (resumed, trained[2][0]))]
     return differences | (compare(*later) or {})

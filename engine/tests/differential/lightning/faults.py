@@ -31,7 +31,9 @@ def mean_ignores_rows() -> None:
         return [strategy.reduce(mean, reduce_op="mean") for mean in means]
 
     logged_values._reduce_metrics = reduce_metrics
-    logged_values.Results._sync = lambda self, value, reduce_op, group: self._over_ranks(value, reduce_op, group)  # type: ignore[method-assign]
+    logged_values.Results._sync = lambda self, value, reduce_op, group: self._over_ranks(
+        value, reduce_op, group
+    )  # type: ignore[method-assign]
 
 
 def loader_without_iter() -> None:

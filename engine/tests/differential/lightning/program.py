@@ -70,7 +70,17 @@ SHORT = {"batch": "b", "batch_idx": "i", "dataloader_idx=0": "which=0", "outputs
          "loss": "l", "checkpoint": "saved", "trainer": "t", "pl_module": "net"}  # fmt: skip
 NAMES = ("width", "lr", "config", "seed", "target", "kwargs", "framework", "path", "stage", "device")
 MODES = ("max_size_cycle", "min_size", "max_size")
-KINDS = ("map", "shuffle", "sampler", "batch_sampler", "iterable", "own_iter", "own_len", "stateful", "batches")
+KINDS = (
+    "map",
+    "shuffle",
+    "sampler",
+    "batch_sampler",
+    "iterable",
+    "own_iter",
+    "own_len",
+    "stateful",
+    "batches",
+)
 OPTIONS: dict[str, tuple[Any, ...]] = {
     "max_steps": (1, 3, 5), "limit_train_batches": (1, 2, 3, 0.5), "limit_val_batches": (0, 1, 2, 0.5),
     "limit_test_batches": (0, 1, 2, 0.5), "check_val_every_n_epoch": (2,), "num_sanity_val_steps": (1, 2, -1),
@@ -81,14 +91,14 @@ AUTOMATIC: dict[str, tuple[Any, ...]] = {"accumulate_grad_batches": (2, 3), "gra
 LOG = ("on_step", "on_epoch", "prog_bar", "logger", "sync_dist", "add_dataloader_idx", "rank_zero_only", "enable_graph",
        "reduce_fx", "metric_attribute", "batch_size", "log_dict")  # fmt: skip
 EXTRAS = ("random", "metrics", "trainer", "logger")
-LOGGED = {name: rules for name, rules in _FxValidator.functions.items() if rules and name in {**MODULE, "step": 1}}
-STEPS = {f"{stage}_step": _FxValidator.functions[f"{stage}_step"] for stage in ("training", "validation", "test")}
+LOGGED = {
+    name: rules for name, rules in _FxValidator.functions.items() if rules and name in {**MODULE, "step": 1}
+}
+STEPS = {
+    f"{stage}_step": _FxValidator.functions[f"{stage}_step"] for stage in ("training", "validation", "test")
+}
 
-CHOICES = (
-    "pytorch_lightning arguments=short arguments=args manual dropout batch_norm validation test returns=dict returns=none "
-    "frequency form=list form=pair schedule=step schedule=lambda schedule=plateau interval=step interval=epoch noise "
-    "drop_last where=module where=plain where=datamodule as=dict as=list as=combined accumulate stop logger=csv logger=none"
-).split()
+CHOICES = ["pytorch_lightning", "arguments=short", "arguments=args", "manual", "dropout", "batch_norm", "validation", "test", "returns=dict", "returns=none", "frequency", "form=list", "form=pair", "schedule=step", "schedule=lambda", "schedule=plateau", "interval=step", "interval=epoch", "noise", "drop_last", "where=module", "where=plain", "where=datamodule", "as=dict", "as=list", "as=combined", "accumulate", "stop", "logger=csv", "logger=none"]
 DRAWN = sorted({
     *MODULE, *CALLBACK, *DATAMODULE, *LOG, *OPTIONS, *AUTOMATIC, *CHOICES, *NAMES,
     *(f"kind={kind}" for kind in KINDS), *(f"mode={mode}" for mode in MODES),
@@ -110,7 +120,10 @@ def draw_program(seed: int, ranks: int = 1) -> Spec:
     spec["module"] = draw_module(draws, calm)
     spec["data"] = draw_data(draws, calm, several)
     spec["callbacks"] = [
-        {"hooks": draw_hooks(draws, CALLBACK, draws.choice((0.1, 0.3)), calm), "log": draw_logs(draws, LOGGED, 1)}
+        {
+            "hooks": draw_hooks(draws, CALLBACK, draws.choice((0.1, 0.3)), calm),
+            "log": draw_logs(draws, LOGGED, 1),
+        }
         for _ in range(draws.choice((0, 1, 1, 2)))
     ]
     spec["trainer"] = without_fractions(draw_trainer(draws, spec), spec["data"])
@@ -139,7 +152,9 @@ def evaluate_all_rows(draws: Draws, spec: Spec) -> None:
                                       "sync_dist": draws.maybe(0.5)})  # fmt: skip
 
 
-def draw_hooks(draws: Draws, hooks: dict[str, tuple[str, ...]], probability: float, calm: bool) -> dict[str, str]:
+def draw_hooks(
+    draws: Draws, hooks: dict[str, tuple[str, ...]], probability: float, calm: bool
+) -> dict[str, str]:
     """Return a subset of the hooks; what each one looks at besides its arguments."""
     return {
         name: draws.choice(EXTRAS[calm:]) if draws.maybe(0.4) else ""
@@ -174,7 +189,9 @@ def draw_optimizer(draws: Draws) -> Spec:
     optimizer: Spec = {"kind": draws.choice(("SGD", "Adam"))}
     if draws.maybe(0.5):
         optimizer["schedule"] = draws.choice(("step", "lambda", "plateau"))
-        optimizer["interval"] = "epoch" if optimizer["schedule"] == "plateau" else draws.choice(("step", "epoch"))
+        optimizer["interval"] = (
+            "epoch" if optimizer["schedule"] == "plateau" else draws.choice(("step", "epoch"))
+        )
         if draws.maybe(0.4):
             optimizer["frequency"] = 2
     if draws.maybe(0.3):
@@ -205,7 +222,7 @@ def draw_logs(draws: Draws, hooks: dict[str, Any], count: int) -> list[Spec]:
             log.pop("reduce_fx", None)
             if draws.maybe(0.4):
                 log["metric_attribute"] = "measure"
-        if has_batch and draws.maybe(0.4) or not has_batch:
+        if (has_batch and draws.maybe(0.4)) or not has_batch:
             log["batch_size"] = draws.randint(1, 3)
         if draws.maybe(0.2):
             log["log_dict"] = True
@@ -256,9 +273,20 @@ def draw_trainer(draws: Draws, spec: Spec) -> Spec:
 
 def without_fractions(trainer: Spec, data: Spec) -> Spec:
     """Leave out limits that Lightning refuses for loaders without a length."""
-    limits = {"train": ("limit_train_batches", "val_check_interval"), "val": ("limit_val_batches",), "test": ("limit_test_batches",)}
-    endless = [limit for split, names in limits.items() for limit in names if any(one["kind"] == "iterable" for one in data[split])]
-    return {name: value for name, value in trainer.items() if not (name in endless and isinstance(value, float))}
+    limits = {
+        "train": ("limit_train_batches", "val_check_interval"),
+        "val": ("limit_val_batches",),
+        "test": ("limit_test_batches",),
+    }
+    endless = [
+        limit
+        for split, names in limits.items()
+        for limit in names
+        if any(one["kind"] == "iterable" for one in data[split])
+    ]
+    return {
+        name: value for name, value in trainer.items() if not (name in endless and isinstance(value, float))
+    }
 
 
 def render(spec: Spec) -> str:
@@ -327,7 +355,10 @@ def render_module(spec: Spec) -> Iterator[str]:
     yield "        super().__init__()"
     if names:
         yield f"        assert {names[0]} == 9"
-    norm, dropout = "nn.BatchNorm1d(8), " * bool(module.get("batch_norm")), "nn.Dropout(0.5), " * bool(module.get("dropout"))
+    norm, dropout = (
+        "nn.BatchNorm1d(8), " * bool(module.get("batch_norm")),
+        "nn.Dropout(0.5), " * bool(module.get("dropout")),
+    )
     yield f"        self.net = nn.Sequential(nn.Linear(4, 8), {norm}nn.Tanh(), {dropout}nn.Linear(8, 1))"
     yield "        self.measure, self.count = MeanMetric(), 0"
     if module.get("manual"):
@@ -353,7 +384,9 @@ def signature(spec: Spec, arguments: tuple[str, ...], several: bool = False) -> 
     free = [a for a in arguments if a != "stage" and "=None" not in a]
     if style == "args" and len(free) == len(arguments) > 0:
         return "*args", [f"args[{n}]" if "=" not in a else "args[-1]" for n, a in enumerate(arguments)]
-    named = [SHORT.get(a, a) if style == "short" and not (several and "dataloader" in a) else a for a in arguments]
+    named = [
+        SHORT.get(a, a) if style == "short" and not (several and "dataloader" in a) else a for a in arguments
+    ]
     return ", ".join(named), [a.partition("=")[0] for a in named]
 
 
@@ -363,7 +396,11 @@ def render_hook(
     """Yield a hook that records its call, logs, and does what its name requires."""
     several = len(spec.get("data", {}).get("val", ())) > 1 or len(spec.get("data", {}).get("test", ())) > 1
     body = BODIES.get(hook, "")
-    first = ("trainer", "pl_module") if callback and "state_dict" not in hook[:10] and hook != "load_state_dict" else ()
+    first = (
+        ("trainer", "pl_module")
+        if callback and "state_dict" not in hook[:10] and hook != "load_state_dict"
+        else ()
+    )
     parameters, values = signature(spec, first + arguments, several)
     needs = [a.partition("=")[0] for a in first + arguments]
     yield f"    def {hook}({', '.join(filter(None, ['self', parameters]))}):"
@@ -375,7 +412,11 @@ def render_hook(
     if stop and hook == "on_train_batch_start" and not callback:
         index = values[1]
         yield f"        if self.current_epoch >= {stop.get('epoch', 0)} and {index} >= {stop.get('batch', 0)}:"
-        yield "            return -1" if stop.get("how") == "-1" else "            self.trainer.should_stop = True"
+        yield (
+            "            return -1"
+            if stop.get("how") == "-1"
+            else "            self.trainer.should_stop = True"
+        )
     batch = values[needs.index("batch")] if "batch" in needs else ""
     for number, log in enumerate(logs):
         if log.get("hook") == hook:
@@ -390,7 +431,11 @@ def render_log(log: Spec, name: str, batch: str, owner: str) -> Iterator[str]:
     value = log.get("value", "number")
     if value == "metric":
         yield f"        {owner}.measure.update({f'float(sum(ids({batch})))' if batch else '2.0'})"
-    values = {"ids": f"float(sum(ids({batch})) / len(ids({batch})))", "loss": "loss", "metric": f"{owner}.measure"}
+    values = {
+        "ids": f"float(sum(ids({batch})) / len(ids({batch})))",
+        "loss": "loss",
+        "metric": f"{owner}.measure",
+    }
     known = {"hook", "value", "log_dict", "name"}
     name = log.get("name", f"m{name}")
     options = "".join(f", {key}={given!r}" for key, given in log.items() if key not in known)
