@@ -19,7 +19,7 @@ class ForkError(Exception):
     """A fork raised an error, was killed or ran too long; the message ends with the name of the error."""
 
 
-def call_in_forks(functions: Sequence[Callable[[], Any]], timeout: float = 30) -> list[Any]:
+def call_in_forks(functions: Sequence[Callable[[], Any]], timeout: float = 60) -> list[Any]:
     """Return the results of functions that run at the same time, such as the ranks of a run.
 
     A result is a ForkError if the function raised an error, died or did not return in time.

@@ -98,7 +98,30 @@ STEPS = {
     f"{stage}_step": _FxValidator.functions[f"{stage}_step"] for stage in ("training", "validation", "test")
 }
 
-CHOICES = ["pytorch_lightning", "arguments=short", "arguments=args", "manual", "dropout", "batch_norm", "validation", "test", "returns=dict", "returns=none", "frequency", "form=list", "form=pair", "schedule=step", "schedule=lambda", "schedule=plateau", "interval=step", "interval=epoch", "noise", "drop_last", "where=module", "where=plain", "where=datamodule", "as=dict", "as=list", "as=combined", "accumulate", "stop", "logger=csv", "logger=none"]
+CHOICES = (
+    *(
+        "pytorch_lightning",
+        "arguments=short",
+        "arguments=args",
+        "manual",
+        "dropout",
+        "batch_norm",
+        "validation",
+    ),
+    *(
+        "test",
+        "returns=dict",
+        "returns=none",
+        "frequency",
+        "form=list",
+        "form=pair",
+        "schedule=step",
+        "noise",
+    ),
+    *("schedule=lambda", "schedule=plateau", "interval=step", "interval=epoch", "drop_last", "where=module"),
+    *("where=plain", "where=datamodule", "as=dict", "as=list", "as=combined", "accumulate", "stop"),
+    *("logger=csv", "logger=none"),
+)
 DRAWN = sorted({
     *MODULE, *CALLBACK, *DATAMODULE, *LOG, *OPTIONS, *AUTOMATIC, *CHOICES, *NAMES,
     *(f"kind={kind}" for kind in KINDS), *(f"mode={mode}" for mode in MODES),
