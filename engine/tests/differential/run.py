@@ -24,7 +24,7 @@ from engine.tests.differential.table import find_row, read_rows  # noqa: E402
 
 LEAST = 20
 """How often each hook and argument is drawn at least in the long form."""
-LONG = 1000
+LONG = 2000
 """Number of programs of a long form."""
 
 
