@@ -26,7 +26,11 @@ from train_anywhere.training.lightning.dropin.user_data import DataConnector
 from train_anywhere.training.lightning.dropin.validated_weights import ValidatedWeights
 from train_anywhere.training.lightning.dropin.visible import CallbackConnector, Callbacks
 from train_anywhere.training.lightning.hardware import precision_arguments, use_tf32
-from train_anywhere.training.lightning.loop.fast_loop import FastEpochLoop, refuse_user_stop_iteration
+from train_anywhere.training.lightning.loop.fast_loop import (
+    FastEpochLoop,
+    refuse_row_stop_iteration,
+    refuse_user_stop_iteration,
+)
 from train_anywhere.training.lightning.loop.private import _SignalConnector, _TunerExitException
 from train_anywhere.training.plan import Plan, batches_per_step, validation_due
 
@@ -90,6 +94,7 @@ class Trainer(pl.Trainer):
         evaluations = (self.fit_loop.epoch_loop.val_loop, self.validate_loop, self.test_loop)
         for loop in evaluations:
             refuse_user_stop_iteration(loop, "_evaluation_step")
+            refuse_row_stop_iteration(loop)
         if self.world_size > 1:
             self.fit_loop.epoch_loop._results = Results(training=True)
             for loop in evaluations:
