@@ -308,22 +308,17 @@ def refuse_row_stop_iteration(loop: Any) -> None:
 
 def _check_fetcher(loop: Any, reset: Callable[[], None]) -> None:
     reset()
-    kind = type(loop._data_fetcher)
-    loop._data_fetcher.__class__ = type(kind.__name__, (CheckedRows, kind), {})
+    kind: Any = type(loop._data_fetcher)
 
-
-class CheckedRows:
-    """Base class of Lightning's fetchers that reports a StopIteration of a row."""
-
-    __slots__ = ()
-
-    def __next__(self) -> Any:
+    def read(fetcher: Any) -> Any:
         try:
-            return super().__next__()  # type: ignore[misc]
+            return kind.__next__(fetcher)
         except StopIteration as end:
             if raised_by_row(end):
                 raise user_error(end) from end
             raise
+
+    loop._data_fetcher.__class__ = type(kind.__name__, (kind,), {"__next__": read})
 
 
 def find_unsupported(trainer: pl.Trainer) -> str | None:
