@@ -188,6 +188,16 @@ class Trainer(pl.Trainer):
         batches: Any = every * t.accumulate_grad_batches if isinstance(every, int) else every
         self.val_check_interval = 1.0 if fast else batches  # type: ignore[assignment]
 
+    def share_batches(self, batch_size: int | None) -> None:
+        """Let the ranks share the batches of loaders that have the batch size of all ranks together; None: no loader has."""
+        connector: Any = self._data_connector
+        connector.whole_batch = batch_size
+
+    @property
+    def distributed_sampler_kwargs(self) -> dict[str, Any]:
+        """Arguments of the samplers that share the rows among the ranks, also those of uneven nodes."""
+        return {"num_replicas": self.world_size, "rank": self.global_rank}
+
     def when_opened(self, call: Callable[[float], None]) -> None:
         """Call a function once Lightning has opened the training loaders of a user's module.
 
@@ -209,7 +219,7 @@ def find_user_object(frame: FrameType | None) -> str | None:
 
 
 def make_trainer(
-    config: Config, topology: Topology, device: torch.device, strategy: Strategy, native: bool
+    config: Config, topology: Topology, device: torch.device, strategy: Strategy, native: bool = True
 ) -> Trainer:
     """Return the Trainer of one rank, still without callbacks and loggers (see `attach.py`) and limits (see `apply_plan`)."""
     silence_lightning()
