@@ -88,13 +88,13 @@ def _pairs(folder: Path, disk: str) -> list[tuple[Path, Path]]:
         (Path(os.path.abspath(folder)), Path(disk)),
         (Path(os.path.realpath(folder)), Path(os.path.realpath(disk))),
     )
-    shared = _shared_by_testbed()
+    shared = shared_by_testbed()
     return [
         (path, top) for path, top in (typed, followed) if not any(path.is_relative_to(one) for one in shared)
     ]
 
 
-def _shared_by_testbed() -> list[str]:
+def shared_by_testbed() -> list[str]:
     """Return the folders that all nodes of the testbed see whose commands are on PATH; empty on a real cluster."""
     tops = ["/", *(os.path.dirname(folder) for folder in os.get_exec_path())]
     # Path.is_file raises for a folder that may not be read, before Python 3.14

@@ -1,8 +1,10 @@
 """Rules about the limits of the site's scheduler."""
 
 import re
+import shlex
 from collections.abc import Iterator
 
+from train_anywhere.runs.summary import train_command
 from train_anywhere.slurm.rules.rule_request import Request
 from train_anywhere.slurm.script import accounts, gpu_hours, units
 
@@ -89,7 +91,14 @@ def comment(request: Request) -> Iterator[str]:
     )
     if pattern is None:
         return
-    use = f"use {_quote_override('cluster.comment', example)}." if example else f"it must match {pattern}."
+    use = f"it must match {pattern}."
+    if example:
+        own = "tensorflow" if request.config.framework == "keras" else "pytorch"
+        example = example.replace(
+            "pytorch", value if re.fullmatch(r"[\w.-]+", value or "", re.ASCII) else own
+        )
+        keep = f"{train_command('new_cluster.py', 'slurm')} {request.cluster} --local {shlex.quote(f'comment={example}')}"
+        use = f"use {_quote_override('cluster.comment', example)}, or type once, for all your jobs: `{keep}`."
     if value is None:
         yield f"{request.cluster} rejects jobs without comment: cluster.comment is not set; {use}"
     elif not re.fullmatch(pattern, value):
