@@ -1,10 +1,11 @@
 """The first command of a site that wants a comment with each job: refused once, with the command that keeps the comment."""
 
+import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -33,10 +34,17 @@ def own(clone: Path) -> Iterator[Path]:
     file.unlink(missing_ok=True)
 
 
+def activated(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment in which `python` is this one."""
+    return {**environ, "PATH": f"{Path(sys.executable).parent}:{environ['PATH']}"}
+
+
 def run(clone: Path, *words: str, shell: str = "") -> subprocess.CompletedProcess[str]:
-    """Run a script of the clone by its words, or a line of a shell, in the clone."""
+    """Run a script of the clone by its words, or a line of a shell with this Python on PATH, in the clone."""
     command = ["bash", "-c", shell] if shell else [sys.executable, *words]
-    return subprocess.run(command, cwd=clone, capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        command, cwd=clone, env=activated(os.environ), capture_output=True, text=True, timeout=120
+    )
 
 
 def printed_command(message: str) -> str:
@@ -59,7 +67,7 @@ def test_it_is_refused_once_and_then_submits(
     kept = subprocess.run(
         ["bash", "-c", printed_command(refused.stderr)],
         cwd=login.folder,
-        env=testbed.env(),
+        env=activated(testbed.env()),
         stdin=subprocess.DEVNULL,
     )
     assert kept.returncode == 0 and own.read_text() == 'comment: "field=nlp;appl=pytorch"\n'

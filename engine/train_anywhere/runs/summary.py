@@ -97,9 +97,9 @@ def next_command(run: RunDir, info: Mapping[str, Any], signal: str | None) -> st
     return f"{train_command('evaluate.py')} {shlex.quote(display_path(run.path))}"
 
 
-def train_command(script: str = "train.py", folder: str = "src") -> str:
-    """Return the command that calls src/train.py, or another script of the project, from the current folder."""
-    return f"{command_path('python')} {shlex.quote(display_path(ROOT / folder / script))}"
+def train_command(script: str = "train.py") -> str:
+    """Return the command that calls src/train.py, or another script of src, from the current folder."""
+    return f"{command_path('python')} {shlex.quote(display_path(ROOT / 'src' / script))}"
 
 
 def resume_command(run: RunDir) -> str:

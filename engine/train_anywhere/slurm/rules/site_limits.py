@@ -4,7 +4,8 @@ import re
 import shlex
 from collections.abc import Iterator
 
-from train_anywhere.runs.summary import train_command
+from train_anywhere.files import ROOT
+from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.rules.rule_request import Request
 from train_anywhere.slurm.script import accounts, gpu_hours, units
 
@@ -97,7 +98,8 @@ def comment(request: Request) -> Iterator[str]:
         example = example.replace(
             "pytorch", value if re.fullmatch(r"[\w.-]+", value or "", re.ASCII) else own
         )
-        keep = f"{train_command('new_cluster.py', 'slurm')} {request.cluster} --local {shlex.quote(f'comment={example}')}"
+        script = shlex.quote(display_path(ROOT / "slurm" / "new_cluster.py"))
+        keep = f"python {script} {request.cluster} --local {shlex.quote(f'comment={example}')}"
         use = f"use {_quote_override('cluster.comment', example)}, or type once, for all your jobs: `{keep}`."
     if value is None:
         yield f"{request.cluster} rejects jobs without comment: cluster.comment is not set; {use}"
