@@ -1,6 +1,7 @@
 """The script: values that try to break out of it, read by the real bash."""
 
 import dataclasses
+import itertools
 import json
 import os
 import re
@@ -499,10 +500,39 @@ def test_mpirun_passes_what_the_setup_exports(
         ["bash", str(script)], env={**own, **jobs}, capture_output=True, text=True, timeout=60
     )
     words = (tmp_path / "words").read_text().splitlines()
-    passed = [word for before, word in zip(words, words[1:], strict=False) if before == "-x"]
+    passed = [word for before, word in itertools.pairwise(words) if before == "-x"]
     assert {"NCCL_SOCKET_IFNAME", "HF_HOME", "KEPT", "FROM_FILE", "PYTHONPATH", "TRAIN_HOSTS"} <= {*passed}, (
         done.stderr
     )
     assert len(passed) == len({*passed}), passed
     assert not {"LEFT", "HOME", "PWD", "other", "_", *jobs} & {*passed}, passed
     assert "HF_HOME=/a b" in (tmp_path / "environment").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "there", "back"),
+    [
+        ((), ("checkpoints/newest",), "Stopped with a checkpoint saved: back to the queue."),
+        ((), (), "Stopped without a new checkpoint: back to the queue."),
+        ((), ("checkpoints/newest", "monitor/hang"), "Stopped without a new checkpoint: back to the queue."),
+        (("program=[examples/programs/main.py]",), ("checkpoints/newest",), "Stopped: back to the queue."),
+    ],
+    ids=["saved", "nothing saved", "killed as hung", "program"],
+)
+def test_a_checkpoint_is_named_only_if_one_was_saved(
+    make_config: Callable[..., Config],
+    tmp_path: Path,
+    words: tuple[str, ...],
+    there: tuple[str, ...],
+    back: str,
+) -> None:
+    for name in there:
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("7/0\n")
+    running = f"printf '#!/bin/sh\\necho JobState=RUNNING BatchFlag=1\\n' >{tmp_path}/scontrol"
+    ranks = f'case "$*" in *checkpoints.recovery*) exit ;; esac; {running}; {_python(RECORD_STOP)}; exit 75'
+    done = _run(
+        make_config, tmp_path, ranks, words=words, environ={"ENVIRONMENT": "BATCH", "SLURM_JOB_ID": "7"}
+    )
+    assert done.returncode == 75 and back in done.stdout.splitlines(), done.stdout + done.stderr
+    assert done.stdout.count("checkpoint saved") == back.count("checkpoint saved")
