@@ -66,8 +66,9 @@ requeue() {  # a job that is no longer RUNNING is being cancelled, or was requeu
     shown=$(timeout -k 5 30 scontrol show job "$TRAIN_JOB") || return
     [[ $shown == *JobState=RUNNING* ]] || return 0
     if [ -z "$back" ]; then
-        back=$([ "$state" = preempted ] && [ -z "${hung:-}" ] && [ -s "$RUN/checkpoints/newest" ] && echo "with a checkpoint saved" || echo "without a new checkpoint")
-        echo "Stopped $back: back to the queue."
+        back=$([ "$state" = preempted ] && [ -z "${hung:-}" ] && [ -s "$RUN/checkpoints/newest" ] && echo " with a checkpoint saved" || echo " without a new checkpoint")
+        echo "Stopped$back: back to the queue."
+        back=yes
     fi
     timeout -k 5 30 scontrol requeue "$TRAIN_JOB"
 }

@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--local",
         nargs="+",
         metavar="KEY=VALUE",
-        help="write these keys of cluster into configs/local/NAME.yaml",
+        help="write configs/local/NAME.yaml",
     )
     parsed = parser.parse_args(arguments)
     try:
@@ -109,11 +109,7 @@ def make_preset(name: str, slurm: SlurmFacts, partition: str | None, host: str) 
 
 
 def keep_settings(name: str, settings: Sequence[str]) -> int:
-    """Write values of `cluster` into the user's own file for a preset, whose other lines stay; return the exit code.
-
-    Raises:
-        ProjectError: there is no such preset or key, a value is not valid, or the file can't be read or written.
-    """
+    """Write values of `cluster` into the user's own file for a preset, whose other lines stay. Raises ProjectError."""
     if name not in (presets := list_groups()["cluster"]):
         raise SubmitError(f"there is no preset '{name}'; name one of {', '.join(presets)}.")
     path = CONFIGS / "local" / f"{name}.yaml"
@@ -127,9 +123,8 @@ def keep_settings(name: str, settings: Sequence[str]) -> int:
     for setting in settings:
         key, equals, text = setting.removeprefix("cluster.").partition("=")
         if key not in known or not equals:
-            raise SubmitError(
-                f"'{setting}' is not KEY=VALUE with a key of cluster; the keys are {', '.join(known)}."
-            )
+            keys = ", ".join(known)
+            raise SubmitError(f"'{setting}' is not KEY=VALUE with a key of cluster; the keys are {keys}.")
         parsed = parse_override(quote_value(f"cluster.{key}={text}"))
         values[key] = text if parsed is None or parsed.is_sweep_override() else parsed.value()
     tree["cluster"] |= values

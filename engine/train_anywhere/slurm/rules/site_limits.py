@@ -95,9 +95,8 @@ def comment(request: Request) -> Iterator[str]:
     use = f"it must match {pattern}."
     if example:
         own = "tensorflow" if request.config.framework == "keras" else "pytorch"
-        example = example.replace(
-            "pytorch", value if re.fullmatch(r"[\w.-]+", value or "", re.ASCII) else own
-        )
+        typed = re.fullmatch(r"[\w.-]+", value or "", re.ASCII)
+        example = example.replace("pytorch", typed[0] if typed else own)
         script = shlex.quote(display_path(ROOT / "slurm" / "new_cluster.py"))
         keep = f"python {script} {request.cluster} --local {shlex.quote(f'comment={example}')}"
         use = f"use {_quote_override('cluster.comment', example)}, or type once, for all your jobs: `{keep}`."
