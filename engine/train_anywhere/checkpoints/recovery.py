@@ -77,9 +77,8 @@ def recover_leftovers(run: RunDir, code: int = 0) -> int:
             saved = recover(run)
             stays = _recover_program(run)
             if info := run.read_info():
-                run.update(
-                    **_killed(run, info, code)
-                )  # run.json takes over what the batch script wrote to the file `state`
+                # run.json takes over the state that the batch script wrote to the file `state`
+                run.update(**_killed(run, info, code))
     except (CheckpointError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -115,6 +114,6 @@ if __name__ == "__main__":
     if len(sys.argv) not in (2, 3):
         sys.exit("usage: PYTHONPATH=engine python -m train_anywhere.checkpoints.recovery RUN")
     try:
-        sys.exit(recover_leftovers(open_run(sys.argv[1]), int([*sys.argv, 0][2])))
+        sys.exit(recover_leftovers(open_run(sys.argv[1]), int("".join(sys.argv[2:]) or 0)))
     except CheckpointError as problem:
         sys.exit(f"error: {problem}")
