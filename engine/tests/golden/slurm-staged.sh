@@ -65,8 +65,9 @@ requeue() {  # a job that is no longer RUNNING is being cancelled, or was requeu
     shown=$(timeout -k 5 30 scontrol show job "$TRAIN_JOB") || return
     [[ $shown == *JobState=RUNNING* ]] || return 0
     if [ -z "$back" ]; then
-        back=$([ "$state" = preempted ] && echo "with a checkpoint saved" || echo "without a new checkpoint")
-        echo "Stopped $back: back to the queue."
+        back=$([ "$state" = preempted ] && [ -z "${hung:-}" ] && [ -s "$RUN/checkpoints/newest" ] && echo " with a checkpoint saved" || echo " without a new checkpoint")
+        echo "Stopped$back: back to the queue."
+        back=yes
     fi
     timeout -k 5 30 scontrol requeue "$TRAIN_JOB"
 }
@@ -93,7 +94,7 @@ export TRAIN_STARTED=$EPOCHSECONDS  # the report counts the allocation's time fr
 cd -- "$CODE"
 
 # $RUN/state contains "<state> <job that trains>". RunDir.update (train_anywhere/runs/folder.py) writes it together with run.json.
-# This script may replace two states, as RunDir.read_info expects: preempted by queued, and running by failed.
+# This script may replace two states, as RunDir.read_info expects: preempted by queued or failed, and running by failed.
 read_state
 if [ "$state" = completed ]; then
     echo "This run is complete: nothing to do."
@@ -195,7 +196,7 @@ if [ "$ended" != 0 ] && [ "$ended" != 75 ] && [ "$state" != preempted ] || [ -n 
     for host in "$MASTER_ADDR"; do
         for pause in 1 4 0; do
             srun --overlap --nodes=1 --ntasks=1 --mem=0 --export=ALL --nodelist="$host" \
-                apptainer exec --nv --bind /scratch/me/project/results --pwd /scratch/me/project/results/digits/20261120-101502-a1b2/code image.sif python -m train_anywhere.checkpoints.recovery "$RUN" && break
+                apptainer exec --nv --bind /scratch/me/project/results --pwd /scratch/me/project/results/digits/20261120-101502-a1b2/code image.sif python -m train_anywhere.checkpoints.recovery "$RUN" "$ended" && break
             sleep "$pause"
         done
     done

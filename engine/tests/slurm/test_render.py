@@ -1,6 +1,7 @@
 """The script: values that try to break out of it, read by the real bash."""
 
 import dataclasses
+import itertools
 import json
 import os
 import re
@@ -475,3 +476,63 @@ def test_templates_that_can_not_be_kept(
     monkeypatch.setattr(renderer, "TEMPLATES", templates)
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     assert render(made) == expected
+
+
+@pytest.mark.parametrize("cluster", ["pbs", "slurm"])
+def test_mpirun_passes_what_the_setup_exports(
+    make_config: Callable[..., Config], tmp_path: Path, cluster: str
+) -> None:
+    """A daemon that ssh starts has none of the variables: each name is an option, once, also one with its old value."""
+    setup = '["export NCCL_SOCKET_IFNAME=ib0 HF_HOME=\'/a b\'","export KEPT","source $HOME/own.sh","other=1"]'
+    words = [f"cluster={cluster}", "launch=mpirun", "trainer.nodes=2", f"cluster.setup={setup}"]
+    (tmp_path / "own.sh").write_text("export FROM_FILE=$'a\\nb' PATH=$PATH:/own\n")
+    (tmp_path / "nodes").write_text("node1\nnode2\n")
+    for name in ("srun", "scontrol"):
+        _tool(tmp_path / name, "cat >/dev/null; echo node1; echo node2")
+    _tool(tmp_path / "mpirun", f'printf "%s\\n" "$@" >{tmp_path}/words; env >{tmp_path}/environment')
+    RunDir(tmp_path).update(state="queued")
+    script = tmp_path / "job.sh"
+    script.write_text(render(job(make_config, *words, run=str(tmp_path), code=str(tmp_path))))
+    own = {"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path), "KEPT": "old", "LEFT": "old"}
+    jobs = {"PBS_JOBID": "7.server", "PBS_NODEFILE": str(tmp_path / "nodes")}
+    jobs = jobs if cluster == "pbs" else {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node[1-2]"}
+    done = subprocess.run(
+        ["bash", str(script)], env={**own, **jobs}, capture_output=True, text=True, timeout=60
+    )
+    words = (tmp_path / "words").read_text().splitlines()
+    passed = [word for before, word in itertools.pairwise(words) if before == "-x"]
+    assert {"NCCL_SOCKET_IFNAME", "HF_HOME", "KEPT", "FROM_FILE", "PYTHONPATH", "TRAIN_HOSTS"} <= {*passed}, (
+        done.stderr
+    )
+    assert len(passed) == len({*passed}), passed
+    assert not {"LEFT", "HOME", "PWD", "other", "_", *jobs} & {*passed}, passed
+    assert "HF_HOME=/a b" in (tmp_path / "environment").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "there", "back"),
+    [
+        ((), ("checkpoints/newest",), "Stopped with a checkpoint saved: back to the queue."),
+        ((), (), "Stopped without a new checkpoint: back to the queue."),
+        ((), ("checkpoints/newest", "monitor/hang"), "Stopped without a new checkpoint: back to the queue."),
+        (("program=[examples/programs/main.py]",), ("checkpoints/newest",), "Stopped: back to the queue."),
+    ],
+    ids=["saved", "nothing saved", "killed as hung", "program"],
+)
+def test_a_checkpoint_is_named_only_if_one_was_saved(
+    make_config: Callable[..., Config],
+    tmp_path: Path,
+    words: tuple[str, ...],
+    there: tuple[str, ...],
+    back: str,
+) -> None:
+    for name in there:
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("7/0\n")
+    running = f"printf '#!/bin/sh\\necho JobState=RUNNING BatchFlag=1\\n' >{tmp_path}/scontrol"
+    ranks = f'case "$*" in *checkpoints.recovery*) exit ;; esac; {running}; {_python(RECORD_STOP)}; exit 75'
+    done = _run(
+        make_config, tmp_path, ranks, words=words, environ={"ENVIRONMENT": "BATCH", "SLURM_JOB_ID": "7"}
+    )
+    assert done.returncode == 75 and back in done.stdout.splitlines(), done.stdout + done.stderr
+    assert done.stdout.count("checkpoint saved") == back.count("checkpoint saved")

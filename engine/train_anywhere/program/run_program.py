@@ -2,6 +2,7 @@
 
 import math
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -226,7 +227,8 @@ def _finish(config: Config, process: RankProcess, code: int) -> int:
     failed = several and is_claimed(run, CAUSE)
     stopped = code == STOPPED or (stop.requested is not None and not failed)
     if not stopped and code:
-        reason = f"rank {topology.rank}: {config.program[0]} ended with {describe_exit_code(code)}"
+        memory = ", often the memory limit" if code == 128 + signal.SIGKILL else ""
+        reason = f"rank {topology.rank}: {config.program[0]} ended with {describe_exit_code(code)}{memory}"
         print(f"{reason}.", file=sys.stderr, flush=True)
         if several or running_job():  # in a job, features/restarts/restart.py reads it
             reason = claim_first(run, CAUSE, reason)

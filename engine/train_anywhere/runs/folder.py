@@ -24,7 +24,7 @@ ATTEMPTS = "parts"
 JOBS = "jobs.txt"
 """File of the run folder with the ids of the jobs that were submitted for it, one per line."""
 
-SCRIPT_STATES = {"preempted": ("queued",), "running": ("failed", "completed")}
+SCRIPT_STATES = {"preempted": ("queued", "failed"), "running": ("failed", "completed")}
 """States in run.json, each with the states that the batch script may replace it by, see `RunDir.read_info`."""
 
 SERVER_KEYS = ("tensorboard", "dashboard")
@@ -64,7 +64,8 @@ class RunDir:
 
         The batch script does not handle JSON, only the file `state`: the state, and the job of the newest attempt. `update` writes
         both files. If they differ, run.json counts, except for states that the batch script may write itself:
-        `queued` instead of `preempted`, `failed` instead of `running`, and `completed` if all ranks of a program ended with 0.
+        `queued` instead of `preempted`, `failed` instead of `preempted` or `running`, and `completed` if all ranks of a program
+        ended with 0.
 
         Raises:
             CheckpointError: run.json is damaged or can't be read.
