@@ -20,6 +20,7 @@ at submission; to continue with the current code use `python src/train.py resume
 import argparse
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -32,7 +33,7 @@ from train_anywhere.commands.running.find_job import explain_unreachable_schedul
 from train_anywhere.commands.running.job_shell import shell as open_shell
 from train_anywhere.commands.running.profile_steps import profile as profile_run
 from train_anywhere.commands.running.rank_stacks import debug as debug_run
-from train_anywhere.errors import INTERRUPTED, REFUSED, ProjectError, SubmitError
+from train_anywhere.errors import INTERRUPTED, REFUSED, ProjectError, SchedulerError, SubmitError
 from train_anywhere.files import ROOT
 from train_anywhere.files.plain_json import dumps
 from train_anywhere.files.terminal.fit import FittedHelp, fit, terminal_width
@@ -243,7 +244,7 @@ def resubmit(found: Runs, parsed: argparse.Namespace) -> None:
         if run.scheduler is None:
             raise SubmitError(local_runs.resume_message(run))
     with explain_unreachable_scheduler("Nothing was submitted."):
-        found, known = find_runs.query_scheduler(found)
+        found, known = find_runs.query_scheduler(found, wait=True)
     states = {r.folder.id: find_runs.read_state(r, known)[0] for r in found}
     if parsed.failed:
         again = [r for r in found if states[r.folder.id] in FAILED]
@@ -280,6 +281,8 @@ def prune_(parsed: argparse.Namespace) -> None:
     results = _results(parsed)
     named = [run for name in parsed.runs for run in find_runs.find(name, results)]
     found = [*{run.folder.path: run for run in named or find_runs.find_all(results)}.values()]
+    with suppress(SchedulerError):  # what stays unclear is kept
+        found = find_runs.with_unrecorded_jobs(found)
     gathered = gather(found)
     before = parse_since(parsed.until).timestamp() if parsed.until else None
     wanted = select(gathered.reports, parsed.name, parsed.state, None)

@@ -3,9 +3,10 @@
 import dataclasses
 import errno
 import glob
+import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +14,17 @@ from typing import Any
 
 import yaml
 
-from train_anywhere.errors import SubmitError
+from train_anywhere.errors import CheckpointError, SubmitError
 from train_anywhere.files.atomic import read_text
 from train_anywhere.files.typed_paths import resolve_as_typed
 from train_anywhere.runs.attempts import describe_state
 from train_anywhere.runs.folder import JOBS, RunDir
-from train_anywhere.slurm.scheduler import queue
+from train_anywhere.slurm.scheduler import client, queue
 from train_anywhere.slurm.scheduler.client import QUEUE, SCRIPT, UNCLEAR
 from train_anywhere.slurm.submission.exclusions import describe_special
+
+FORGOTTEN_S = 300.0
+"""Seconds after which a submission that Slurm's queue does not list has not reached it: sbatch itself retries for two minutes."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +52,7 @@ class RunEntry:
     def logs(self) -> list[Path]:
         """Return the output and error files of the newest job that has any."""
         for job_id in reversed(self.job_ids):
-            number = re.sub(r"\D.*", "", job_id)
-            pattern = rf"(slurm|pbs)-{number}(\D\S*)?\.(out|err)"
+            pattern = rf"(slurm|pbs)-{_number(job_id)}(\D\S*)?\.(out|err)"
             named = [p for p in self.folder.path.iterdir() if re.fullmatch(pattern, p.name)]
             found = [p for p in named if p.is_file() or p.is_dir()]  # opening a FIFO would wait for a writer
             if found:
@@ -129,13 +132,15 @@ def job_ids(run: RunDir) -> tuple[str, ...]:
     return tuple(dict.fromkeys(words))
 
 
-def query_scheduler(runs: Sequence[RunEntry]) -> tuple[list[RunEntry], queue.JobStates]:
+def query_scheduler(runs: Sequence[RunEntry], wait: bool = False) -> tuple[list[RunEntry], queue.JobStates]:
     """Query the states of all jobs of some runs at once; returns the runs, with unrecorded jobs, and the states.
+
+    `wait` is that of `with_unrecorded_jobs`.
 
     Raises:
         SchedulerError: the scheduler does not answer.
     """
-    runs = [with_unrecorded_jobs(r) for r in runs]
+    runs = with_unrecorded_jobs(runs, wait)
     states: dict[str, str] = {}
     gap = ""
     for kind in sorted({r.scheduler for r in runs if r.scheduler}):
@@ -145,20 +150,58 @@ def query_scheduler(runs: Sequence[RunEntry]) -> tuple[list[RunEntry], queue.Job
     return runs, queue.JobStates(states, gap)
 
 
-def with_unrecorded_jobs(run: RunEntry) -> RunEntry:
-    """Return the run with the jobs that Slurm's queue has of its script, if the answer of sbatch was lost.
+def with_unrecorded_jobs(runs: Sequence[RunEntry], wait: bool = False) -> list[RunEntry]:
+    """Return the runs with the jobs of submissions whose answer was not recorded, found by their logs and in Slurm's queue.
+
+    A run stays unclear if there is no such job and it may still come. `wait` waits until Slurm would have listed the job of a
+    submission that was killed.
 
     Raises:
         SchedulerError: Slurm does not answer.
     """
-    if not run.unclear or run.scheduler != "slurm":
-        return run
-    more = [
-        i
-        for i in queue.find_jobs_of_script(str(run.script))
-        if run.member is None or i.endswith(f"_{run.member}")
+    while True:
+        asked = any(run.unclear and run.scheduler == "slurm" for run in runs)
+        jobs = queue.find_jobs() if asked else {}
+        found = [_with_new_jobs(run, jobs) if run.unclear else run for run in runs]
+        if not (wait and any(run.unclear and _may_arrive(run) for run in found)):
+            return found
+        time.sleep(1)
+
+
+def _with_new_jobs(run: RunEntry, jobs: Mapping[str, Mapping[str, str]]) -> RunEntry:
+    queued = jobs.get(os.path.realpath(str(run.script)), {})
+    ending = "" if run.member is None else f"_{run.member}"
+    logs = re.findall(
+        r"^(?:slurm|pbs)-(\d+)(?:\D.*)?\.out$", "\n".join(os.listdir(run.folder.path)), re.MULTILINE
+    )
+    known = {_number(i) for i in run.job_ids}
+    found = [
+        *(f"{number}{ending}" for number in sorted(logs, key=int)),
+        *(i for i in queued if i.endswith(ending)),
     ]
-    return dataclasses.replace(run, job_ids=tuple(dict.fromkeys([*run.job_ids, *more])))
+    new = [i for i in dict.fromkeys(found) if _number(i) not in known]
+    gone = run.scheduler == "slurm" and run.script is not None and _record_age(run) > FORGOTTEN_S
+    return dataclasses.replace(run, job_ids=(*run.job_ids, *new), unclear=not (new or gone))
+
+
+def _may_arrive(run: RunEntry) -> bool:
+    """Return whether a submission that did not record its end may still reach Slurm's queue."""
+    return (
+        run.scheduler == "slurm"
+        and _record_age(run) < client.LOOKUP_PAUSES_S[-1]
+        and not run.folder.read_info().get("submission")
+    )
+
+
+def _record_age(run: RunEntry) -> float:
+    """Return the seconds since a submission was last recorded; 0 for a run of another user, whose jobs this one does not see."""
+    path = run.folder.jobs if run.folder.jobs.exists() else run.script
+    status = os.stat(path or run.folder.path)
+    return time.time() - status.st_mtime if status.st_uid == os.getuid() else 0.0
+
+
+def _number(job_id: str) -> str:
+    return re.sub(r"\D.*", "", job_id)
 
 
 def refuse_unclear(run: RunEntry) -> None:
@@ -185,7 +228,6 @@ def read_state(run: RunEntry, known: queue.JobStates) -> tuple[str, dict[str, An
         CheckpointError: run.json is damaged.
     """
     info = run.folder.read_info()
-    own_states = known.select(run.job_ids)
     if alive := [*known.active(run.job_ids).values()]:
         return ("running" if "RUNNING" in alive else alive[0].lower()), info
     word = str(info.get("state", "lost"))
@@ -196,9 +238,11 @@ def read_state(run: RunEntry, known: queue.JobStates) -> tuple[str, dict[str, An
         return "cancelled", info
     if word not in ("queued", "running"):
         return describe_state(word, info), info
+    if run.unclear:
+        return "unknown", info
     if newest and newest[-1] != "COMPLETED":  # training had no time to record its end
         return newest[-1].lower(), info
-    return ("unknown" if known.gap or (run.unclear and not own_states) else "lost"), info
+    return ("unknown" if known.gap else "lost"), info
 
 
 def _folders(name: str, results: Path) -> list[Path]:
@@ -253,7 +297,15 @@ def read_entry(folder: Path) -> RunEntry:
         kind = kind or (_scheduler(run) if ids else None)
     except SubmitError as error:
         return RunEntry(run, member, kind, script, (), trouble=str(error))
-    return RunEntry(run, member, kind, script, tuple(i for i in ids if i != UNCLEAR), UNCLEAR in ids)
+    unclear = UNCLEAR in ids or (script is not None and not ids and _is_queued(run))
+    return RunEntry(run, member, kind, script, tuple(i for i in ids if i != UNCLEAR), unclear)
+
+
+def _is_queued(run: RunDir) -> bool:
+    """Return whether a submission has recorded that it starts, and nothing of its end."""
+    with suppress(CheckpointError):
+        return run.read_info().get("state", "queued") == "queued"
+    return False
 
 
 def _scheduler(run: RunDir) -> str:

@@ -14,7 +14,6 @@ from train_anywhere.errors import SubmitError, UnclearError
 from train_anywhere.features.feature import Dependency
 from train_anywhere.files import ROOT
 from train_anywhere.files.atomic import write_atomic
-from train_anywhere.files.ordinary import open_file
 from train_anywhere.files.removal import remove
 from train_anywhere.runs.attempts import running_job
 from train_anywhere.runs.folder import RunDir, claim, claim_code, create, now, point_latest
@@ -32,7 +31,7 @@ from train_anywhere.slurm.script import clean_environment, render
 from train_anywhere.slurm.script.job import Job
 from train_anywhere.slurm.status.best import sweep_result
 from train_anywhere.slurm.submission import dry_run, snapshot
-from train_anywhere.slurm.submission.rollback import Submission
+from train_anywhere.slurm.submission.rollback import Submission, read_content
 
 
 def submit(
@@ -147,6 +146,7 @@ def write_run(
         world_size=job.world_size,
         **({"commit": code_snapshot.commit, "dirty": code_snapshot.dirty} if code_snapshot else {}),
         submitted=now(),
+        submission=None,
         after=followed.path if followed else None,
     )
 
@@ -178,16 +178,21 @@ def free_code_folder(code: Path) -> Path:
 
 
 def record_job(runs: Sequence[RunDir], members: Sequence[int] | None, job_id: str) -> None:
-    """Append a job id to jobs.txt, not to run.json, which only rank 0 writes as soon as the job may run."""
+    """Write a job id to jobs.txt in place of `UNCLEAR`, which is written first, or remove that entry if the id is "".
+
+    The ids are not in run.json, which only rank 0 writes as soon as the job may run.
+    """
     for run, member in itertools.zip_longest(runs, members or ()):
-        with open_file(run.jobs, "ab") as file:
-            file.write(f"{job_id}\n".encode() if member is None else f"{job_id}_{member}\n".encode())
+        before = read_content(run.jobs) or b""
+        words = [word for word in before.decode(errors="replace").split() if word != client.UNCLEAR]
+        new = job_id if member is None or job_id in ("", client.UNCLEAR) else f"{job_id}_{member}"
+        write_atomic(run.jobs, "".join(f"{word}\n" for word in [*words, new] if word))
 
 
 def record_unclear_job(error: UnclearError, runs: Sequence[RunDir]) -> UnclearError:
     """Record in the run folders that a job may be queued, and return the error with their paths."""
-    if error.job_lost:
-        record_job(runs, None, client.UNCLEAR)
+    if not error.job_lost:
+        record_job(runs, None, "")
     for run in runs:
         if run.read_info().get("state") == "queued":
             run.update(submission=str(error))
