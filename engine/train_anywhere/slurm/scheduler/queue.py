@@ -227,7 +227,9 @@ def query_job_fields(job_ids: Sequence[str], *names: str) -> dict[str, list[str]
         for line in programs.query(
             ["scontrol", "--oneliner", "show", "job", job_id], UNKNOWN["scontrol"]
         ).splitlines():
-            facts = dict(re.findall(r"\b(ArrayJobId|ArrayTaskId|JobState|Reason|ExitCode)=(\S+)", line))
+            facts = dict(
+                re.findall(r"\b(ArrayJobId|ArrayTaskId|JobState|Reason|ExitCode|BatchFlag)=(\S+)", line)
+            )
             member = f"{facts['ArrayJobId']}_{facts.get('ArrayTaskId')}" if "ArrayJobId" in facts else job_id
             if "JobState" in facts:
                 found[member] = [facts.get(name, "") for name in names]

@@ -6,7 +6,7 @@ import glob
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from train_anywhere.files.atomic import read_text
 from train_anywhere.files.typed_paths import resolve_as_typed
 from train_anywhere.runs.attempts import describe_state
 from train_anywhere.runs.folder import JOBS, RunDir
+from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.scheduler import client, queue
 from train_anywhere.slurm.scheduler.client import QUEUE, SCRIPT, UNCLEAR
 from train_anywhere.slurm.submission.exclusions import describe_special
@@ -230,7 +231,7 @@ def read_state(run: RunEntry, known: queue.JobStates) -> tuple[str, dict[str, An
     info = run.folder.read_info()
     if alive := [*known.active(run.job_ids).values()]:
         return ("running" if "RUNNING" in alive else alive[0].lower()), info
-    word = str(info.get("state", "lost"))
+    word = str(info.get("state", "queued" if run.unclear else "lost"))
     newest = [*known.select(run.job_ids[-1:]).values()]
     if word == "preempted" and newest[-1:] == [
         "CANCELLED"
@@ -248,11 +249,21 @@ def read_state(run: RunEntry, known: queue.JobStates) -> tuple[str, dict[str, An
 def _folders(name: str, results: Path) -> list[Path]:
     if re.fullmatch(r"[0-9]+(_[0-9]+)?", name):
         found = [p.parent for p in sorted(results.glob(f"*/*/{JOBS}")) if _has_job(p, name)]
+        bases = {p if (sweep := _sweep(p)) is None else p.with_name(sweep) for p in found}
+        _refuse_several(f"job {name}", bases)
         if found:
             return found
     path = Path(name)
-    if "/" not in name and not (path / "config.yaml").is_file():
-        path = next(iter(results.glob(f"*/{glob.escape(name)}")), results / name) if name else results
+    if "/" not in name and name not in (".", "..") and not (path / "config.yaml").is_file():
+        below = (
+            {p for p in results.glob(f"*/{glob.escape(name)}") if not p.parent.is_symlink()}
+            if name
+            else set()
+        )
+        if (results / name / "config.yaml").is_file():  # such as `latest`
+            below.add(results / name)
+        _refuse_several(name, below)
+        path = below.pop() if below else results / name
     path = resolve_as_typed(path)
     with suppress(FileNotFoundError, NotADirectoryError):
         path.stat()  # raises for links that form a loop
@@ -262,6 +273,20 @@ def _folders(name: str, results: Path) -> list[Path]:
         p for p in path.parent.glob(f"{glob.escape(path.name)}-*") if _member(p, path.name) is not None
     ]
     return sorted(members, key=lambda p: int(p.name.rpartition("-")[2]))
+
+
+def _refuse_several(name: str, folders: Collection[Path]) -> None:
+    if len(folders) > 1:
+        listed = ", ".join(display_path(path) for path in sorted(folders)[:5])
+        raise SubmitError(f"{name} names {len(folders)} runs: {listed}; give one of these folders.")
+
+
+def _sweep(folder: Path) -> str | None:
+    """Return the id of the sweep that a folder is a member of; None for a single run."""
+    sweep = folder.name.rpartition("-")[0]
+    return (
+        sweep if sweep and _member(folder, sweep) is not None and folder.with_name(sweep).is_dir() else None
+    )
 
 
 def _member(folder: Path, sweep: str) -> int | None:

@@ -15,7 +15,7 @@ from train_anywhere.features.feature import Dependency
 from train_anywhere.files import ROOT
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.removal import remove
-from train_anywhere.runs.attempts import running_job
+from train_anywhere.runs.attempts import ALLOCATION, running_job
 from train_anywhere.runs.folder import RunDir, claim, claim_code, create, now, point_latest
 from train_anywhere.runs.reopen.from_scratch import move_aside, move_back
 from train_anywhere.runs.reopen.frozen import write_frozen
@@ -51,6 +51,7 @@ def submit(
     with Submission(results_folder(members), [run] if run else []) as submission:
         job, runs, code_snapshot = make_folders(prepared, members, run, submission, followed)
         script = Path(job.code).parent / client.SCRIPT[kind]
+        remember_runs(script, runs, members)
         try:
             job_ids = submit_chain(
                 kind,
@@ -60,9 +61,7 @@ def submit(
                 ok=followed.jobs if followed else (),
             )
         except UnclearError as error:
-            remember_runs(script, runs, members)
             raise record_unclear_job(error, runs) from None
-    remember_runs(script, runs, members)
     log = render.log_path(job).replace("%j", job_ids[0]).replace("%A_%a", f"{job_ids[0]}_%a") + ".out"
     notes = [
         *rules.notes(request),
@@ -213,6 +212,7 @@ def run_in_allocation(request: Request, member: Member, run: RunDir | None, chos
         f"In this allocation: {job.nodes} nodes, {job.world_size} ranks. Run folder: {run.path}", flush=True
     )
     environ = clean_environment.allocation_environment(job.ranks, job.cpus_per_task, chosen)
+    environ[ALLOCATION] = str(running_job())
     process = subprocess.Popen(["bash", str(script)], env=environ)
     while True:
         try:

@@ -49,14 +49,13 @@ def submit_trial(job: Job, member: Member, folder: Path, code: Path) -> list[str
         write_run(run, job, member, code_snapshot)
         point_latest(results, run.path)
         submission.mark_written()
+        remember_runs(script, [run], [member])
         try:
             job_ids = submit_chain(kind, script, job.cluster.chain, lambda i: record_job([run], None, i))
         except UnclearError as error:
-            remember_runs(script, [run], [member])
             raise record_unclear_job(error, [run]) from None
     if first:
         clean_environment.print_notes(script)
-    remember_runs(script, [run], [member])
     return job_ids
 
 
