@@ -28,7 +28,7 @@ def run_killed(
 ) -> tuple[bool, int]:
     """Run `call` in a child that dies just before its operation number `at` below `folder`.
 
-    Operations on paths that contain `without` do not count.
+    Operations whose paths all contain `without` do not count.
 
     Returns:
         Whether it was killed, and the number of its operations if it was not.
@@ -57,9 +57,12 @@ def _run(
         if event != "open" and event not in CHANGES:
             return False
         paths = [os.fspath(a) for a in arguments[:2] if isinstance(a, str | os.PathLike)]
-        named = [p for p in paths if isinstance(p, str)]
+        opened = {"os.remove": 1, "os.rmdir": 1, "os.rename": 2}.get(event)  # the number of dir_fd
+        fd = arguments[opened] if opened else -1
+        above = os.readlink(f"/proc/self/fd/{fd}") if isinstance(fd, int) and fd >= 0 else ""
+        named = [os.path.join(above, p) for p in paths if isinstance(p, str)]
         inside = any(not p.startswith("/") or p.startswith(folder) for p in named)
-        return inside and not (without and any(without in p for p in named))
+        return inside and not (without and all(without in p for p in named))
 
     def watch(event: str, arguments: tuple[object, ...]) -> None:
         nonlocal count

@@ -40,6 +40,7 @@ from train_anywhere.files.terminal.fit import FittedHelp, fit, terminal_width
 from train_anywhere.files.terminal.printable import one_line, printable, printable_output
 from train_anywhere.files.typed_paths import shell_folder
 from train_anywhere.monitor.report.compare_runs import compare_runs
+from train_anywhere.runs.folder import finish_deletions
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.status import find_runs, local_runs, show_logs
 from train_anywhere.slurm.status.as_json import to_json, to_plain
@@ -273,12 +274,13 @@ def diff(parsed: argparse.Namespace) -> None:
     print("\n".join(one_line(part) for line in lines for part in line.split("\n")))
 
 
-def prune_(parsed: argparse.Namespace) -> None:
+def prune_(parsed: argparse.Namespace) -> int:
     """Delete run folders, after asking."""
     filters = (parsed.name, parsed.state, parsed.until)
     if not parsed.runs and not any(filters):
         raise SubmitError("name runs, or select them: --state failed, --until 30d, --name 'digits*'.")
     results = _results(parsed)
+    finish_deletions(results)
     named = [run for name in parsed.runs for run in find_runs.find(name, results)]
     found = [*{run.folder.path: run for run in named or find_runs.find_all(results)}.values()]
     with suppress(SchedulerError):  # what stays unclear is kept
@@ -292,4 +294,4 @@ def prune_(parsed: argparse.Namespace) -> None:
     ]
     if not pairs:
         raise SubmitError("no run is selected.")
-    prune(pairs, parsed.yes)
+    return prune(pairs, parsed.yes)

@@ -20,8 +20,8 @@ KEPT = ("config.yaml", "study.json")
 """Files of a run and of a search; an empty sweep folder has neither."""
 
 
-def prune(pairs: Sequence[tuple[RunEntry, Report]], yes: bool) -> None:
-    """Delete the folders of runs after asking, and print why a folder is kept.
+def prune(pairs: Sequence[tuple[RunEntry, Report]], yes: bool) -> int:
+    """Delete the folders of runs after asking, and print why a folder is kept; return 1 if one of them could not be deleted.
 
     Args:
         pairs: the selected runs and their reports.
@@ -48,13 +48,14 @@ def prune(pairs: Sequence[tuple[RunEntry, Report]], yes: bool) -> None:
     count = f"{len(chosen)} run folder{'s'[: len(chosen) > 1]}"
     if not yes and not confirm(f"Delete {count} with all checkpoints? [y/N] "):
         print("Nothing was deleted.")
-        return
+        return 0
     deleted = [folder for folder, _ in chosen if delete(folder)]
     for sweep in {sweep_folder(folder) for folder in deleted}:
         remove_empty_sweep(sweep)
     for results in {folder.path.parent.parent for folder in deleted}:
         repair_latest(results)
     print(f"Deleted {len(deleted)} of {len(chosen)}.")
+    return int(len(deleted) < len(chosen))
 
 
 def runs_being_evaluated(runs: Sequence[RunEntry]) -> dict[Path, str]:

@@ -69,7 +69,7 @@ def find(name: str | None, results: Path) -> list[RunEntry]:
     """
     try:
         if name is None and not (results / "latest").is_dir():
-            raise SubmitError(f"there is no run in {results} yet (--results names another folder).")
+            return find_all(results)[:1]
         folders = _folders(name, results) if name is not None else [resolve_as_typed(results / "latest")]
         found = [read_entry(f) for f in folders]
     except ValueError:  # a null character in the name
@@ -93,7 +93,7 @@ def find_all(results: Path) -> list[RunEntry]:
         SubmitError: there is no run, or the folder can't be read.
     """
     try:
-        folders = [path.parent for path in results.glob("*/*/config.yaml")]
+        folders = [path.parent for path in results.glob("*/[!.]*/config.yaml")]
         found = [read_entry(folder) for folder in sorted(folders, key=_creation_order, reverse=True)]
     except (OSError, RuntimeError) as error:
         why = getattr(error, "strerror", None) or "its links form a loop"
@@ -248,7 +248,7 @@ def read_state(run: RunEntry, known: queue.JobStates) -> tuple[str, dict[str, An
 
 def _folders(name: str, results: Path) -> list[Path]:
     if re.fullmatch(r"[0-9]+(_[0-9]+)?", name):
-        found = [p.parent for p in sorted(results.glob(f"*/*/{JOBS}")) if _has_job(p, name)]
+        found = [p.parent for p in sorted(results.glob(f"*/[!.]*/{JOBS}")) if _has_job(p, name)]
         bases = {p if (sweep := _sweep(p)) is None else p.with_name(sweep) for p in found}
         _refuse_several(f"job {name}", bases)
         if found:
