@@ -352,7 +352,9 @@ def _unpack(sdist: Path, target: Path) -> Path:
                 archive.extractall(scratch, filter="data")
             top = next(p for p in scratch.iterdir() if p.is_dir())
         except (tarfile.TarError, EOFError, OSError, zlib.error, StopIteration) as error:
-            raise Refusal(f"{sdist} can't be unpacked: {error or 'it is empty'}.") from None
+            raise Refusal(
+                f"{sdist} can't be unpacked: {str(error).partition(':')[0] or 'it is empty'}."
+            ) from None
         for name in ("PKG-INFO", "setup.cfg"):  # added by the build
             (top / name).unlink(missing_ok=True)
         for left in top.glob("*.egg-info"):
