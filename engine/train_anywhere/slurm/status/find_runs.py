@@ -160,44 +160,36 @@ def with_unrecorded_jobs(runs: Sequence[RunEntry], wait: bool = False) -> list[R
     Raises:
         SchedulerError: Slurm does not answer.
     """
+    end = time.monotonic() + client.LOOKUP_PAUSES_S[-1]
     while True:
         asked = any(run.unclear and run.scheduler == "slurm" for run in runs)
         jobs = queue.find_jobs() if asked else {}
         found = [_with_new_jobs(run, jobs) if run.unclear else run for run in runs]
-        if not (wait and any(run.unclear and _may_arrive(run) for run in found)):
+        if not wait or time.monotonic() > end or not any(map(_may_arrive, found)):
             return found
         time.sleep(1)
 
 
 def _with_new_jobs(run: RunEntry, jobs: Mapping[str, Mapping[str, str]]) -> RunEntry:
-    queued = jobs.get(os.path.realpath(str(run.script)), {})
     ending = "" if run.member is None else f"_{run.member}"
-    logs = re.findall(
-        r"^(?:slurm|pbs)-(\d+)(?:\D.*)?\.out$", "\n".join(os.listdir(run.folder.path)), re.MULTILINE
-    )
-    known = {_number(i) for i in run.job_ids}
-    found = [
-        *(f"{number}{ending}" for number in sorted(logs, key=int)),
-        *(i for i in queued if i.endswith(ending)),
-    ]
-    new = [i for i in dict.fromkeys(found) if _number(i) not in known]
-    gone = run.scheduler == "slurm" and run.script is not None and _record_age(run) > FORGOTTEN_S
+    logs = (re.match(r"(?:slurm|pbs)-(\d+)\b.*out$", name) for name in sorted(os.listdir(run.folder.path)))
+    queued = [i for i in jobs.get(os.path.realpath(str(run.script)), {}) if i.endswith(ending)]
+    found = dict.fromkeys([*(log[1] + ending for log in logs if log), *queued])
+    new = [i for i in found if _number(i) not in map(_number, run.job_ids)]
+    gone = run.scheduler == "slurm" and _record_age(run) > FORGOTTEN_S
     return dataclasses.replace(run, job_ids=(*run.job_ids, *new), unclear=not (new or gone))
 
 
 def _may_arrive(run: RunEntry) -> bool:
     """Return whether a submission that did not record its end may still reach Slurm's queue."""
-    return (
-        run.scheduler == "slurm"
-        and _record_age(run) < client.LOOKUP_PAUSES_S[-1]
-        and not run.folder.read_info().get("submission")
-    )
+    if not run.unclear or run.scheduler != "slurm" or run.folder.read_info().get("submission"):
+        return False
+    return _record_age(run) < client.LOOKUP_PAUSES_S[-1]
 
 
 def _record_age(run: RunEntry) -> float:
     """Return the seconds since a submission was last recorded; 0 for a run of another user, whose jobs this one does not see."""
-    path = run.folder.jobs if run.folder.jobs.exists() else run.script
-    status = os.stat(path or run.folder.path)
+    status = os.stat(run.folder.jobs if run.folder.jobs.exists() else run.script or run.folder.path)
     return time.time() - status.st_mtime if status.st_uid == os.getuid() else 0.0
 
 
@@ -231,7 +223,7 @@ def read_state(run: RunEntry, known: queue.JobStates) -> tuple[str, dict[str, An
     info = run.folder.read_info()
     if alive := [*known.active(run.job_ids).values()]:
         return ("running" if "RUNNING" in alive else alive[0].lower()), info
-    word = str(info.get("state", "queued" if run.unclear else "lost"))
+    word = str(info.get("state", "lost"))
     newest = [*known.select(run.job_ids[-1:]).values()]
     if word == "preempted" and newest[-1:] == [
         "CANCELLED"
@@ -249,17 +241,12 @@ def read_state(run: RunEntry, known: queue.JobStates) -> tuple[str, dict[str, An
 def _folders(name: str, results: Path) -> list[Path]:
     if re.fullmatch(r"[0-9]+(_[0-9]+)?", name):
         found = [p.parent for p in sorted(results.glob(f"*/[!.]*/{JOBS}")) if _has_job(p, name)]
-        bases = {p if (sweep := _sweep(p)) is None else p.with_name(sweep) for p in found}
-        _refuse_several(f"job {name}", bases)
+        _refuse_several(f"job {name}", {(read_entry(p).script or p / JOBS).parent for p in found})
         if found:
             return found
     path = Path(name)
     if "/" not in name and name not in (".", "..") and not (path / "config.yaml").is_file():
-        below = (
-            {p for p in results.glob(f"*/{glob.escape(name)}") if not p.parent.is_symlink()}
-            if name
-            else set()
-        )
+        below = {p for p in results.glob(f"*/{glob.escape(name or '/')}") if not p.parent.is_symlink()}
         if (results / name / "config.yaml").is_file():  # such as `latest`
             below.add(results / name)
         _refuse_several(name, below)
@@ -279,14 +266,6 @@ def _refuse_several(name: str, folders: Collection[Path]) -> None:
     if len(folders) > 1:
         listed = ", ".join(display_path(path) for path in sorted(folders)[:5])
         raise SubmitError(f"{name} names {len(folders)} runs: {listed}; give one of these folders.")
-
-
-def _sweep(folder: Path) -> str | None:
-    """Return the id of the sweep that a folder is a member of; None for a single run."""
-    sweep = folder.name.rpartition("-")[0]
-    return (
-        sweep if sweep and _member(folder, sweep) is not None and folder.with_name(sweep).is_dir() else None
-    )
 
 
 def _member(folder: Path, sweep: str) -> int | None:
@@ -329,7 +308,7 @@ def read_entry(folder: Path) -> RunEntry:
 def _is_queued(run: RunDir) -> bool:
     """Return whether a submission has recorded that it starts, and nothing of its end."""
     with suppress(CheckpointError):
-        return run.read_info().get("state", "queued") == "queued"
+        return run.read_info().get("state") == "queued"
     return False
 
 

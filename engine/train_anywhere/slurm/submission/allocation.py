@@ -92,15 +92,11 @@ def _is_running(variable: str, job: str) -> bool | None:
 
 def _is_batch(environ: Mapping[str, str]) -> bool | None:
     """Return whether Slurm lists the job of this shell as a batch job; None if it does not say so."""
-    flags: list[str] = []
-    if re.fullmatch(r"\d+", environ.get("SLURM_JOB_ID", "")):
-        with suppress(SchedulerError):
-            flags = [
-                flag
-                for [flag] in queue.query_job_fields([environ["SLURM_JOB_ID"]], "BatchFlag").values()
-                if flag
-            ]
-    return "1" in flags if flags else None
+    job = environ.get("SLURM_JOB_ID", "")
+    with suppress(SchedulerError):
+        shown = queue.query_job_fields([job], "BatchFlag") if re.fullmatch(r"\d+", job) else {}
+        return next((flag == "1" for [flag] in shown.values() if flag), None)
+    return None
 
 
 def find_allocation(environ: Mapping[str, str], batch: bool | None = None) -> Allocation | None:
