@@ -74,7 +74,8 @@ def check(fakes: Fakes, runs: list[Path], links: int) -> str:
     mine = queued(fakes)
     name = str(runs[0]) if len(runs) == 1 else str(runs[0]).rpartition("-")[0]
     shown = ask(fakes, "status", name)
-    assert "lost" not in shown or not (runs[0] / "run.json").exists(), shown
+    written = all((run / "run.json").exists() for run in runs)  # else sbatch has not been called
+    assert "lost" not in shown or not (written or mine), shown
     may_be = bool(mine) or any(
         "?" in (run / "jobs.txt").read_text() for run in runs if (run / "jobs.txt").exists()
     )
