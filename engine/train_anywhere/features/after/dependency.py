@@ -7,7 +7,6 @@ from typing import Any
 
 from train_anywhere.errors import ConfigError, ProjectError
 from train_anywhere.features.feature import Dependency
-from train_anywhere.files import ROOT
 from train_anywhere.runs.folder import ATTEMPTS
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.scheduler import queue
@@ -40,9 +39,11 @@ def find_dependency(after: str, scheduler: str, results: Path) -> Dependency:
         SchedulerError: the scheduler does not report the state of the jobs.
     """
     try:
-        found, known = find_runs.query_scheduler(find_runs.find(strip_root(after), results), wait=True)
+        found, known = find_runs.query_scheduler(
+            find_runs.find(find_runs.strip_root(after), results), wait=True
+        )
     except ProjectError as error:
-        raise type(error)(f"after={strip_root(after)}: {error}") from None
+        raise type(error)(f"after={find_runs.strip_root(after)}: {error}") from None
     job_ids, problems = [], []
     for run in found:
         try:
@@ -54,12 +55,6 @@ def find_dependency(after: str, scheduler: str, results: Path) -> Dependency:
     first = found[0].folder.path
     path = first if len(found) == 1 else first.with_name(first.name.rpartition("-")[0])
     return Dependency(str(path), _shorten(found, job_ids))
-
-
-def strip_root(after: str) -> str:
-    """Return a run id without the project folder: the configuration makes a path of each value of `after`."""
-    path = Path(after)
-    return path.name if path.parent == ROOT and not path.exists() else after
 
 
 def _last_job(run: RunEntry, known: queue.JobStates, scheduler: str) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from train_anywhere.errors import CheckpointError, SubmitError
+from train_anywhere.files import ROOT
 from train_anywhere.files.atomic import read_text
 from train_anywhere.files.typed_paths import resolve_as_typed
 from train_anywhere.runs.attempts import describe_state
@@ -84,6 +85,12 @@ def find(name: str | None, results: Path) -> list[RunEntry]:
             f"no run is called '{name}' below {results}; give a run folder, a run id or a job id (--results names another folder)."
         )
     return found
+
+
+def strip_root(after: str) -> str:
+    """Return a run id without the project folder: the configuration makes a path of each value of `after`."""
+    path = Path(after)
+    return path.name if path.parent == ROOT and not path.exists() else after
 
 
 def find_all(results: Path) -> list[RunEntry]:

@@ -64,12 +64,10 @@ def after_notes(after: str | None, results: Path) -> list[str]:
     """Return a note about `after=RUN`, without a query to the scheduler. Raises SubmitError: there is no such run."""
     if after is None:
         return []
-    from train_anywhere.features.after.dependency import strip_root
-
     try:
-        find_runs.find(strip_root(after), results)
+        find_runs.find(find_runs.strip_root(after), results)
     except SubmitError as error:
-        raise SubmitError(f"after={strip_root(after)}: {error}") from None
+        raise SubmitError(f"after={find_runs.strip_root(after)}: {error}") from None
     return [f"it starts when {display_path(Path(after))} is complete (after=)."]
 
 
