@@ -40,7 +40,7 @@ for name in $(compgen -e); do
         HOROVOD_SECRET_KEY | _HOROVOD_* | TRAIN_HOSTS | TRAIN_NODE | TRAIN_STARTED | TRAIN_PYTHON | TRAIN_PACKED | TRAIN_PACKED_CODE) unset "$name" ;;
         SRUN_* | SBATCH_* | SLURM_EXPORT_ENV | SLURM_CPU_BIND* | SLURM_DIST* | SLURM_HOSTFILE) unset "$name" ;;
         SLURM_TRES_PER_TASK | SLURM_GPUS_PER_TASK | SLURM_CPUS_PER_GPU) unset "$name" ;;
-        SLURM_GPUS | SLURM_GPUS_PER_NODE) [ "${ENVIRONMENT:-}" != BATCH ] || unset "$name" ;;  # those of salloc belong to the allocation
+        SLURM_GPUS | SLURM_GPUS_PER_NODE) [ "${TRAIN_ALLOCATION:-}" = "$SLURM_JOB_ID" ] || unset "$name" ;;  # those of salloc belong to the allocation
     esac
 done
 sizes=(${!SLURM_MEM_PER_@})
@@ -62,10 +62,10 @@ persist() {
     done
 }
 back=
-requeue() {  # a job that is no longer RUNNING is being cancelled, or was requeued by a call whose answer was lost
+requeue() {  # a job that is no longer RUNNING is being cancelled, or was requeued by a call whose answer was lost; salloc's can't be requeued
     local shown
     shown=$(timeout -k 5 30 scontrol show job "$TRAIN_JOB") || return
-    [[ $shown == *JobState=RUNNING* ]] || return 0
+    [[ $shown == *JobState=RUNNING* && $shown != *BatchFlag=0* ]] || return 0
     if [ -z "$back" ]; then
         back=$([ "$state" = preempted ] && [ -z "${hung:-}" ] && [ -s "$RUN/checkpoints/newest" ] && echo " with a checkpoint saved" || echo " without a new checkpoint")
         echo "Stopped$back: back to the queue."
@@ -85,7 +85,7 @@ finish() {
         kill $(jobs -p) 2>/dev/null || true
     fi
     [ "$code" = 75 ] || exit "$ended"
-    [ "${ENVIRONMENT:-}" != BATCH ] || come_back  # an interactive allocation (salloc) can't be requeued
+    come_back
     exit 75
 }
 trap finish EXIT

@@ -14,9 +14,8 @@ from train_anywhere.errors import SubmitError, UnclearError
 from train_anywhere.features.feature import Dependency
 from train_anywhere.files import ROOT
 from train_anywhere.files.atomic import write_atomic
-from train_anywhere.files.ordinary import open_file
 from train_anywhere.files.removal import remove
-from train_anywhere.runs.attempts import running_job
+from train_anywhere.runs.attempts import ALLOCATION, running_job
 from train_anywhere.runs.folder import RunDir, claim, claim_code, create, now, point_latest
 from train_anywhere.runs.reopen.from_scratch import move_aside, move_back
 from train_anywhere.runs.reopen.frozen import write_frozen
@@ -32,7 +31,7 @@ from train_anywhere.slurm.script import clean_environment, render
 from train_anywhere.slurm.script.job import Job
 from train_anywhere.slurm.status.best import sweep_result
 from train_anywhere.slurm.submission import dry_run, snapshot
-from train_anywhere.slurm.submission.rollback import Submission
+from train_anywhere.slurm.submission.rollback import Submission, read_content
 
 
 def submit(
@@ -52,6 +51,7 @@ def submit(
     with Submission(results_folder(members), [run] if run else []) as submission:
         job, runs, code_snapshot = make_folders(prepared, members, run, submission, followed)
         script = Path(job.code).parent / client.SCRIPT[kind]
+        remember_runs(script, runs, members)
         try:
             job_ids = submit_chain(
                 kind,
@@ -61,9 +61,7 @@ def submit(
                 ok=followed.jobs if followed else (),
             )
         except UnclearError as error:
-            remember_runs(script, runs, members)
             raise record_unclear_job(error, runs) from None
-    remember_runs(script, runs, members)
     log = render.log_path(job).replace("%j", job_ids[0]).replace("%A_%a", f"{job_ids[0]}_%a") + ".out"
     notes = [
         *rules.notes(request),
@@ -147,6 +145,7 @@ def write_run(
         world_size=job.world_size,
         **({"commit": code_snapshot.commit, "dirty": code_snapshot.dirty} if code_snapshot else {}),
         submitted=now(),
+        submission=None,
         after=followed.path if followed else None,
     )
 
@@ -178,16 +177,21 @@ def free_code_folder(code: Path) -> Path:
 
 
 def record_job(runs: Sequence[RunDir], members: Sequence[int] | None, job_id: str) -> None:
-    """Append a job id to jobs.txt, not to run.json, which only rank 0 writes as soon as the job may run."""
+    """Write a job id to jobs.txt in place of `UNCLEAR`, which is written first, or remove that entry if the id is "".
+
+    The ids are not in run.json, which only rank 0 writes as soon as the job may run.
+    """
     for run, member in itertools.zip_longest(runs, members or ()):
-        with open_file(run.jobs, "ab") as file:
-            file.write(f"{job_id}\n".encode() if member is None else f"{job_id}_{member}\n".encode())
+        before = read_content(run.jobs) or b""
+        words = [word for word in before.decode(errors="replace").split() if word != client.UNCLEAR]
+        new = job_id if member is None or job_id in ("", client.UNCLEAR) else f"{job_id}_{member}"
+        write_atomic(run.jobs, "".join(f"{word}\n" for word in [*words, new] if word))
 
 
 def record_unclear_job(error: UnclearError, runs: Sequence[RunDir]) -> UnclearError:
     """Record in the run folders that a job may be queued, and return the error with their paths."""
-    if error.job_lost:
-        record_job(runs, None, client.UNCLEAR)
+    if not error.job_lost:
+        record_job(runs, None, "")
     for run in runs:
         if run.read_info().get("state") == "queued":
             run.update(submission=str(error))
@@ -208,6 +212,7 @@ def run_in_allocation(request: Request, member: Member, run: RunDir | None, chos
         f"In this allocation: {job.nodes} nodes, {job.world_size} ranks. Run folder: {run.path}", flush=True
     )
     environ = clean_environment.allocation_environment(job.ranks, job.cpus_per_task, chosen)
+    environ[ALLOCATION] = str(running_job())
     process = subprocess.Popen(["bash", str(script)], env=environ)
     while True:
         try:
