@@ -7,7 +7,7 @@ import itertools
 import os
 import time
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from train_anywhere.features.sampler.machine import Machine
 from train_anywhere.files.atomic import set_aside, write_atomic
 from train_anywhere.files.ordinary import make_folder, open_file
 from train_anywhere.files.plain_json import dumps
+from train_anywhere.monitor.run_facts import Sums, rows, sum_up
 from train_anywhere.runs.folder import RunDir
 
 WRITERS_PER_S = 10
@@ -46,6 +47,7 @@ class Sampler:
         self.machine, self.read_gpus = Machine(str(run.path)), gpus.reader()
         self.facts = {"host": name, "every_seconds": self.every_seconds, **self.machine.facts()}
         curves = config.tensorboard and nodes <= MAX_NODES_WITH_CURVES
+        self.sums: dict[str, Sums] | None = None
         self.curves = Curves(run.tensorboard / name, first_time(self.table.path)) if curves else None
 
     def poll(self, now: float) -> None:
@@ -56,7 +58,10 @@ class Sampler:
         known = [{"index": g.index, "name": g.name, "memory_gib": g.memory_gib} for g in found]
         make_folder(self.newest.parent)
         self.table.add(sample)
-        write_atomic(self.newest, dumps({**self.facts, "gpus": known, "sample": sample}))
+        # those of the earlier attempts are in the table
+        self.sums = sum_up([sample], self.sums) if self.sums else sum_up(rows(self.table.path), {})
+        sums = {name: astuple(values) for name, values in self.sums.items()}
+        write_atomic(self.newest, dumps({**self.facts, "gpus": known, "sample": sample, "sums": sums}))
         if self.curves:
             self.curves.add(sample)
 

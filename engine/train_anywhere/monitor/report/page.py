@@ -78,11 +78,12 @@ def page(run: RunDir, facts: Facts) -> str:
         whole = None
     template = environment().get_template("page.html.j2")
     top, reason = tiles(facts, whole), recorded_reason(facts.info)
+    nodes, metrics = figures.node_figures(facts.nodes), figures.metric_figures(facts.metrics)
+    room = figures.MOST_FIGURES - len(nodes)
     return template.render(
         run=run,
         info=facts.info,
         when=period(facts.info),
-        colours=figures.COLOURS,
         tiles=top,
         columns=tile_columns(len(top)),
         verdicts=[*([f"Failed: {reason}"] if reason else []), *verdicts(facts)],
@@ -92,7 +93,7 @@ def page(run: RunDir, facts: Facts) -> str:
         step=step_slices(facts) if whole else [],
         timeline=timeline(facts.attempts, run.checkpoints),
         attempts=facts.attempts,
-        figures=[*figures.metric_figures(facts.metrics), *figures.node_figures(facts.nodes)],
+        figures=[*metrics[:room], *nodes, *metrics[room:]],
         gpus=gpu_rows(facts),
         profiles=[(one, operation_rows(one)) for one in read_profiles(run)],
         changed=set_keys(run),
@@ -105,6 +106,7 @@ def environment() -> Environment:
     loader = FileSystemLoader(Path(__file__).parent)
     templates = Environment(loader=loader, undefined=StrictUndefined, autoescape=True, trim_blocks=True)
     templates.filters |= {"duration": duration, "number": number}
+    templates.globals |= {"colours": figures.COLOURS, "most_figures": figures.MOST_FIGURES}
     return templates
 
 

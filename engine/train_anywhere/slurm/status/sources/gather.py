@@ -117,7 +117,7 @@ def make_report(
         hosts=tuple(h for h in info.get("hosts") or () if isinstance(h, str)),
         progress=run_files.read_progress(run.folder, info),
         nodes=run_files.read_nodes(run.folder, info) if alive else {},
-        verdicts=tuple(verdicts(read_facts(run.folder))) if in_full else (),
+        verdicts=tuple(verdicts(read_facts(run.folder, samples=False))) if in_full else (),
         checkpoint=run_files.find_checkpoint(run.folder),
         attempts=len(info.get(ATTEMPTS) or ()),
         steps_lost=lost_steps(info),
