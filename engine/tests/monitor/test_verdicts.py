@@ -6,27 +6,22 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.features.replay.bad_loss import BadLoss
-from train_anywhere.monitor.run_facts import Facts, GpuUse, NodeUse, Sums
+from train_anywhere.monitor.run_facts import Facts, GpuUse, NodeUse, Series
 from train_anywhere.monitor.verdicts import verdicts
 from train_anywhere.runs.folder import RunDir
 
 
-def every_ten_seconds(value: float, minutes: float = 5) -> Sums:
-    """Sums of a constant."""
-    sums = Sums(1e9, value)
-    for i in range(int(6 * minutes)):
-        sums.add(1e9 + 10 * i, value)
-    return sums
+def every_ten_seconds(value: float, minutes: float = 5) -> Series:
+    """Samples of a constant."""
+    return [(1e9 + 10 * i, value) for i in range(int(6 * minutes))]
 
 
 def node(
     host: str, uses: list[float], ranks: int = 2, cpu: float = 80, cpus: int = 24, **more: float
 ) -> NodeUse:
-    gpus = tuple(GpuUse(i, [], [], None, every_ten_seconds(use)) for i, use in enumerate(uses))
-    known = {"memory": 10.0, "memory_limit": 100.0, **more}
-    return NodeUse(
-        host, cpus, [], ranks_here=tuple(range(ranks)), gpus=gpus, sums=every_ten_seconds(cpu), **known
-    )
+    gpus = tuple(GpuUse(i, every_ten_seconds(use), [], None) for i, use in enumerate(uses))
+    fields = {"memory": 10.0, "memory_limit": 100.0, **more}
+    return NodeUse(host, cpus, every_ten_seconds(cpu), ranks_here=tuple(range(ranks)), gpus=gpus, **fields)
 
 
 def facts(**fields: object) -> Facts:

@@ -11,7 +11,7 @@ from train_anywhere import features
 from train_anywhere.monitor.efficiency import step_time
 from train_anywhere.monitor.goodput import SECTIONS, goodput
 from train_anywhere.monitor.ranks import mappings
-from train_anywhere.monitor.run_facts import IDLE_PERCENT, WARM_UP_S, Facts, NodeUse
+from train_anywhere.monitor.run_facts import IDLE_PERCENT, WARM_UP_S, Facts, NodeUse, Sums
 
 ENOUGH = 6
 """Fewest samples after the first minute for a meaningful mean: another minute at the default interval."""
@@ -80,9 +80,11 @@ def idle_gpus(facts: Facts) -> Iterator[str]:
     for node in facts.nodes:
         ranks = sorted(node.ranks_here)
         for place, gpu in enumerate(node.gpus[: len(ranks) * each or None]):
-            settled = gpu.sums
-            if settled and settled.count >= ENOUGH and (use := settled.total / settled.count) < IDLE_PERCENT:
-                idle = settled.idle / settled.count
+            sums = gpu.sums or Sums.of(gpu.use)
+            if not sums or sums.settled < ENOUGH:
+                continue
+            if (use := sums.settled_total / sums.settled) < IDLE_PERCENT:
+                idle = sums.idle / sums.settled
                 name = f"rank {ranks[place]}'s GPU" if ranks and each == 1 else f"GPU {gpu.index}"
                 yield f"{name} on {node.host} was idle {idle:.0%} of the time (mean use {use:.0f}%)."
 
@@ -158,10 +160,8 @@ def gpus_per_rank(facts: Facts) -> int:
 
 def cpus_used(node: NodeUse) -> float | None:
     """Return the mean number of busy CPUs; None if there are too few samples."""
-    settled = node.sums
-    if settled is None or settled.count < ENOUGH:
-        return None
-    return settled.total / settled.count / 100 * node.cpus
+    sums = node.sums or Sums.of(node.cpu)
+    return sums.settled_total / sums.settled / 100 * node.cpus if sums and sums.settled >= ENOUGH else None
 
 
 def seconds(facts: Facts) -> dict[str, float]:

@@ -4,6 +4,7 @@ import csv
 import errno
 import io
 import itertools
+import math
 import os
 import time
 from contextlib import suppress
@@ -18,7 +19,7 @@ from train_anywhere.features.sampler.machine import Machine
 from train_anywhere.files.atomic import set_aside, write_atomic
 from train_anywhere.files.ordinary import make_folder, open_file
 from train_anywhere.files.plain_json import dumps
-from train_anywhere.monitor.run_facts import Sums, rows, sum_up
+from train_anywhere.monitor.run_facts import SUMMED, Sums, rows, sum_up
 from train_anywhere.runs.folder import RunDir
 
 WRITERS_PER_S = 10
@@ -58,12 +59,21 @@ class Sampler:
         known = [{"index": g.index, "name": g.name, "memory_gib": g.memory_gib} for g in found]
         make_folder(self.newest.parent)
         self.table.add(sample)
-        # those of the earlier attempts are in the table
-        self.sums = sum_up([sample], self.sums) if self.sums else sum_up(rows(self.table.path), {})
+        if self.sums is None:  # an earlier attempt may have written rows before this one
+            self.sums = sum_up(rows(self.table.path))
+        else:
+            self._add(sample)
         sums = {name: astuple(values) for name, values in self.sums.items()}
         write_atomic(self.newest, dumps({**self.facts, "gpus": known, "sample": sample, "sums": sums}))
         if self.curves:
             self.curves.add(sample)
+
+    def _add(self, sample: dict[str, float | None]) -> None:
+        assert self.sums is not None
+        for name in filter(SUMMED.fullmatch, sample):
+            if (value := sample[name]) is not None and math.isfinite(value):
+                time_ = sample["time"] or 0.0
+                self.sums.setdefault(name, Sums(time_, time_, value)).add(time_, value)
 
     def close(self) -> None:
         """Do nothing: each sample is written when it is taken."""

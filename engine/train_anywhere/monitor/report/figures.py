@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pygal
 from pygal.style import Style
 
-from train_anywhere.monitor.run_facts import NodeUse, Series
+from train_anywhere.monitor.run_facts import MOST_CURVES, NodeUse, Series
 
 MOST_POINTS = 400
 """Largest number of points of a curve: a screen can't show more, and the page would become large."""
@@ -34,9 +34,6 @@ LARGEST = 1e300
 
 COLOURS = 6
 """Number of colours that the page defines: --curve-0 to --curve-5. Further curves repeat them."""
-
-MOST_CURVES = 100
-"""Most curves in a figure. Of more, the first are drawn."""
 
 MOST_FIGURES = 100
 """Most figures on a page, which lists the others."""
@@ -95,15 +92,22 @@ def node_figures(nodes: tuple[NodeUse, ...]) -> list[Figure]:
         if len(g.use) >= MIN_SAMPLES
     }
     cpus = {node.host: in_minutes(node.cpu, began) for node in nodes if len(node.cpu) >= MIN_SAMPLES}
-    drawn = {"GPU use in %": gpus, "use of the job's CPUs in %": cpus}
-    return [figure(title, curves, "minutes", top=100) for title, curves in drawn.items() if curves]
+    all_gpus = sum(len(node.gpus) for node in nodes)
+    drawn = [("GPU use in %", gpus, all_gpus), ("use of the job's CPUs in %", cpus, len(nodes))]
+    return [figure(title, curves, "minutes", 100, whole=count) for title, curves, count in drawn if curves]
 
 
 def figure(
-    title: str, curves: Mapping[str, Series], below: str, top: float | None = None, dots: bool = False
+    title: str,
+    curves: Mapping[str, Series],
+    below: str,
+    top: float | None = None,
+    dots: bool = False,
+    whole: int = 0,
 ) -> Figure:
-    """Return a line chart of the first `MOST_CURVES` curves, see `Figure`."""
-    title += f" (the first {MOST_CURVES} of {len(curves):,})" if len(curves) > MOST_CURVES else ""
+    """Return a line chart of the first `MOST_CURVES` curves, see `Figure`; `whole` is their number if not all are in `curves`."""
+    whole = max(whole, len(curves))
+    title += f" (the first {MOST_CURVES} of {whole:,})" if whole > MOST_CURVES else ""
     curves = dict(itertools.islice(curves.items(), MOST_CURVES))
     logarithmic = any(name in title for name in LOGARITHMIC) and spans_decades(curves)
     shown = f"{title} (logarithmic)" if logarithmic else title

@@ -18,7 +18,7 @@ from train_anywhere.monitor.goodput import TITLES, Goodput, goodput
 from train_anywhere.monitor.profiles import operation_rows, read_profiles
 from train_anywhere.monitor.report import figures
 from train_anywhere.monitor.report.timeline import timeline
-from train_anywhere.monitor.run_facts import Facts, Series, mean, read_facts
+from train_anywhere.monitor.run_facts import Facts, read_facts
 from train_anywhere.monitor.verdicts import verdicts
 from train_anywhere.runs.attempts import recorded_reason
 from train_anywhere.runs.folder import RunDir
@@ -136,13 +136,8 @@ def tile_columns(count: int) -> int:
 
 def energy_kwh(facts: Facts) -> float:
     """Return the energy of all GPUs: mean power times the sampled time; 0 without samples."""
-    powers = [g.power for node in facts.nodes for g in node.gpus]
-    return sum((mean(p) or 0.0) * extent(p) for p in powers) / 3.6e6
-
-
-def extent(points: Series) -> float:
-    """Return the distance from the first x to the last."""
-    return points[-1][0] - points[0][0] if points else 0.0
+    powers = [g.power for node in facts.nodes for g in node.gpus if g.power]
+    return sum(power.mean * (power.last - power.first) for power in powers) / 3.6e6
 
 
 def slices(whole: Goodput) -> list[Slice]:
@@ -171,7 +166,9 @@ def step_slices(facts: Facts) -> list[Slice]:
 def gpu_rows(facts: Facts) -> list[GpuRow]:
     """Return a row for each GPU of the job."""
     gpus = [(node.host, gpu) for node in facts.nodes for gpu in node.gpus]
-    return [GpuRow(host, gpu.index, mean(gpu.use), mean(gpu.power), gpu.memory) for host, gpu in gpus]
+    return [
+        GpuRow(host, g.index, g.sums and g.sums.mean, g.power and g.power.mean, g.memory) for host, g in gpus
+    ]
 
 
 def set_keys(run: RunDir) -> dict[str, tuple[str, str]]:
