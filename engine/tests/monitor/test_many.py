@@ -101,23 +101,19 @@ def make_sweep(results: Path, members: int, metrics: int = 2) -> Path:
 @pytest.mark.parametrize(("nodes", "gpus"), [(1, 7), (1, 8), (1, 9), (9, 4), (31, 8), (1, 1000), (1000, 8)])
 def test_many_nodes_and_gpus(tmp_path: Path, nodes: int, gpus: int) -> None:
     run = make_run(tmp_path, nodes, gpus)
-    _, seconds = command(tmp_path, "report.py")
+    command(tmp_path, "report.py")
     text = (run / "report.html").read_text()
     assert text.count("<svg") == 3 and "None" not in text and len(text) < 4_000_000
     assert text.count('<td class="n">') == 4 * nodes * gpus  # each GPU has a row
     shown = re.findall(r"<h3>GPU use in %(.*?)</h3>", text)
     assert shown == [f" (the first 100 of {nodes * gpus:,})" if nodes * gpus > 100 else ""]
-    assert (
-        text.count("</i>") - 2
-        == text.count("</i>node")
-        == min(100, nodes * gpus) + (min(100, nodes) if nodes > 1 else 0)
-    )
+    curves = min(100, nodes * gpus) + (min(100, nodes) if nodes > 1 else 0)
+    assert text.count("</i>node") == curves
     page, _ = command(tmp_path, "jobs.py", "status")
     assert "\nnode0:" in page and len(page.splitlines()) < 50
     assert ("more (--json)" in page) == (nodes > 32)
     shown = json.loads(command(tmp_path, "jobs.py", "status", "--json")[0])["runs"][0]
     assert len(shown["nodes"]) == nodes and "sums" not in shown["nodes"]["node0"]
-    assert seconds < 60
 
 
 def test_a_thousand_idle_gpus_are_a_few_sentences(tmp_path: Path) -> None:
@@ -128,6 +124,7 @@ def test_a_thousand_idle_gpus_are_a_few_sentences(tmp_path: Path) -> None:
     assert (run / "report.html").read_text().count("was idle") == 5
 
 
+@pytest.mark.new_process  # measures CPU seconds of processes
 def test_status_does_not_grow_with_samples_and_hardly_with_nodes(tmp_path: Path) -> None:
     make_run(tmp_path / "few", 10, 4)
     make_run(tmp_path / "many", 1000, 4, samples=DAY)
@@ -142,7 +139,7 @@ def test_status_does_not_grow_with_samples_and_hardly_with_nodes(tmp_path: Path)
 @pytest.mark.parametrize("metrics", [7, 31, 1000])
 def test_many_metrics(tmp_path: Path, metrics: int) -> None:
     run = make_run(tmp_path, metrics=metrics)
-    assert command(tmp_path, "report.py")[1] < 20
+    command(tmp_path, "report.py")
     text = (run / "report.html").read_text()
     assert text.count("<svg") == min(metrics + 1, 100)  # also the CPUs
     assert "use of the job&#39;s CPUs in %</h3>" in text
@@ -161,7 +158,7 @@ def test_validation_sets_share_a_figure(tmp_path: Path) -> None:
     assert text.count("<svg") == 2 and text.count("</i>dataloader_idx_") == 31
 
 
-@pytest.mark.parametrize("members", [7, 31, 1000])
+@pytest.mark.parametrize("members", [7, 31, pytest.param(1000, marks=pytest.mark.slow)])
 def test_many_members(tmp_path: Path, members: int) -> None:
     base = make_sweep(tmp_path, members)
     command(tmp_path, "report.py", ID)
@@ -208,15 +205,13 @@ SPOILER = """
 import sys
 if sys.argv[-1:] and any("train.py" in word for word in sys.orig_argv) and "-m" in sys.orig_argv:
     import pygal
-    def fail(*_, **__): raise AttributeError("'NoneType' object has no attribute 'startswith'")
+    def fail(*_, **__): raise TypeError("no colour")
     pygal.XY.render = fail
 """
 
 
-@pytest.mark.parametrize(("words", "code"), [((), 0), (("trainer.max_steps=3", "optimizer.lr=1e30"), 3)])
-def test_a_page_that_fails_does_not_change_the_exit_code(
-    tmp_path: Path, words: tuple[str, ...], code: int
-) -> None:
-    done = local_sweep(tmp_path, *words, spoil=SPOILER)
-    assert done.returncode == code, done.stderr
-    assert "The report was not written: 'NoneType' object has no attribute 'startswith'" in done.stdout
+@pytest.mark.new_process
+def test_a_page_that_fails_does_not_change_the_exit_code(tmp_path: Path) -> None:
+    done = local_sweep(tmp_path, spoil=SPOILER)
+    assert done.returncode == 0, done.stderr
+    assert "The report was not written: no colour" in done.stdout and "seed=7" in done.stdout
