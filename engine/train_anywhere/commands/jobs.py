@@ -275,13 +275,13 @@ def diff(parsed: argparse.Namespace) -> None:
 def prune_(parsed: argparse.Namespace) -> None:
     """Delete run folders, after asking."""
     filters = (parsed.name, parsed.state, parsed.until)
-    if not parsed.runs and not any(filters):
+    if not parsed.runs and all(one is None for one in filters):
         raise SubmitError("name runs, or select them: --state failed, --until 30d, --name 'digits*'.")
     results = _results(parsed)
     named = [run for name in parsed.runs for run in find_runs.find(name, results)]
     found = [*{run.folder.path: run for run in named or find_runs.find_all(results)}.values()]
     gathered = gather(found)
-    before = parse_since(parsed.until).timestamp() if parsed.until else None
+    before = None if parsed.until is None else parse_since(parsed.until).timestamp()
     wanted = select(gathered.reports, parsed.name, parsed.state, None)
     chosen = {r.path for r in wanted if before is None or (r.started is not None and r.started < before)}
     pairs = [

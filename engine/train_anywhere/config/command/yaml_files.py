@@ -249,6 +249,8 @@ def choice_problem(path: Path, keys: Collection[str]) -> str | None:
         return f"{path}: defaults must be a list, one `- group: choice` per line."
     if path.stem in default_choices(tree):
         return f"{path} names itself among its defaults; remove that line."
+    if problem := HEADER in text and section_problem(path, tree):
+        return problem
     if not tree and path.parent.name in keys:
         return f"{path} is empty; write the keys of {path.parent.name} into it, or delete it."
     group = path.parent.name
@@ -259,6 +261,24 @@ def choice_problem(path: Path, keys: Collection[str]) -> str | None:
         return f"{path} lacks the header line `{HEADER}`: without it {below}. Make that its first line."
     if group in SINGLE_GROUPS and HEADER not in text and not tree.keys() & {TARGET, "name", "defaults"}:
         return f"{path} has no target; write `{TARGET}: package.name` into it."
+    return None
+
+
+def section_problem(path: Path, tree: dict[str, Any]) -> str | None:
+    """Return what is wrong with the sections of a file with top-level keys: a choice without `override`, a list for a section."""
+    main = read_mapping(path.parent.parent / "train.yaml")
+    groups = [str(name) for entry in main.get("defaults") or [] if isinstance(entry, dict) for name in entry]
+    for entry in tree.get("defaults", []):
+        for name, choice in entry.items() if isinstance(entry, dict) else ():
+            if str(name).strip("/") in groups:
+                line = f"- override /{str(name).strip('/')}: {choice}"
+                return f"{path}: {name} has a choice already; write `{line}` into its defaults."
+    for name in tree.keys() - {"defaults"}:
+        if (isinstance(main.get(name), dict) or name in groups) and not isinstance(
+            tree[name], dict | type(None)
+        ):
+            what = {list: "a list", type(None): "empty"}.get(type(tree[name]), f"the value {tree[name]}")
+            return f"{path}: {name} is {what}; write its keys below it, one `key: value` per line."
     return None
 
 

@@ -64,8 +64,8 @@ def find(name: str | None, results: Path) -> list[RunEntry]:
         SubmitError: there is no such run.
     """
     try:
-        if name is None and not (results / "latest").is_dir():
-            raise SubmitError(f"there is no run in {results} yet (--results names another folder).")
+        if name is None and not (results / "latest").is_dir():  # such as in a copy without links
+            return find_all(results)[:1]
         folders = _folders(name, results) if name is not None else [resolve_as_typed(results / "latest")]
         found = [read_entry(f) for f in folders]
     except ValueError:  # a null character in the name
