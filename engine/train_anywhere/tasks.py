@@ -1,7 +1,7 @@
 """The part of a task that is independent of the framework: its metrics and their names."""
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 __all__ = ["Task"]
 
@@ -28,6 +28,14 @@ class Task:
             sums: sums over all ranks, in the order of `sums`; not all are zero.
         """
         raise NotImplementedError
+
+    def check_rows(self, rows: Any, facts: Mapping[str, Any]) -> None:
+        """Raise a DataError if the first rows do not suit the task. By default all do.
+
+        Args:
+            rows: first rows of the training data, as `read` of the data set returns them.
+            facts: `facts` of the `Splits`.
+        """
 
     def units(self, sums: Sequence[float]) -> float | None:
         """Return the number of units in the sums; None if the task does not count them: each row is one."""

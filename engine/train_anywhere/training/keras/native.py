@@ -14,6 +14,7 @@ from train_anywhere.data.tf.arrays import to_arrays
 from train_anywhere.errors import ConfigError
 from train_anywhere.features import Features
 from train_anywhere.tasks import Task
+from train_anywhere.training.first_rows import check_first_rows
 from train_anywhere.training.keras.batches import TaskLoader
 from train_anywhere.training.keras.dropin.gradients import average_in_apply, build_optimizer
 from train_anywhere.training.keras.dropin.norm_layers import synchronize_batch_norms
@@ -35,6 +36,7 @@ def open_native(
     Raises:
         ConfigError, DataError: network, optimizer, data and task do not fit together.
     """
+    check_first_rows(task, splits)
     loader = TaskLoader(config, strategy, splits, task)
     train, val, test = (loader.count_batches(split) for split in ("train", "val", "test"))
     plan = make_plan(config, train, val, test, strategy.replicas)

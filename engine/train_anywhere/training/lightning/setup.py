@@ -20,6 +20,7 @@ from train_anywhere.errors import ConfigError
 from train_anywhere.features import Features
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.tasks import Task
+from train_anywhere.training.first_rows import check_first_rows
 from train_anywhere.training.lightning.batches import IndexedSplit
 from train_anywhere.training.lightning.checkpoint.random_state import seed_everything
 from train_anywhere.training.lightning.dropin.model import (
@@ -108,6 +109,7 @@ def make_module(
     `build` calls the function that creates the network, possibly without memory for its weights.
     Raises ConfigError if the model is not a torch.nn.Module.
     """
+    check_first_rows(task, splits)
     network = build(lambda: build_network(config, splits.facts))
     if not isinstance(network, nn.Module):
         dotted = config.model.target["lightning"]
