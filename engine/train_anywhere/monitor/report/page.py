@@ -167,7 +167,8 @@ def gpu_rows(facts: Facts) -> list[GpuRow]:
     """Return a row for each GPU of the job."""
     gpus = [(node.host, gpu) for node in facts.nodes for gpu in node.gpus]
     return [
-        GpuRow(host, g.index, g.sums and g.sums.mean, g.power and g.power.mean, g.memory) for host, g in gpus
+        GpuRow(host, g.index, g.sums.mean if g.sums else None, g.power.mean if g.power else None, g.memory)
+        for host, g in gpus
     ]
 
 
