@@ -14,6 +14,8 @@ from typing import Any, TextIO
 import yaml
 
 from train_anywhere.config.open_groups import LIST_GROUPS, SINGLE_GROUPS, TARGET
+from train_anywhere.config.schema import Config
+from train_anywhere.config.strict import alternatives, field_types
 from train_anywhere.errors import ConfigError, ProjectError
 
 HEADER = "# @package _global_"
@@ -190,9 +192,6 @@ def _plain_values(node: yaml.Node, key: str) -> Iterator[tuple[str, yaml.ScalarN
 @cache
 def _string_keys() -> frozenset[str]:
     """Return the last names of the keys whose values are strings, or lists of them, wherever they are in the configuration."""
-    from train_anywhere.config.schema import Config
-    from train_anywhere.config.strict import alternatives, field_types
-
     found: dict[str, set[Any]] = {}
 
     def add(name: str, hint: Any) -> None:

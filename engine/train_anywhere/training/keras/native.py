@@ -10,11 +10,11 @@ import tensorflow as tf
 
 from train_anywhere.config.schema import Config
 from train_anywhere.data.dataset import DataSet, Splits
+from train_anywhere.data.first_rows import check_first_rows
 from train_anywhere.data.tf.arrays import to_arrays
 from train_anywhere.errors import ConfigError
 from train_anywhere.features import Features
 from train_anywhere.tasks import Task
-from train_anywhere.training.first_rows import check_first_rows
 from train_anywhere.training.keras.batches import TaskLoader
 from train_anywhere.training.keras.dropin.gradients import average_in_apply, build_optimizer
 from train_anywhere.training.keras.dropin.norm_layers import synchronize_batch_norms

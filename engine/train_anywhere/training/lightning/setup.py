@@ -13,6 +13,7 @@ from train_anywhere.config.instantiate import locate
 from train_anywhere.config.schema import Config
 from train_anywhere.config.schema import Trainer as TrainerConfig
 from train_anywhere.data.dataset import Splits
+from train_anywhere.data.first_rows import check_first_rows
 from train_anywhere.data.open_data import open_splits
 from train_anywhere.distributed.layout import running_strategy
 from train_anywhere.distributed.topology import Topology
@@ -20,7 +21,6 @@ from train_anywhere.errors import ConfigError
 from train_anywhere.features import Features
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.tasks import Task
-from train_anywhere.training.first_rows import check_first_rows
 from train_anywhere.training.lightning.batches import IndexedSplit
 from train_anywhere.training.lightning.checkpoint.random_state import seed_everything
 from train_anywhere.training.lightning.dropin.model import (
