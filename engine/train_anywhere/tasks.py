@@ -1,7 +1,7 @@
 """The part of a task that is independent of the framework: its metrics and their names."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 __all__ = ["Task"]
 
@@ -14,6 +14,9 @@ class Task:
         metrics: metrics computed from the sums, in the order of the logs, each with "min" or "max" for the better value.
         headline: the metric that decides which checkpoint is the best.
         unit: name of a row in the plural, as in images/s. If rows hold several units, one of `sums`, which counts them.
+
+    A method `check_rows(rows, facts)` is optional: before the training it gets the first rows, as `read` of the data set returns
+    them, and `facts` of the `Splits`, and raises a DataError if they do not suit the task.
     """
 
     sums: tuple[str, ...]
@@ -28,14 +31,6 @@ class Task:
             sums: sums over all ranks, in the order of `sums`; not all are zero.
         """
         raise NotImplementedError
-
-    def check_rows(self, rows: Any, facts: Mapping[str, Any]) -> None:
-        """Raise a DataError if the first rows do not suit the task. By default all do.
-
-        Args:
-            rows: first rows of the training data, as `read` of the data set returns them.
-            facts: `facts` of the `Splits`.
-        """
 
     def units(self, sums: Sequence[float]) -> float | None:
         """Return the number of units in the sums; None if the task does not count them: each row is one."""
