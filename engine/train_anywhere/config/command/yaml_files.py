@@ -265,7 +265,8 @@ def choice_problem(path: Path, keys: Collection[str]) -> str | None:
 
 def section_problem(path: Path, tree: dict[str, Any]) -> str | None:
     """Return what is wrong with the sections of a file with top-level keys: a choice without `override`, a list for a section."""
-    main = read_mapping(path.parent.parent / "train.yaml")
+    file = path.parent.parent / "train.yaml"
+    main = read_mapping(file) if file.is_file() else {}
     groups = [str(name) for entry in main.get("defaults") or [] if isinstance(entry, dict) for name in entry]
     for entry in tree.get("defaults", []):
         for name, choice in entry.items() if isinstance(entry, dict) else ():
