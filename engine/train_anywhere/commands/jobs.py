@@ -277,7 +277,7 @@ def diff(parsed: argparse.Namespace) -> None:
 def prune_(parsed: argparse.Namespace) -> int:
     """Delete run folders, after asking."""
     filters = (parsed.name, parsed.state, parsed.until)
-    if not parsed.runs and not any(filters):
+    if not parsed.runs and all(one is None for one in filters):
         raise SubmitError("name runs, or select them: --state failed, --until 30d, --name 'digits*'.")
     results = _results(parsed)
     finish_deletions(results)
@@ -286,7 +286,7 @@ def prune_(parsed: argparse.Namespace) -> int:
     with suppress(SchedulerError):  # what stays unclear is kept
         found = find_runs.with_unrecorded_jobs(found)
     gathered = gather(found)
-    before = parse_since(parsed.until).timestamp() if parsed.until else None
+    before = None if parsed.until is None else parse_since(parsed.until).timestamp()
     wanted = select(gathered.reports, parsed.name, parsed.state, None)
     chosen = {r.path for r in wanted if before is None or (r.started is not None and r.started < before)}
     pairs = [

@@ -14,6 +14,7 @@ from typing import IO
 from train_anywhere.checkpoints.disk.copy_files import EVERY_S, Copier, copy_leftovers
 from train_anywhere.checkpoints.disk.staging import open_staging
 from train_anywhere.config.checks.program import is_python
+from train_anywhere.config.cluster import SIGNAL_S
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.topology import ZERO_EXIT_LAUNCHERS
 from train_anywhere.errors import INTERRUPTED, STOPPED, ProjectError
@@ -140,7 +141,8 @@ def _run(config: Config, process: RankProcess, environ: dict[str, str], copier: 
     heartbeat.enter("program")
     recorded = time.monotonic()
     requested: float | None = None
-    passed, patience = False, STOP_SHARE * config.cluster.signal_seconds if running_job() else 60.0
+    signal_seconds = config.cluster.signal_seconds or SIGNAL_S
+    passed, patience = False, STOP_SHARE * signal_seconds if running_job() else 60.0
     try:
         while True:
             with suppress(subprocess.TimeoutExpired):

@@ -42,7 +42,7 @@ def signal_before_the_end(request: Request) -> Iterator[str]:
     for key in ("time", "time_min"):
         value = getattr(c, key)
         time = 0 if value is None else units.seconds(value)
-        if time and time <= c.signal_seconds:
+        if time and c.signal_seconds and time <= c.signal_seconds:
             yield (
                 f"cluster.{key}={units.clock(time)} is not longer than cluster.signal_seconds={c.signal_seconds}, the warning before "
                 f"the limit; use more time or cluster.signal_seconds={max(1, time // 2)}."

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import re
 import subprocess
 import time
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from train_anywhere.config.command.members import Member
 from train_anywhere.config.schema import Monitor
-from train_anywhere.errors import SubmitError, UnclearError
+from train_anywhere.errors import SubmitError, SubmitInterrupted, UnclearError
 from train_anywhere.features.feature import Dependency
 from train_anywhere.files import ROOT
 from train_anywhere.files.atomic import write_atomic
@@ -62,7 +63,10 @@ def submit(
             )
         except UnclearError as error:
             raise record_unclear_job(error, runs) from None
-    log = render.log_path(job).replace("%j", job_ids[0]).replace("%A_%a", f"{job_ids[0]}_%a") + ".out"
+    # Slurm's names of parts: `%%` is a percent sign of the folder
+    log = (
+        re.sub("%([%jA])", lambda part: "%" if part[1] == "%" else job_ids[0], render.log_path(job)) + ".out"
+    )
     notes = [
         *rules.notes(request),
         *stale_facts_notes(job.cluster),
@@ -133,7 +137,9 @@ def write_run(
     followed: Dependency | None = None,
 ) -> None:
     """Write the frozen configuration for the ranks, and the first run.json; without a snapshot, it lacks commit and dirty."""
-    config = dataclasses.replace(member.config, monitor=use_plain_progress(member.config.monitor))
+    cluster = dataclasses.replace(member.config.cluster, signal_seconds=job.cluster.signal_seconds)
+    monitor = use_plain_progress(member.config.monitor)
+    config = dataclasses.replace(member.config, cluster=cluster, monitor=monitor)
     write_frozen(run, config, member.overrides)
     run.update(
         state="queued",
@@ -227,7 +233,17 @@ def wait_for_jobs(kind: str, job_ids: Sequence[str], poll: float = 5.0) -> None:
 
     Raises:
         SchedulerError: the scheduler did not answer for a long time.
+        SubmitInterrupted: Ctrl-C was pressed; the jobs continue.
     """
     poller = QueuePoller()
-    while poller.any_active(kind, job_ids):
-        time.sleep(poll)
+    try:
+        while poller.any_active(kind, job_ids):
+            time.sleep(poll)
+    except KeyboardInterrupt:
+        jobs, them = (
+            f"job{'s'[: len(job_ids) != 1]} {', '.join(job_ids)}",
+            "it" if len(job_ids) == 1 else "them",
+        )
+        raise SubmitInterrupted(
+            f"interrupted: no longer waiting; {jobs} continue{'s' * (len(job_ids) == 1)}. To stop {them}: src/jobs.py cancel."
+        ) from None

@@ -15,6 +15,7 @@ from train_anywhere.config.instantiate import locate
 from train_anywhere.config.schema import Config
 from train_anywhere.config.schema import Trainer as TrainerConfig
 from train_anywhere.data.dataset import Splits
+from train_anywhere.data.first_rows import check_first_rows
 from train_anywhere.data.open_data import open_splits
 from train_anywhere.data.torch.loader import BatchLoader
 from train_anywhere.distributed.layout import running_strategy
@@ -154,6 +155,7 @@ def make_module(
     `build` calls the function that creates the network, possibly without memory for its weights.
     Raises ConfigError if the model is not a torch.nn.Module.
     """
+    check_first_rows(task, splits)
     network = build(lambda: build_network(config, splits.facts))
     if not isinstance(network, nn.Module):
         dotted = config.model.target["lightning"]
