@@ -16,7 +16,7 @@ from train_anywhere.training.keras.checkpoint.position import Position
 from train_anywhere.training.keras.checkpoint.state import StateWriter
 from train_anywhere.training.keras.dropin.trainable import set_flags
 from train_anywhere.training.keras.loop.agreement import refuse_different_layers
-from train_anywhere.training.keras.loop.logs import BatchLogs, to_keras_names
+from train_anywhere.training.keras.loop.logs import BatchLogs
 from train_anywhere.training.keras.loop.steps_per_call import StepsPerCall, has_batch_hooks
 from train_anywhere.training.keras.loop.tensorboard import MetricsWriter
 from train_anywhere.training.keras.module import Module, TaskModule
@@ -131,7 +131,7 @@ class TrainingCallback:
             self.observers.after_step(
                 Step(position.step, position.epoch, position.batch, metrics, counted, last=position.pending)
             )
-        self.batch_logs = to_keras_names(metrics) if metrics else BatchLogs(self.module, "train")
+        self.batch_logs = BatchLogs(self.module, "train", metrics)
         batches = count * self.plan.accumulate
         units = self.units if metrics else None
         self.metrics.progress.add_batches(

@@ -10,15 +10,15 @@ from train_anywhere.training.keras.module import Module
 
 
 class BatchLogs(UserDict[str, float]):
-    """The metrics of this process up to a batch, read from the device only if a callback uses them; `split` is "train", "val" or "test"."""
+    """The metrics up to a batch, read from the device only if a callback uses them; see `Module.report_batch`."""
 
-    def __init__(self, module: Module, split: str) -> None:
-        self._module, self._split = module, split
+    def __init__(self, module: Module, split: str, metrics: Mapping[str, float] | None = None) -> None:
+        self._module, self._split, self._metrics = module, split, metrics
 
     @cached_property
     def data(self) -> dict[str, float]:  # type: ignore[override]
         """The metrics by their Keras names."""
-        return to_keras_names(self._module.report(self._split, self._module.peek()), self._split)
+        return to_keras_names(self._module.report_batch(self._split, self._metrics), self._split)
 
 
 def to_keras_names(metrics: Mapping[str, float], split: str = "") -> dict[str, Any]:
