@@ -56,6 +56,7 @@ class Outcome:
         metrics: values by the names that the task gives them, such as `val/loss`.
         checkpoint: folder of the newest checkpoint; None if none was written.
         rate: training throughput of all ranks in `unit` per second; None if too few steps were measured.
+        ended_by: who ended the training before its last step, see `training/early_end.py`; None if nobody did.
     """
 
     state: Literal["completed", "preempted"]
@@ -65,6 +66,7 @@ class Outcome:
     checkpoint: str | None
     rate: float | None = None
     unit: str = "samples"
+    ended_by: str | None = None
 
 
 def describe_state(word: str, info: Mapping[str, Any]) -> str:

@@ -111,6 +111,7 @@ class RunRecorder:
             checkpoint=outcome.checkpoint,
             rate=outcome.rate and round(outcome.rate, 3),
             unit=outcome.unit,
+            **({"ended_by": outcome.ended_by} if outcome.ended_by else {}),
             **{ATTEMPTS: self._end_newest(signal or outcome.state, step=outcome.step)},
         )
 

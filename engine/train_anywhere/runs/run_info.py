@@ -31,7 +31,8 @@ def _is_number_mapping(value: object) -> bool:
 
 INFO: dict[str, Check] = {
     **dict.fromkeys(("world_size", "restarts", "epoch", "step"), _is_integer),
-    **dict.fromkeys(("state", "framework", "strategy", "launch", "cluster", "started", "ended", "checkpoint", "unit"), _is_string),
+    **dict.fromkeys(("state", "framework", "strategy", "launch", "cluster", "started", "ended", "checkpoint"), _is_string),
+    **dict.fromkeys(("unit", "ended_by"), _is_string),
     **dict.fromkeys(("hosts", "job_ids"), _is_string_list),
     "rate": _is_number,
     "metrics": lambda value: isinstance(value, Mapping),

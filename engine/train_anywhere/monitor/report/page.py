@@ -78,6 +78,7 @@ def page(run: RunDir, facts: Facts) -> str:
         whole = None
     template = environment().get_template("page.html.j2")
     top, reason = tiles(facts, whole), recorded_reason(facts.info)
+    ended_by = facts.info.get("ended_by")
     return template.render(
         run=run,
         info=facts.info,
@@ -85,7 +86,11 @@ def page(run: RunDir, facts: Facts) -> str:
         colours=figures.COLOURS,
         tiles=top,
         columns=tile_columns(len(top)),
-        verdicts=[*([f"Failed: {reason}"] if reason else []), *verdicts(facts)],
+        verdicts=[
+            *([f"Failed: {reason}"] if reason else []),
+            *([ended_by] if ended_by else []),
+            *verdicts(facts),
+        ],
         rows=features.rows(run, facts.info),
         goodput=whole,
         slices=slices(whole) if whole else [],

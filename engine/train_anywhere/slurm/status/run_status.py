@@ -91,7 +91,7 @@ class Report:
         started: start of the first attempt, in unix seconds.
         took: seconds from the start to the end, or until now; None if the end was not recorded.
         best: the monitored metric and its best value so far.
-        why: why the run never started, failed, or lost its job; empty if that is not known.
+        why: why the run never started, failed, lost its job, or was ended early by user code; empty if that is not known.
         trouble: why the run folder can't be read; else empty.
     """
 

@@ -135,7 +135,13 @@ def make_report(
 def _end_reason(run: RunEntry, state: str, info: dict[str, Any], end: JobEnd | None) -> str:
     """Return why a run ended or never started; empty if that is not known."""
     explained = features.exit_reason(run, state, info) or job_end.explain(run, end)
-    return explained or job_end.explain_start_failure(run, info) or recorded_reason(info)
+    return (
+        explained
+        or job_end.explain_start_failure(run, info)
+        or recorded_reason(info)
+        or info.get("ended_by")
+        or ""
+    )
 
 
 def _state(run: RunEntry, known: JobStates | None) -> tuple[str, str, dict[str, Any]]:

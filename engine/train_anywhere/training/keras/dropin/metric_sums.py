@@ -71,11 +71,14 @@ def flatten_result(result: dict[str, Any]) -> dict[str, float]:
     flat: dict[str, float] = {}
     for name, value in result.items():
         values = np.asarray(value, np.float64)
-        numbers = (
-            {name: values} if values.ndim == 0 else {f"{name}_{n}": v for n, v in enumerate(values.flat)}
-        )
-        flat |= {key: float(number) for key, number in numbers.items()}
+        flat |= zip(number_names(name, values), values.ravel().tolist(), strict=True)
     return flat
+
+
+def number_names(name: str, value: Any) -> list[str]:
+    """Return the names of the numbers in a value, a number or an array of static shape."""
+    shape = getattr(value, "shape", ())
+    return [f"{name}_{n}" for n in range(math.prod(side or 0 for side in shape))] if len(shape) else [name]
 
 
 def refuse_unsummable(metrics: Iterable[keras.metrics.Metric]) -> None:

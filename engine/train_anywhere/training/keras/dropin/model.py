@@ -19,6 +19,7 @@ from train_anywhere.training.keras.module import Module, NamedVariables, float_s
 from train_anywhere.training.keras.native import POLICIES, dtype_policy
 from train_anywhere.training.keras.optim import ignored_rate_notes, make_optimizer, make_rate_reader
 from train_anywhere.training.keras.strategies.base import Strategy
+from train_anywhere.training.monitored_metric import monitored_value
 from train_anywhere.training.plan import Plan, make_plan
 
 NOT_COMPILED = "trainer.compile=true compiles the network of a task; this model has its own steps, and trains without XLA."
@@ -142,7 +143,7 @@ def open_dropin(
         refuse_sum_losses(model, strategy)
         applies = {id(o): average_in_apply(o, strategy, n) for n, o in enumerate(find_optimizers(model))}
         evaluated = "val" if plan.val_batches else "test" if plan.test_batches else None
-        extra, notes = build_variables(
+        extra, notes, names = build_variables(
             model,
             target,
             config.optimizer.no_decay,
@@ -157,7 +158,25 @@ def open_dropin(
     module.notes = loader.notes + notes + ([NOT_COMPILED] if config.trainer.compile else [])
     used = [o for o in module.optimizers if applies[id(o)].variables]
     check_optimizers(config, module, ours, used)
+    if not config.callbacks:
+        check_monitors(
+            config,
+            plan,
+            [f"{s}/{n}" for s, known in zip(("train", "val"), names, strict=False) for n in known],
+        )
     return module, loader, plan
+
+
+def check_monitors(config: Config, plan: Plan, names: Sequence[str]) -> None:
+    """Raise ConfigError if a monitor is not among the names of what the steps return; callbacks may add others."""
+    known, stopping = dict.fromkeys(names, 0.0), config.trainer.early_stopping
+    for key, monitor in (
+        ("checkpoint.monitor", config.checkpoint.monitor),
+        ("trainer.early_stopping.monitor", stopping.monitor if stopping.patience is not None else None),
+    ):
+        measured = plan.val_batches or (monitor or "").startswith("train/")
+        if monitor and measured and any(name.startswith(monitor.partition("/")[0]) for name in names):
+            monitored_value(known, monitor, key)
 
 
 def refuse_accumulation(trainer: Trainer, target: str) -> None:
@@ -171,11 +190,12 @@ def refuse_accumulation(trainer: Trainer, target: str) -> None:
 
 
 def refuse_sum_losses(model: keras.Model, strategy: Strategy) -> None:
-    """Raise ConfigError for a compiled loss that is a sum over rows: averaging it over replicas would change the loss."""
+    """Raise ConfigError for a compiled loss of which the mean over replicas is not the loss of all rows."""
     losses = tf.nest.flatten(model.loss) if model.compiled and model.loss else []
-    if strategy.replicas > 1 and any(getattr(loss, "reduction", None) == "sum" for loss in losses):
+    found = {getattr(loss, "reduction", None) for loss in losses} & {"sum", "mean_with_sample_weight"}
+    if strategy.replicas > 1 and found:
         raise ConfigError(
-            f"the model is compiled with a loss of reduction='sum', and the gradients of {strategy.replicas} ranks or devices are "
+            f"the model is compiled with a loss of reduction='{min(found)}', and the gradients of {strategy.replicas} ranks or devices are "
             "averaged, which would change the loss; use reduction='sum_over_batch_size', or trainer.devices=1."
         )
 

@@ -6,6 +6,7 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
+from train_anywhere.config.checks.metric_names import from_keras_name
 from train_anywhere.training.keras.module import Module
 
 
@@ -36,6 +37,5 @@ def from_keras_names(logs: Mapping[str, Any]) -> dict[str, float]:
     numbers = {}
     for name, value in logs.items():
         with suppress(TypeError, ValueError):  # a callback may keep anything in the logs
-            rest = name.removeprefix("val_")
-            numbers[f"train/{rest}" if rest == name else f"val/{rest}"] = float(value)
+            numbers[from_keras_name(name)] = float(value)
     return numbers
