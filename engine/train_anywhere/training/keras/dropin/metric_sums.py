@@ -108,16 +108,27 @@ class StepLogs:
         metrics: the metrics of the model.
 
     Attributes:
-        last: the values of the last step, the rows of the epoch for each value that is computed from metrics, and the rows of the batch.
+        last: the values of the last step, the rows of the epoch for those that are computed from metrics and for the results of
+            metrics under their own names, and the rows of the batch.
         names: names of the numbers that `take` has returned.
     """
 
     def __init__(self, metrics: Metrics) -> None:
         self.several, self.names = metrics.strategy.replicas > 1, list[str]()
         self.local = tf.distribute.get_strategy().experimental_local_results
-        self.last: tuple[dict[str, Any], dict[str, Any], Any] = {}, {}, 1.0
+        self.last: tuple[dict[str, Any], dict[str, Any], dict[str, Any], Any] = {}, {}, {}, 1.0
         self._rows = keras.metrics.Sum(name="rows", dtype="float64")
-        self._states = [v for variable in metrics.variables for v in metrics.strategy.local_values(variable)]
+        self._states = [
+            (
+                metric.name,
+                {
+                    id(v.handle)
+                    for variable in metric.variables
+                    for v in metrics.strategy.local_values(variable)
+                },
+            )
+            for metric in metrics.model.metrics
+        ]
         metrics.variables += self._rows.variables
 
     def reset(self) -> None:
@@ -127,22 +138,30 @@ class StepLogs:
     def wrap(self, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Return a function that runs `step`, and returns its values by name, flat as Keras reports them, and their weights."""
 
-        def run(data: Any) -> tuple[dict[str, Any], dict[str, Any], Any]:
+        def run(data: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], Any]:
             logs = step(data)
             flat = pythonify_logs(logs if isinstance(logs, dict) else {})
             values = {name: tf.convert_to_tensor(value) for name, value in flat.items()}
             if not self.several:
-                return values, {}, 1.0
+                return values, {}, {}, 1.0
             rows = tf.cast(next(tf.shape(t)[0] for t in tf.nest.flatten(data) if t.shape.rank), tf.float64)
             self._rows.update_state(rows)
             total = tf.convert_to_tensor(self._rows.variables[0])
-            return values, {n: total for n, v in values.items() if depends_on(v, self._states)}, rows
+            used = {name: captured_by(value) for name, value in values.items()}
+            running = {name: total for name, ids in used.items() if any(ids & own for _, own in self._states)}
+            results = {
+                name: total
+                for name in running
+                for metric, own in self._states
+                if used[name] <= own and metric in (name, "compile_metrics")
+            }
+            return values, running, results, rows
 
         return run
 
     def take(self) -> list[float]:
         """Return, for each number, its weighted sum over the replicas of this process, and the sum of the weights."""
-        values, totals, rows = self.last
+        values, totals, _, rows = self.last
         numbers, self.names = list[float](), []
         for key, value in values.items():
             copies = [flatten_result({key: copy}) for copy in self.local(value) if copy.dtype != tf.string]
@@ -159,16 +178,13 @@ class StepLogs:
         return {name: total / weight if weight else math.nan for name, total, weight in pairs}
 
 
-def depends_on(value: tf.Tensor, variables: Iterable[tf.Variable]) -> bool:
-    """Return whether a tensor of a graph is computed from one of the variables."""
-    handles = {id(v.handle) for v in variables}
-    inside = {id(own) for outer, own in value.graph.captures if id(outer) in handles}
+def captured_by(value: tf.Tensor) -> set[int]:
+    """Return the ids of what a tensor of a graph is computed from outside of the graph, such as the handles of variables."""
+    outside = {id(inner): id(outer) for outer, inner in value.graph.captures}
     waiting, seen = [value], set[int]()
     while waiting:
         tensor = waiting.pop()
-        if id(tensor) in inside:
-            return True
         if id(tensor) not in seen:
             seen.add(id(tensor))
             waiting += tensor.op.inputs
-    return False
+    return {outside[known] for known in seen & outside.keys()}

@@ -88,14 +88,14 @@ class DropIn(Module):
     def report(self, split: str, sums: list[float]) -> dict[str, float]:
         """Return what Keras reports: the values of the last step, or the metrics if the step returns all of them and nothing else.
 
-        Several replicas also report each metric that is returned under its own name over the rows of all.
+        Several replicas also report each metric that is returned under its own name from the states of all.
         """
         end = len(sums) - 2 * len(self.step_logs.names)
         values, results = self.step_logs.means(sums[end:]), self.metrics.results(sums[:end])
         if values.keys() == results.keys() or not values:
             values = results
         elif self.step_logs.several:
-            values |= {name: v for name, v in results.items() if name in self.step_logs.last[1]}
+            values |= {name: v for name, v in results.items() if name in self.step_logs.last[2]}
         return {f"{split}/{name}": value for name, value in values.items()}
 
     def report_batch(self, split: str, metrics: Mapping[str, float] | None) -> Mapping[str, float]:
