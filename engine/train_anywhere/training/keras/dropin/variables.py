@@ -76,8 +76,13 @@ def build_variables(
     masked = list[bool]()
     with explain_errors(model, target):
         create_variables(
-            lambda data: masked.append(forward(model, data, not own_step)), train, quiet=own_step
+            lambda data: model(keras.utils.unpack_x_y_sample_weight(data)[0]), train, quiet=own_step
         )
+        if not own_step:
+            values = [(v, tf.convert_to_tensor(v.value)) for v in model.variables]
+            create_variables(
+                lambda data: masked.append(build_compiled(model, data)), train, quiet=False, values=values
+            )
         if own_step:
             create_variables(model.train_step, train, quiet=True)
         graphs, names = [trace_step(model.train_step, train, applies, trained := list[str]())], [trained]
@@ -98,25 +103,28 @@ def build_variables(
     return extra, notes, names
 
 
-def forward(model: keras.Model, data: Any, compiled: bool) -> bool:
-    """Call the model as `fit` does, to create its variables; if `compiled`, also those of its compiled losses and metrics.
-
-    Returns:
-        Whether a compiled loss is a mean over the values that a mask keeps.
-    """
+def build_compiled(model: keras.Model, data: Any) -> bool:
+    """Create the variables of the compiled losses and metrics; return whether a loss is a mean over the values that a mask keeps."""
     x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
     predicted = model(x)
-    if compiled:
-        if model._compile_loss is not None:
-            model.compute_loss(x, y, predicted, weight)
-        model.compute_metrics(x, y, predicted, weight)
-    return compiled and any(get_keras_mask(value) is not None for value in tf.nest.flatten(predicted))
+    if model._compile_loss is not None:
+        model.compute_loss(x, y, predicted, weight)
+    model.compute_metrics(x, y, predicted, weight)
+    return any(get_keras_mask(value) is not None for value in tf.nest.flatten(predicted))
 
 
-def create_variables(step: Callable[[Any], Any], spec: Any, quiet: bool) -> None:
-    """Trace a step to create its variables; with `quiet`, ignore an error, since gradients of missing variables can't be computed."""
+def create_variables(
+    step: Callable[[Any], Any],
+    spec: Any,
+    quiet: bool,
+    values: Sequence[tuple[keras.Variable, tf.Tensor]] = (),
+) -> None:
+    """Trace a step to create its variables, with the values of others, which a regularizer needs.
+
+    With `quiet`, ignore an error, since gradients of missing variables can't be computed.
+    """
     try:
-        with keras.StatelessScope():
+        with keras.StatelessScope(values):
             tf.function(step, autograph=False).get_concrete_function(spec)
     except Exception:
         if not quiet:
