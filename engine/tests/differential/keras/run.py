@@ -54,6 +54,7 @@ def main() -> int:
         "--ranks", type=int, default=1, choices=(1, 2), help="2: compare two devices with one"
     )
     parser.add_argument("--part", default="0/1", help="only programs n of m: 1/2")
+    parser.add_argument("--seconds", type=float, default=1e9, help="draw no further program after this time")
     options = parser.parse_args()
     sys.path[:0] = [str(ROOT), str(ROOT / "engine")]
     os.environ |= {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
@@ -65,6 +66,9 @@ def main() -> int:
     seen: Counter[str] = Counter()
     part, parts = map(int, options.part.split("/"))
     for seed in range(options.seed + part, options.seed + options.programs, parts):
+        if time.monotonic() - start > options.seconds:
+            print(f"no time for programs from seed {seed} on")
+            break
         spec = draw(seed)
         count_draws(spec, counts)
         finders: list[Callable[[dict], list[str]]] = (

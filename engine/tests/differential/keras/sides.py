@@ -109,6 +109,19 @@ class Limited(programs.Batches):
         return self.steps or super().__len__()
 
 
+class Averages(keras.callbacks.Callback):
+    """Evaluates the moving averages, exchanged bit for bit, as SwapEMAWeights does with rounding."""
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        o = self.model.optimizer
+        for weight, average in zip(o._trainable_variables, o._model_variables_moving_average, strict=True):
+            before = np.array(weight)
+            weight.assign(average)
+            average.assign(before)
+
+    on_test_end = on_test_begin
+
+
 class Weights(keras.callbacks.Callback):
     """Keeps the weights at the end of each epoch."""
 
@@ -125,7 +138,7 @@ def run_alone(spec: Spec, keys: set[str]) -> Result:
         disable_graph_optimizer()
     model = programs.make_model()
     callbacks = [programs.make_callback(n) for n in range(len(spec["callbacks"]))]
-    kept, averages = Weights(), [keras.callbacks.SwapEMAWeights()] if "keras-averages" in keys else []
+    kept, averages = Weights(), [Averages()] if "keras-averages" in keys else []
     data, steps, freq = programs.open_split("train"), spec["steps"], spec["freq"]
     words: dict[str, Any] = {"class_weight": programs.WEIGHTS} if spec["class_weight"] else {}
     if "keras-order" in keys and spec["train"] == "arrays":

@@ -61,9 +61,12 @@ def end_epoch(callback: TrainingCallback) -> None:
 
 def _call_epoch_end(callback: TrainingCallback, epoch: int) -> dict[str, float]:
     """Call the callbacks of the user at the end of an epoch, and return the metrics that they add to its logs."""
-    known = {*callback.epoch_logs, "learning_rate"}  # Keras' own callbacks add that one; it is logged as lr
-    callback.call_each("on_epoch_end", epoch, callback.epoch_logs)
-    return from_keras_names({k: v for k, v in callback.epoch_logs.items() if k not in known})
+    logs, known = (
+        dict(callback.epoch_logs),
+        {*callback.epoch_logs, "learning_rate"},
+    )  # Keras adds that one; it is logged as lr
+    callback.call_each("on_epoch_end", epoch, logs)
+    return from_keras_names({k: v for k, v in logs.items() if k not in known})
 
 
 def checkpoint_value(
