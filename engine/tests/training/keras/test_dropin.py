@@ -405,6 +405,21 @@ def tf_batches(x: np.ndarray, y: np.ndarray):
     return tf.data.Dataset.from_tensor_slices((x, y)).batch(16)
 
 
+def test_a_regularizer_and_the_hooks_of_a_pydataset_are_those_of_fit(make_run: Make) -> None:
+    """The weights are those of Keras alone, bit for bit."""
+    from engine.tests.training.keras import strangers
+    from train_anywhere.training.keras.checkpoint.random_state import disable_graph_optimizer
+
+    words = (task("regularized"), f"data._target_={HERE}.open_py", "trainer.max_epochs=2")
+    outcome, _ = trained(make_run, *words)
+    disable_graph_optimizer()
+    model, (train, val) = strangers.regularized(), strangers.open_py()
+    model.fit(train, epochs=2, validation_data=val, verbose=0, shuffle=False)
+    with np.load(Path(str(outcome.checkpoint)) / "weights.npz") as file:
+        ours = [file[key] for key in file.files]
+    assert [w.tobytes() for w in model.get_weights()] == [w.tobytes() for w in ours]
+
+
 def test_a_callback_ends_the_run_as_in_fit_and_is_named(make_run: Make, capsys) -> None:
     """The epoch ends with a validation, at the step at which it stops."""
     outcome, run = trained(make_run, task("OwnStep"), f"+callbacks.stops._target_={HERE}.Stops")
