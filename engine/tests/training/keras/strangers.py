@@ -683,3 +683,12 @@ def regularized() -> keras.Model:
     model = keras.Sequential([keras.Input((COLUMNS,)), keras.layers.Dense(1, kernel_regularizer="l2")])
     model.compile("sgd", "mse")
     return model
+
+
+def open_parts(shared: bool) -> tuple[Any, Any]:
+    """Two parts of one data set, which is shuffled before or after it is parted."""
+    rows = Rows()
+    whole = tf.data.Dataset.from_tensor_slices((rows.x, rows.y))
+    whole = whole.shuffle(50) if shared else whole
+    train, val = whole.take(64), whole.skip(64)
+    return (train if shared else train.shuffle(50)).batch(16), val.batch(16)

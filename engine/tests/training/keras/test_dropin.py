@@ -420,6 +420,18 @@ def test_a_regularizer_and_the_hooks_of_a_pydataset_are_those_of_fit(make_run: M
     assert [w.tobytes() for w in model.get_weights()] == [w.tobytes() for w in ours]
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_shuffle_that_training_and_validation_share_is_noted(make_run: Make, capsys, shared: bool) -> None:
+    trained(
+        make_run,
+        task("OwnStep"),
+        f"data._target_={HERE}.open_parts",
+        f"data.shared={shared}",
+        "trainer.max_epochs=1",
+    )
+    assert ("read one shuffled tf.data.Dataset" in capsys.readouterr().out) == shared
+
+
 def test_a_callback_ends_the_run_as_in_fit_and_is_named(make_run: Make, capsys) -> None:
     """The epoch ends with a validation, at the step at which it stops."""
     outcome, run = trained(make_run, task("OwnStep"), f"+callbacks.stops._target_={HERE}.Stops")

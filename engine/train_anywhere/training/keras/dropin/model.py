@@ -192,7 +192,8 @@ def refuse_accumulation(trainer: Trainer, target: str) -> None:
 def refuse_sum_losses(model: keras.Model, strategy: Strategy) -> None:
     """Raise ConfigError for a compiled loss of which the mean over replicas is not the loss of all rows."""
     losses = tf.nest.flatten(model.loss) if model.compiled and model.loss else []
-    found = {getattr(loss, "reduction", None) for loss in losses} & {"sum", "mean_with_sample_weight"}
+    used = {str(getattr(loss, "reduction", None)) for loss in losses}
+    found = used & {"sum", "mean_with_sample_weight"}
     if strategy.replicas > 1 and found:
         raise ConfigError(
             f"the model is compiled with a loss of reduction='{min(found)}', and the gradients of {strategy.replicas} ranks or devices are "
