@@ -22,10 +22,11 @@ PLAIN: Spec = {
 def draw(seed: int) -> Spec:
     """Return the program of a seed."""
     r = random.Random(seed)
+    share = r.choice((0, 0.35, 0.35))
     own = [
         name
         for name in ("train_step", "test_step", "compute_loss", "add_loss", "compile")
-        if r.random() < 0.3
+        if r.random() < share
     ]
     model = "subclass" if {*own} - {"add_loss"} else r.choice(("functional", "subclass"))
     kinds = ("arrays", "tf.data", "PyDataset", "generator")

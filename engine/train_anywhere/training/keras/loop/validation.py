@@ -20,7 +20,11 @@ def end_epoch(callback: TrainingCallback) -> None:
     position, trainer, epoch = callback.position, callback.config.trainer, callback.position.epoch
     splits, within = ["train"], not (position.ended or position.ends_epoch(callback.plan))
     due = validation_due(trainer, callback.plan, epoch, position.batch, position.step)
-    if due or ((position.timed_out or position.ended) and callback.plan.val_batches):
+    every = trainer.check_val_every_n_epoch or 1
+    ends = position.timed_out or (
+        position.ended and is_multiple(epoch + 1, every)
+    )  # as `validation_freq` of `fit`
+    if due or (ends and callback.plan.val_batches):
         counted = callback.module.metric_state() if within else {}
         evaluate(callback, "val", callback.plan.val_batches)
         if within:
