@@ -207,12 +207,13 @@ class Batches(keras.utils.PyDataset):
         super().__init__()
         self.moves = moves
         self.arrays, self.batch, self.shift = arrays, batch, 0
+        self.length = self.whole = -(-len(arrays[0]) // batch)
 
     def __len__(self) -> int:
-        return -(-len(self.arrays[0]) // self.batch)
+        return self.length
 
     def __getitem__(self, number: int) -> Any:
-        number = (number + self.shift) % len(self)
+        number = (number + self.shift) % self.whole
         part = slice(number * self.batch, (number + 1) * self.batch)
         return tuple(array[part] for array in self.arrays)
 

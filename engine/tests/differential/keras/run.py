@@ -89,7 +89,9 @@ def main() -> int:
                 else:
                     kinds.setdefault(kind, (spec, line, find))
         for key in sides.translations(spec) & table:
-            if options.ranks == 1 and not needed[key]:  # without it, the program must differ
+            if (
+                options.ranks == 1 and options.programs >= 100 and not needed[key]
+            ):  # without it, the program must differ
                 needed[key] += bool(sides.compare(spec, (sides.translations(spec) & table) - {key}))
         if missing := sides.translations(spec) - table:
             seen[f"difference in table: {missing} is not in it"] += 1
@@ -108,7 +110,7 @@ def main() -> int:
         else []
     )
     print("drawn less than 20 times:", few or "none")
-    unused = sorted(table - {*+needed}) if options.ranks == 1 else []
+    unused = sorted(table - {*+needed}) if options.ranks == 1 and options.programs >= 100 else []
     print(f"rows of the table: {dict(needed)}; never needed: {unused or 'none'}")
     print(f"seed {options.seed}, {options.ranks} ranks, {time.monotonic() - start:.0f} s:", dict(seen))
     return int(bool(kinds or few or (unused and options.programs >= 400 and parts == 1)))

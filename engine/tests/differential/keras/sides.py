@@ -89,24 +89,12 @@ class Ordered(programs.Batches):
 
     def __init__(self, arrays: tuple[np.ndarray, ...], batch: int, steps: int | None) -> None:
         super().__init__(arrays, batch)
-        self.steps = min(steps or len(arrays[0]), max(1, len(arrays[0]) // batch))
-
-    def __len__(self) -> int:
-        return self.steps
+        self.length = min(steps or len(arrays[0]), max(1, len(arrays[0]) // batch))
 
     def __getitem__(self, number: int) -> Any:
         start, rows = number * self.batch, len(self.arrays[0])
         chosen = shuffled_rows(rows, SEED, max(0, self.shift - 1), start, start + self.batch)
         return tuple(array[chosen] for array in self.arrays)
-
-
-class Limited(programs.Batches):
-    """The first batches of each epoch."""
-
-    steps = 0
-
-    def __len__(self) -> int:
-        return self.steps or super().__len__()
 
 
 class Averages(keras.callbacks.Callback):
@@ -146,9 +134,7 @@ def run_alone(spec: Spec, keys: set[str]) -> Result:
     elif "keras-limit" in keys and spec["train"] == "tf.data":
         data, steps = data.take(steps), None
     elif "keras-limit" in keys:
-        data = Limited(programs.rows_of("train"), spec["batch"])
-        data.steps, steps = steps, None
-        data.__class__.__getitem__ = lambda self, n: programs.Batches.__getitem__(Whole(self), n)
+        data.length, steps = steps, None
     if "keras-order" in keys:
         words["shuffle"] = False
     if "keras-last-validation" in keys:
@@ -177,16 +163,6 @@ def run_alone(spec: Spec, keys: set[str]) -> Result:
             **x, batch_size=size, verbose=0, return_dict=True, callbacks=list(callbacks)
         )
     return result | {"calls": [getattr(c, "calls", []) for c in callbacks]}
-
-
-class Whole:
-    """A limited PyDataset with its whole length."""
-
-    def __init__(self, limited: Limited) -> None:
-        self.__dict__.update(vars(limited))
-
-    def __len__(self) -> int:
-        return -(-len(self.arrays[0]) // self.batch)
 
 
 def overrides(spec: Spec, ranks: int) -> list[str]:
