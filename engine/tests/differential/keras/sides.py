@@ -334,6 +334,7 @@ def for_ranks(spec: Spec) -> Spec:
         "eager": False,
     }
     arrays = {split: spec[split] and "arrays" for split in ("val", "test")}
+    ranks |= {"optimizer": "adam"} if spec["optimizer"] == "accumulating" else {}
     return (
         spec
         | ranks

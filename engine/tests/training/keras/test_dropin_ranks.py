@@ -81,9 +81,18 @@ def test_ranks_that_part_are_an_error(train, tmp_path: Path) -> None:
             (task("weighed_mean"), "data.kind=weighted"),
             "the model is compiled with a loss of reduction='mean_with_sample_weight', and the gradients of 2 ranks",
         ),
+        (
+            (
+                task("compiled"),
+                "optimizer=custom",
+                "optimizer._target_=keras.optimizers.Adam",
+                "+optimizer.gradient_accumulation_steps=2",
+            ),
+            "an optimizer has gradient_accumulation_steps=2, which Keras can't use with tf.distribute on 2 devices",
+        ),
         ((task("OddMetric"),), "the metric 'largest' is a Largest with its own update_state"),
     ],
-    ids=["stream", "sum", "weighed mean", "metric"],
+    ids=["stream", "sum", "weighed mean", "accumulation", "metric"],
 )
 def test_what_can_not_be_right_on_two_devices(train, overrides, says: str, tmp_path: Path) -> None:
     options = ("strategy=mirrored", "trainer.devices=2", f"paths.results={tmp_path}")

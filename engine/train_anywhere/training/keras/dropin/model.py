@@ -190,7 +190,7 @@ def refuse_accumulation(trainer: Trainer, target: str) -> None:
 
 
 def refuse_sum_losses(model: keras.Model, strategy: Strategy) -> None:
-    """Raise ConfigError for a compiled loss of which the mean over replicas is not the loss of all rows."""
+    """Raise ConfigError for a compiled loss of which the mean over replicas is not that of all rows, and for what tf.distribute can't."""
     losses = tf.nest.flatten(model.loss) if model.compiled and model.loss else []
     used = {str(getattr(loss, "reduction", None)) for loss in losses}
     found = used & {"sum", "mean_with_sample_weight"}
@@ -198,6 +198,14 @@ def refuse_sum_losses(model: keras.Model, strategy: Strategy) -> None:
         raise ConfigError(
             f"the model is compiled with a loss of reduction='{min(found)}', and the gradients of {strategy.replicas} ranks or devices are "
             "averaged, which would change the loss; use reduction='sum_over_batch_size', or trainer.devices=1."
+        )
+    steps = next(
+        (n for o in find_optimizers(model) if (n := getattr(o, "gradient_accumulation_steps", None))), None
+    )
+    if steps and strategy.replicas > 1 and tf.distribute.has_strategy():
+        raise ConfigError(
+            f"an optimizer has gradient_accumulation_steps={steps}, which Keras can't use with tf.distribute on {strategy.replicas} "
+            "devices; use a larger data.batch_size, strategy=horovod, or trainer.devices=1."
         )
 
 
