@@ -134,7 +134,11 @@ class FastEpochLoop(_TrainingEpochLoop):
         for callback in self._after:
             callback.after_batch(trainer, self.batch_idx)
         over = self._num_ready_batches_reached() or trainer.should_stop
-        self.mid_epoch = not over and self.validation_follows()
+        validates = self.validation_follows()
+        self.mid_epoch = not over and validates
+        for callback in trainer.callbacks if validates else ():  # type: ignore[attr-defined]
+            if hasattr(callback, "validation_starts"):
+                callback.validation_starts(trainer)
         if self.mid_epoch:
             self._validate_mid_epoch(data_fetcher)
         elif over or trainer.lr_scheduler_configs or not self._fast:
