@@ -30,6 +30,7 @@ INTENDED: dict[str, Callable[[str, int], bool]] = {
         ("resume: names in logged_metrics", "resume: names in progress_bar", "resume: values in logged_metrics",
          "resume: values in progress_bar")
     ),
+    "lightning-no-logger": lambda kind, ranks: kind.startswith("no logger: "),
     "lightning-nothing-trained": lambda kind, ranks: "nothing was trained" in kind,
     "lightning-rows": lambda kind, ranks: ranks > 1 and kind.startswith(RANK_KINDS),
 }  # fmt: skip
@@ -46,6 +47,12 @@ def check(spec: Spec, ranks: int = 1, stops: bool = False, fault: str = "") -> D
     differences = compare(plain, ours)
     if differences is None:
         return last_line(plain)
+    if spec.get("logger") == "none":
+        loggers = ("trainer.logger", "trainer.log_dir", "logger.")
+        differences = {
+            f"no logger: {kind}" if kind.startswith(loggers) else kind: example
+            for kind, example in differences.items()
+        }
     if ranks > 1 and not isinstance(ours, ForkError):
         differences |= compare_means(run_program(spec, sides=["plain"])["plain"][0], ours)
     if stops and not isinstance(ours, ForkError):
