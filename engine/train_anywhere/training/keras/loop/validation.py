@@ -21,9 +21,10 @@ def end_epoch(callback: TrainingCallback) -> None:
     splits, within = ["train"], not (position.ended or position.ends_epoch(callback.plan))
     due = validation_due(trainer, callback.plan, epoch, position.batch, position.step)
     every = trainer.check_val_every_n_epoch or 1
-    ends = position.timed_out or (
-        position.ended and is_multiple(epoch + 1, every)
+    listed = (
+        is_multiple(epoch + 1, every) or epoch + 1 == callback.plan.max_epochs
     )  # as `validation_freq` of `fit`
+    ends = position.timed_out or (position.ended and listed)
     if due or (ends and callback.plan.val_batches):
         counted = callback.module.metric_state() if within else {}
         evaluate(callback, "val", callback.plan.val_batches)
