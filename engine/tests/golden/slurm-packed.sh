@@ -107,11 +107,11 @@ if [ "$state" = preempted ] || [ "$state $state_job" = "running $SLURM_JOB_ID" ]
 fi
 
 # ---- environment
-TRAIN_OWN=("$RUN" "$CODE")  # what is called below may have variables of the same names
+train_own=("$RUN" "$CODE")  # what is called below may have variables of the same names
 set +u  # modules and conda read unset variables
 source /home/me/venv/bin/activate
 set -u
-RUN=${TRAIN_OWN[0]} CODE=${TRAIN_OWN[1]} code=
+RUN=${train_own[0]} CODE=${train_own[1]} code=
 export PYTHONPATH="$CODE${PYTHONPATH:+:$PYTHONPATH}"  # for python -m train_anywhere..., even with PYTHONSAFEPATH
 export TRAIN_LOCAL_DISK="/tmp"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-4}"

@@ -89,12 +89,12 @@ if [ "$state" = preempted ] || [ "$state $state_job" = "running $SLURM_JOB_ID" ]
 fi
 
 # ---- environment
-TRAIN_OWN=("$RUN" "$CODE")  # what is called below may have variables of the same names
+train_own=("$RUN" "$CODE")  # what is called below may have variables of the same names
 set +u  # modules and conda read unset variables
 module purge
 module load StdEnv/2023
 set -u
-RUN=${TRAIN_OWN[0]} CODE=${TRAIN_OWN[1]} code=
+RUN=${train_own[0]} CODE=${train_own[1]} code=
 export PYTHONPATH="$CODE${PYTHONPATH:+:$PYTHONPATH}"  # for python -m train_anywhere..., even with PYTHONSAFEPATH
 export TRAIN_LOCAL_DISK="$SLURM_TMPDIR"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-24}"

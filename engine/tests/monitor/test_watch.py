@@ -185,7 +185,7 @@ def test_hang_requeue_leaves_the_run_as_after_a_preemption(
     [
         (BATCH, [], True),
         (BATCH, ["cluster.requeue=false"], False),
-        ({"SLURM_JOB_ID": "7"}, [], False),  # salloc
+        ({"SLURM_JOB_ID": "7", "TRAIN_ALLOCATION": "7"}, [], False),  # salloc
         ({"PBS_JOBID": "7", "PBS_ENVIRONMENT": "PBS_BATCH"}, [], False),
     ],
     ids=["batch", "requeue=false", "salloc", "pbs"],

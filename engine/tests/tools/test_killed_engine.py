@@ -1,7 +1,6 @@
 """`tools/engine.py` is killed at each of its file operations, in a project without git: the engine is always whole."""
 
 import hashlib
-import os
 import re
 import shutil
 import sys
@@ -169,9 +168,9 @@ def test_a_killed_update_of_a_detached_project(project: Path, tmp_path: Path, ve
 
 
 def test_an_sdist_that_is_not_the_recorded_one_is_refused(
-    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    os.chdir(project)
+    monkeypatch.chdir(project)
     broken = tmp_path / "broken.tar.gz"
     broken.write_bytes(b"\x1f\x8b" + bytes(100))
     other = make_engine(tmp_path / "other/engine", "0.1.0")

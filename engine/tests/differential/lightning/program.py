@@ -91,6 +91,7 @@ AUTOMATIC: dict[str, tuple[Any, ...]] = {"accumulate_grad_batches": (2, 3), "gra
 LOG = ("on_step", "on_epoch", "prog_bar", "logger", "sync_dist", "add_dataloader_idx", "rank_zero_only", "enable_graph",
        "reduce_fx", "metric_attribute", "batch_size", "log_dict")  # fmt: skip
 EXTRAS = ("random", "metrics", "trainer", "logger")
+SAVES = ("on_save_checkpoint", "state_dict")
 LOGGED = {
     name: rules for name, rules in _FxValidator.functions.items() if rules and name in {**MODULE, "step": 1}
 }
@@ -178,9 +179,12 @@ def evaluate_all_rows(draws: Draws, spec: Spec) -> None:
 def draw_hooks(
     draws: Draws, hooks: dict[str, tuple[str, ...]], probability: float, calm: bool
 ) -> dict[str, str]:
-    """Return a subset of the hooks; what each one looks at besides its arguments."""
+    """Return a subset of the hooks; what each one looks at besides its arguments.
+
+    Hooks of a save draw no random numbers: with this project they do not change those of the training.
+    """
     return {
-        name: draws.choice(EXTRAS[calm:]) if draws.maybe(0.4) else ""
+        name: draws.choice(EXTRAS[calm or name in SAVES :]) if draws.maybe(0.4) else ""
         for name in draws.subset(list(hooks), probability)
     }
 

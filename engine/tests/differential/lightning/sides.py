@@ -1,4 +1,3 @@
-# ruff: noqa: E402
 """Run a program with Lightning's Trainer alone, and with this project."""
 
 import gc
@@ -13,8 +12,6 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-sys.modules["tensorflow"] = None  # type: ignore[assignment]  # TensorBoard would import it, which takes seconds
 
 import lightning.pytorch as pl
 import numpy as np
@@ -163,7 +160,8 @@ def run_program(
 
 
 def warm_up() -> None:
-    """Import what a first run imports, so that forks have it."""
+    """Import what a first run imports, so that forks have it. For processes that only compare programs."""
+    sys.modules["tensorflow"] = None  # type: ignore[assignment]  # TensorBoard would import it, which takes seconds
     import_in_fork = [partial(_modules_of_a_run, side) for side in ("plain", "ours")]
     for names in call_in_forks(import_in_fork):
         for name in names if isinstance(names, list) else []:

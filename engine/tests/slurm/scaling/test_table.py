@@ -59,7 +59,7 @@ def test_numbers_for_other_programs() -> None:
 
 def test_a_curve_begins_at_the_single_device() -> None:
     (drawn,) = plot(ROWS)
-    assert drawn.names == ("a horovod", "linear")
+    assert [*drawn.curves] == ["a horovod", "linear"]
     assert plot([r for r in ROWS if r.cell is OTHER]) == []
 
 

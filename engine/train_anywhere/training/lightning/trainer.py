@@ -194,9 +194,10 @@ class Trainer(pl.Trainer):
         connector.whole_batch = batch_size
 
     @property
-    def distributed_sampler_kwargs(self) -> dict[str, Any]:
-        """Arguments of the samplers that share the rows among the ranks, also those of uneven nodes."""
-        return {"num_replicas": self.world_size, "rank": self.global_rank}
+    def distributed_sampler_kwargs(self) -> dict[str, Any] | None:
+        """Arguments of the samplers that share the rows among the ranks, also those of uneven nodes; None for one rank."""
+        several = self.world_size > 1
+        return {"num_replicas": self.world_size, "rank": self.global_rank} if several else None
 
     def when_opened(self, call: Callable[[float], None]) -> None:
         """Call a function once Lightning has opened the training loaders of a user's module.

@@ -59,7 +59,7 @@ class RandomState(pl.Callback):
     def __init__(self, seed: int, report: Callable[[str], None]) -> None:
         self.seed, self.report = seed, report
         self.saved: Tensor | None = None
-        self._before_validation: Tensor | None = None
+        self._kept: Tensor | None = None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start a new stream of numbers if none was saved for this number of ranks."""
@@ -76,19 +76,27 @@ class RandomState(pl.Callback):
         if self.saved is not None and len(self.saved) == trainer.world_size:
             _restore(self.saved[trainer.global_rank])
 
-    def validation_starts(self, trainer: pl.Trainer) -> None:
-        """Keep the state: a run that is stopped in a validation within training runs it again."""
-        self._before_validation = _state(trainer.lightning_module.device)
+    def keep_states(self, trainer: pl.Trainer) -> None:
+        """Keep the state before a save or a validation, whose hooks may draw numbers.
+
+        A run that is stopped in a validation within training runs it again.
+        """
+        if self._kept is None:
+            self._kept = _state(trainer.lightning_module.device)
+
+    def release_states(self) -> None:
+        """Forget the state that was kept."""
+        self._kept = None
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Forget the state before the validation."""
-        self._before_validation = None
+        self.release_states()
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Gather the states of all ranks: uint8 [world size, SIZE]."""
-        own = _state(pl_module.device) if self._before_validation is None else self._before_validation
+        own = _state(pl_module.device) if self._kept is None else self._kept
         own = own.to(pl_module.device)
         checkpoint["random_states"] = trainer.strategy.all_gather(own).reshape(-1, SIZE).cpu()
 

@@ -1,6 +1,8 @@
 """When a checkpoint is saved, and what it holds."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,6 +60,7 @@ class CheckpointCallback(pl.Callback):
     Attributes:
         start: the epoch and batch to start with.
         pending: whether a validation comes first, before or in which the run was stopped.
+        ended: whether user code had ended the training, in a run of the same length.
     """
 
     def __init__(
@@ -71,7 +74,7 @@ class CheckpointCallback(pl.Callback):
         self.config, self.plan, self.writer, self.metrics = metrics.config, metrics.plan, writer, metrics
         # the position in a user's loaders is known when they are open, see `restore_position`
         self.start = resume_position(saved, self.config.trainer, self.plan) if self.plan.known else (0, 0)
-        self.pending, self._validated = False, True
+        self.pending, self._validated, self.ended = False, True, False
         if saved:
             metrics.resume(saved.metrics)
             metrics.timer.before = saved.seconds
@@ -82,6 +85,7 @@ class CheckpointCallback(pl.Callback):
         """Save whether a validation is still to be run, and whether it is that of the epoch's end."""
         checkpoint["validation_pending"] = not self._validated
         checkpoint["last_batch"] = trainer.fit_loop.epoch_loop._num_ready_batches_reached()
+        checkpoint["ended"] = self.plan.total_steps if trainer.should_stop else 0
 
     def restore_position(self, trainer: pl.Trainer, checkpoint: dict[str, Any]) -> tuple[int, int]:
         """Resume at the position in the checkpoint's manifest; return the epoch and the batches of it to skip."""
@@ -100,6 +104,7 @@ class CheckpointCallback(pl.Callback):
         if waits and self.start == (saved.epoch, saved.batch):
             self.pending = not native or validation_due(self.config.trainer, self.plan, epoch, batch, step)
         self.pending |= last
+        self.ended = not native and checkpoint.get("ended") == self.plan.total_steps
         if any(isinstance(callback, ModelPruning) for callback in trainer.callbacks):  # type: ignore[attr-defined]
             self.metrics.progress.note(
                 "ModelPruning: a checkpoint has the pruned weights without their masks, so a resumed run starts the pruning again."
@@ -118,7 +123,7 @@ class CheckpointCallback(pl.Callback):
         fast, settings = self.config.trainer.fast_dev_run, self.config.trainer
         native = trainer.native  # type: ignore[attr-defined]
         trainer.fit_loop.max_epochs = self.plan.max_epochs if native or fast else settings.max_epochs
-        if self.metrics.timer.was_over and not self.pending:
+        if (self.metrics.timer.was_over or self.ended) and not self.pending:
             trainer.should_stop = True
         watching = [c for c in trainer.lr_scheduler_configs if c.reduce_on_plateau and c.interval == "step"]
         if watching and pl_module.automatic_optimization:
@@ -233,11 +238,23 @@ class CheckpointCallback(pl.Callback):
             self.writer.wait()
             known, seconds = dict(self.metrics.metrics), self.metrics.timer.seconds
             info = CheckpointInfo(step, epoch, batch, known, value, "lightning", seconds=seconds)
-            trainer.save_checkpoint(FILE, weights_only=False, storage_options=info)  # all ranks call it
+            with self._states_kept(trainer):
+                trainer.save_checkpoint(FILE, weights_only=False, storage_options=info)  # all ranks call it
         self.seen.follow(Path(str(self.seen.dirpath), folder_name(step), FILE), value)
         self.metrics.observers.after_checkpoint(time.monotonic() - start)
         self.metrics.progress.requests.saved(step)
         self.metrics.saving = False
+
+    @contextmanager
+    def _states_kept(self, trainer: pl.Trainer) -> Iterator[None]:
+        """Let training continue with the same random numbers, whether or not it is saved: hooks may draw some."""
+        callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]
+        (random,) = (callback for callback in callbacks if hasattr(callback, "keep_states"))
+        random.keep_states(trainer)
+        with random_states.preserve():
+            yield
+        if not trainer.validating:
+            random.release_states()
 
 
 class StateWriter(TorchCheckpointIO):

@@ -80,7 +80,7 @@ class MetricsCallback(pl.Callback):
     ) -> None:
         """Restore the last learning rate, and the metrics that callbacks and schedules see."""
         self._lr = checkpoint.get("lr")
-        self._seen = checkpoint["callback_metrics"]
+        self._seen = checkpoint.get("callback_metrics", {})
 
     # --- training -------------------------------------------------------------------------------------------------------
 
@@ -88,8 +88,8 @@ class MetricsCallback(pl.Callback):
         """Provide the metrics from before a resume, for schedules that watch one of them, and start the first epoch."""
         named = self.metrics if self.native else self._seen
         known = {name: torch.tensor(value, dtype=torch.float64) for name, value in named.items()}
-        if known:  # reading them would compute those that were just logged
-            trainer.callback_metrics.update(known)
+        # the property would compute those that were just logged
+        trainer._logger_connector._callback_metrics.update(known)
         self.timer.start()
         self.clock.batch_over()
         self.heartbeat.enter("step", "data")

@@ -137,8 +137,8 @@ class FastEpochLoop(_TrainingEpochLoop):
         validates = self.validation_follows()
         self.mid_epoch = not over and validates
         for callback in trainer.callbacks if validates else ():  # type: ignore[attr-defined]
-            if hasattr(callback, "validation_starts"):
-                callback.validation_starts(trainer)
+            if hasattr(callback, "keep_states"):
+                callback.keep_states(trainer)
         if self.mid_epoch:
             self._validate_mid_epoch(data_fetcher)
         elif over or trainer.lr_scheduler_configs or not self._fast:
