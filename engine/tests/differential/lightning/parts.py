@@ -112,10 +112,10 @@ class Stateful(DataLoader[Any]):
 
     def __iter__(self) -> Any:
         start, self.start, self.done = self.start, 0, self.start
-        for number, batch in enumerate(super().__iter__()):
+        for number, rows in enumerate(list(self.batch_sampler)):
             if number >= start:
                 self.done = number + 1
-                yield batch
+                yield self.collate_fn([self.dataset[row] for row in rows])
 
     def state_dict(self) -> dict[str, int]:
         """Return the number of batches that were read."""

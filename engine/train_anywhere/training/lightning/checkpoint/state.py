@@ -97,6 +97,9 @@ class CheckpointCallback(pl.Callback):
             self.start = user_position(
                 saved, self.plan, ranks / trainer.world_size, waits and checkpoint["last_batch"]
             )
+            self.ended = checkpoint.get("ended") == self.plan.total_steps
+            if self.ended and not waits and self.start[1]:
+                self.start = (self.start[0] + 1, 0)  # the epoch was over for all hooks
         epoch, batch, step = *self.start, steps_done(trainer)
         last = (
             batch == self.plan.train_batches if native else batch > 0 and waits and checkpoint["last_batch"]
@@ -104,7 +107,6 @@ class CheckpointCallback(pl.Callback):
         if waits and self.start == (saved.epoch, saved.batch):
             self.pending = not native or validation_due(self.config.trainer, self.plan, epoch, batch, step)
         self.pending |= last
-        self.ended = not native and checkpoint.get("ended") == self.plan.total_steps
         if any(isinstance(callback, ModelPruning) for callback in trainer.callbacks):  # type: ignore[attr-defined]
             self.metrics.progress.note(
                 "ModelPruning: a checkpoint has the pruned weights without their masks, so a resumed run starts the pruning again."

@@ -128,7 +128,8 @@ def skip_batches(fetcher: _DataFetcher, batches: int) -> None:
 @contextmanager
 def _without_reading(fetcher: _DataFetcher) -> Iterator[None]:
     inner = getattr(fetcher.combined_loader._iterator, "iterators", [])
-    inner = inner if fetcher.length is not None else []  # else a batch is read ahead
+    # without a length a batch is read ahead; rows of one loader may draw numbers before another one draws its order
+    inner = inner if fetcher.length is not None and len(inner) == 1 else []
     found = [
         (one, one._dataset_fetcher)
         for one in inner
