@@ -41,10 +41,17 @@ def run(make_run: MakeRun) -> Callable[..., tuple[Config, RunDir]]:
     return make
 
 
-def test_attributes_of_the_trainer_are_those_of_lightning(run: Any, fit: Fit, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({}, []), ({"min_steps": 3}, ["trainer.extra.min_steps=3"])],
+    ids=["default", "min_steps"],
+)
+def test_attributes_of_the_trainer_are_those_of_lightning(
+    options: dict[str, Any], words: list[str], run: Any, fit: Fit, tmp_path: Path
+) -> None:
     strangers.SEEN.clear()
     trainer = pl.Trainer(
-        max_epochs=2, accelerator="cpu", devices=1, callbacks=[strangers.Watcher(), strangers.Other()],
+        **options, max_epochs=2, accelerator="cpu", devices=1, callbacks=[strangers.Watcher(), strangers.Other()],
         default_root_dir=tmp_path / "theirs", enable_progress_bar=False, enable_model_summary=False,
         log_every_n_steps=1,
     )  # fmt: skip
@@ -54,7 +61,7 @@ def test_attributes_of_the_trainer_are_those_of_lightning(run: Any, fit: Fit, tm
     theirs = dict(strangers.SEEN)
     strangers.SEEN.clear()
     config, folder = run(
-        "Watching", f"callbacks.a._target_={HERE}.Watcher", f"callbacks.b._target_={HERE}.Other",
+        "Watching", *words, f"callbacks.a._target_={HERE}.Watcher", f"callbacks.b._target_={HERE}.Other",
         "checkpoint.monitor=val_loss", "trainer.num_sanity_val_steps=2", "trainer.log_every_n_steps=1",
     )  # fmt: skip
     fit(config, folder)
@@ -66,6 +73,17 @@ def test_attributes_of_the_trainer_are_those_of_lightning(run: Any, fit: Fit, tm
         if value != strangers.SEEN[hook][name]
     }
     assert different == {}
+
+
+def test_limits_of_a_fast_run_are_those_of_lightning(run: Any, fit: Fit, tmp_path: Path) -> None:
+    trainer = pl.Trainer(
+        fast_dev_run=True, accelerator="cpu", callbacks=[strangers.Limits()], default_root_dir=tmp_path,
+        enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    trainer.fit(strangers.Plain())
+    theirs = strangers.SEEN.pop("limits")
+    fit(*run("Plain", "trainer.fast_dev_run=true", f"callbacks.a._target_={HERE}.Limits"))
+    assert strangers.SEEN.pop("limits") == theirs
 
 
 @pytest.fixture

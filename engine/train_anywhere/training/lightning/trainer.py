@@ -84,6 +84,7 @@ class Trainer(pl.Trainer):
         self.fit_loop: FitLoop = FitLoop(self, max_epochs=1)
         validates = self._is_validation_due if native else None
         self.fit_loop.epoch_loop = FastEpochLoop(self, validates, settings.fast_step)
+        self.fit_loop.epoch_loop.min_steps = options.get("min_steps")
         refuse_user_stop_iteration(self.fit_loop, "on_advance_start", "advance", "on_advance_end")
         refuse_user_stop_iteration(self.fit_loop.epoch_loop, "advance", "on_advance_end")
         refuse_user_stop_iteration(self.fit_loop.epoch_loop.manual_optimization, "advance")
@@ -170,8 +171,9 @@ class Trainer(pl.Trainer):
         """Set Lightning's own limits, as the arguments of its constructor do."""
         t, overfit, loop = self.settings, self.settings.overfit_batches, self.fit_loop
         fast, every = t.fast_dev_run, t.val_check_interval
-        loop.max_epochs, loop.min_epochs = 1 if fast else t.max_epochs, None if fast else t.min_epochs
-        loop.epoch_loop.max_steps = -1 if fast else t.max_steps or -1
+        least = t.min_epochs or (1 if loop.min_steps else None)
+        loop.max_epochs, loop.min_epochs = 1 if fast else t.max_epochs, None if fast else least
+        self.fast_dev_run, loop.epoch_loop.max_steps = fast, 1 if fast else t.max_steps or -1
         limits: dict[str, Any] = {
             "limit_train_batches": overfit or t.limit_train_batches,
             "limit_val_batches": t.limit_val_batches and (overfit or t.limit_val_batches),
