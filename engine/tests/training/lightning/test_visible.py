@@ -14,7 +14,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from train_anywhere.config.command.command_line import to_hydra_overrides
 from train_anywhere.config.schema import Config
+from train_anywhere.errors import ConfigError
 from train_anywhere.runs.folder import RunDir
+from train_anywhere.training.lightning.dropin.validated_weights import ValidatedWeights
+from train_anywhere.training.lightning.dropin.visible import Callbacks
 from train_anywhere.training.tracking.wandb_log import read_history
 
 from . import visible_strangers as strangers
@@ -73,6 +76,37 @@ def test_attributes_of_the_trainer_are_those_of_lightning(
         if value != strangers.SEEN[hook][name]
     }
     assert different == {}
+
+
+def test_user_code_changes_only_the_callbacks_that_it_sees() -> None:
+    hidden, last, own, other = ValidatedWeights(), ValidatedWeights(), strangers.Other(), strangers.Limits()
+    callbacks = Callbacks([hidden, own, last])
+    assert callbacks == [own] == callbacks.copy() == [*reversed(callbacks)] and callbacks == callbacks
+    assert callbacks + [other] == [own, other] and [other] + callbacks == [other, own]
+    callbacks.append(other)
+    assert [callbacks[-1], callbacks.index(other), len(callbacks)] == [
+        other,
+        1,
+        2,
+    ] and hidden not in callbacks
+    assert list.__getitem__(callbacks, slice(None)) == [hidden, own, other, last]
+    assert callbacks.pop() is other
+    callbacks.clear()
+    assert not callbacks and list.__getitem__(callbacks, slice(None)) == [hidden, last]
+
+
+def test_a_run_keeps_its_own_callbacks_if_user_code_assigns_others(run: Any, fit: Fit) -> None:
+    words = [f"callbacks.{n}._target_={HERE}.{name}" for n, name in (("a", "Replaces"), ("b", "Other"))]
+    outcome = fit(*run("Plain", *words, "trainer.max_epochs=1"))
+    assert outcome.checkpoint and strangers.SEEN.pop("limits")["max_epochs"] == 1
+
+
+def test_two_callbacks_with_one_state_are_refused(run: Any, fit: Fit) -> None:
+    words = [
+        f"callbacks.{n}={{_target_: lightning.pytorch.callbacks.EarlyStopping, monitor: x}}" for n in "ab"
+    ]
+    with pytest.raises(ConfigError, match=r"callbacks\.b and callbacks\.a have the same state_key"):
+        fit(*run("Plain", *words))
 
 
 def test_limits_of_a_fast_run_are_those_of_lightning(run: Any, fit: Fit, tmp_path: Path) -> None:

@@ -104,6 +104,14 @@ class Limits(pl.callbacks.Callback):
         }
 
 
+class Replaces(pl.callbacks.Callback):
+    """Assigns another list of callbacks."""
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        trainer.callbacks = [one for one in trainer.callbacks if not isinstance(one, Other)]
+        trainer.callbacks += [Limits()]
+
+
 class Plain(BoringModel):
     """A module that looks at nothing."""
 

@@ -3,7 +3,7 @@
 import logging
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -61,6 +61,7 @@ class Trainer(pl.Trainer):
     stopped_by: str | None = None
     skips = False
     _should_stop = False
+    _callbacks = Callbacks()
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class Trainer(pl.Trainer):
         super().__init__(**options)
         self.settings, self.native = settings, native
         self.steps_done, self.validated_weights = 0, ValidatedWeights()
-        self.callbacks: list[pl.Callback] = Callbacks([*self.callbacks, self.validated_weights])  # type: ignore[has-type]
+        self.callbacks += [self.validated_weights]
         self._ranks_per_node = ranks_per_node
         self._logger_connector = Connector(self, [name for name in monitors if name])
         self._signal_connector = NoSignals(self)
@@ -96,6 +97,15 @@ class Trainer(pl.Trainer):
             for loop in evaluations:
                 loop._results = Results(training=False)
         self.plan: Plan | None = None
+
+    @property
+    def callbacks(self) -> Callbacks:
+        """The callbacks, of which user code sees its own."""
+        return self._callbacks
+
+    @callbacks.setter
+    def callbacks(self, chosen: Iterable[pl.Callback]) -> None:
+        self._callbacks = self._callbacks.replaced(chosen, sys._getframe(1))
 
     @property
     def device_ids(self) -> list[int]:
