@@ -8,14 +8,18 @@ FRAMEWORK ?=
 WHEELS ?=
 FROM ?=
 LOCKED ?=
+# What users type reaches programs as it is, through the environment: a quote would end the shell's string, and make would expand a $.
+typed := NAME REPO FROM FRAMEWORK WHEELS LOCKED
+$(foreach name,$(typed) RUN,$(eval override $(name) := $$(value $(name))))
+export $(typed)
 # The active conda or venv environment if it has all requirements, else .venv, which `make setup` creates.
-bin := $(if $(VIRTUAL_ENV)$(CONDA_PREFIX),$(or $(shell FRAMEWORK='$(FRAMEWORK)' $(PYTHON) tools/environment.py),.venv/bin),.venv/bin)
+bin := $(if $(VIRTUAL_ENV)$(CONDA_PREFIX),$(or $(shell FRAMEWORK='$(subst ','\'',$(FRAMEWORK))' $(PYTHON) tools/environment.py),.venv/bin),.venv/bin)
 
 help:  ## list the targets
 	@awk -F':[^#]*## ' '/^[a-z -]+:.*##/ {printf "  make %-28s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup:  ## create .venv with the locked requirements; FRAMEWORK=NAME: of one framework only; WHEELS=gpu: for GPUs that this machine does not have
-	@[ '$(bin)' != .venv/bin ] || PYTHON='$(PYTHON)' FRAMEWORK='$(FRAMEWORK)' WHEELS='$(WHEELS)' LOCKED='$(LOCKED)' tools/setup.sh
+	@[ '$(bin)' != .venv/bin ] || PYTHON='$(PYTHON)' tools/setup.sh
 
 lock:  ## update requirements/locks after a change of requirements/; ARGS=--upgrade: also newer versions of unpinned packages
 	@$(PYTHON) tools/lock.py $(ARGS)
@@ -43,19 +47,19 @@ engine:
 	@echo "error: this project has the engine installed, without its tests and benchmarks; to bring engine/ back: make attach" >&2; exit 2
 
 detach: setup  ## replace engine/ with an installed package (docs/how-to/get-updates.md); FROM=SOURCE: of another version
-	@$(bin)/python tools/engine.py detach '$(FROM)'
+	@$(bin)/python tools/engine.py detach "$$FROM"
 
 attach: setup  ## bring engine/ back, to read or edit it
 	@$(bin)/python tools/engine.py attach
 
 update: setup  ## replace the engine with another version, FROM=SOURCE, and print the changes
-	@$(bin)/python tools/engine.py update '$(FROM)'
+	@$(bin)/python tools/engine.py update "$$FROM"
 
 new-task:  ## write the files of a new task, with its data set and test: NAME=mine
-	@$(PYTHON) tools/new_task.py '$(NAME)'
+	@$(PYTHON) tools/new_task.py "$$NAME"
 
 rename:  ## give the project its name and badges: NAME="My project" REPO=owner/name
-	@$(PYTHON) tools/rename.py '$(NAME)' '$(REPO)'
+	@$(PYTHON) tools/rename.py "$$NAME" "$$REPO"
 
 wheel: engine  ## build the wheel of the engine into dist/
 	@$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir dist ./engine && ls dist/*.whl
@@ -114,8 +118,9 @@ horovod: setup  ## install Horovod for the installed frameworks: built once (abo
 system-packages:  ## as root on Debian: install Slurm, Open MPI and compilers for the tests
 	@tools/system_packages.sh
 
+status logs cancel resubmit: export RUN := $(RUN)
 status logs cancel resubmit: setup  ## run src/jobs.py for RUN=..., or the newest run
-	@$(bin)/python src/jobs.py $@ $(RUN) $(ARGS)
+	@$(bin)/python src/jobs.py $@ $${RUN:+"$$RUN"} $(ARGS)
 
 slurm-up: setup  ## as root: start a Slurm with four nodes on this machine; ARGS='--site neuron'
 	@$(bin)/python slurm/testbed.py up $(ARGS)

@@ -9,6 +9,7 @@ SOURCE: a folder with the engine or with a project that has one, an sdist (.tar.
 released version (0.1.0). Exit codes: 0 done, 2 refused (nothing was written).
 """
 
+import ctypes
 import hashlib
 import os
 import re
@@ -17,8 +18,10 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 import tomllib
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -27,7 +30,15 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = "train_anywhere"
 NAME = "train-anywhere"
 LIST = Path("requirements/engine.txt")
-"""Requirement of a detached project, with its hash."""
+"""Requirement of a detached project, with its hash, and in a comment that of its sdist."""
+
+SDIST = "# sdist sha256:"
+
+OLD = Path(".engine-old")
+"""Engine that an update replaces, where the system can't exchange two folders."""
+
+AT_FDCWD, RENAME_EXCHANGE = -100, 2
+"""Constants of renameat2(2)."""
 
 SUMS = "CHECKSUMS"
 """File of an engine with the SHA-256 of its files, to find edited ones."""
@@ -54,6 +65,7 @@ def main(arguments: list[str]) -> int:
         print(f"error: type one of {', '.join(commands)}; see tools/engine.py --help.", file=sys.stderr)
         return 2
     try:
+        recover()
         commands[arguments[0]](*arguments[1:] or [""])
     except Refusal as refusal:
         print(f"error: {refusal}", file=sys.stderr)
@@ -91,18 +103,26 @@ def detach(source: str) -> None:
 
 def attach(_: str) -> None:
     """Bring engine/ back from the sdist."""
-    if Path("engine").exists():
+    left = [LIST, *Path("wheels").glob(f"{PACKAGE}-*")]
+    if Path("engine").exists() and not any(path.exists() for path in left):
         raise Refusal("engine/ is already here.")
-    sdists = sorted(Path("wheels").glob("*.tar.gz"))
-    if not sdists:
-        raise Refusal("wheels/ has no sdist of the engine (.tar.gz) to unpack: git checkout wheels")
-    with temporary_folder() as scratch:
-        os.rename(fetch_sources(str(sdists[-1]), scratch), "engine")
-    for path in (LIST, *Path("wheels").glob(f"{PACKAGE}-*")):
+    if not Path("engine").exists():  # else an earlier call was interrupted after it had brought engine/ back
+        required = LIST.read_text() if LIST.exists() else ""
+        version = wheel_version(required)
+        sdists = sorted(Path("wheels").glob(f"{PACKAGE}-{version or '*'}.tar.gz"))
+        if not sdists:
+            raise Refusal("wheels/ has no sdist of the engine (.tar.gz) to unpack: git checkout wheels")
+        if SDIST in required and f"{SDIST}{digest_of(sdists[-1])}" not in required:
+            raise Refusal(
+                f"{sdists[-1]} is not the file that {LIST} names by its hash: git checkout wheels {LIST}"
+            )
+        with temporary_folder() as scratch:
+            os.rename(fetch_sources(str(sdists[-1]), scratch, version), "engine")
+    pip("uninstall", "--yes", NAME)
+    for path in left:
         path.unlink(missing_ok=True)
     with suppress(OSError):  # it fails if other wheels are in it
         Path("wheels").rmdir()
-    pip("uninstall", "--yes", NAME)
     print("engine/ is back; the package was uninstalled.")
 
 
@@ -133,9 +153,27 @@ def update(source: str) -> None:
         write_sums(new_engine)
         before, after = (version_of(folder) for folder in (Path("engine"), new_engine))
         changes = (new_engine / "CHANGELOG.md").read_text()
-        os.rename("engine", scratch / "old")
-        os.rename(new_engine, "engine")
+        exchange(new_engine)
         print_changes(before, after, changes)
+
+
+def exchange(new: Path) -> None:
+    """Replace engine/ by `new` in one step, or, if the system can't do that, in two that `recover` undoes."""
+    renameat2 = getattr(ctypes.CDLL(None), "renameat2", None)  # Linux
+    if not renameat2 or renameat2(AT_FDCWD, os.fsencode(new), AT_FDCWD, b"engine", RENAME_EXCHANGE):
+        os.rename("engine", OLD)
+        os.rename(new, "engine")
+        shutil.rmtree(OLD, ignore_errors=True)
+
+
+def recover() -> None:
+    """Put an engine back that a killed update has moved away, and remove what killed commands have left."""
+    if OLD.is_dir() and not Path("engine").exists():
+        os.rename(OLD, "engine")
+        print("An interrupted update was undone: engine/ is back.", file=sys.stderr)
+    for scratch in Path().glob(".engine-*"):
+        if scratch == OLD or time.time() - scratch.stat().st_mtime > 3600:
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def checksums(_: str) -> None:
@@ -167,7 +205,7 @@ def files(folder: Path) -> Iterator[Path]:
 
 def file_digests(folder: Path) -> dict[str, str]:
     """Return the SHA-256 of each file, by its path relative to the folder."""
-    return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files(folder)}
+    return {str(p.relative_to(folder)): digest_of(p) for p in files(folder)}
 
 
 def edited_files(folder: Path) -> list[str]:
@@ -226,8 +264,20 @@ def print_changes(before: str, after: str, changes: str) -> None:
 # ---- the sources of an engine
 
 
-def fetch_sources(source: str, scratch: Path) -> Path:
-    """Return a copy of an engine's sources in `scratch`."""
+def fetch_sources(source: str, scratch: Path, version: str = "") -> Path:
+    """Return a copy of an engine's sources in `scratch`, after a check of its name, and of its version if one is given."""
+    folder = _fetch_sources(source, scratch)
+    try:
+        project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+        wrong = project["name"] != NAME or version not in ("", project["version"])
+    except (OSError, ValueError, KeyError):
+        wrong = True
+    if wrong or not (folder / PACKAGE / "__init__.py").is_file():
+        raise Refusal(f"FROM={source} is not an engine: its pyproject.toml does not name {NAME} {version}.")
+    return folder
+
+
+def _fetch_sources(source: str, scratch: Path) -> Path:
     target = scratch / "engine"
     path = Path(source).expanduser()
     if source.startswith("git+"):
@@ -296,9 +346,15 @@ def build(folder: Path, out: Path) -> list[Path]:
 
 
 def _unpack(sdist: Path, target: Path) -> Path:
-    with temporary_folder() as scratch, tarfile.open(sdist) as archive:
-        archive.extractall(scratch, filter="data")
-        top = next(p for p in scratch.iterdir() if p.is_dir())
+    with temporary_folder() as scratch:
+        try:
+            with tarfile.open(sdist) as archive:
+                archive.extractall(scratch, filter="data")
+            top = next(p for p in scratch.iterdir() if p.is_dir())
+        except (tarfile.TarError, EOFError, OSError, zlib.error, StopIteration) as error:
+            raise Refusal(
+                f"{sdist} can't be unpacked: {str(error).partition(':')[0] or 'it is empty'}."
+            ) from None
         for name in ("PKG-INFO", "setup.cfg"):  # added by the build
             (top / name).unlink(missing_ok=True)
         for left in top.glob("*.egg-info"):
@@ -311,20 +367,30 @@ def install(built: list[Path]) -> None:
     """Put wheel and sdist into wheels/, require that wheel, and install it."""
     kept = Path("wheels")
     kept.mkdir(exist_ok=True)
-    copies = [Path(shutil.copy(path, partial_name(kept, path))) for path in built]
-    for old in set(kept.glob(f"{PACKAGE}-*")) - {kept / path.name for path in built}:
-        old.unlink()
+    copies = [Path(shutil.copy(path, partial_name(kept / path.name))) for path in built]
+    wheel, part = kept / built[0].name, partial_name(LIST)
+    start, sdists = f"./{wheel} --hash=sha256:", "".join(f"{SDIST}{digest_of(path)}\n" for path in built[1:])
+    before, after = LIST.read_text() if LIST.exists() else "", f"{start}{digest_of(built[0])}"
+    if start in before:  # another wheel with this name: in between, both are right
+        part.write_text(before.replace(start, f"{after} --hash=sha256:") + sdists)
+        os.replace(part, LIST)
     for copy, path in zip(copies, built, strict=True):
         os.replace(copy, kept / path.name)
-    wheel = kept / built[0].name
-    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-    LIST.write_text(f"./{wheel} --hash=sha256:{digest}\n")
-    pip("install", "--no-deps", "--force-reinstall", "--require-hashes", "--requirement", str(LIST))
+    part.write_text(f"{after}\n{sdists}")
+    pip("install", "--no-deps", "--force-reinstall", "--require-hashes", "--requirement", str(part))
+    os.replace(part, LIST)
+    for old in set(kept.glob(f"{PACKAGE}-*")) - {kept / path.name for path in built}:
+        old.unlink()
 
 
-def partial_name(folder: Path, path: Path) -> Path:
+def digest_of(file: Path) -> str:
+    """Return the SHA-256 of a file."""
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def partial_name(path: Path) -> Path:
     """Return the name of an incomplete copy."""
-    return folder / f".{path.name}.{os.getpid()}"
+    return path.with_name(f".{path.name}.{os.getpid()}")
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """What the engine's tests add to `train_anywhere.testing.plugin`."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +15,20 @@ def engine_on_the_path() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", with_engine()["PYTHONPATH"])
         yield
+
+
+NEEDS = {"mpi": "mpirun", "horovod": "horovod|hvd"}
+"""What the parameters of a test with a real job contain if the job needs a tool that the test may not have as its mark."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest applies -m
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test that submits real jobs with the tools that the words of its case start: without them it is skipped."""
+    for item in items:
+        if item.get_closest_marker("slurm"):
+            case = str(getattr(getattr(item, "callspec", None), "params", {}))
+            for mark in (mark for mark, words in NEEDS.items() if re.search(words, case)):
+                item.add_marker(mark)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

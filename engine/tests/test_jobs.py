@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -671,3 +672,47 @@ def test_a_look_at_a_run_loads_nothing_heavy(results: Path, make: Make, verb: st
     modules = {line.split("|")[-1].strip().split(".")[0] for line in lines}
     assert "argparse" in modules
     assert not modules & {"torch", "tensorflow", "keras", "lightning", "numpy", "rich", "hydra"}
+
+
+def refused_names(results: Path, capsys: pytest.CaptureFixture[str], verb: str, name: str) -> str:
+    options = ["--yes"] if verb == "prune" else []
+    assert run(results, verb, name, *options) == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["status", "cancel", "prune", "save", "resubmit"])
+def test_a_dot_is_the_current_folder_and_not_the_newest_run(
+    results: Path, make: Make, capsys: pytest.CaptureFixture[str], verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make("20260101-000000-aaaa", state="completed", script=False)
+    monkeypatch.chdir(results)
+    for name in (".", "./", "..", "code", "digits"):
+        assert "no run is called" in refused_names(results, capsys, verb, name)
+    assert folder.is_dir()
+
+
+def test_a_dot_in_a_run_folder_is_that_run(
+    results: Path, make: Make, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = make("20260101-000000-aaaa", state="completed", script=False)
+    make("20260101-000001-bbbb", state="completed", script=False)
+    monkeypatch.chdir(older)
+    monkeypatch.setenv("PWD", str(older))
+    assert run(results, "status", ".") == 0
+    assert "20260101-000000-aaaa" in capsys.readouterr().out
+
+
+def test_a_name_of_several_runs_is_refused(
+    results: Path, make: Make, squeue: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A job that a copied folder lists too, and an id below two names."""
+    first = make("20260101-000000-aaaa", "7", state="completed")
+    shutil.copytree(first, first.with_name("copy"))
+    shutil.copytree(first, results / "other" / first.name)
+    for name in ("7", first.name):
+        said = refused_names(results, capsys, "prune", name)
+        assert f"{name} names" in said and "give one of these folders" in said
+    latest = results / "other" / "latest"
+    shutil.copytree(first, latest)
+    assert "latest names 2 runs" in refused_names(results, capsys, "prune", "latest")
+    assert first.is_dir() and latest.is_dir()

@@ -106,7 +106,7 @@ class UnclearError(SubmitError):
 
 
 class SubmitInterrupted(SubmitError):
-    """Ctrl-C during a submission, which was undone."""
+    """Ctrl-C during a submission, which was undone, or while its jobs were awaited."""
 
     exit_code = INTERRUPTED
 

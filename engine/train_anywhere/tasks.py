@@ -14,6 +14,9 @@ class Task:
         metrics: metrics computed from the sums, in the order of the logs, each with "min" or "max" for the better value.
         headline: the metric that decides which checkpoint is the best.
         unit: name of a row in the plural, as in images/s. If rows hold several units, one of `sums`, which counts them.
+
+    A method `check_rows(rows, facts)` is optional: before the training it gets the first rows, as `read` of the data set returns
+    them, and `facts` of the `Splits`, and raises a DataError if they do not suit the task.
     """
 
     sums: tuple[str, ...]

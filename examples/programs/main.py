@@ -20,10 +20,12 @@ def main() -> None:
     """Fit a line, and print whether all ranks end with the same weights."""
     options = parser.parse_args()
     rank, size = (int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])) if options.ddp else (0, 1)
-    gpus = torch.cuda.is_available()
+    gpus = torch.cuda.device_count()
     device = (
-        torch.device("cuda", int(os.environ["LOCAL_RANK"])) if options.ddp and gpus else torch.device("cpu")
+        torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)) % gpus) if gpus else torch.device("cpu")
     )
+    if gpus:
+        torch.cuda.set_device(device)
     if options.ddp:
         dist.init_process_group(
             "nccl" if gpus else "gloo"

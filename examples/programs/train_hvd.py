@@ -17,9 +17,13 @@ def main() -> None:
     """Fit a line on all ranks, and print whether they end with the same weights."""
     options = parser.parse_args()
     hvd.init()
+    gpus = torch.cuda.device_count()
+    device = torch.device("cuda", hvd.local_rank() % gpus) if gpus else torch.device("cpu")
+    if gpus:
+        torch.cuda.set_device(device)
     torch.manual_seed(hvd.rank())  # broadcast_parameters makes the weights equal
-    x = torch.linspace(-1, 1, 64).unsqueeze(1)[hvd.rank() :: hvd.size()]
-    model = torch.nn.Linear(1, 1)
+    x = torch.linspace(-1, 1, 64).unsqueeze(1)[hvd.rank() :: hvd.size()].to(device)
+    model = torch.nn.Linear(1, 1).to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=options.lr)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)

@@ -79,3 +79,15 @@ def test_a_monitor_that_can_not_be_one(stranger: str, make_config: MakeConfig) -
         "trainer.early_stopping.patience=3 needs a metric to monitor, and those of this task are unknown before it runs; "
         "use trainer.early_stopping.monitor=NAME."
     ]
+
+
+@pytest.mark.parametrize("framework", ["lightning", "keras"])
+def test_a_metric_may_have_its_name_in_keras(framework: str, make_config: MakeConfig) -> None:
+    """Metrics of a native task have one name in both frameworks; those of a LightningModule have its own."""
+    words = [f"framework={framework}", "checkpoint.monitor=val_acc", "trainer.early_stopping.monitor=loss"]
+    native = make_config(*words)
+    assert (native.checkpoint.monitor, native.trainer.early_stopping.monitor) == ("val/acc", "train/loss")
+    model, data = {"lightning": ("LitDigits", "DigitsData"), "keras": ("make_model", "open_data")}[framework]
+    file = {"lightning": "examples.lightning_module", "keras": "examples.keras_model"}[framework]
+    own = make_config(*words, f"task._target_={file}.{model}", f"data._target_={file}.{data}")
+    assert own.checkpoint.monitor == {"lightning": "val_acc", "keras": "val/acc"}[framework]

@@ -6,7 +6,7 @@ from train_anywhere.config.command.compose import compose
 from train_anywhere.config.command.diagnose import diagnose
 from train_anywhere.config.flat import flatten
 from train_anywhere.config.load import load
-from train_anywhere.config.other_names import OTHER_NAMES, keys_meant
+from train_anywhere.config.other_names import OTHER_NAMES, OTHER_WAYS, keys_meant
 from train_anywhere.errors import ConfigError
 
 MEANT = {
@@ -23,6 +23,8 @@ MEANT = {
     "trainer.batch_size": ["data.batch_size"],
     "trainer.dry_run": ["dry_run"],
     "mode": ["trainer.early_stopping.mode", "checkpoint.mode"],
+    "trainer.steps_per_epoch": ["trainer.limit_train_batches"],
+    "validation_freq": ["trainer.check_val_every_n_epoch"],
     "trainer.name": [],
     "nonsense": [],
     "cluster.site.nodes[0].gpu": [],
@@ -60,3 +62,10 @@ def test_a_key_of_the_command_line_and_of_a_file(tree: dict[str, object]) -> Non
         f"'lr' {said} 'optimizer.lr'?",
         f"'trainer.epochs' {said} 'trainer.max_epochs'?",
     ]
+
+
+@pytest.mark.parametrize("word", OTHER_WAYS)
+def test_arguments_of_fit_that_are_no_key_have_another_way(word: str, tree: dict[str, object]) -> None:
+    for key in (word, f"trainer.{word}"):
+        said = diagnose([f"{key}=1"], ConfigError("x")).problems
+        assert said[-1] == f"'{key}' is not a key of the configuration; {OTHER_WAYS[word]}."

@@ -1,7 +1,8 @@
-"""Compare random programs of users under a framework alone and under this project.
+"""Compare random programs of users under a framework alone and under this project; exit with code 1 if one differs.
 
 python engine/tests/differential/run.py lightning --programs 2000 --seed 1
-python engine/tests/differential/run.py lightning --only 33          one program, printed
+python engine/tests/differential/run.py lightning --only 33                    one program, printed
+python engine/tests/differential/run.py lightning --fault iter --programs 300  stop at the first program that shows it
 """
 
 import argparse
@@ -19,67 +20,104 @@ sys.path[:0] = [str(ROOT), str(ROOT / "engine")]
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from engine.tests.differential.draws import count_names, shrink  # noqa: E402
+from engine.tests.differential.table import find_row, read_rows  # noqa: E402
+
+LEAST = 20
+"""How often each hook and argument is drawn at least in the long form."""
+LONG = 2000
+"""Number of programs of a long form."""
 
 
-def main() -> None:
-    """Run the programs and print what differs."""
-    parser = argparse.ArgumentParser()
+def main() -> int:
+    """Run the programs, print what differs, and return the exit code."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("framework", choices=("lightning", "keras"))
     parser.add_argument("--programs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--ranks", type=int, default=1)
-    parser.add_argument("--stops", action="store_true")
+    parser.add_argument(
+        "--stops", action="store_true", help="also stop each run of ours at a random call, and resume it"
+    )
     parser.add_argument("--only", type=int, help="the seed of one program")
     parser.add_argument("--spec", type=json.loads, help="a program")
     parser.add_argument("--shrink", type=int, default=0, help="runs to shrink the example of each kind")
+    parser.add_argument("--kind", default="", help="shrink only the examples of kinds that contain this")
+    parser.add_argument("--fault", default="", help="plant a fault in this project")
     options = parser.parse_args()
     tested: Any = importlib.import_module(f"engine.tests.differential.{options.framework}.check")
     tested.warm_up()
+
+    def check(spec: Any) -> Any:
+        return tested.check(spec, options.ranks, options.stops, options.fault)
+
     if options.only is not None or options.spec:
         spec = options.spec or tested.draw_program(options.only, options.ranks)
+        found = check(spec)
         print(json.dumps(spec), tested.render(spec), sep="\n\n")
-        found = tested.check(spec, options.ranks, options.stops)
         print(
             found
             if isinstance(found, str)
             else "\n".join(f"{kind}\n    {text}" for kind, text in found.items())
         )
-        return
-    counts, kinds, refused = Counter[str](), dict[str, list[tuple[int, str]]](), Counter[str]()
+        return 0 if isinstance(found, str) else has_faults(found, tested, options.ranks)
+    counts, kinds, refused, used = (
+        Counter[str](),
+        dict[str, list[tuple[int, str]]](),
+        Counter[str](),
+        set[str | None](),
+    )
     start, equal = time.monotonic(), 0
-    for seed in range(options.seed, options.seed + options.programs):
+    for number, seed in enumerate(range(options.seed, options.seed + options.programs), 1):
         spec = tested.draw_program(seed, options.ranks)
-        found = tested.check(spec, options.ranks, options.stops)
+        found = check(spec)
         if isinstance(found, str):
             refused[found] += 1
             continue
         count_names(spec, counts)
-        equal += not found
+        used |= {find_row(kind, options.ranks, tested.INTENDED) for kind in found}
+        equal += not has_faults(found, tested, options.ranks)
         for kind, example in found.items():
             kinds.setdefault(kind, []).append((seed, example))
-    seconds = time.monotonic() - start
-    print(f"{options.programs} programs from seed {options.seed}, {options.ranks} ranks, {seconds:.0f} s: {equal} equal, "
-          f"{sum(refused.values())} refused by the framework alone: {dict(refused)}")  # fmt: skip
+        if options.fault and any(kind.startswith(tested.EXPECTED[options.fault]) for kind in found):
+            print(f"the fault is found in program {number} (seed {seed}): {found}")
+            return 0
+    print(f"{options.programs} programs from seed {options.seed}, {options.ranks} ranks, {time.monotonic() - start:.0f} s: "
+          f"{equal} equal, {sum(refused.values())} refused by the framework alone")  # fmt: skip
+    for reason, count in refused.most_common():
+        print(f"    {count} x {reason}")
     for kind, examples in sorted(kinds.items(), key=lambda item: -len(item[1])):
         seed, example = examples[0]
-        print(f"{len(examples)} x {kind}\n    --only {seed}: {example[-400:]!r}", flush=True)
-        if options.shrink:
-            spec = shrink(
-                tested.draw_program(seed, options.ranks),
-                lambda s, k=kind: shows(tested, s, options, k),
-                options.shrink,
+        row = find_row(kind, options.ranks, tested.INTENDED)
+        print(
+            f"{len(examples)} x {kind} ({row or 'FAULT'})\n    --only {seed}: {example[-400:]!r}", flush=True
+        )
+        if options.shrink and options.kind in kind and not row:
+            spec = tested.draw_program(seed, options.ranks)
+            print(
+                f"    --spec '{json.dumps(shrink(spec, lambda s, k=kind: k in check(s), options.shrink))}'",
+                flush=True,
             )
-            print(f"    --spec '{json.dumps(spec)}'", flush=True)
     print("drawn:", ", ".join(f"{name} {count}" for name, count in sorted(counts.items())))
+    problems = []
+    if options.fault:
+        problems.append(f"the fault {options.fault} is not found")
+    if options.programs >= LONG:
+        problems += [f"{name} is drawn {counts[name]} times" for name in tested.DRAWN if counts[name] < LEAST]
+        if options.stops or options.ranks > 1:
+            print(
+                "rows of the table that were not needed here:",
+                sorted(read_rows(options.framework).keys() - used),
+            )
+    print("\n".join(problems))
+    return int(bool(problems) or any(not find_row(kind, options.ranks, tested.INTENDED) for kind in kinds))
 
 
-def shows(tested: Any, spec: Any, options: Any, kind: str) -> bool:
-    """Return whether a program has a kind of difference."""
-    try:
-        return kind in tested.check(spec, options.ranks, options.stops)
-    except Exception:
-        return False
+def has_faults(found: Any, tested: Any, ranks: int) -> bool:
+    """Return whether a program has a difference outside the table."""
+    return any(not find_row(kind, ranks, tested.INTENDED) for kind in found)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

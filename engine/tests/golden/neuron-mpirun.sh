@@ -40,11 +40,13 @@ for name in $(compgen -e); do
         HOROVOD_SECRET_KEY | _HOROVOD_* | TRAIN_HOSTS | TRAIN_NODE | TRAIN_STARTED | TRAIN_PYTHON | TRAIN_PACKED | TRAIN_PACKED_CODE) unset "$name" ;;
         SRUN_* | SBATCH_* | SLURM_EXPORT_ENV | SLURM_CPU_BIND* | SLURM_DIST* | SLURM_HOSTFILE) unset "$name" ;;
         SLURM_TRES_PER_TASK | SLURM_GPUS_PER_TASK | SLURM_CPUS_PER_GPU) unset "$name" ;;
-        SLURM_GPUS | SLURM_GPUS_PER_NODE) [ "${ENVIRONMENT:-}" != BATCH ] || unset "$name" ;;  # those of salloc belong to the allocation
+        SLURM_GPUS | SLURM_GPUS_PER_NODE) [ "${TRAIN_ALLOCATION:-}" = "$SLURM_JOB_ID" ] || unset "$name" ;;  # those of salloc belong to the allocation
     esac
 done
 sizes=(${!SLURM_MEM_PER_@})
 [ -z "${sizes[1]:-}" ] || unset "${sizes[@]}"  # srun accepts only one of them; without any, a step has the memory of the job
+declare -A inherited=()  # what the environment below changes is passed on to all ranks
+for name in $(compgen -e); do inherited[$name]=${!name-}; done
 
 # ---- the end of this script, whatever causes it. Exit code 75: stopped by a signal, the job resumes at its next start
 note_end() { echo "$TRAIN_STARTED $EPOCHSECONDS" 2>/dev/null >>"$RUN/monitor/ended" || true; }
@@ -62,13 +64,14 @@ persist() {
     done
 }
 back=
-requeue() {  # a job that is no longer RUNNING is being cancelled, or was requeued by a call whose answer was lost
+requeue() {  # a job that is no longer RUNNING is being cancelled, or was requeued by a call whose answer was lost; salloc's can't be requeued
     local shown
     shown=$(timeout -k 5 30 scontrol show job "$TRAIN_JOB") || return
-    [[ $shown == *JobState=RUNNING* ]] || return 0
+    [[ $shown == *JobState=RUNNING* && $shown != *BatchFlag=0* ]] || return 0
     if [ -z "$back" ]; then
-        back=$([ "$state" = preempted ] && echo "with a checkpoint saved" || echo "without a new checkpoint")
-        echo "Stopped $back: back to the queue."
+        back=$([ "$state" = preempted ] && [ -z "${hung:-}" ] && [ -s "$RUN/checkpoints/newest" ] && echo " with a checkpoint saved" || echo " without a new checkpoint")
+        echo "Stopped$back: back to the queue."
+        back=yes
     fi
     timeout -k 5 30 scontrol requeue "$TRAIN_JOB"
 }
@@ -84,7 +87,7 @@ finish() {
         kill $(jobs -p) 2>/dev/null || true
     fi
     [ "$code" = 75 ] || exit "$ended"
-    [ "${ENVIRONMENT:-}" != BATCH ] || come_back  # an interactive allocation (salloc) can't be requeued
+    come_back
     exit 75
 }
 trap finish EXIT
@@ -95,7 +98,7 @@ export TRAIN_STARTED=$EPOCHSECONDS  # the report counts the allocation's time fr
 cd -- "$CODE"
 
 # $RUN/state contains "<state> <job that trains>". RunDir.update (train_anywhere/runs/folder.py) writes it together with run.json.
-# This script may replace two states, as RunDir.read_info expects: preempted by queued, and running by failed.
+# This script may replace two states, as RunDir.read_info expects: preempted by queued or failed, and running by failed.
 read_state
 if [ "$state" = completed ]; then
     echo "This run is complete: nothing to do."
@@ -137,9 +140,17 @@ fi
 unset SRUN_CPUS_PER_TASK SLURM_TRES_PER_TASK  # mpirun starts its daemons with srun, which would give them only a part of the CPUs
 PATH="$PATH:$CODE/train_anywhere/slurm/open_mpi"  # at a preemption, the daemons of Open MPI 4 and 5 must outlive their ranks
 export OMPI_MCA_orte_launch_agent="without_term orted" PRTE_MCA_prte_launch_agent="without_term prted"
+# a daemon that ssh started on another node has none of this environment: pass on what cluster.setup exports, and all that has changed
+passed=(PATH ${LD_LIBRARY_PATH+LD_LIBRARY_PATH} OMP_NUM_THREADS TRAIN_LOCAL_DISK TRAIN_HOSTS TRAIN_STARTED MASTER_ADDR MASTER_PORT)
+setup=''
+for name in $(compgen -e); do
+    case $name in
+        PWD | OLDPWD | SHLVL | _ | SLURM_* | PBS_* | OMPI_* | PMIX_* | PRTE_*) ;;
+        *) [ "${inherited[$name]-}" = "${!name-}" ] && ! [[ "$setup;" =~ export[^\;]*[[:space:]]$name[=[:space:]\;] ]] || passed+=("$name") ;;
+    esac
+done
 mpirun -np 16 -H "$TRAIN_HOSTS" --bind-to none --map-by slot -mca pml ob1 -mca btl ^openib \
-    -x PATH ${LD_LIBRARY_PATH+-x LD_LIBRARY_PATH} -x OMP_NUM_THREADS -x TRAIN_LOCAL_DISK \
-    -x TRAIN_HOSTS -x TRAIN_STARTED -x MASTER_ADDR -x MASTER_PORT \
+    $(printf -- "-x %s\n" "${passed[@]}" | sort -u) \
     /home/me/.venv/bin/python -u "$CODE/src/train.py" --run "$RUN" &
 launcher=$!
 
@@ -200,7 +211,7 @@ if [ "$ended" != 0 ] && [ "$ended" != 75 ] && [ "$state" != preempted ] || [ -n 
     for host in "$MASTER_ADDR"; do
         for pause in 1 4 0; do
             srun --overlap --nodes=1 --ntasks=1 --mem=0 --export=ALL --nodelist="$host" \
-                /home/me/.venv/bin/python -m train_anywhere.checkpoints.recovery "$RUN" && break
+                /home/me/.venv/bin/python -m train_anywhere.checkpoints.recovery "$RUN" "$ended" && break
             sleep "$pause"
         done
     done

@@ -54,7 +54,7 @@ export TRAIN_STARTED=$EPOCHSECONDS  # the report counts the allocation's time fr
 cd -- "$CODE"
 
 # $RUN/state contains "<state> <job that trains>". RunDir.update (train_anywhere/runs/folder.py) writes it together with run.json.
-# This script may replace two states, as RunDir.read_info expects: preempted by queued, and running by failed.
+# This script may replace two states, as RunDir.read_info expects: preempted by queued or failed, and running by failed.
 read_state
 if [ "$state" = completed ]; then
     echo "This run is complete: nothing to do."
@@ -146,7 +146,7 @@ fi
 
 # Publish complete checkpoints that killed ranks left on a node's disk.
 if [ "$ended" != 0 ] && [ "$ended" != 75 ] && [ "$state" != preempted ] || [ -n "$hung" ]; then
-    /home/me/.venv/bin/python -m train_anywhere.checkpoints.recovery "$RUN" || true
+    /home/me/.venv/bin/python -m train_anywhere.checkpoints.recovery "$RUN" "$ended" || true
 fi
 exec {monitor}>&-
 note_end

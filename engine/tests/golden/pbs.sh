@@ -29,6 +29,8 @@ for name in $(compgen -e); do
         HOROVOD_SECRET_KEY | _HOROVOD_* | TRAIN_HOSTS | TRAIN_NODE | TRAIN_STARTED | TRAIN_PYTHON | TRAIN_PACKED | TRAIN_PACKED_CODE) unset "$name" ;;
     esac
 done
+declare -A inherited=()  # what the environment below changes is passed on to all ranks
+for name in $(compgen -e); do inherited[$name]=${!name-}; done
 
 # ---- the end of this script, whatever causes it. Exit code 75: stopped by a signal, the job resumes at its next start
 note_end() { echo "$TRAIN_STARTED $EPOCHSECONDS" 2>/dev/null >>"$RUN/monitor/ended" || true; }
@@ -54,7 +56,7 @@ export TRAIN_STARTED=$EPOCHSECONDS  # the report counts the allocation's time fr
 cd -- "$CODE"
 
 # $RUN/state contains "<state> <job that trains>". RunDir.update (train_anywhere/runs/folder.py) writes it together with run.json.
-# This script may replace two states, as RunDir.read_info expects: preempted by queued, and running by failed.
+# This script may replace two states, as RunDir.read_info expects: preempted by queued or failed, and running by failed.
 read_state
 if [ "$state" = completed ]; then
     echo "This run is complete: nothing to do."
@@ -93,9 +95,17 @@ before="$state $state_job"
 if [ "$(id -u)" = 0 ]; then  # only on a test machine; mpirun needs both variables
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi
+# a daemon that ssh started on another node has none of this environment: pass on what cluster.setup exports, and all that has changed
+passed=(PATH ${LD_LIBRARY_PATH+LD_LIBRARY_PATH} OMP_NUM_THREADS TRAIN_LOCAL_DISK TRAIN_HOSTS TRAIN_STARTED MASTER_ADDR MASTER_PORT)
+setup=''
+for name in $(compgen -e); do
+    case $name in
+        PWD | OLDPWD | SHLVL | _ | SLURM_* | PBS_* | OMPI_* | PMIX_* | PRTE_*) ;;
+        *) [ "${inherited[$name]-}" = "${!name-}" ] && ! [[ "$setup;" =~ export[^\;]*[[:space:]]$name[=[:space:]\;] ]] || passed+=("$name") ;;
+    esac
+done
 mpirun -np 4 -H "$TRAIN_HOSTS" --bind-to none --map-by slot -mca pml ob1 -mca btl ^openib \
-    -x PATH ${LD_LIBRARY_PATH+-x LD_LIBRARY_PATH} -x OMP_NUM_THREADS -x TRAIN_LOCAL_DISK \
-    -x TRAIN_HOSTS -x TRAIN_STARTED -x MASTER_ADDR -x MASTER_PORT \
+    $(printf -- "-x %s\n" "${passed[@]}" | sort -u) \
     /home/me/.venv/bin/python -u "$CODE/src/train.py" --run "$RUN" &
 launcher=$!
 
@@ -149,7 +159,7 @@ fi
 
 # Publish complete checkpoints that killed ranks left on a node's disk.
 if [ "$ended" != 0 ] && [ "$ended" != 75 ] && [ "$state" != preempted ] || [ -n "$hung" ]; then
-    /home/me/.venv/bin/python -m train_anywhere.checkpoints.recovery "$RUN" || true
+    /home/me/.venv/bin/python -m train_anywhere.checkpoints.recovery "$RUN" "$ended" || true
 fi
 exec {monitor}>&-
 note_end

@@ -38,7 +38,7 @@ for name in $(compgen -e); do
         HOROVOD_SECRET_KEY | _HOROVOD_* | TRAIN_HOSTS | TRAIN_NODE | TRAIN_STARTED | TRAIN_PYTHON | TRAIN_PACKED | TRAIN_PACKED_CODE) unset "$name" ;;
         SRUN_* | SBATCH_* | SLURM_EXPORT_ENV | SLURM_CPU_BIND* | SLURM_DIST* | SLURM_HOSTFILE) unset "$name" ;;
         SLURM_TRES_PER_TASK | SLURM_GPUS_PER_TASK | SLURM_CPUS_PER_GPU) unset "$name" ;;
-        SLURM_GPUS) [ "${ENVIRONMENT:-}" != BATCH ] || unset "$name" ;;  # those of salloc belong to the allocation
+        SLURM_GPUS) [ "${TRAIN_ALLOCATION:-}" = "$SLURM_JOB_ID" ] || unset "$name" ;;  # those of salloc belong to the allocation
     esac
 done
 sizes=(${!SLURM_MEM_PER_@})
@@ -60,13 +60,14 @@ persist() {
     done
 }
 back=
-requeue() {  # a job that is no longer RUNNING is being cancelled, or was requeued by a call whose answer was lost
+requeue() {  # a job that is no longer RUNNING is being cancelled, or was requeued by a call whose answer was lost; salloc's can't be requeued
     local shown
     shown=$(timeout -k 5 30 scontrol show job "$TRAIN_JOB") || return
-    [[ $shown == *JobState=RUNNING* ]] || return 0
+    [[ $shown == *JobState=RUNNING* && $shown != *BatchFlag=0* ]] || return 0
     if [ -z "$back" ]; then
-        back=$([ "$state" = preempted ] && echo "with a checkpoint saved" || echo "without a new checkpoint")
-        echo "Stopped $back: back to the queue."
+        back=$([ "$state" = preempted ] && [ -z "${hung:-}" ] && [ -s "$RUN/checkpoints/newest" ] && echo " with a checkpoint saved" || echo " without a new checkpoint")
+        echo "Stopped$back: back to the queue."
+        back=yes
     fi
     timeout -k 5 30 scontrol requeue "$TRAIN_JOB"
 }
@@ -82,7 +83,7 @@ finish() {
         kill $(jobs -p) 2>/dev/null || true
     fi
     [ "$code" = 75 ] || exit "$ended"
-    [ "${ENVIRONMENT:-}" != BATCH ] || come_back  # an interactive allocation (salloc) can't be requeued
+    come_back
     exit 75
 }
 trap finish EXIT
@@ -93,7 +94,7 @@ export TRAIN_STARTED=$EPOCHSECONDS  # the report counts the allocation's time fr
 cd -- "$CODE"
 
 # $RUN/state contains "<state> <job that trains>". RunDir.update (train_anywhere/runs/folder.py) writes it together with run.json.
-# This script may replace two states, as RunDir.read_info expects: preempted by queued, and running by failed.
+# This script may replace two states, as RunDir.read_info expects: preempted by queued or failed, and running by failed.
 read_state
 if [ "$state" = completed ]; then
     echo "This run is complete: nothing to do."
@@ -188,7 +189,7 @@ if [ "$ended" != 0 ] && [ "$ended" != 75 ] && [ "$state" != preempted ] || [ -n 
     for host in "$MASTER_ADDR"; do
         for pause in 1 4 0; do
             srun --overlap --nodes=1 --ntasks=1 --mem=0 --export=ALL --nodelist="$host" \
-                /home/me/.venv/bin/python -m train_anywhere.checkpoints.recovery "$RUN" && break
+                /home/me/.venv/bin/python -m train_anywhere.checkpoints.recovery "$RUN" "$ended" && break
             sleep "$pause"
         done
     done

@@ -39,7 +39,7 @@ for name in $(compgen -e); do
         HOROVOD_SECRET_KEY | _HOROVOD_* | TRAIN_HOSTS | TRAIN_NODE | TRAIN_STARTED | TRAIN_PYTHON | TRAIN_PACKED | TRAIN_PACKED_CODE) unset "$name" ;;
         SRUN_* | SBATCH_* | SLURM_EXPORT_ENV | SLURM_CPU_BIND* | SLURM_DIST* | SLURM_HOSTFILE) unset "$name" ;;
         SLURM_TRES_PER_TASK | SLURM_GPUS_PER_TASK | SLURM_CPUS_PER_GPU) unset "$name" ;;
-        SLURM_GPUS) [ "${ENVIRONMENT:-}" != BATCH ] || unset "$name" ;;  # those of salloc belong to the allocation
+        SLURM_GPUS) [ "${TRAIN_ALLOCATION:-}" = "$SLURM_JOB_ID" ] || unset "$name" ;;  # those of salloc belong to the allocation
     esac
 done
 sizes=(${!SLURM_MEM_PER_@})
@@ -78,7 +78,7 @@ export TRAIN_STARTED=$EPOCHSECONDS  # the report counts the allocation's time fr
 cd -- "$CODE"
 
 # $RUN/state contains "<state> <job that trains>". RunDir.update (train_anywhere/runs/folder.py) writes it together with run.json.
-# This script may replace two states, as RunDir.read_info expects: preempted by queued, and running by failed.
+# This script may replace two states, as RunDir.read_info expects: preempted by queued or failed, and running by failed.
 read_state
 if [ "$state" = completed ]; then
     echo "This run is complete: nothing to do."
@@ -89,10 +89,12 @@ if [ "$state" = preempted ] || [ "$state $state_job" = "running $SLURM_JOB_ID" ]
 fi
 
 # ---- environment
+TRAIN_OWN=("$RUN" "$CODE")  # what is called below may have variables of the same names
 set +u  # modules and conda read unset variables
 module purge
 module load StdEnv/2023
 set -u
+RUN=${TRAIN_OWN[0]} CODE=${TRAIN_OWN[1]} code=
 export PYTHONPATH="$CODE${PYTHONPATH:+:$PYTHONPATH}"  # for python -m train_anywhere..., even with PYTHONSAFEPATH
 export TRAIN_LOCAL_DISK="$SLURM_TMPDIR"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-24}"
@@ -177,7 +179,7 @@ if [ "$ended" != 0 ] && [ "$ended" != 75 ] && [ "$state" != preempted ] || [ -n 
     for host in "$MASTER_ADDR"; do
         for pause in 1 4 0; do
             srun --overlap --nodes=1 --ntasks=1 --mem=0 --export=ALL --nodelist="$host" \
-                /home/me/.venv/bin/python -m train_anywhere.checkpoints.recovery "$RUN" && break
+                /home/me/.venv/bin/python -m train_anywhere.checkpoints.recovery "$RUN" "$ended" && break
             sleep "$pause"
         done
     done

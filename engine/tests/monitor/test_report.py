@@ -202,6 +202,11 @@ def test_a_failed_run_shows_its_reason(tmp_path: Path) -> None:
     assert describe(attempt) == "steps 0 to 4: failed (ValueError: <no rows>)"
 
 
+def test_who_ended_a_run_early_is_shown(tmp_path: Path) -> None:
+    facts = Facts({"state": "completed", "ended_by": "EarlyStopping ended training after step 12 of 40"}, {})
+    assert "<li>EarlyStopping ended training after step 12 of 40</li>" in page(RunDir(tmp_path), facts)
+
+
 def test_a_day_is_named_once() -> None:
     times = {"started": "2026-11-26T05:21:10+00:00", "ended": "2026-11-26T05:26:10+00:00"}
     assert period(times) == "2026-11-26 05:21 to 05:26 UTC"

@@ -47,6 +47,15 @@ def test_a_run_that_was_never_resumed_has_no_resume_summary(tmp_path: Path) -> N
     assert run.read_info()["parts"][0]["ended_by"] == "completed"
 
 
+def test_who_ended_a_run_early_is_recorded_and_kept(tmp_path: Path) -> None:
+    run, line = create(tmp_path, "a"), "Stops ended training after step 5 of 9"
+    RunRecorder(run).record_start(1, JOB)
+    RunRecorder(run).record_end(Outcome("completed", 1, 5, {}, None, ended_by=line))
+    RunRecorder(run).record_start(1, JOB)
+    RunRecorder(run).record_end(Outcome("completed", 1, 5, {}, None))
+    assert run.read_info()["ended_by"] == line
+
+
 def test_a_stop_loses_nothing_and_a_kill_what_came_after_the_checkpoint(tmp_path: Path) -> None:
     run = create(tmp_path, "a")
     attempt(run, 0, 5, "USR1")

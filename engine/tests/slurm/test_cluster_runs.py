@@ -162,6 +162,7 @@ def test_ranks_in_a_container(
     assert info(run)["state"] == "completed"
 
 
+@pytest.mark.mpi
 def test_pbs_on_debian_s_qsub_for_slurm(testbed_for: Callable[..., Testbed], shared_dir: Path) -> None:
     """No PBS server is in Debian: its qsub for Slurm takes the script and sets PBS_NODEFILE. GPUs it does not know."""
     pbs = Login(testbed_for("sockeye_pbs"), shared_dir)

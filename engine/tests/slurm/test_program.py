@@ -186,6 +186,7 @@ def test_a_rank_that_fails_fails_the_job(login: Login) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.mpi
 def test_two_nodes_are_stopped_and_go_on(login: Login) -> None:
     """All ranks end after the signal, by each launcher; the job is requeued once, and a cancelled one is not."""
     for launch in ("srun", "torchrun", "mpirun"):

@@ -1,6 +1,7 @@
 """The script: values that try to break out of it, read by the real bash."""
 
 import dataclasses
+import itertools
 import json
 import os
 import re
@@ -249,6 +250,72 @@ def test_idle_ranks_that_were_killed_lose_no_complete_checkpoint(
     assert called.exists() == bool(code)
 
 
+SCONTROL = """case "$*" in
+"show job"*) echo "JobId=7 JobState=RUNNING BatchFlag={batch}" ;;
+requeue*) echo "$@" >>{folder}/requeued ;;
+*) echo node1 ;;
+esac"""
+
+
+@pytest.mark.parametrize("batch", [0, 1])
+@pytest.mark.parametrize("value", ["production", "BATCH"])
+@pytest.mark.quick("production-1", "BATCH-0")
+def test_a_variable_of_the_profile_does_not_decide_about_the_requeue(
+    make_config: Callable[..., Config], tmp_path: Path, value: str, batch: int
+) -> None:
+    """The scheduler is asked whether the job is a batch job, which comes back, or an allocation, which can't."""
+    scontrol = SCONTROL.format(batch=batch, folder=tmp_path)
+    stop = f"{_python(RECORD_STOP)}; exit 75"
+    done = _run(make_config, tmp_path, stop, environ={"ENVIRONMENT": value}, scontrol=scontrol)
+    assert done.returncode == 75, done.stderr
+    assert ("back to the queue" in done.stdout) == (tmp_path / "requeued").exists() == bool(batch)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "export ENVIRONMENT=production",
+        "export RUN=/nowhere CODE=/nowhere",
+        "code=$HOME state=completed hung=1",
+    ],
+)
+def test_variables_of_the_setup_are_not_those_of_the_script(
+    make_config: Callable[..., Config], tmp_path: Path, line: str
+) -> None:
+    scontrol = SCONTROL.format(batch=1, folder=tmp_path)
+    stop = f"{_python(RECORD_STOP)}; exit 75"
+    done = _run(make_config, tmp_path, stop, scontrol=scontrol, setup=[line])
+    assert done.returncode == 75 and (tmp_path / "requeued").read_text() == "requeue 7\n", done.stderr
+
+
+@pytest.mark.parametrize("allocation", ["", "7"])
+def test_the_gpus_of_an_allocation_are_kept(
+    make_config: Callable[..., Config], tmp_path: Path, allocation: str
+) -> None:
+    """Those that the submitting shell has left are not."""
+    environ = {"SLURM_GPUS": "3", "ENVIRONMENT": "production", "TRAIN_ALLOCATION": allocation}
+    done = _run(make_config, tmp_path, 'echo "gpus=${SLURM_GPUS:-none}"', environ=environ)
+    assert f"gpus={'3' if allocation else 'none'}" in done.stdout, done.stderr
+
+
+def test_idle_ranks_cancel_only_the_next_jobs_of_their_own_script(
+    make_config: Callable[..., Config], tmp_path: Path
+) -> None:
+    """Whatever jobs.txt names: a copied folder lists the jobs of the other run, and anyone may write anything into it."""
+    (tmp_path / "monitor").mkdir()
+    (tmp_path / "jobs.txt").write_text("7\n8\n777\n--me\n--user=root\n")
+    (copy := tmp_path / "copy").mkdir()
+    (copy / "job.sbatch").touch()
+    own = f"{tmp_path}/job.sbatch"
+    listed = [f"7|RUNNING|{own}", f"8|PENDING|{own}", f"777|PENDING|{copy}/job.sbatch", "5555|PENDING|/x"]
+    _tool(tmp_path / "squeue", "printf '%s\\n' " + shlex.join(listed))
+    _tool(tmp_path / "scancel", f'echo "$@" >>{tmp_path}/cancelled')
+    ranks = f"echo 7/0 >{tmp_path}/monitor/stop; {_python(RECORD_STOP)}; exit 75"
+    done = _run(make_config, tmp_path, ranks, words=("monitor.idle=stop", "cluster.chain=2"))
+    assert done.returncode == 75, done.stderr
+    assert (tmp_path / "cancelled").read_text() == "--state=PENDING 8\n"
+
+
 @pytest.mark.parametrize(("cluster", "may_requeue"), [("slurm", True), ("pbs", False)])
 def test_only_slurm_requeues_a_job_without_a_bad_node(
     make_config: Callable[..., Config], cluster: str, may_requeue: bool
@@ -381,14 +448,15 @@ def _run(
     side: str = "exec cat",
     environ: Mapping[str, str] = {},
     words: Sequence[str] = (),
+    scontrol: str = "echo node1",
     **changes: object,
 ) -> subprocess.CompletedProcess[str]:
     """Run the script of a one-rank job with a shell line in the place of srun, and another one for the side process."""
     RunDir(folder).update(state=state)
     prepare(RunDir(folder))
     _tool(folder / "srun", f'case "$*" in *train_anywhere.monitor.node*) {side}; exit ;; esac; {srun}')
-    _tool(folder / "scontrol", "echo node1")
-    script = folder / "job.sh"
+    _tool(folder / "scontrol", scontrol)
+    script = folder / "job.sbatch"
     script.write_text(render(job(make_config, *words, run=str(folder), code=str(folder), **changes)))
     own = {"PATH": f"{folder}:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node1"}
     environ = {**environ, **own}
@@ -475,3 +543,63 @@ def test_templates_that_can_not_be_kept(
     monkeypatch.setattr(renderer, "TEMPLATES", templates)
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
     assert render(made) == expected
+
+
+@pytest.mark.parametrize("cluster", ["pbs", "slurm"])
+def test_mpirun_passes_what_the_setup_exports(
+    make_config: Callable[..., Config], tmp_path: Path, cluster: str
+) -> None:
+    """A daemon that ssh starts has none of the variables: each name is an option, once, also one with its old value."""
+    setup = '["export NCCL_SOCKET_IFNAME=ib0 HF_HOME=\'/a b\'","export KEPT","source $HOME/own.sh","other=1"]'
+    words = [f"cluster={cluster}", "launch=mpirun", "trainer.nodes=2", f"cluster.setup={setup}"]
+    (tmp_path / "own.sh").write_text("export FROM_FILE=$'a\\nb' PATH=$PATH:/own\n")
+    (tmp_path / "nodes").write_text("node1\nnode2\n")
+    for name in ("srun", "scontrol"):
+        _tool(tmp_path / name, "cat >/dev/null; echo node1; echo node2")
+    _tool(tmp_path / "mpirun", f'printf "%s\\n" "$@" >{tmp_path}/words; env >{tmp_path}/environment')
+    RunDir(tmp_path).update(state="queued")
+    script = tmp_path / "job.sh"
+    script.write_text(render(job(make_config, *words, run=str(tmp_path), code=str(tmp_path))))
+    own = {"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path), "KEPT": "old", "LEFT": "old"}
+    jobs = {"PBS_JOBID": "7.server", "PBS_NODEFILE": str(tmp_path / "nodes")}
+    jobs = jobs if cluster == "pbs" else {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node[1-2]"}
+    done = subprocess.run(
+        ["bash", str(script)], env={**own, **jobs}, capture_output=True, text=True, timeout=60
+    )
+    words = (tmp_path / "words").read_text().splitlines()
+    passed = [word for before, word in itertools.pairwise(words) if before == "-x"]
+    assert {"NCCL_SOCKET_IFNAME", "HF_HOME", "KEPT", "FROM_FILE", "PYTHONPATH", "TRAIN_HOSTS"} <= {*passed}, (
+        done.stderr
+    )
+    assert len(passed) == len({*passed}), passed
+    assert not {"LEFT", "HOME", "PWD", "other", "_", *jobs} & {*passed}, passed
+    assert "HF_HOME=/a b" in (tmp_path / "environment").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "there", "back"),
+    [
+        ((), ("checkpoints/newest",), "Stopped with a checkpoint saved: back to the queue."),
+        ((), (), "Stopped without a new checkpoint: back to the queue."),
+        ((), ("checkpoints/newest", "monitor/hang"), "Stopped without a new checkpoint: back to the queue."),
+        (("program=[examples/programs/main.py]",), ("checkpoints/newest",), "Stopped: back to the queue."),
+    ],
+    ids=["saved", "nothing saved", "killed as hung", "program"],
+)
+def test_a_checkpoint_is_named_only_if_one_was_saved(
+    make_config: Callable[..., Config],
+    tmp_path: Path,
+    words: tuple[str, ...],
+    there: tuple[str, ...],
+    back: str,
+) -> None:
+    for name in there:
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("7/0\n")
+    running = f"printf '#!/bin/sh\\necho JobState=RUNNING BatchFlag=1\\n' >{tmp_path}/scontrol"
+    ranks = f'case "$*" in *checkpoints.recovery*) exit ;; esac; {running}; {_python(RECORD_STOP)}; exit 75'
+    done = _run(
+        make_config, tmp_path, ranks, words=words, environ={"ENVIRONMENT": "BATCH", "SLURM_JOB_ID": "7"}
+    )
+    assert done.returncode == 75 and back in done.stdout.splitlines(), done.stdout + done.stderr
+    assert done.stdout.count("checkpoint saved") == back.count("checkpoint saved")

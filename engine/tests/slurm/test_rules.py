@@ -34,8 +34,10 @@ REFUSED = {
     "longest_job: no GPUs": ("cluster=clariden trainer.accelerator=cpu cluster.time=14:00:00", "use cluster.time=12:00:00"),
     "longest_job: of a QOS": ("cluster=leonardo cluster.qos=boost_qos_lprod cluster.time=5-00:00:00", "use cluster.time=96:00:00"),
     "shortest_job": ("cluster=slurm cluster.time=2:00:00 cluster.time_min=3:00:00", "use cluster.time_min=1:00:00"),
-    "signal_before_the_end": ("cluster=slurm cluster.time=1", "cluster.signal_seconds=30"),
-    "signal_before_the_end: time_min": ("cluster=slurm cluster.time=9 cluster.time_min=1", "cluster.signal_seconds=30"),
+    "signal_before_the_end": ("cluster=slurm cluster.time=1 cluster.signal_seconds=60", "cluster.signal_seconds=30"),
+    "signal_before_the_end: time_min": (
+        "cluster=slurm cluster.time=9 cluster.time_min=1 cluster.signal_seconds=60", "cluster.signal_seconds=30"
+    ),
     "most_gpus": ("cluster=neuron trainer.nodes=8 data.batch_size=64", "limit of 56"),
     "fair_share": ("cluster=slurm trainer.devices=2 cluster.time=5:00:00 cluster.max_gpu_hours=8", "2 GPUs x 5:00:00 may be 10 GPU hours"),
     "fair_share: a sweep": ("cluster=slurm cluster.time=5:00:00 cluster.max_gpu_hours=8 name=sweep", "1 GPU x 5:00:00 x 2 jobs may be 10"),

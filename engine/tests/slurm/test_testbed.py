@@ -193,8 +193,13 @@ def test_pbs_job_runs_on_two_nodes_with_a_node_file(
 
 @pytest.mark.parametrize("user", [None, "alice"])
 def test_container_stand_in_runs_tasks_in_an_image_folder(
-    testbed: Testbed, shared_dir: Path, user: str | None, require: Callable[[object, str], None]
+    testbed: Testbed,
+    shared_dir: Path,
+    user: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    require: Callable[[object, str], None],
 ) -> None:
+    monkeypatch.delenv("TMPDIR", raising=False)  # the image does not have it
     require(can_build(), f"apt-get install -y {PACKAGES}")
     make_image(shared_dir / "image", environment={"FROM_IMAGE": "yes"})
     (shared_dir / "code").mkdir()

@@ -220,9 +220,8 @@ class CheckpointStore:
     def _remove(self, path: Path) -> None:
         step = _parse_folder(path)
         assert step is not None, path
-        hidden = "" if path.name.startswith(".") else f".{path.name}.removed"
         self._add_marker(path, step)
-        remove(self._place(step, path.name), hidden)
+        remove(self._place(step, path.name))
 
     def _is_ours(self, path: Path) -> bool:
         step = _parse_folder(path)

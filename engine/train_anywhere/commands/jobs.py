@@ -20,6 +20,7 @@ at submission; to continue with the current code use `python src/train.py resume
 import argparse
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, replace
 from fnmatch import fnmatch
 from pathlib import Path
@@ -32,13 +33,14 @@ from train_anywhere.commands.running.find_job import explain_unreachable_schedul
 from train_anywhere.commands.running.job_shell import shell as open_shell
 from train_anywhere.commands.running.profile_steps import profile as profile_run
 from train_anywhere.commands.running.rank_stacks import debug as debug_run
-from train_anywhere.errors import INTERRUPTED, REFUSED, ProjectError, SubmitError
+from train_anywhere.errors import INTERRUPTED, REFUSED, ProjectError, SchedulerError, SubmitError
 from train_anywhere.files import ROOT
 from train_anywhere.files.plain_json import dumps
 from train_anywhere.files.terminal.fit import FittedHelp, fit, terminal_width
 from train_anywhere.files.terminal.printable import one_line, printable, printable_output
 from train_anywhere.files.typed_paths import shell_folder
 from train_anywhere.monitor.report.compare_runs import compare_runs
+from train_anywhere.runs.folder import finish_deletions
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.status import find_runs, local_runs, show_logs
 from train_anywhere.slurm.status.as_json import to_json, to_plain
@@ -243,7 +245,7 @@ def resubmit(found: Runs, parsed: argparse.Namespace) -> None:
         if run.scheduler is None:
             raise SubmitError(local_runs.resume_message(run))
     with explain_unreachable_scheduler("Nothing was submitted."):
-        found, known = find_runs.query_scheduler(found)
+        found, known = find_runs.query_scheduler(found, wait=True)
     states = {r.folder.id: find_runs.read_state(r, known)[0] for r in found}
     if parsed.failed:
         again = [r for r in found if states[r.folder.id] in FAILED]
@@ -272,16 +274,19 @@ def diff(parsed: argparse.Namespace) -> None:
     print("\n".join(one_line(part) for line in lines for part in line.split("\n")))
 
 
-def prune_(parsed: argparse.Namespace) -> None:
+def prune_(parsed: argparse.Namespace) -> int:
     """Delete run folders, after asking."""
     filters = (parsed.name, parsed.state, parsed.until)
-    if not parsed.runs and not any(filters):
+    if not parsed.runs and all(one is None for one in filters):
         raise SubmitError("name runs, or select them: --state failed, --until 30d, --name 'digits*'.")
     results = _results(parsed)
+    finish_deletions(results)
     named = [run for name in parsed.runs for run in find_runs.find(name, results)]
     found = [*{run.folder.path: run for run in named or find_runs.find_all(results)}.values()]
+    with suppress(SchedulerError):  # what stays unclear is kept
+        found = find_runs.with_unrecorded_jobs(found)
     gathered = gather(found)
-    before = parse_since(parsed.until).timestamp() if parsed.until else None
+    before = None if parsed.until is None else parse_since(parsed.until).timestamp()
     wanted = select(gathered.reports, parsed.name, parsed.state, None)
     chosen = {r.path for r in wanted if before is None or (r.started is not None and r.started < before)}
     pairs = [
@@ -289,4 +294,4 @@ def prune_(parsed: argparse.Namespace) -> None:
     ]
     if not pairs:
         raise SubmitError("no run is selected.")
-    prune(pairs, parsed.yes)
+    return prune(pairs, parsed.yes)

@@ -1,8 +1,9 @@
-"""Write a preset for the cluster whose login node this is, from what Slurm reports.
+"""Write a preset for the cluster whose login node this is, from what Slurm reports, or your own settings for a preset.
 
     python slurm/new_cluster.py NAME               # print configs/cluster/NAME.yaml
     python slurm/new_cluster.py NAME --write       # write it
     python slurm/new_cluster.py NAME --partition gpu
+    python slurm/new_cluster.py NAME --local account=ACCOUNT comment=COMMENT    # write configs/local/NAME.yaml
 
 Comments in the preset mark what Slurm does not know: the format of accounts, modules, rules of the site.
 """
@@ -15,12 +16,18 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from train_anywhere.config.command.compose import CONFIGS
-from train_anywhere.errors import REFUSED, ProjectError, SubmitError
+from train_anywhere.config.command.compose import CONFIGS, compose, list_groups, parse_override, quote_value
+from train_anywhere.config.command.diagnose import diagnose
+from train_anywhere.config.command.yaml_files import read_mapping, read_text
+from train_anywhere.config.load import load
+from train_anywhere.errors import REFUSED, ConfigError, ProjectError, SubmitError
+from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.terminal.fit import FittedHelp
-from train_anywhere.slurm.script import units
-from train_anywhere.slurm.site_facts.preset_patch import format_scalar
+from train_anywhere.runs.summary import display_path
+from train_anywhere.slurm.script import format_checks, units
+from train_anywhere.slurm.site_facts.preset_patch import edit_text, format_scalar
 from train_anywhere.slurm.site_facts.slurm_facts import Kind, SlurmFacts
 
 PRESETS = CONFIGS / "cluster"
@@ -33,8 +40,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("name", metavar="NAME", help="name of the preset, for cluster=NAME")
     parser.add_argument("--partition", help="its default partition (default: the one with the most GPUs)")
     parser.add_argument("--write", action="store_true", help="write the file instead of printing it")
+    parser.add_argument(
+        "--local",
+        nargs="+",
+        metavar="KEY=VALUE",
+        help="write configs/local/NAME.yaml",
+    )
     parsed = parser.parse_args(arguments)
     try:
+        if parsed.local:
+            return keep_settings(parsed.name, parsed.local)
         text = make_preset(parsed.name, SlurmFacts(), parsed.partition, socket.gethostname())
         if not parsed.write:
             print(text, end="")
@@ -91,6 +106,38 @@ def make_preset(name: str, slurm: SlurmFacts, partition: str | None, host: str) 
         "    # rules of the site: account, takes_mem, submit_below, ...: engine/train_anywhere/config/cluster.py\n"
         "    nodes:\n" + "\n".join(nodes) + "\n"
     )
+
+
+def keep_settings(name: str, settings: Sequence[str]) -> int:
+    """Write values of `cluster` into the user's own file for a preset, whose other lines stay. Raises ProjectError."""
+    if name not in (presets := list_groups()["cluster"]):
+        raise SubmitError(f"there is no preset '{name}'; name one of {', '.join(presets)}.")
+    path = CONFIGS / "local" / f"{name}.yaml"
+    if (old := read_text(path).strip() if path.exists() else "") and read_mapping(path):
+        old += "\n"
+    try:
+        tree, values = compose([f"cluster={name}"]), dict[str, Any]()
+    except Exception as error:
+        raise diagnose([f"cluster={name}"], error) from None
+    known = sorted(tree["cluster"].keys() - {"name", "scheduler", "site"})
+    for setting in settings:
+        key, equals, text = setting.removeprefix("cluster.").partition("=")
+        if key not in known or not equals:
+            keys = ", ".join(known)
+            raise SubmitError(f"'{setting}' is not KEY=VALUE with a key of cluster; the keys are {keys}.")
+        parsed = parse_override(quote_value(f"cluster.{key}={text}"))
+        values[key] = text if parsed is None or parsed.is_sweep_override() else parsed.value()
+    tree["cluster"] |= values
+    if problems := format_checks.problems(load(tree).cluster):
+        raise ConfigError(*problems)
+    lines = "".join(f"{key}: {format_scalar(value)}\n" for key, value in values.items())
+    try:
+        path.parent.mkdir(exist_ok=True)
+        write_atomic(path, edit_text(old, {(key,): value for key, value in values.items()}) if old else lines)
+    except OSError as error:
+        raise SubmitError(f"{path} can't be written: {error.strerror}.") from None
+    print(f"wrote {display_path(path)}, which each command with cluster={name} reads.")
+    return 0
 
 
 def _node(kind: Kind, limit: str, longest: str) -> str:

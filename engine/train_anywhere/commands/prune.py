@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from train_anywhere.errors import CheckpointError, SubmitError
+from train_anywhere.errors import CheckpointError, SchedulerError, SubmitError
 from train_anywhere.files.terminal.printable import one_line
-from train_anywhere.runs.folder import RunDir, delete, point_latest, sweep_folder
+from train_anywhere.runs.folder import JOBS, RunDir, delete, point_latest, sweep_folder
 from train_anywhere.runs.lock import RunLock
 from train_anywhere.runs.summary import display_path
-from train_anywhere.slurm.status.find_runs import RunEntry, find_all
+from train_anywhere.slurm.scheduler.client import QUEUE
+from train_anywhere.slurm.status.find_runs import RunEntry, find_all, query_scheduler, read_entry
 from train_anywhere.slurm.status.run_status import Report
 from train_anywhere.slurm.status.text_page import align_columns
 
@@ -19,8 +20,8 @@ KEPT = ("config.yaml", "study.json")
 """Files of a run and of a search; an empty sweep folder has neither."""
 
 
-def prune(pairs: Sequence[tuple[RunEntry, Report]], yes: bool) -> None:
-    """Delete the folders of runs after asking, and print why a folder is kept.
+def prune(pairs: Sequence[tuple[RunEntry, Report]], yes: bool) -> int:
+    """Delete the folders of runs after asking, and print why a folder is kept; return 1 if one of them could not be deleted.
 
     Args:
         pairs: the selected runs and their reports.
@@ -29,7 +30,10 @@ def prune(pairs: Sequence[tuple[RunEntry, Report]], yes: bool) -> None:
     Raises:
         SubmitError: no folder can be deleted, or standard input is not a terminal and `yes` is False.
     """
-    reasons = {run.folder.path: keep_reason(run, report) for run, report in pairs}
+    evaluated = runs_being_evaluated([run for run, _ in pairs])
+    reasons = {
+        run.folder.path: evaluated.get(run.folder.path) or keep_reason(run, report) for run, report in pairs
+    }
     for path, reason in reasons.items():
         if reason:
             print(one_line(f"kept: {path.name}: {reason}"), file=sys.stderr)
@@ -44,21 +48,36 @@ def prune(pairs: Sequence[tuple[RunEntry, Report]], yes: bool) -> None:
     count = f"{len(chosen)} run folder{'s'[: len(chosen) > 1]}"
     if not yes and not confirm(f"Delete {count} with all checkpoints? [y/N] "):
         print("Nothing was deleted.")
-        return
+        return 0
     deleted = [folder for folder, _ in chosen if delete(folder)]
     for sweep in {sweep_folder(folder) for folder in deleted}:
         remove_empty_sweep(sweep)
     for results in {folder.path.parent.parent for folder in deleted}:
         repair_latest(results)
     print(f"Deleted {len(deleted)} of {len(chosen)}.")
+    return int(len(deleted) < len(chosen))
+
+
+def runs_being_evaluated(runs: Sequence[RunEntry]) -> dict[Path, str]:
+    """Return why runs must be kept whose evaluation is queued or running, or may be, by their folders."""
+    files = {file: run.folder.path for run in runs for file in run.folder.path.glob(f"evaluations/*/{JOBS}")}
+    try:
+        found, known = query_scheduler([read_entry(file.parent) for file in files])
+    except SchedulerError as error:
+        return dict.fromkeys(files.values(), f"whether a job evaluates it is not known: {error}")
+    used = [bool(one.unclear or one.trouble or known.active(one.job_ids)) for one in found]
+    named = [(file, path) for (file, path), is_used in zip(files.items(), used, strict=True) if is_used]
+    return {path: f"a job that evaluates it is queued or running, or may be: {file}" for file, path in named}
 
 
 def keep_reason(run: RunEntry, report: Report) -> str:
     """Return why a run folder must not be deleted; empty if it may."""
+    if run.unclear and not report.alive:
+        return f"it may have a job whose id is unknown: look at `{QUEUE[str(run.scheduler)]}`"
     if report.trouble or report.state in ("", "unknown"):
         return report.trouble or "its state is not known"
-    if report.alive or run.unclear:
-        return f"it is {report.state}" if report.alive else "it may have a job whose id is unknown"
+    if report.alive:
+        return f"it is {report.state}"
     try:
         RunLock(run.folder).refuse_if_held()
     except CheckpointError as error:

@@ -135,5 +135,8 @@ def show(table: Table) -> int:
     print(timing_table.to_text(rows))
     for sentence in trouble:
         print(sentence, file=sys.stderr)
-    print("\n".join(display_path(path) for path in timing_table.write_files(table, rows)), flush=True)
+    try:
+        print("\n".join(display_path(path) for path in timing_table.write_files(table, rows)), flush=True)
+    except Exception as error:  # the runs decide the exit code
+        print(f"The page was not written: {error}", file=sys.stderr)
     return 1 if any(row.over and row.state != "completed" for row in rows) else 0

@@ -10,6 +10,8 @@ from train_anywhere.config.paths import Folder, NodeFolder
 Gpus = Annotated[int, Range(at_least=1, at_most=1024)]
 Cpus = Annotated[int, Range(at_least=1, at_most=2**16)]
 _NICE = "only administrators can raise a priority"
+SIGNAL_S = 120
+"""Default of `cluster.signal_seconds`, if the time limit is at least twice as long."""
 Minutes = Annotated[int, Range(at_least=0, at_most=MAX_COUNT)]
 
 
@@ -128,7 +130,7 @@ class Cluster:
     requeue: bool
     no_kill: bool
     retries: Annotated[int, Range(at_least=0, at_most=1000)]
-    signal_seconds: Annotated[int, Range(at_least=1, at_most=65535)]  # sbatch's maximum
+    signal_seconds: Annotated[int, Range(at_least=1, at_most=65535)] | None  # sbatch's maximum
     chain: Annotated[int, Range(at_least=1, at_most=1000)]
     max_running: Annotated[int, Range(at_least=1, at_most=MAX_COUNT, hint="null is no limit")] | None
     site: Site

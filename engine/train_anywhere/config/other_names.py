@@ -17,12 +17,15 @@ OTHER_NAMES = {
     "trainer.total_devices": "ntasks num_tasks world_size",
     "trainer.max_epochs": "epochs num_epochs n_epochs",
     "trainer.max_steps": "steps num_steps",
+    "trainer.limit_train_batches": "steps_per_epoch",
+    "trainer.limit_val_batches": "validation_steps",
+    "trainer.check_val_every_n_epoch": "validation_freq",
     "trainer.precision": "amp fp16 bf16 mixed_precision",
     "trainer.accumulate_grad_batches": "gradient_accumulation gradient_accumulation_steps accumulation_steps",
     "trainer.gradient_clip_val": "grad_clip gradient_clip clipnorm max_grad_norm",
     "trainer.compile": "torch_compile jit_compile",
     "optimizer.lr": "learning_rate",
-    "data.batch_size": "batch bs per_device_batch_size",
+    "data.batch_size": "batch bs per_device_batch_size validation_batch_size",
     "data.workers": "num_workers n_workers",
     "paths.data": "data_dir data_path dataset_dir",
     "paths.results": "output output_dir log_dir default_root_dir results_dir",
@@ -33,8 +36,20 @@ OTHER_NAMES = {
     "cluster.gpu_type": "gpu",
     "cluster.modules": "module",
     "cluster.conda": "conda_env",
+    "monitor.progress": "verbose",
 }
 """Keys, each with the names under which users of Slurm, Lightning, Keras and torchrun may type it."""
+
+OTHER_WAYS = {
+    "class_weight": "return the weight of each row's class as its sample weight, the third value of a row, from the data",
+    "sample_weight": "return it as the third value of each row from the data: (x, y, weight)",
+    "initial_epoch": "resume=RUN continues at the epoch of its checkpoint, and init=RUN starts at the first with its weights",
+    "validation_split": "let data._target_ return the validation rows too: (train, val)",
+    "validation_data": "let data._target_ return the validation rows too: (train, val)",
+    "shuffle": "a tf.data.Dataset, a PyDataset or a generator from data._target_ is read in its own order",
+    "steps_per_execution": "leave it out, since a native task makes several steps per call by itself",
+}
+"""Arguments of `fit` and `compile` of Keras that are no key, each with what to do instead."""
 
 UNKNOWN = "' is not a key of the configuration"
 """What follows the key in a message."""
@@ -50,6 +65,8 @@ def with_keys_meant(problem: str, tree: Mapping[str, Any]) -> str:
     """Return the message about an unknown key with the keys that are meant; any other message as it is."""
     key, unknown, _ = problem.partition(UNKNOWN)
     meant = [f"'{other}'" for other in keys_meant(key.removeprefix("'"), tree)] if unknown else []
+    if unknown and (way := OTHER_WAYS.get(key.removeprefix("'").rpartition(".")[2])):
+        return f"{key}{unknown}; {way}."
     return f"{key}{unknown}. Did you mean {' or '.join(meant)}?" if meant else problem
 
 

@@ -64,8 +64,8 @@ def provide(
         if found := _is_usable(place):
             os.utime(place.path / MARKER)
         else:
-            for old in (place, unfinished):
-                remove(old)
+            remove(unfinished)
+            remove(place, hidden=f".{name}")
             _remove_old(local_disk)
             _free_space(local_disk, size, files)
             refuse_without_space(local_disk, size, files)
@@ -174,7 +174,8 @@ def _remove_if(local_disk: Path, is_unneeded: Callable[[OwnedFolder], bool]) -> 
             if not is_held:
                 continue
             removed = remove(_place(local_disk, name, "."))
-            if is_unneeded(_place(local_disk, name)) and remove(_place(local_disk, name)) and removed:
+            place = _place(local_disk, name)
+            if is_unneeded(place) and remove(place, hidden=f".{name}") and removed:
                 remove_in(top, lock.name)
 
 

@@ -46,11 +46,17 @@ def make_empty(place: OwnedFolder, private: bool = False) -> None:
 def remove(place: OwnedFolder, hidden: str = "") -> bool:
     """Remove the folder if it is ours, else log the reason once; return whether it is gone.
 
-    It is first renamed to `hidden`, if given, so that a kill leaves nothing half removed under its own name.
+    It is first renamed to `hidden`, by default `.NAME.removed`, so that a kill leaves nothing half removed under its own name. What a
+    kill has left there is removed too.
     """
+    name = place.names[-1]
+    hidden = hidden or (name if name.startswith(".") else hidden_name(name))
     try:
         with open_below(place.root, place.names[:-1]) as parent:
-            _remove(parent, place, hidden)
+            if hidden != name:
+                with suppress(OSError):
+                    _remove(parent, place, hidden, hidden)
+            _remove(parent, place, name, hidden)
     except FileNotFoundError:
         return not os.path.lexists(place.path)
     except OSError as why:
@@ -59,6 +65,11 @@ def remove(place: OwnedFolder, hidden: str = "") -> bool:
         )
         return False
     return True
+
+
+def hidden_name(name: str) -> str:
+    """Return the name of a folder while it is removed."""
+    return f".{name}.removed"
 
 
 def remove_in(place: OwnedFolder, name: str) -> None:
@@ -110,13 +121,12 @@ def print_once(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _remove(parent: int, place: OwnedFolder, hidden: str) -> None:
-    name = place.names[-1]
+def _remove(parent: int, place: OwnedFolder, name: str, hidden: str) -> None:
     folder = open_subfolder(parent, name, place.path)
     try:
         check_marker(folder, place)
         _check_content(folder, place.path)
-        if hidden:
+        if hidden != name:
             name = _hide(parent, name, hidden, folder)
         _empty(folder)
     finally:

@@ -12,6 +12,7 @@ from train_anywhere.checkpoints.choice import read_chosen
 from train_anywhere.checkpoints.info import SavedCheckpoint
 from train_anywhere.config.choices import PlainStrategy
 from train_anywhere.config.command.compose import compose
+from train_anywhere.config.command.yaml_files import as_typed
 from train_anywhere.config.flat import flatten, unflatten
 from train_anywhere.config.load import load
 from train_anywhere.config.open_groups import LIST_GROUPS, SINGLE_GROUPS
@@ -121,7 +122,7 @@ def _parse_changes(words: Sequence[str]) -> dict[str, Any]:
             )
         else:
             try:
-                changes[key] = yaml.safe_load(value)
+                changes[key] = yaml.safe_load(as_typed(value, key))
             except yaml.YAMLError:
                 problems.append(f"{key}={value} is not a YAML value.")
     if problems:

@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
+from train_anywhere.errors import INTERRUPTED
+
 GRACE_S = 30.0
 """Time for threads, child processes and exit handlers of user code after the end of the run."""
 
@@ -33,7 +35,11 @@ def leave(command: Callable[[], int]) -> NoReturn:
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
         raise
+    except KeyboardInterrupt:  # a second one, while the first was handled
+        code = INTERRUPTED
     finally:
+        if code == INTERRUPTED:  # a further one would end in a traceback of the interpreter's exit
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
         with suppress(RuntimeError):  # no more threads
             threading.Thread(target=_exit_after_grace, args=(code,), name="exit", daemon=True).start()
     sys.exit(code)

@@ -5,6 +5,7 @@ Files may be incomplete or from another version of this project: values that can
 
 import csv
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,21 +22,89 @@ Series = list[tuple[float, float]]
 """Points (x, y) of a curve."""
 
 
+WARM_UP_S = 60.0
+"""Samples of the first minute are ignored: they show imports and the first compilation, not the training."""
+
+IDLE_PERCENT = 5.0
+"""GPU use in percent: NVML counts the time in which any kernel ran, so even a badly fed GPU that trains shows more."""
+
+SUMMED = re.compile(r"cpu_use_percent|job_memory_gib|gpu\d+_(use_percent|power_w|memory_used_gib)")
+"""Columns of a node's samples whose sums the sampler writes, so that a reader need not read all samples."""
+
+MOST_CURVES = 100
+"""Most curves in a figure. Of more, the first are drawn."""
+
+MOST_SAMPLES = 800
+"""Most samples of a node that are read for curves, evenly spread: twice the points of a figure."""
+
+
+@dataclass
+class Sums:
+    """Sums over a column of samples.
+
+    Attributes:
+        first, last: Unix seconds of the first sample and the newest.
+        most: largest value.
+        count, total: number and sum of the values.
+        settled, settled_total: the same without those before `WARM_UP_S`.
+        idle: number of those below `IDLE_PERCENT`.
+    """
+
+    first: float
+    last: float
+    most: float
+    count: float = 0.0
+    total: float = 0.0
+    settled: float = 0.0
+    settled_total: float = 0.0
+    idle: float = 0.0
+
+    @classmethod
+    def of(cls, points: Series) -> "Sums | None":
+        """Return the sums of a curve; None if it is empty."""
+        found = cls(*points[0], points[0][1]) if points else None
+        for point in points:
+            assert found
+            found.add(*point)
+        return found
+
+    def add(self, time: float, value: float) -> None:
+        """Add a sample."""
+        self.last, self.most = time, max(self.most, value)
+        self.count, self.total = self.count + 1, self.total + value
+        if time - self.first >= WARM_UP_S:
+            self.settled, self.settled_total = self.settled + 1, self.settled_total + value
+            self.idle += value < IDLE_PERCENT
+
+    @property
+    def mean(self) -> float:
+        """The mean of all values."""
+        return self.total / self.count
+
+
+def sum_up(samples: list[dict[str, str]]) -> dict[str, Sums]:
+    """Return the sums of the samples by column."""
+    names = filter(SUMMED.fullmatch, samples[0] if samples else ())
+    return {name: sums for name in names if (sums := Sums.of(series(samples, name)))}
+
+
 @dataclass(frozen=True)
 class GpuUse:
     """One GPU of the job, over the samples of its node.
 
     Attributes:
         index: number of the GPU on its node.
-        use: use in percent over Unix seconds.
-        power: power in watts over Unix seconds.
+        use: use in percent over Unix seconds, of at most `MOST_SAMPLES` samples.
+        power: sums of the power in watts; None if unknown.
         memory: peak memory in GiB; None if unknown.
+        sums: sums of the use of all samples; None if it has no samples.
     """
 
     index: int
     use: Series
-    power: Series
+    power: Sums | None
     memory: float | None
+    sums: Sums | None = None
 
 
 @dataclass(frozen=True)
@@ -51,6 +120,7 @@ class NodeUse:
         gpus: the job's GPUs on the node.
         ranks_here: numbers of the ranks that ran there; empty if unknown.
         every: seconds between two samples.
+        sums: sums of the CPUs' use in all samples; None if it has no samples.
     """
 
     host: str
@@ -61,6 +131,7 @@ class NodeUse:
     gpus: tuple[GpuUse, ...] = ()
     ranks_here: tuple[int, ...] = ()
     every: float = 10.0
+    sums: Sums | None = None
 
     @property
     def ranks(self) -> int | None:
@@ -100,8 +171,16 @@ class Facts:
         return [*self.info.get(ATTEMPTS, [])]
 
 
-def read_facts(run: RunDir) -> Facts:
-    """Read the facts of a run. Raises CheckpointError if run.json is damaged."""
+def read_facts(
+    run: RunDir, samples: int = MOST_CURVES, newest: Mapping[str, Mapping[str, Any]] | None = None
+) -> Facts:
+    """Read the facts of a run. Raises CheckpointError if run.json is damaged.
+
+    Args:
+        run: the run folder.
+        samples: number of nodes whose samples are read for curves; of the others only the sums are known.
+        newest: content of the nodes' JSON files that are read already, by host.
+    """
     folder, info = run.monitor, run.read_info()
     if attempts := info.get(ATTEMPTS):
         info[ATTEMPTS] = with_script_ends(run, [*attempts[:-1], with_times(run, attempts[-1])])
@@ -113,7 +192,11 @@ def read_facts(run: RunDir) -> Facts:
         info=info,
         config=config if isinstance(config, dict) else {},
         metrics=curves(run.metrics_csv),
-        nodes=tuple(node for path in sorted(folder.glob("*.csv")) if (node := node_use(path))),
+        nodes=tuple(
+            node
+            for at, path in enumerate(sorted(folder.glob("*.csv")))
+            if (node := node_use(path, at < samples, (newest or {}).get(path.stem)))
+        ),
         watch=read_json(folder / "watch.json"),
         run=run,
     )
@@ -131,24 +214,37 @@ def curves(path: Path) -> dict[str, Series]:
     return found
 
 
-def node_use(path: Path) -> NodeUse | None:
-    """Return the use of a node from its file of samples; None if that has no samples."""
-    samples = [row for row in rows(path) if number(row.get("time")) is not None]
-    if not samples:
+def node_use(path: Path, samples: bool, newest: Mapping[str, Any] | None) -> NodeUse | None:
+    """Return the use of a node from its file of samples, see `read_facts`; None if that has no samples."""
+    facts = newest or read_json(path.with_suffix(".json"))
+    sums = written_sums(facts)
+    read = rows(path, MOST_SAMPLES if sums else None) if samples or not sums else []
+    read = [row for row in read if number(row.get("time")) is not None]
+    if not sums and not read:
         return None
-    facts = read_json(path.with_suffix(".json"))
+    sums = sums or sum_up(read)
+    listed = [g.get("index") for g in mappings(facts.get("gpus"))]
+    numbers = gpu_numbers(read[0]) if read else [n for n in listed if isinstance(n, int)]
     ranks = read_json(path.with_name(f"ranks-{path.stem}.json")).get("ranks")
-    used = [value for _, value in series(samples, "job_memory_gib")]
     return NodeUse(
         host=path.stem,
         cpus=int(number(facts.get("cpus")) or 0),
-        cpu=series(samples, "cpu_use_percent"),
-        memory=max(used, default=None),
+        cpu=series(read, "cpu_use_percent"),
+        memory=sums["job_memory_gib"].most if "job_memory_gib" in sums else None,
         memory_limit=number(facts.get("memory_limit_gib")),
-        gpus=tuple(gpu_use(samples, index) for index in gpu_numbers(samples[0])),
+        gpus=tuple(gpu_use(read, index, sums) for index in numbers),
         ranks_here=tuple(r["rank"] for r in mappings(ranks) if "rank" in r),
         every=number(facts.get("every_seconds")) or 10.0,
+        sums=sums.get("cpu_use_percent"),
     )
+
+
+def written_sums(facts: Mapping[str, Any]) -> dict[str, Sums]:
+    """Return the sums in the file of a node's newest sample, by column; empty if it has none."""
+    try:
+        return {name: Sums(*map(float, values)) for name, values in facts["sums"].items()}
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return {}
 
 
 def gpu_numbers(row: Mapping[str, str]) -> list[int]:
@@ -160,11 +256,11 @@ def gpu_numbers(row: Mapping[str, str]) -> list[int]:
     return sorted(int(n) for n in numbers if n.isdecimal())
 
 
-def gpu_use(samples: list[dict[str, str]], index: int) -> GpuUse:
-    """Return the use of one GPU over the samples."""
-    used = [value for _, value in series(samples, f"gpu{index}_memory_used_gib")]
-    power = series(samples, f"gpu{index}_power_w")
-    return GpuUse(index, series(samples, f"gpu{index}_use_percent"), power, max(used, default=None))
+def gpu_use(samples: list[dict[str, str]], index: int, sums: Mapping[str, Sums]) -> GpuUse:
+    """Return the use of one GPU."""
+    use, memory = f"gpu{index}_use_percent", sums.get(f"gpu{index}_memory_used_gib")
+    power = sums.get(f"gpu{index}_power_w")
+    return GpuUse(index, series(samples, use), power, memory.most if memory else None, sums.get(use))
 
 
 def series(samples: Iterable[Mapping[str, str]], name: str) -> Series:
@@ -173,10 +269,12 @@ def series(samples: Iterable[Mapping[str, str]], name: str) -> Series:
     return [(t, v) for t, v in points if t is not None and v is not None and math.isfinite(v)]
 
 
-def rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file; empty if it can't be read."""
+def rows(path: Path, most: int | None = None) -> list[dict[str, str]]:
+    """Return the rows of a CSV file, or at most `most` of them up to the last; empty if it can't be read."""
     try:
-        return [*csv.DictReader(read_text(path).splitlines())]
+        header, *lines = read_text(path).splitlines()
+        stretch = math.ceil(len(lines) / most) if most and lines else 1
+        return [*csv.DictReader([header, *lines[::-1][::stretch][::-1]])]
     except (OSError, ValueError, csv.Error):
         return []
 
@@ -187,8 +285,3 @@ def number(value: object) -> float | None:
         return float(value) if isinstance(value, str | int | float) and value != "" else None
     except ValueError:
         return None
-
-
-def mean(points: Series) -> float | None:
-    """Return the mean of a curve's values; None for an empty curve."""
-    return sum(value for _, value in points) / len(points) if points else None

@@ -11,16 +11,13 @@ from train_anywhere import features
 from train_anywhere.monitor.efficiency import step_time
 from train_anywhere.monitor.goodput import SECTIONS, goodput
 from train_anywhere.monitor.ranks import mappings
-from train_anywhere.monitor.run_facts import Facts, NodeUse, Series, mean
-
-WARM_UP_S = 60.0
-"""Samples of the first minute are ignored: they show imports and the first compilation, not the training."""
+from train_anywhere.monitor.run_facts import IDLE_PERCENT, WARM_UP_S, Facts, NodeUse, Sums
 
 ENOUGH = 6
 """Fewest samples after the first minute for a meaningful mean: another minute at the default interval."""
 
-IDLE_PERCENT = 5.0
-"""GPU use in percent: NVML counts the time in which any kernel ran, so even a badly fed GPU that trains shows more."""
+MOST_ALIKE = 5
+"""Most sentences of one rule: of a large run, all nodes have the same problem."""
 
 DATA_SHARE = 0.2
 """Share of the training spent waiting for batches, which is the most that more workers can save."""
@@ -46,8 +43,14 @@ MEMORY_SHARE = 0.95
 
 def verdicts(facts: Facts) -> list[str]:
     """Return all verdicts, the worst first."""
-    rest = [sentence for rule in RULES for sentence in rule(facts)]
+    rest = [sentence for rule in RULES for sentence in shorten([*rule(facts)])]
     return [*loss_is_nan(facts), *features.verdicts(facts), *rest]
+
+
+def shorten(sentences: list[str]) -> list[str]:
+    """Return at most `MOST_ALIKE` sentences of a rule, and the number of the others."""
+    more = len(sentences) - MOST_ALIKE
+    return [*sentences[:MOST_ALIKE], f"{more:,} more like the last one."] if more > 1 else sentences
 
 
 def loss_is_nan(facts: Facts) -> Iterator[str]:
@@ -77,9 +80,11 @@ def idle_gpus(facts: Facts) -> Iterator[str]:
     for node in facts.nodes:
         ranks = sorted(node.ranks_here)
         for place, gpu in enumerate(node.gpus[: len(ranks) * each or None]):
-            settled = after_start(gpu.use)
-            if len(settled) >= ENOUGH and (use := mean(settled) or 0.0) < IDLE_PERCENT:
-                idle = sum(value < IDLE_PERCENT for _, value in settled) / len(settled)
+            sums = gpu.sums or Sums.of(gpu.use)
+            if not sums or sums.settled < ENOUGH:
+                continue
+            if (use := sums.settled_total / sums.settled) < IDLE_PERCENT:
+                idle = sums.idle / sums.settled
                 name = f"rank {ranks[place]}'s GPU" if ranks and each == 1 else f"GPU {gpu.index}"
                 yield f"{name} on {node.host} was idle {idle:.0%} of the time (mean use {use:.0f}%)."
 
@@ -153,16 +158,10 @@ def gpus_per_rank(facts: Facts) -> int:
     return max(1, int(newest.get("devices") or 1) // int(facts.info.get("world_size") or 1))
 
 
-def after_start(points: Series) -> Series:
-    """Return the samples after the first minute."""
-    return [(t, value) for t, value in points if t - points[0][0] >= WARM_UP_S]
-
-
 def cpus_used(node: NodeUse) -> float | None:
     """Return the mean number of busy CPUs; None if there are too few samples."""
-    settled = after_start(node.cpu)
-    use = mean(settled)
-    return None if use is None or len(settled) < ENOUGH else use / 100 * node.cpus
+    sums = node.sums or Sums.of(node.cpu)
+    return sums.settled_total / sums.settled / 100 * node.cpus if sums and sums.settled >= ENOUGH else None
 
 
 def seconds(facts: Facts) -> dict[str, float]:

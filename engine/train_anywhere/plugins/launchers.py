@@ -67,10 +67,13 @@ class HereLauncher(_Composer):
         ended = run_all(self.compose_members(job_overrides), job_overrides)
         sweeper = str(self.config.hydra.sweeper.get("_target_", ""))
         if sweeper.endswith(".ProductSweeper"):
-            if len(ended) > 1:
-                print("\n".join(sweep_lines([read_entry(e.run.path) for e in ended])))
-            if code := next((e.code for e in ended if e.code), 0):
-                sys.exit(code)
+            code = next((e.code for e in ended if e.code), 0)
+            try:
+                if len(ended) > 1:
+                    print("\n".join(sweep_lines([read_entry(e.run.path) for e in ended])), flush=True)
+            finally:  # also if nobody reads the table
+                if code:
+                    sys.exit(code)
         return [
             _make_job_return(words, sweep_result(e.run, e.config.checkpoint))
             for words, e in zip(job_overrides, ended, strict=False)

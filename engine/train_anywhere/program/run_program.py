@@ -2,6 +2,7 @@
 
 import math
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ from typing import IO
 from train_anywhere.checkpoints.disk.copy_files import EVERY_S, Copier, copy_leftovers
 from train_anywhere.checkpoints.disk.staging import open_staging
 from train_anywhere.config.checks.program import is_python
+from train_anywhere.config.cluster import SIGNAL_S
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.topology import ZERO_EXIT_LAUNCHERS
 from train_anywhere.errors import INTERRUPTED, STOPPED, ProjectError
@@ -139,7 +141,8 @@ def _run(config: Config, process: RankProcess, environ: dict[str, str], copier: 
     heartbeat.enter("program")
     recorded = time.monotonic()
     requested: float | None = None
-    passed, patience = False, STOP_SHARE * config.cluster.signal_seconds if running_job() else 60.0
+    signal_seconds = config.cluster.signal_seconds or SIGNAL_S
+    passed, patience = False, STOP_SHARE * signal_seconds if running_job() else 60.0
     try:
         while True:
             with suppress(subprocess.TimeoutExpired):
@@ -226,7 +229,8 @@ def _finish(config: Config, process: RankProcess, code: int) -> int:
     failed = several and is_claimed(run, CAUSE)
     stopped = code == STOPPED or (stop.requested is not None and not failed)
     if not stopped and code:
-        reason = f"rank {topology.rank}: {config.program[0]} ended with {describe_exit_code(code)}"
+        memory = ", often the memory limit" if code == 128 + signal.SIGKILL else ""
+        reason = f"rank {topology.rank}: {config.program[0]} ended with {describe_exit_code(code)}{memory}"
         print(f"{reason}.", file=sys.stderr, flush=True)
         if several or running_job():  # in a job, features/restarts/restart.py reads it
             reason = claim_first(run, CAUSE, reason)

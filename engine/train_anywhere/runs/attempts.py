@@ -29,6 +29,9 @@ TIMES = "times.json"
 ENDS = "ended"
 """File in RUN/monitor/ with a line for each attempt whose end the batch script saw: its `STARTED` and its end, in unix seconds."""
 
+ALLOCATION = "TRAIN_ALLOCATION"
+"""Variable with the id of the interactive allocation in which the batch script runs, which can't be requeued."""
+
 STARTED = "TRAIN_STARTED"
 """Environment variable with the start of the batch script in unix seconds: the allocation's time counts from there."""
 

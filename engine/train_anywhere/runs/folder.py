@@ -14,7 +14,7 @@ from train_anywhere.files.atomic import link_atomic, read_text
 from train_anywhere.files.ordinary import write_or_overwrite
 from train_anywhere.files.owned_folder import OwnedFolder, make_owned
 from train_anywhere.files.plain_json import dumps, loads
-from train_anywhere.files.removal import print_once, remove, remove_link
+from train_anywhere.files.removal import hidden_name, print_once, remove, remove_link
 from train_anywhere.files.typed_paths import resolve_as_typed
 from train_anywhere.runs.run_info import is_info
 
@@ -24,7 +24,7 @@ ATTEMPTS = "parts"
 JOBS = "jobs.txt"
 """File of the run folder with the ids of the jobs that were submitted for it, one per line."""
 
-SCRIPT_STATES = {"preempted": ("queued",), "running": ("failed", "completed")}
+SCRIPT_STATES = {"preempted": ("queued", "failed"), "running": ("failed", "completed")}
 """States in run.json, each with the states that the batch script may replace it by, see `RunDir.read_info`."""
 
 SERVER_KEYS = ("tensorboard", "dashboard")
@@ -64,7 +64,8 @@ class RunDir:
 
         The batch script does not handle JSON, only the file `state`: the state, and the job of the newest attempt. `update` writes
         both files. If they differ, run.json counts, except for states that the batch script may write itself:
-        `queued` instead of `preempted`, `failed` instead of `running`, and `completed` if all ranks of a program ended with 0.
+        `queued` instead of `preempted`, `failed` instead of `preempted` or `running`, and `completed` if all ranks of a program
+        ended with 0.
 
         Raises:
             CheckpointError: run.json is damaged or can't be read.
@@ -241,6 +242,16 @@ def discard(run: RunDir) -> bool:
 def delete(run: RunDir) -> bool:
     """Delete the folder of a run with all that is in it, if it is this user's; return whether it is gone."""
     return remove(_place(run.path))
+
+
+def finish_deletions(results: Path) -> None:
+    """Remove what killed deletions have left of run folders below `results`."""
+    for path in results.glob(f"*/{hidden_name('*')}"):
+        remove(
+            OwnedFolder(
+                path.parent, (path.name,), _place(path.with_name(path.name[1:].rpartition(".")[0])).marker
+            )
+        )
 
 
 def _place(path: Path) -> OwnedFolder:

@@ -118,4 +118,5 @@ class LocalTrials:
             if run.id in self._processes:
                 self._processes[run.id][0].wait()
         self.read_ended(live)
-        return f"{len(live)} trial{'s'[: len(live) != 1]} stopped with a checkpoint saved."
+        saved = sum((run.checkpoints / "newest").exists() for run in live)
+        return f"{len(live)} trial{'s'[: len(live) != 1]} stopped, {saved} with a checkpoint saved."

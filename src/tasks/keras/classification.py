@@ -7,7 +7,7 @@ from src.tasks import classification
 
 
 class Classification(classification.Classification):
-    """Batches are (images, labels): images float32 [b, ...], labels are class numbers int64 [b]."""
+    """Batches are (images, labels): images float32 [b, ...], labels are class numbers, whole numbers [b]."""
 
     def step(
         self, network: keras.Model, batch: tuple[tf.Tensor, tf.Tensor], weight: tf.Tensor, training: bool
@@ -16,10 +16,10 @@ class Classification(classification.Classification):
 
         The network maps images float32 [b, ...] to logits [b, classes]. Rows with a `weight` (float32 [b]) of 0 are padding.
         """
-        images, labels = batch
+        images, labels = batch[0], tf.cast(batch[1], tf.int64)
         logits = tf.cast(network(images, training=training), tf.float32)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
         real = tf.cast(weight > 0, tf.float64)  # rows of weight 0 are padding
-        right = tf.cast(tf.argmax(logits, axis=-1) == tf.cast(labels, tf.int64), tf.float64)
+        right = tf.cast(tf.argmax(logits, axis=-1) == labels, tf.float64)
         loss = tf.reduce_sum(real * tf.cast(losses, tf.float64))
         return losses, tf.stack([loss, tf.reduce_sum(real * right), tf.reduce_sum(real)])

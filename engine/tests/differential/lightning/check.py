@@ -1,29 +1,88 @@
 """Run drawn programs with Lightning alone and with this project, and return the differences."""
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 from engine.tests.differential.draws import Draws, Spec
 from engine.tests.differential.forks import ForkError
-from engine.tests.differential.lightning.compare import Differences, compare, last_line, without_hooks
-from engine.tests.differential.lightning.program import draw_program, render
+from engine.tests.differential.lightning.compare import (
+    SETUP_HOOKS,
+    Differences,
+    compare,
+    last_line,
+    without_hooks,
+)
+from engine.tests.differential.lightning.faults import EXPECTED
+from engine.tests.differential.lightning.program import DRAWN, draw_program, render
 from engine.tests.differential.lightning.sides import run_program, warm_up
 
-__all__ = ["check", "draw_program", "render", "warm_up"]
+__all__ = ["DRAWN", "EXPECTED", "INTENDED", "check", "draw_program", "render", "warm_up"]
+
+RANK_KINDS = ("rows", "order: ", "epoch and step", "random", "arguments", "weights", "values in", "names in",
+              "trainer.num_", "trainer.estimated", "trainer.global_step", "trainer.val_check_batch",
+              "trainer.is_last_batch")  # fmt: skip
+INTENDED: dict[str, Callable[[str, int], bool]] = {
+    "lightning-checkpoint-hooks": lambda kind, ranks: kind == "checkpoint hooks",
+    "lightning-callbacks": lambda kind, ranks: kind == "trainer.internal callbacks",
+    "lightning-checkpoint-path": lambda kind, ranks: kind == "resume: trainer.ckpt_path",
+    "lightning-logged": lambda kind, ranks: kind.startswith(
+        ("resume: names in logged_metrics", "resume: names in progress_bar", "resume: values in logged_metrics",
+         "resume: values in progress_bar")
+    ),
+    "lightning-no-logger": lambda kind, ranks: kind.startswith("no logger: "),
+    "lightning-nothing-trained": lambda kind, ranks: "nothing was trained" in kind,
+    "lightning-rows": lambda kind, ranks: ranks > 1 and kind.startswith(RANK_KINDS),
+}  # fmt: skip
+"""The kinds of differences that each row of the table in docs/concepts/own-code.md covers."""
 
 
-def check(spec: Spec, ranks: int = 1, stops: bool = False) -> Differences | str:
-    """Return the differences of a program; a string if Lightning alone refuses it."""
-    events = run_program(spec, ranks)
-    plain, ours = events["plain"][0], events["ours"][0]
+def check(spec: Spec, ranks: int = 1, stops: bool = False, fault: str = "") -> Differences | str:
+    """Return the differences of a program; a string if Lightning alone refuses it.
+
+    On several ranks the means of evaluations are compared with those of one rank, which reads the same rows.
+    """
+    events = run_program(spec, ranks, fault=fault)
+    plain, ours = (first_error(events[side]) or events[side][0] for side in ("plain", "ours"))
     differences = compare(plain, ours)
     if differences is None:
         return last_line(plain)
+    if spec.get("logger") == "none":
+        loggers = ("trainer.logger", "trainer.log_dir", "logger.")
+        differences = {
+            f"no logger: {kind}" if kind.startswith(loggers) else kind: example
+            for kind, example in differences.items()
+        }
+    if ranks > 1 and not isinstance(ours, ForkError):
+        differences |= compare_means(run_program(spec, sides=["plain"])["plain"][0], ours)
     if stops and not isinstance(ours, ForkError):
         stop = Draws(spec["seed"]).randint(1, len(ours) - 1)
         again = run_program(spec, ranks, stop, ("stopped", "resumed"))
         found = compare_resumed(ours, again["stopped"][0], again["resumed"][0])
         differences |= {f"resume: {kind}": f"stop {stop}: {example}" for kind, example in found.items()}
     return differences
+
+
+def first_error(ranks: list[Any]) -> ForkError | None:
+    """Return the error of a rank, if possible not that another rank was lost."""
+    errors = [found for found in ranks if isinstance(found, ForkError)]
+    return min(
+        errors, key=lambda error: "closed by peer" in str(error) or "too long" in str(error), default=None
+    )
+
+
+def compare_means(single: Any, ours: Any) -> Differences:
+    """Return which means over the rows of an evaluation differ from those of one rank."""
+    if isinstance(single, ForkError):
+        return {}
+    ends = [{e[1]: e[7]["callback_metrics"] for e in events if e[6] == "end"} for events in (single, ours)]
+    wrong = {
+        name: (value, ends[1][end].get(name))
+        for end in ends[0].keys() & ends[1].keys()
+        for name, value in ends[0][end].items()
+        if "mean" in name and not math.isclose(value, ends[1][end].get(name, value), rel_tol=1e-5)
+    }
+    return {"means over the rows of all ranks": str(wrong)} if wrong else {}
 
 
 def compare_resumed(whole: Any, stopped: Any, resumed: Any) -> Differences:
@@ -47,14 +106,16 @@ def compare_resumed(whole: Any, stopped: Any, resumed: Any) -> Differences:
         if whole[ends[0]][7]["weights"] != resumed[ends[1]][7]["weights"]:
             differences["weights"] = ""
         after = [
-            without_hooks(es[end + 1 :], ("on_fit_end", "teardown"))
+            without_hooks(es[end + 1 :], ("on_fit_end", *SETUP_HOOKS))
             for es, end in zip((whole, resumed), ends, strict=True)
         ]
-        return differences | (compare(*after) or {})
+        found = compare(*after) or {}
+        return differences | {kind: text for kind, text in found.items() if not kind.startswith("trainer.")}
     first = resumed[trained[2][0]]
     places = [n for n in trained[0][: len(trained[1]) + 1] if whole[n][3:5] == first[3:5]]
     if not places:
         return differences | {
             "rows after the stop": f"{first} is not a next step after {len(trained[1])} steps"
         }
-    return differences | (compare(whole[places[-1] :], resumed[trained[2][0] :]) or {})
+    later = [without_hooks(es[n:], SETUP_HOOKS) for es, n in ((whole, places[-1]), (resumed, trained[2][0]))]
+    return differences | (compare(*later) or {})

@@ -29,7 +29,10 @@ def compare(expected: Any, found: Any) -> Differences | None:
     same = count_same(expected, found)
     if same < max(len(expected), len(found)) and {*hooks_at(expected, found, same)} & {*SETUP_HOOKS}:
         calls = [with_hooks(events, SETUP_HOOKS) for events in (expected, found)]
-        differences["order: setup and loaders"] = f"{calls[0]} / {calls[1]}"
+        where = [
+            event[:3] if event else "end" for event in (*expected[same : same + 1], *found[same : same + 1])
+        ]
+        differences["order: setup and loaders"] = f"{calls[0]} / {calls[1]}; {where}"
         expected, found = without_hooks(expected, SETUP_HOOKS), without_hooks(found, SETUP_HOOKS)
         same = count_same(expected, found)
     complete = same == max(len(expected), len(found))

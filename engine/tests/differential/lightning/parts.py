@@ -54,17 +54,20 @@ class Stream(IterableDataset[Any]):
 
 
 class Backwards(Sampler[int]):
-    """A user's sampler, from the last row to the first, which starts at another row in each pass."""
+    """A user's sampler, from the last row to the first, which starts at another row in each epoch."""
 
     def __init__(self, rows: Rows) -> None:
-        self.count, self.passes = len(rows), 0
+        self.count, self.epoch = len(rows), 0
 
     def __len__(self) -> int:
         return self.count
 
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next pass, as Lightning does."""
+        self.epoch = epoch
+
     def __iter__(self) -> Iterator[int]:
-        self.passes += 1
-        return iter([(self.passes - index) % self.count for index in range(self.count)])
+        return iter([(self.epoch - index) % self.count for index in range(self.count)])
 
 
 class Uneven(Sampler[list[int]]):

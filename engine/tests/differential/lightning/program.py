@@ -81,6 +81,15 @@ KINDS = (
     "stateful",
     "batches",
 )
+OPTIONS: dict[str, tuple[Any, ...]] = {
+    "max_steps": (1, 3, 5), "limit_train_batches": (1, 2, 3, 0.5), "limit_val_batches": (0, 1, 2, 0.5),
+    "limit_test_batches": (0, 1, 2, 0.5), "check_val_every_n_epoch": (2,), "num_sanity_val_steps": (1, 2, -1),
+    "val_check_interval": (2, 0.5, 0.25), "overfit_batches": (1, 2),
+}  # fmt: skip
+AUTOMATIC: dict[str, tuple[Any, ...]] = {"accumulate_grad_batches": (2, 3), "gradient_clip_val": (0.1, 1.0)}
+"""Arguments of the Trainer that Lightning refuses with manual optimization."""
+LOG = ("on_step", "on_epoch", "prog_bar", "logger", "sync_dist", "add_dataloader_idx", "rank_zero_only", "enable_graph",
+       "reduce_fx", "metric_attribute", "batch_size", "log_dict")  # fmt: skip
 EXTRAS = ("random", "metrics", "trainer", "logger")
 LOGGED = {
     name: rules for name, rules in _FxValidator.functions.items() if rules and name in {**MODULE, "step": 1}
@@ -88,6 +97,36 @@ LOGGED = {
 STEPS = {
     f"{stage}_step": _FxValidator.functions[f"{stage}_step"] for stage in ("training", "validation", "test")
 }
+
+CHOICES = (
+    *(
+        "pytorch_lightning",
+        "arguments=short",
+        "arguments=args",
+        "manual",
+        "dropout",
+        "batch_norm",
+        "validation",
+    ),
+    *(
+        "test",
+        "returns=dict",
+        "returns=none",
+        "frequency",
+        "form=list",
+        "form=pair",
+        "schedule=step",
+        "noise",
+    ),
+    *("schedule=lambda", "schedule=plateau", "interval=step", "interval=epoch", "drop_last", "where=module"),
+    *("where=plain", "where=datamodule", "as=dict", "as=list", "as=combined", "accumulate", "stop"),
+    *("logger=csv", "logger=none"),
+)
+DRAWN = sorted({
+    *MODULE, *CALLBACK, *DATAMODULE, *LOG, *OPTIONS, *AUTOMATIC, *CHOICES, *NAMES,
+    *(f"kind={kind}" for kind in KINDS), *(f"mode={mode}" for mode in MODES),
+} - {"forward"})  # fmt: skip
+"""What the long form draws often enough."""
 
 
 def draw_program(seed: int, ranks: int = 1) -> Spec:
@@ -111,6 +150,9 @@ def draw_program(seed: int, ranks: int = 1) -> Spec:
         for _ in range(draws.choice((0, 1, 1, 2)))
     ]
     spec["trainer"] = without_fractions(draw_trainer(draws, spec), spec["data"])
+    if ranks > 1:
+        evaluate_all_rows(draws, spec)
+        spec["module"]["returns"] = "tensor"  # a rank without a loss lets the others wait
     if draws.maybe(0.1) and not spec["module"].get("manual"):
         spec["accumulate"] = {"1": 2}
         spec["trainer"].pop("accumulate_grad_batches", None)
@@ -120,6 +162,17 @@ def draw_program(seed: int, ranks: int = 1) -> Spec:
     if draws.maybe(0.3):
         spec["logger"] = draws.choice(("csv", "none"))
     return spec
+
+
+def evaluate_all_rows(draws: Draws, spec: Spec) -> None:
+    """Make a program log means over all rows of its evaluations, which are the same on one rank."""
+    for split, stage in (("val", "validation"), ("test", "test")):
+        for loader in spec["data"][split]:
+            loader.pop("drop_last", None)
+            loader["kind"] = draws.choice(("map", "own_iter"))
+        spec["trainer"].pop(f"limit_{split}_batches", None)
+        spec["module"]["log"].append({"hook": f"{stage}_step", "value": "ids", "name": f"mean_{split}",
+                                      "sync_dist": draws.maybe(0.5)})  # fmt: skip
 
 
 def draw_hooks(
@@ -231,14 +284,7 @@ def draw_trainer(draws: Draws, spec: Spec) -> Spec:
     """Return arguments of the Trainer, in Lightning's terms."""
     manual = spec["module"].get("manual")
     trainer: Spec = {"max_epochs": draws.randint(1, 3), "log_every_n_steps": draws.choice((1, 2, 50))}
-    options: dict[str, tuple[Any, ...]] = {
-        "max_steps": (1, 3, 5), "limit_train_batches": (1, 2, 3, 0.5), "limit_val_batches": (0, 1, 2, 0.5),
-        "limit_test_batches": (0, 1, 2, 0.5), "check_val_every_n_epoch": (2,), "num_sanity_val_steps": (1, 2, -1),
-        "val_check_interval": (2, 0.5, 0.25), "overfit_batches": (1, 2),
-    }  # fmt: skip
-    if not manual:
-        options |= {"accumulate_grad_batches": (2, 3), "gradient_clip_val": (0.1, 1.0)}
-    for name, values in options.items():
+    for name, values in {**OPTIONS, **({} if manual else AUTOMATIC)}.items():
         if draws.maybe(0.03 if name == "overfit_batches" else 0.2):
             trainer[name] = draws.choice(values)
     if "gradient_clip_val" in trainer and draws.maybe(0.4):
@@ -413,10 +459,11 @@ def render_log(log: Spec, name: str, batch: str, owner: str) -> Iterator[str]:
         "loss": "loss",
         "metric": f"{owner}.measure",
     }
-    known = {"hook", "value", "log_dict"}
+    known = {"hook", "value", "log_dict", "name"}
+    name = log.get("name", f"m{name}")
     options = "".join(f", {key}={given!r}" for key, given in log.items() if key not in known)
     shown = values.get(value, "3.5")
-    named = f"{{'m{name}': {shown}}}" if log.get("log_dict") else f"'m{name}', {shown}"
+    named = f"{{'{name}': {shown}}}" if log.get("log_dict") else f"'{name}', {shown}"
     options = options if not log.get("log_dict") else options.replace(", metric_attribute='measure'", "")
     yield f"        self.log{'_dict' * bool(log.get('log_dict'))}({named}{options})"
 

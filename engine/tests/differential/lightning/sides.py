@@ -25,6 +25,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from engine.tests.differential.draws import Spec
 from engine.tests.differential.forks import call_in_forks, make_folder, torchrun_variables
 from engine.tests.differential.lightning import parts
+from engine.tests.differential.lightning.faults import FAULTS
 from engine.tests.differential.lightning.program import render
 from train_anywhere.config.command.command_line import to_hydra_overrides
 from train_anywhere.config.command.compose import compose
@@ -135,7 +136,9 @@ def prepare(environment: dict[str, str]) -> None:
     os.environ.update(environment)
 
 
-def run_program(spec: Spec, ranks: int = 1, stop: int = -1, sides: Iterable[str] = ("plain", "ours")) -> Any:
+def run_program(
+    spec: Spec, ranks: int = 1, stop: int = -1, sides: Iterable[str] = ("plain", "ours"), fault: str = ""
+) -> Any:
     """Return the events of each rank by side: plain, ours, stopped and resumed; a ForkError instead of events."""
     folder = make_folder()
     places = torchrun_variables(ranks) if ranks > 1 else [{}]
@@ -146,6 +149,8 @@ def run_program(spec: Spec, ranks: int = 1, stop: int = -1, sides: Iterable[str]
         os.environ.update(place)
         if side == "plain":
             return run_plain(spec, folder, ranks)
+        if fault:
+            FAULTS[fault]()
         if side == "stopped":
             parts.Stopping.at = stop
         return run_ours(spec, folder, ranks, RunDir(folder / side.replace("resumed", "stopped")))

@@ -45,6 +45,18 @@ def test_the_least_where_that_is_best(make: Make) -> None:
     assert find_best(runs, mode="max").value == 4.0
 
 
+def test_a_metric_may_have_its_name_in_keras(make: Make) -> None:
+    """Also where the configuration names it so; a metric of exactly this name comes first."""
+    runs = [
+        make("a", "val_accuracy", "max", 0.5, 0.9, column="val/accuracy"),
+        make("b", "val/accuracy", "max", 0.8),
+    ]
+    for metric in (None, "val_accuracy", "val/accuracy"):
+        assert (find_best(runs, metric).id, find_best(runs, metric).compared) == ("a", 2)
+    own = make("c", "val_loss", "min", 3, 2)
+    assert find_best([own], "val_loss").value == 2
+
+
 @pytest.mark.parametrize(
     "run, asked, sentence",
     [

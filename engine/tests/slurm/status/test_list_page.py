@@ -167,3 +167,19 @@ def test_a_lock_of_another_user_stops_nothing(tmp_path: Path, monkeypatch: pytes
         with pytest.raises(SubmitError, match="stop it there with `kill"):
             local_runs.stop(run)
     assert not killed
+
+
+@pytest.mark.parametrize(
+    ("filters", "message"),
+    [
+        ((None, "faild", None), "'faild' is not a state of a run. Did you mean 'failed'?"),
+        ((None, "failed,", None), "--state is empty"),
+        ((None, "", None), "--state is empty"),
+        (("", None, None), "--name is empty"),
+        ((None, None, ""), "the time is empty"),
+    ],
+)
+def test_filters_that_select_nothing_by_mistake(filters: tuple[str | None, ...], message: str) -> None:
+    with pytest.raises(SubmitError, match=message.replace("?", r"\?")):
+        select([], *filters)
+    assert select([], "x", "failed,RUNNING", "2h") == []

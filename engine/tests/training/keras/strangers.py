@@ -270,7 +270,7 @@ class Batches(keras.utils.PyDataset):
         return self.rows.x[chosen], self.rows.y[chosen]
 
     def on_epoch_end(self) -> None:
-        self.order = self.order[::-1]
+        self.order = np.roll(self.order, 5)
 
 
 def open_py() -> tuple[Batches, Batches]:
@@ -565,3 +565,130 @@ class Quantizes(keras.callbacks.Callback):
 
     def on_train_end(self, logs: Any = None) -> None:
         self.model.quantize("int8")
+
+
+class Renamed(keras.Model):
+    """Returns running values under other names, in a dict within the dict, and the loss of the last batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense, self.fade = keras.layers.Dense(1), keras.Variable(0.5, trainable=False)
+        self.total, self.error = (
+            keras.metrics.Mean(name="total_loss"),
+            keras.metrics.MeanAbsoluteError(name="mae"),
+        )
+
+    def call(self, x: Any) -> Any:
+        return self.dense(x)
+
+    def train_step(self, data: Any) -> dict:
+        x, y = data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self(x) - y) ** 2)
+        self.optimizer.apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        return self.count(x, y, loss)
+
+    def test_step(self, data: Any) -> dict:
+        x, y = data
+        return self.count(x, y, tf.reduce_mean((self(x) - y) ** 2))
+
+    def count(self, x: Any, y: Any, loss: Any) -> dict:
+        self.total.update_state(loss, sample_weight=tf.shape(y)[0])
+        self.error.update_state(y, self(x))
+        more = {"mae": self.error.result(), "good": 1 - self.error.result()}
+        return {"loss": self.total.result(), "more": more, "raw": loss, "fade": self.fade}
+
+
+class AddsLoss(keras.layers.Layer):
+    """An endpoint layer: the loss is computed from the inputs of the model."""
+
+    def call(self, inputs: Any) -> Any:
+        predicted, y = inputs
+        self.add_loss(keras.ops.mean(keras.ops.square(predicted - y)))
+        return predicted
+
+
+def endpoint() -> keras.Model:
+    """Compiled without a loss."""
+    x, y = keras.Input((COLUMNS,), name="x"), keras.Input((1,), name="y")
+    model = keras.Model({"x": x, "y": y}, AddsLoss()([keras.layers.Dense(1)(x), y]))
+    model.compile(optimizer=keras.optimizers.SGD(0.1))
+    return model
+
+
+def open_endpoint() -> tuple[Any, Any]:
+    """Batches of inputs alone."""
+
+    def dataset(rows: Rows) -> Any:
+        return tf.data.Dataset.from_tensor_slices(({"x": rows.x, "y": rows.y},)).batch(16)
+
+    return dataset(Rows()), dataset(Rows(37, 1))
+
+
+class OwnLoss(keras.Model):
+    """Overrides compute_loss, and is compiled without a loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, x: Any) -> Any:
+        return self.dense(x)
+
+    def compute_loss(
+        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, **more: Any
+    ) -> Any:
+        return keras.ops.mean(keras.ops.abs(y_pred - y))
+
+
+class Stops(keras.callbacks.Callback):
+    """Ends training in the third step of the second epoch."""
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.epoch = epoch
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if (self.epoch, batch) == (1, 2):
+            self.model.stop_training = True
+
+
+def weighed_mean() -> keras.Model:
+    """Its loss is divided by the sum of the weights."""
+    model = without_loss()
+    loss = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
+    model.compile(optimizer=None, loss=loss)
+    return model
+
+
+def masked() -> keras.Model:
+    """Its loss counts the tokens that are not 0."""
+    tokens = keras.Input((COLUMNS,))
+    body = keras.layers.Embedding(9, 4, mask_zero=True)(tokens)
+    model = keras.Model(tokens, keras.layers.Dense(1)(body))
+    model.compile(optimizer=None, loss="mse")
+    return model
+
+
+def open_tokens() -> dict[str, list]:
+    """Sequences of numbers below 9."""
+    rows = [
+        (np.arange(n, n + COLUMNS, dtype="float32") % 9, np.zeros((COLUMNS, 1), "float32")) for n in range(64)
+    ]
+    return {"train": rows}
+
+
+def regularized() -> keras.Model:
+    """A penalty of the weights is part of its loss."""
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((COLUMNS,)), keras.layers.Dense(1, kernel_regularizer="l2")])
+    model.compile("sgd", "mse")
+    return model
+
+
+def open_parts(shared: bool) -> tuple[Any, Any]:
+    """Two parts of one data set, which is shuffled before or after it is parted."""
+    rows = Rows()
+    whole = tf.data.Dataset.from_tensor_slices((rows.x, rows.y))
+    whole = whole.shuffle(50) if shared else whole
+    train, val = whole.take(64), whole.skip(64)
+    return (train if shared else train.shuffle(50)).batch(16), val.batch(16)

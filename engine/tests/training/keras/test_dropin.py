@@ -372,6 +372,98 @@ def test_metrics_agree_with_evaluate_of_keras(make_run: Make, monkeypatch) -> No
 
 
 @pytest.mark.parametrize(
+    "name, data", [("Renamed", "open_rows"), ("endpoint", "open_endpoint"), ("OwnLoss", "open_rows")]
+)
+def test_what_a_step_returns_is_reported_as_evaluate_does(make_run: Make, name: str, data: str) -> None:
+    """The last returned value under any name; a loss may be one that layers add, or of an own compute_loss."""
+    from engine.tests.training.keras import strangers
+
+    val = strangers.open_endpoint()[1] if data == "open_endpoint" else None
+    words = (
+        task(name),
+        f"data._target_={HERE}.{data}",
+        "trainer.max_epochs=1",
+        "trainer.num_sanity_val_steps=0",
+    )
+    outcome, _ = trained(make_run, *words)
+    model = getattr(strangers, name)()
+    if name != "endpoint":
+        model.compile(optimizer="sgd")
+        rows_ = strangers.Rows(37, 1)
+        val = tf_batches(rows_.x, rows_.y)
+    model.evaluate(val, verbose=0)
+    with np.load(Path(str(outcome.checkpoint)) / "weights.npz") as file:
+        model.set_weights([file[key] for key in file.files])
+    theirs = model.evaluate(val, verbose=0, return_dict=True)
+    ours = {k: v for k, v in outcome.metrics.items() if k.startswith("val/")}
+    assert ours == pytest.approx({f"val/{k}": v for k, v in theirs.items()}, rel=1e-6)
+
+
+def tf_batches(x: np.ndarray, y: np.ndarray):
+    import tensorflow as tf
+
+    return tf.data.Dataset.from_tensor_slices((x, y)).batch(16)
+
+
+def test_a_regularizer_and_the_hooks_of_a_pydataset_are_those_of_fit(make_run: Make) -> None:
+    """The weights are those of Keras alone, bit for bit."""
+    from engine.tests.training.keras import strangers
+    from train_anywhere.training.keras.checkpoint.random_state import disable_graph_optimizer
+
+    words = (task("regularized"), f"data._target_={HERE}.open_py", "trainer.max_epochs=2")
+    outcome, _ = trained(make_run, *words)
+    disable_graph_optimizer()
+    model, (train, val) = strangers.regularized(), strangers.open_py()
+    model.fit(train, epochs=2, validation_data=val, verbose=0, shuffle=False)
+    with np.load(Path(str(outcome.checkpoint)) / "weights.npz") as file:
+        ours = [file[key] for key in file.files]
+    assert [w.tobytes() for w in model.get_weights()] == [w.tobytes() for w in ours]
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_shuffle_that_training_and_validation_share_is_noted(make_run: Make, capsys, shared: bool) -> None:
+    trained(
+        make_run,
+        task("OwnStep"),
+        f"data._target_={HERE}.open_parts",
+        f"data.shared={shared}",
+        "trainer.max_epochs=1",
+    )
+    assert ("read one shuffled tf.data.Dataset" in capsys.readouterr().out) == shared
+
+
+def test_a_callback_ends_the_run_as_in_fit_and_is_named(make_run: Make, capsys) -> None:
+    """The epoch ends with a validation, at the step at which it stops."""
+    outcome, run = trained(make_run, task("OwnStep"), f"+callbacks.stops._target_={HERE}.Stops")
+    line = "Stops ended training after step 9 of 18"
+    assert (outcome.step, outcome.ended_by) == (9, line) and line in capsys.readouterr().out
+    assert [(row["step"], bool(row["train/loss"])) for row in rows(run) if row["val/loss"]] == [
+        ("6", True), ("9", True),
+    ]  # fmt: skip
+
+
+def test_a_monitor_may_have_its_name_in_keras(make_run: Make) -> None:
+    words = (
+        "checkpoint.monitor=val_mae",
+        "trainer.early_stopping.monitor=loss",
+        "trainer.early_stopping.patience=5",
+    )
+    config, run = make_run(*BASE, task("OwnStep"), *words, "trainer.max_epochs=1")
+    assert (config.checkpoint.monitor, config.trainer.early_stopping.monitor) == ("val/mae", "train/loss")
+    run_keras(config, run)
+    assert (run.checkpoints / "best").exists()
+
+
+def test_a_wrong_monitor_is_refused_before_the_first_step(make_run: Make) -> None:
+    config, run = make_run(*BASE, task("OwnStep"), "checkpoint.monitor=val_mea", "checkpoint.mode=min")
+    with pytest.raises(
+        ConfigError, match=r"checkpoint\.monitor=val/mea was not measured\. Did you mean 'val/mae'"
+    ):
+        run_keras(config, run)
+    assert not run.metrics_csv.exists()
+
+
+@pytest.mark.parametrize(
     "kind, name", [("weighted", "compiled"), pytest.param("dict", "two_outputs", marks=pytest.mark.slow)]
 )
 def test_sample_weights_and_names(make_run: Make, kind: str, name: str) -> None:

@@ -12,6 +12,7 @@ AGREE = [
     pytest.param((task("compiled"), "optimizer=sgd", "trainer.gradient_clip_val=0.3"), id="compiled"),
     pytest.param((task("Gan"), "task.noise=false", *NO_EVALUATION), id="gan"),
     pytest.param((task("two_outputs"), "data.kind=dict"), id="two outputs"),
+    pytest.param((task("Renamed"), "optimizer=sgd"), id="renamed"),
 ]
 
 
@@ -28,7 +29,7 @@ def test_two_devices_train_and_measure_as_one(train, overrides, tmp_path: Path) 
 @pytest.mark.slow
 @pytest.mark.horovod
 @pytest.mark.parametrize("strategy", ["horovod", "multiworker_mirrored"])
-@pytest.mark.parametrize("overrides", AGREE[:3])
+@pytest.mark.parametrize("overrides", [AGREE[0], AGREE[1], AGREE[2], AGREE[4]])
 def test_two_ranks_train_and_measure_as_one(train, require, strategy: str, overrides, tmp_path: Path) -> None:
     from train_anywhere.distributed.horovod.installation import horovod_problem
 
@@ -76,11 +77,38 @@ def test_ranks_that_part_are_an_error(train, tmp_path: Path) -> None:
             (task("summed"),),
             "the model is compiled with a loss of reduction='sum', and the gradients of 2 ranks",
         ),
+        (
+            (task("weighed_mean"), "data.kind=weighted"),
+            "the model is compiled with a loss of reduction='mean_with_sample_weight', and the gradients of 2 ranks",
+        ),
+        (
+            (
+                task("compiled"),
+                "optimizer=custom",
+                "optimizer._target_=keras.optimizers.Adam",
+                "+optimizer.gradient_accumulation_steps=2",
+            ),
+            "an optimizer has gradient_accumulation_steps=2, which Keras can't use with tf.distribute on 2 devices",
+        ),
         ((task("OddMetric"),), "the metric 'largest' is a Largest with its own update_state"),
     ],
-    ids=["stream", "sum", "metric"],
+    ids=["stream", "sum", "weighed mean", "accumulation", "metric"],
 )
 def test_what_can_not_be_right_on_two_devices(train, overrides, says: str, tmp_path: Path) -> None:
     options = ("strategy=mirrored", "trainer.devices=2", f"paths.results={tmp_path}")
     done = train(*BASE, *overrides, *options)
     assert says in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_a_masked_loss_on_two_devices_is_noted(train, tmp_path: Path) -> None:
+    options = (
+        task("masked"),
+        f"data._target_={HERE}.open_tokens",
+        "trainer.max_epochs=1",
+        f"paths.results={tmp_path}",
+    )
+    for devices, noted in ((1, False), (2, True)):
+        done = train(*BASE, *options, "strategy=mirrored", f"trainer.devices={devices}")
+        assert done.returncode == 0, done.stderr
+        assert ("each rank or device divides by its own number of them" in done.stdout) == noted

@@ -117,7 +117,7 @@ EVALUATED: dict[str, Any] = {
     "loaders": lambda: [DataLoader(pairs(VAL), 8), DataLoader(Stream(), 8), Batches()],
     "named": lambda: {"one": DataLoader(pairs(VAL), 8), "other": pairs(VAL)},
     "own": lambda: {"one": Own(), "other": Own()},
-    "combined": lambda: CombinedLoader([pairs(VAL), DataLoader(pairs(VAL), 8)], "sequential"),
+    "combined": lambda: CombinedLoader([DataLoader(pairs(VAL), 4), DataLoader(pairs(VAL), 8)], "sequential"),
     "rows": lambda: [(x, y) for x, y in pairs(VAL)],
 }
 """Data to evaluate on, each of `VAL` rows in each of its loaders."""

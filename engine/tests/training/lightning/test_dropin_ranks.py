@@ -123,19 +123,20 @@ def test_weights_that_part_are_an_error(
 
 
 @pytest.mark.slow
-def test_a_loader_that_would_give_all_ranks_the_same_is_refused(tmp_path: Path) -> None:
-    words = ("strategy=ddp", "trainer.devices=2", "trainer.limit_train_batches=4")
-    ranks = train(tmp_path, 2, "Plain", "endless", *words)
-    assert all("would give all 2 ranks the same batches" in rank["error"] for rank in ranks)
+def test_a_stream_without_a_length_needs_one_on_several_ranks(tmp_path: Path) -> None:
+    words = ("strategy=ddp", "trainer.devices=2")
+    limited = train(tmp_path / "limited", 2, "Plain", "endless", *words, "trainer.limit_train_batches=4")
+    assert [rank["step"] for rank in limited] == [8, 8]
+    ranks = train(tmp_path / "whole", 2, "Plain", "endless", *words)
+    assert all("has no length; set the number of its batches" in rank["error"] for rank in ranks)
 
 
 @pytest.mark.slow
-def test_a_data_module_on_two_ranks_is_that_of_one(alone: Any, tmp_path: Path) -> None:
-    """Its batch size is the one of a rank, and was told so."""
+def test_a_data_module_on_two_ranks_makes_the_steps_of_one(alone: Any, tmp_path: Path) -> None:
+    """The ranks share the batches of its argument batch_size."""
     one = train(tmp_path / "one", 1, "Plateau", "Module", "strategy=single")[0]
     two = train(tmp_path / "two", 2, "Plateau", "Module", "strategy=ddp", "trainer.devices=2")
     assert (one["step"], two[0]["step"]) == (20, 20)
-    assert largest_difference(final_weights(tmp_path / "one"), final_weights(tmp_path / "two")) < 1e-5
 
 
 @pytest.mark.slow
@@ -148,10 +149,11 @@ def test_a_loader_with_a_sampler_that_shares_is_read_as_it_is(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_a_data_module_that_divides_its_batch_makes_as_many_steps(tmp_path: Path) -> None:
-    """As lightning-hydra-template's does; each rank reads its own half."""
+@pytest.mark.parametrize("module", ["Dividing", "Passing"])
+def test_a_data_module_makes_as_many_steps_on_two_ranks(module: str, tmp_path: Path) -> None:
+    """Lightning-hydra-template's divides its batch size by the number of ranks, others pass it on."""
     data = "engine.tests.training.lightning.data_strangers"
-    words = (f"task._target_={data}.Lit", f"data._target_={data}.Dividing", "data.batch_size=16")
+    words = (f"task._target_={data}.Lit", f"data._target_={data}.{module}", "data.batch_size=16")
     ranks = train(tmp_path, 2, "Plain", "rows", "strategy=ddp", *words)
     assert [rank["step"] for rank in ranks] == [2 * 64 // 16] * 2
     assert ranks[0]["metrics"]["val_rows"] == 32

@@ -76,18 +76,6 @@ def test_bit_for_bit(words: list[str], make_run: MakeRun, fit: Fit) -> None:
     assert bool(called) == ("Telling" in words[0])
 
 
-def test_a_module_that_steps_by_hand_is_left_to_lightning(
-    make_run: MakeRun, fit: Fit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found: list[str | None] = []
-    judge = fast_loop.find_unsupported
-    monkeypatch.setattr(
-        fast_loop, "find_unsupported", lambda trainer: found.append(judge(trainer)) or found[-1]
-    )
-    fit(*make_run(*to_hydra_overrides([*of("Adversaries"), *SHORT])))
-    assert {*found} == {"the module uses manual optimization"}
-
-
 def test_a_profiler_is_given_all_its_parts(
     make_run: MakeRun, fit: Fit, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,7 +18,7 @@ from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.lightning.rank_splits import Opener, from_module
 
 from .conftest import Fit
-from .data_strangers import EVALUATED, ROWS, VAL, Dividing, Passing, pairs
+from .data_strangers import EVALUATED, ROWS, VAL, Passing, pairs
 
 MakeRun = Callable[..., tuple[Config, RunDir]]
 HERE = "engine.tests.training.lightning.data_strangers"
@@ -66,7 +66,7 @@ def test_a_generator_can_t_be_validated_twice(reading: MakeRun, fit: Fit) -> Non
 
 
 def test_a_generator_can_t_be_trained_from_twice(reading: MakeRun, fit: Fit) -> None:
-    with pytest.raises(DataError, match="a generator can be read once only, and epoch 2 reads it again"):
+    with pytest.raises(ConfigError, match="is a generator, which can be read only once"):
         fit(*reading("once_to_train", "trainer.limit_train_batches=4"))
 
 
@@ -111,19 +111,6 @@ def test_the_batch_of_a_data_loader_is_printed(ranks: int, reading: MakeRun) -> 
     part = opener.open_split(DataLoader(pairs(ROWS), 8, shuffle=True), "train")
     assert len(part) == ROWS // 8 // ranks
     assert told == [f"batch 8 per rank, {8 * ranks} in all: data comes from your DataLoader."]
-
-
-@pytest.mark.parametrize(("module", "each"), [(Dividing, 8), (Passing, 16)])
-def test_the_batch_size_of_a_data_module_is_that_of_all_ranks(
-    module: type[Dividing], each: int, reading: MakeRun
-) -> None:
-    """Whether its loaders have 8 rows for each of two ranks, or all 16."""
-    config, _ = reading(module.__name__)
-    told: list[str] = []
-    source = module(config.data.batch_size)
-    opener = Opener(config, Topology(world_size=2, local_world_size=2), False, None, told.append, source)
-    assert len(opener.open_split(DataLoader(pairs(ROWS), each, shuffle=True), "train")) == ROWS // 16
-    assert told == ["batch 8 per rank, 16 in all: data comes from your DataLoader."]
 
 
 @pytest.mark.parametrize("module", ["Dividing", "Passing"])

@@ -103,8 +103,10 @@ class Staging:
 
     def list_rank_folders(self) -> list[OwnedFolder]:
         """Return the folders that `rank_folder` names for the ranks of this run on this node, and that exist."""
-        found = self.folder.parent.glob(f"{self.folder.name}.rank-*")
-        ranks = (path.name.rpartition("-")[2] for path in found)
+        found = self.folder.parent.glob(
+            f"*{self.folder.name}.rank-*"
+        )  # hidden ones too, left by a killed removal
+        ranks = {path.name.rpartition("-")[2].removesuffix(".removed") for path in found}
         return [self.rank_folder(int(rank)) for rank in ranks if rank.isdecimal()]
 
     def clear(self) -> None:

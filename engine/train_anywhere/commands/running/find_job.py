@@ -58,7 +58,7 @@ def cancel(run: RunEntry) -> str:
     if run.scheduler is None:
         return local_runs.stop(run)
     with explain_unreachable_scheduler("Nothing was cancelled."):
-        run = find_runs.with_unrecorded_jobs(run)
+        [run] = find_runs.with_unrecorded_jobs([run], wait=True)
         living = [*queue.query_queue(run.scheduler or "", run.job_ids).active(run.job_ids)]
         ownership.refuse_other_jobs(run, living)
     if not living:

@@ -20,6 +20,16 @@ MORE = (
 """Words in the names of metrics of which more is better."""
 
 
+SPLITS = ("train/", "val/", "test/")
+"""How the names of metrics start here."""
+
+
+def from_keras_name(name: str) -> str:
+    """Return the name of a metric for that of Keras: val/loss for val_loss, train/loss for loss; a name of ours as it is."""
+    rest = name.removeprefix("val_")
+    return name if name.startswith(SPLITS) else f"{'train' if rest == name else 'val'}/{rest}"
+
+
 def infer_mode(monitor: str) -> Mode | None:
     """Return "min" or "max" by the last word in the name of a metric that is in `LESS` or `MORE`; None if no word is."""
     for part in reversed(re.split(r"[^A-Za-z0-9]+", monitor)):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from train_anywhere.config.checks.metric_names import Mode, infer_mode
+from train_anywhere.config.checks.metric_names import Mode, from_keras_name, infer_mode
 from train_anywhere.config.choices import Task
 from train_anywhere.config.schema import Checkpoint, Config
 from train_anywhere.config.strict import did_you_mean
@@ -17,8 +17,8 @@ def fill_monitors(config: Config, problems: list[str]) -> Config:
         problems: receives a sentence for each metric that a native task does not have, and for each one whose mode is unknown.
     """
     task, checkpoint, stopping = config.task, config.checkpoint, config.trainer.early_stopping
-    best = checkpoint.monitor or (f"val/{task.headline}" if task.headline else None)
-    watched = stopping.monitor or ("val/loss" if "loss" in task.metrics else None)
+    best = _own_name(config, checkpoint.monitor) or (f"val/{task.headline}" if task.headline else None)
+    watched = _own_name(config, stopping.monitor) or ("val/loss" if "loss" in task.metrics else None)
     if stopping.patience is not None and watched is None:
         problems.append(
             f"trainer.early_stopping.patience={stopping.patience} needs a metric to monitor, and those of this task are unknown before "
@@ -32,6 +32,13 @@ def fill_monitors(config: Config, problems: list[str]) -> Config:
         checkpoint=replace(checkpoint, monitor=best, mode=best_mode),
         trainer=replace(config.trainer, early_stopping=early),
     )
+
+
+def _own_name(config: Config, monitor: str | None) -> str | None:
+    """Return the monitor by its name here, if it has that of Keras; a metric of a LightningModule has a name of its own."""
+    known = [f"{part}/{name}" for part in ("train", "val") for name in config.task.metrics]
+    own = from_keras_name(monitor) if monitor else None
+    return own if own in known or (config.framework == "keras" and not known) else monitor
 
 
 def _find_mode(

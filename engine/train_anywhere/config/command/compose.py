@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from train_anywhere.config.command.yaml_files import is_changed
 from train_anywhere.config.environment_values import to_plain_tree
 from train_anywhere.config.open_groups import CUSTOM, LIST_GROUPS, SINGLE_GROUPS, TARGET
 from train_anywhere.config.signatures import TargetError, read
@@ -108,6 +109,8 @@ def quote_value(argument: str) -> str:
     """
     key, equals, value = argument.partition("=")
     if key in ("cluster.time", "cluster.time_min") and re.fullmatch(r"\d{4,8}", value, re.ASCII):
+        return f'{key}="{value}"'
+    if is_changed(key.lstrip("+"), value):  # Hydra reads account=1_000 as a number
         return f'{key}="{value}"'
     several = key in ONE_VALUE and "," in value and value[0] not in "'\"["
     if not several and (

@@ -1,15 +1,21 @@
 """Report what is wrong with a YAML file, with its name and line; Hydra would show a traceback."""
 
+import dataclasses
+import io
 import re
 import stat
-from collections.abc import Collection
+import typing
+from collections.abc import Collection, Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, TextIO
 
 import yaml
 
 from train_anywhere.config.open_groups import LIST_GROUPS, SINGLE_GROUPS, TARGET
+from train_anywhere.config.schema import Config
+from train_anywhere.config.strict import alternatives, field_types
 from train_anywhere.errors import ConfigError, ProjectError
 
 HEADER = "# @package _global_"
@@ -17,6 +23,19 @@ HEADER = "# @package _global_"
 
 MAX_VALUES = 100_000
 """The most values in a file: aliases of aliases can stand for so many that composing never ends."""
+
+ODD_NUMBER = re.compile(
+    r"[-+]?(0[0-7_]+|0x[0-9a-fA-F_]+|0b[01_]+|[1-9][0-9_]*(:[0-5]?[0-9])+|[0-9][0-9_]*(:[0-5]?[0-9])+\.[0-9_]*)"
+)
+"""Numbers of YAML 1.1 in base 8, 16, 2 and 60, which the command line reads as strings: https://yaml.org/type/int.html"""
+
+MAY_BE_ODD = re.compile(
+    r"(?m)^[^#\n]*[\s\[,{]([-+]?(0[0-9xb_]|[0-9][0-9_]*:[0-9]|[0-9][0-9.]*([_eE]|0\b))|\+[0-9]|[0-9]{4000})"
+)
+"""Matches files that may have such a number, or one that is not written as Python writes it."""
+
+MAX_DIGITS = 4000
+"""The most digits of a number: Python refuses 300 more."""
 
 WORDS = {"found character '\\t'": "a tab can't indent; use spaces"}
 """Clearer replacements for messages of PyYAML."""
@@ -31,7 +50,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
     from omegaconf._utils import get_yaml_loader  # refuses duplicate keys
 
     try:
-        tree = yaml.load(read_text(path), Loader=get_yaml_loader())
+        tree = yaml.load(as_typed(read_text(path), str(path)), Loader=get_yaml_loader())
     except yaml.YAMLError as error:
         raise ConfigError(yaml_sentence(error, str(path))) from error
     if not isinstance(tree, dict):
@@ -113,7 +132,81 @@ def open_yaml(path: str, encoding: str = "utf-8") -> TextIO:
         problem = f"its aliases (*name) stand for more than {MAX_VALUES:,} values"
         raise yaml.MarkedYAMLError(problem=problem, problem_mark=yaml.Mark(path, 0, 0, 0, "", 0))
     file.seek(0)
-    return file
+    if not MAY_BE_ODD.search(text):
+        return file
+    file.close()
+    typed = io.StringIO(as_typed(text, path))
+    typed.name = path  # type: ignore[misc]  # for PyYAML's messages
+    return typed
+
+
+def as_typed(text: str, path: str) -> str:
+    """Return some YAML in which numbers of keys with strings have quotes, unless they are the same as a number: `name: 1_000`.
+
+    Raises:
+        YAMLError: a number is in base 60, such as the time 30:00, or in base 8, 16 or 2.
+    """
+    try:
+        root = yaml.compose(text, Loader=yaml.SafeLoader) if MAY_BE_ODD.search(text) else None
+    except (yaml.YAMLError, ValueError, RecursionError):
+        root = None  # reading it gives a better message
+    lines = text.splitlines(keepends=True)
+    for key, node in reversed([*_plain_values(root, "")] if root else []):
+        value, line, column = node.value, node.start_mark.line, node.start_mark.column
+        if ODD_NUMBER.fullmatch(value):
+            number, quoted = yaml.safe_load(value), f'write it with quotes, "{value}"'
+            problem = f"{key}={value} is a number in base 60 in YAML: {quoted}"
+            if ":" not in value:
+                problem = f"{key}={value} is the number {number} in YAML: type {number}, or {quoted}"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=yaml.Mark(path, 0, line, 0, "", 0))
+        if len(value) > MAX_DIGITS and re.fullmatch(r"[-+]?[0-9_]+", value):
+            problem = f"{key} is a number of {len(value):,} digits; use one of at most {MAX_DIGITS:,}"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=yaml.Mark(path, 0, line, 0, "", 0))
+        if is_changed(key, value):
+            before, after = lines[line][:column], lines[line][column + len(value) :]
+            lines[line] = f'{before}"{value}"{after}'
+    return "".join(lines)
+
+
+def is_changed(key: str, value: str) -> bool:
+    """Return whether a key has a string for which a number stands, such as 1_000, 1e3 or 3.10, that Python writes otherwise."""
+    if key.rpartition(".")[2] not in _string_keys() or not re.fullmatch(r"[-+.]?\d[\d_.eE+-]{0,30}", value):
+        return False
+    with suppress(ValueError):
+        return str(float(value) if re.search(r"[.eE]", value) else int(value)) != value
+    return False
+
+
+def _plain_values(node: yaml.Node, key: str) -> Iterator[tuple[str, yaml.ScalarNode]]:
+    """Yield each value without quotes and tag, with the dotted name of its key, in the order of the file."""
+    if isinstance(node, yaml.MappingNode):
+        for name, value in node.value:
+            yield from _plain_values(value, f"{key}.{name.value}" if key else str(name.value))
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            yield from _plain_values(value, key)
+    elif isinstance(node, yaml.ScalarNode) and node.style is None:
+        yield key, node
+
+
+@cache
+def _string_keys() -> frozenset[str]:
+    """Return the last names of the keys whose values are strings, or lists of them, wherever they are in the configuration."""
+    found: dict[str, set[Any]] = {}
+
+    def add(name: str, hint: Any) -> None:
+        for kind, rules in alternatives(hint):
+            for one in [*getattr(rules[0] if rules else None, "choices", {}).values(), kind]:
+                if dataclasses.is_dataclass(one):
+                    for key, inner in field_types(typing.cast(type, one)).items():
+                        add(key, inner)
+                elif typing.get_origin(one) is list:
+                    add(name, typing.get_args(one)[0])
+                else:
+                    found.setdefault(name, set()).add(one)
+
+    add("", Config)
+    return frozenset(name for name, kinds in found.items() if str in kinds and not kinds & {int, float, Any})
 
 
 def yaml_sentence(error: Exception, path: str | None = None) -> str:
@@ -155,6 +248,8 @@ def choice_problem(path: Path, keys: Collection[str]) -> str | None:
         return f"{path}: defaults must be a list, one `- group: choice` per line."
     if path.stem in default_choices(tree):
         return f"{path} names itself among its defaults; remove that line."
+    if problem := HEADER in text and section_problem(path, tree):
+        return problem
     if not tree and path.parent.name in keys:
         return f"{path} is empty; write the keys of {path.parent.name} into it, or delete it."
     group = path.parent.name
@@ -165,6 +260,25 @@ def choice_problem(path: Path, keys: Collection[str]) -> str | None:
         return f"{path} lacks the header line `{HEADER}`: without it {below}. Make that its first line."
     if group in SINGLE_GROUPS and HEADER not in text and not tree.keys() & {TARGET, "name", "defaults"}:
         return f"{path} has no target; write `{TARGET}: package.name` into it."
+    return None
+
+
+def section_problem(path: Path, tree: dict[str, Any]) -> str | None:
+    """Return what is wrong with the sections of a file with top-level keys: a choice without `override`, a list for a section."""
+    file = path.parent.parent / "train.yaml"
+    main = read_mapping(file) if file.is_file() else {}
+    groups = [str(name) for entry in main.get("defaults") or [] if isinstance(entry, dict) for name in entry]
+    for entry in tree.get("defaults", []):
+        for name, choice in entry.items() if isinstance(entry, dict) else ():
+            if str(name).strip("/") in groups:
+                line = f"- override /{str(name).strip('/')}: {choice}"
+                return f"{path}: {name} has a choice already; write `{line}` into its defaults."
+    for name in tree.keys() - {"defaults"}:
+        if (isinstance(main.get(name), dict) or name in groups) and not isinstance(
+            tree[name], dict | type(None)
+        ):
+            what = {list: "a list", type(None): "empty"}.get(type(tree[name]), f"the value {tree[name]}")
+            return f"{path}: {name} is {what}; write its keys below it, one `key: value` per line."
     return None
 
 

@@ -68,12 +68,17 @@ class Stream:
         return self._dataset(lambda: itertools.islice(self._read_once(), limit))
 
     def _endless(self, per_epoch: int) -> Iterator[Structure]:
+        own_hooks = isinstance(self.split, keras.utils.PyDataset)
+        if own_hooks:  # `fit` calls it before the first epoch, too
+            self.split.on_epoch_end()
         while True:
             read = 0
+            if own_hooks:
+                self.split.on_epoch_begin()
             for batch in itertools.islice(self._read_once(), per_epoch if self.length is not None else None):
                 read += 1
                 yield batch
-            if isinstance(self.split, keras.utils.PyDataset):
+            if own_hooks:
                 self.split.on_epoch_end()
             if not read or hasattr(self.split, "__next__"):
                 raise DataError(

@@ -89,9 +89,10 @@ def batch_count(loader: Any) -> int | None:
 
 
 def raised_by_row(end: StopIteration) -> bool:
-    """Return whether a data set's row raised StopIteration, here or in a worker: then it is an error, not the end of the data."""
-    names = {frame.f_code.co_name for frame, _ in traceback.walk_tb(end.__traceback__)}
-    return bool(names & {"__getitem__", "__getitems__", "reraise"})
+    """Return whether a row or a collate function raised StopIteration, here or in a worker: it is an error, not the data's end."""
+    names = {frame.f_code.co_qualname for frame, _ in traceback.walk_tb(end.__traceback__)}
+    readers = {"_MapDatasetFetcher.fetch", "ExceptionWrapper.reraise"}
+    return bool(names & readers) or any(n.endswith(("__getitem__", "__getitems__")) for n in names)
 
 
 class Stream:

@@ -7,10 +7,10 @@ from typing import Any
 
 from train_anywhere.errors import ConfigError, ProjectError
 from train_anywhere.features.feature import Dependency
-from train_anywhere.files import ROOT
 from train_anywhere.runs.folder import ATTEMPTS
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.scheduler import queue
+from train_anywhere.slurm.scheduler.client import QUEUE
 from train_anywhere.slurm.status import find_runs
 from train_anywhere.slurm.status.find_runs import RunEntry
 
@@ -39,9 +39,11 @@ def find_dependency(after: str, scheduler: str, results: Path) -> Dependency:
         SchedulerError: the scheduler does not report the state of the jobs.
     """
     try:
-        found, known = find_runs.query_scheduler(find_runs.find(_strip_root(after), results))
+        found, known = find_runs.query_scheduler(
+            find_runs.find(find_runs.strip_root(after), results), wait=True
+        )
     except ProjectError as error:
-        raise type(error)(f"after={_strip_root(after)}: {error}") from None
+        raise type(error)(f"after={find_runs.strip_root(after)}: {error}") from None
     job_ids, problems = [], []
     for run in found:
         try:
@@ -53,12 +55,6 @@ def find_dependency(after: str, scheduler: str, results: Path) -> Dependency:
     first = found[0].folder.path
     path = first if len(found) == 1 else first.with_name(first.name.rpartition("-")[0])
     return Dependency(str(path), _shorten(found, job_ids))
-
-
-def _strip_root(after: str) -> str:
-    """Return a run id without the project folder: the configuration makes a path of each value of `after`."""
-    path = Path(after)
-    return path.name if path.parent == ROOT and not path.exists() else after
 
 
 def _last_job(run: RunEntry, known: queue.JobStates, scheduler: str) -> list[str]:
@@ -76,6 +72,10 @@ def _last_job(run: RunEntry, known: queue.JobStates, scheduler: str) -> list[str
             f"{name}: a job of {scheduler} can't wait for that run, a job of {run.scheduler}; submit this one when it is complete."
         )
     living = [i for i in run.job_ids if known.active([i])]
+    if not living and run.unclear:
+        raise ConfigError(
+            f"{name}: whether a job of that run is queued is not known yet; look at `{QUEUE[scheduler]}`, and type the command again."
+        )
     if not living:
         raise ConfigError(
             f"{name}: that run {_end(state)}, so a job that waits for it would never start; resume it first, or leave after= out."
@@ -123,7 +123,7 @@ def settle_state(run: RunEntry, state: str, info: Mapping[str, Any]) -> str:
             run.folder.update(state="cancelled")
     if state == "cancelled" and info.get("why"):  # a trial that was stopped
         return str(info["why"])
-    if state in ("completed", "") or not (because := explain_cancel(run, info)):
+    if run.unclear or state in ("completed", "") or not (because := explain_cancel(run, info)):
         return ""
     if info.get("state") == "queued":
         with suppress(OSError):

@@ -20,6 +20,7 @@ from train_anywhere.features.hangs.supervisor import FILE, Supervisor, print_lin
 from train_anywhere.monitor import requests
 from train_anywhere.monitor.live import write
 from train_anywhere.monitor.ranks import NodeRanks, RankStatus, read_json, short
+from train_anywhere.runs.attempts import ALLOCATION
 from train_anywhere.runs.folder import RunDir
 
 WRITES_PER_HANG = 20
@@ -51,9 +52,8 @@ class Watch:
         if not expected or short(expected[0]) == short(host):
             startup = StartupWatch(expected, unwatched=unwatched_ranks(expected, host, environ))
             end = monitor.hang == "requeue"
-            # as `finish` in slurm/templates/start.sh.j2
-            in_batch_job = "SLURM_JOB_ID" in environ and environ.get("ENVIRONMENT") == "BATCH"
-            requeue = config.cluster.requeue and in_batch_job
+            job = environ.get("SLURM_JOB_ID")
+            requeue = config.cluster.requeue and job not in (None, environ.get(ALLOCATION))
             self.supervisor = Supervisor(self.node, startup, bound, self.interval, end, requeue, environ)
         self._start = kill_ranks.start_of_job(environ)
         self._last_write = self._last_read = self._last_asked = 0.0

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
+from train_anywhere.config.cluster import SIGNAL_S
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.launcher_env import hosts_by_rank
 from train_anywhere.features.hangs.kill_ranks import end_run, kill, send, start_of_job
@@ -81,7 +82,7 @@ class IdleWatch:
         self.longest_gap = (
             GAP_S + 3 * min(config.monitor.sample_seconds or 0, SAMPLE_S) + 2 * self.every_seconds
         )
-        self.patience = max(60.0 * KILL_MINUTES, config.cluster.signal_seconds)
+        self.patience = max(60.0 * KILL_MINUTES, config.cluster.signal_seconds or SIGNAL_S)
         self._samples = {name: sample for name, sample, _ in self._read()}
         self._spans: dict[Gpu, tuple[float, float]] = {}
         self._reported: set[Gpu] = set()

@@ -112,6 +112,7 @@ def send_events(run: RunDir, target: str, pattern: str, sender: Sender | None = 
 def send(run: RunDir, target: str, kind: str, text: str, sender: Sender | None = None) -> str:
     """Send one message; return why it failed, or an empty string."""
     message = one_line(f"{run.path.parent.name} {run.id} {kind}{text and ': '}{text}"[:MOST_CHARACTERS])
+    message = message.encode(errors="replace").decode()  # half of a surrogate pair has no bytes
     if not is_webhook(target):
         variables = {"TRAIN_EVENT": kind, "TRAIN_RUN": str(run.path), "TRAIN_MESSAGE": message}
         return _call(target, message, variables, sender)
@@ -141,15 +142,18 @@ def _post(url: str, message: str) -> str:
 def _call(command: str, message: str, variables: dict[str, str], sender: Sender | None) -> str:
     """Run a shell command with the message as its input; return why it failed, or an empty string."""
     quiet = subprocess.DEVNULL
-    process = subprocess.Popen(
-        command,
-        shell=True,
-        env={**os.environ, **variables},
-        stdin=subprocess.PIPE,
-        stdout=quiet,
-        stderr=quiet,
-        start_new_session=True,
-    )
+    try:
+        process = subprocess.Popen(
+            command,
+            shell=True,
+            env={**os.environ, **variables},
+            stdin=subprocess.PIPE,
+            stdout=quiet,
+            stderr=quiet,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:  # such as a character that the locale does not have
+        return str(error)
     if sender:
         sender.command = process
     try:

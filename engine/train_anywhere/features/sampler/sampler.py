@@ -4,10 +4,11 @@ import csv
 import errno
 import io
 import itertools
+import math
 import os
 import time
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from train_anywhere.features.sampler.machine import Machine
 from train_anywhere.files.atomic import set_aside, write_atomic
 from train_anywhere.files.ordinary import make_folder, open_file
 from train_anywhere.files.plain_json import dumps
+from train_anywhere.monitor.run_facts import SUMMED, Sums, rows, sum_up
 from train_anywhere.runs.folder import RunDir
 
 WRITERS_PER_S = 10
@@ -46,6 +48,7 @@ class Sampler:
         self.machine, self.read_gpus = Machine(str(run.path)), gpus.reader()
         self.facts = {"host": name, "every_seconds": self.every_seconds, **self.machine.facts()}
         curves = config.tensorboard and nodes <= MAX_NODES_WITH_CURVES
+        self.sums: dict[str, Sums] | None = None
         self.curves = Curves(run.tensorboard / name, first_time(self.table.path)) if curves else None
 
     def poll(self, now: float) -> None:
@@ -56,9 +59,21 @@ class Sampler:
         known = [{"index": g.index, "name": g.name, "memory_gib": g.memory_gib} for g in found]
         make_folder(self.newest.parent)
         self.table.add(sample)
-        write_atomic(self.newest, dumps({**self.facts, "gpus": known, "sample": sample}))
+        if self.sums is None:  # an earlier attempt may have written rows before this one
+            self.sums = sum_up(rows(self.table.path))
+        else:
+            self._add(sample)
+        sums = {name: astuple(values) for name, values in self.sums.items()}
+        write_atomic(self.newest, dumps({**self.facts, "gpus": known, "sample": sample, "sums": sums}))
         if self.curves:
             self.curves.add(sample)
+
+    def _add(self, sample: dict[str, float | None]) -> None:
+        assert self.sums is not None
+        for name in filter(SUMMED.fullmatch, sample):
+            if (value := sample[name]) is not None and math.isfinite(value):
+                time_ = sample["time"] or 0.0
+                self.sums.setdefault(name, Sums(time_, time_, value)).add(time_, value)
 
     def close(self) -> None:
         """Do nothing: each sample is written when it is taken."""

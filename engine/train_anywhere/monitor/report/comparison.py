@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from train_anywhere.monitor.report.figures import COLOURS, Figure
+from train_anywhere.monitor.report.figures import Figure
 from train_anywhere.monitor.report.page import environment
 
 
@@ -28,4 +28,4 @@ class Comparison:
 
 def render_comparison(comparison: Comparison) -> str:
     """Return the page as HTML."""
-    return environment().get_template("comparison.html.j2").render(page=comparison, colours=COLOURS)
+    return environment().get_template("comparison.html.j2").render(page=comparison)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pygal
 from pygal.style import Style
 
-from train_anywhere.monitor.run_facts import NodeUse, Series
+from train_anywhere.monitor.run_facts import MOST_CURVES, NodeUse, Series
 
 MOST_POINTS = 400
 """Largest number of points of a curve: a screen can't show more, and the page would become large."""
@@ -33,7 +33,10 @@ LARGEST = 1e300
 """Values from this size on are not drawn."""
 
 COLOURS = 6
-"""Number of colours that the page defines: --curve-0 to --curve-5."""
+"""Number of colours that the page defines: --curve-0 to --curve-5. Further curves repeat them."""
+
+MOST_FIGURES = 100
+"""Most figures on a page, which lists the others."""
 
 NOT_METRICS = ("lr",)
 """Columns of metrics.csv that are not metrics; they are shown last."""
@@ -41,11 +44,28 @@ NOT_METRICS = ("lr",)
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure of the page; `names` are the names of its curves in the order of the colours."""
+    """One figure of the page.
+
+    Attributes:
+        title: title of the figure.
+        curves: at most `MOST_CURVES` curves by name, in the order of the colours.
+        below: name of the x axis.
+        top: the highest y if known.
+        dots: whether the points are marked.
+        logarithmic: whether the y axis is logarithmic.
+    """
 
     title: str
-    names: tuple[str, ...]
-    svg: str
+    curves: Mapping[str, Series]
+    below: str
+    top: float | None = None
+    dots: bool = False
+    logarithmic: bool = False
+
+    @property
+    def svg(self) -> str:
+        """The figure as SVG, drawn at each call: a page does not draw all of its figures."""
+        return chart(self.curves, self.below, self.top, self.dots, self.logarithmic)
 
 
 def metric_figures(metrics: Mapping[str, Series]) -> list[Figure]:
@@ -72,17 +92,26 @@ def node_figures(nodes: tuple[NodeUse, ...]) -> list[Figure]:
         if len(g.use) >= MIN_SAMPLES
     }
     cpus = {node.host: in_minutes(node.cpu, began) for node in nodes if len(node.cpu) >= MIN_SAMPLES}
-    drawn = {"GPU use in %": gpus, "use of the job's CPUs in %": cpus}
-    return [figure(title, curves, "minutes", top=100) for title, curves in drawn.items() if curves]
+    all_gpus = sum(len(node.gpus) for node in nodes)
+    drawn = [("GPU use in %", gpus, all_gpus), ("use of the job's CPUs in %", cpus, len(nodes))]
+    return [figure(title, curves, "minutes", 100, whole=count) for title, curves, count in drawn if curves]
 
 
 def figure(
-    title: str, curves: Mapping[str, Series], below: str, top: float | None = None, dots: bool = False
+    title: str,
+    curves: Mapping[str, Series],
+    below: str,
+    top: float | None = None,
+    dots: bool = False,
+    whole: int = 0,
 ) -> Figure:
-    """Return a line chart; `below` names the x axis, `top` is the highest y if known; `dots` marks the points of short curves."""
+    """Return a line chart of the first `MOST_CURVES` curves, see `Figure`; `whole` is their number if not all are in `curves`."""
+    whole = max(whole, len(curves))
+    title += f" (the first {MOST_CURVES} of {whole:,})" if whole > MOST_CURVES else ""
+    curves = dict(itertools.islice(curves.items(), MOST_CURVES))
     logarithmic = any(name in title for name in LOGARITHMIC) and spans_decades(curves)
     shown = f"{title} (logarithmic)" if logarithmic else title
-    return Figure(shown, tuple(curves), chart(curves, below, top, dots, logarithmic))
+    return Figure(shown, curves, below, top, dots, logarithmic)
 
 
 def spans_decades(curves: Mapping[str, Series]) -> bool:
@@ -141,7 +170,7 @@ def chart(
         foreground_subtle="var(--faint)",
         guide_stroke_color="var(--rule)",
         major_guide_stroke_color="var(--rule)",
-        colors=tuple(f"var(--curve-{n})" for n in range(COLOURS)),
+        colors=tuple(f"var(--curve-{n})" for n in range(COLOURS)) * math.ceil(len(curves) / COLOURS),
         font_family="inherit",
         label_font_size=14,
         major_label_font_size=14,

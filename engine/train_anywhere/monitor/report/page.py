@@ -18,7 +18,7 @@ from train_anywhere.monitor.goodput import TITLES, Goodput, goodput
 from train_anywhere.monitor.profiles import operation_rows, read_profiles
 from train_anywhere.monitor.report import figures
 from train_anywhere.monitor.report.timeline import timeline
-from train_anywhere.monitor.run_facts import Facts, Series, mean, read_facts
+from train_anywhere.monitor.run_facts import Facts, read_facts
 from train_anywhere.monitor.verdicts import verdicts
 from train_anywhere.runs.attempts import recorded_reason
 from train_anywhere.runs.folder import RunDir
@@ -79,11 +79,12 @@ def page(run: RunDir, facts: Facts) -> str:
     template = environment().get_template("page.html.j2")
     top, reason = tiles(facts, whole), recorded_reason(facts.info)
     ended_by = facts.info.get("ended_by")
+    nodes, metrics = figures.node_figures(facts.nodes), figures.metric_figures(facts.metrics)
+    room = figures.MOST_FIGURES - len(nodes)
     return template.render(
         run=run,
         info=facts.info,
         when=period(facts.info),
-        colours=figures.COLOURS,
         tiles=top,
         columns=tile_columns(len(top)),
         verdicts=[
@@ -97,7 +98,7 @@ def page(run: RunDir, facts: Facts) -> str:
         step=step_slices(facts) if whole else [],
         timeline=timeline(facts.attempts, run.checkpoints),
         attempts=facts.attempts,
-        figures=[*figures.metric_figures(facts.metrics), *figures.node_figures(facts.nodes)],
+        figures=[*metrics[:room], *nodes, *metrics[room:]],
         gpus=gpu_rows(facts),
         profiles=[(one, operation_rows(one)) for one in read_profiles(run)],
         changed=set_keys(run),
@@ -110,6 +111,7 @@ def environment() -> Environment:
     loader = FileSystemLoader(Path(__file__).parent)
     templates = Environment(loader=loader, undefined=StrictUndefined, autoescape=True, trim_blocks=True)
     templates.filters |= {"duration": duration, "number": number}
+    templates.globals |= {"colours": figures.COLOURS, "most_figures": figures.MOST_FIGURES}
     return templates
 
 
@@ -139,13 +141,8 @@ def tile_columns(count: int) -> int:
 
 def energy_kwh(facts: Facts) -> float:
     """Return the energy of all GPUs: mean power times the sampled time; 0 without samples."""
-    powers = [g.power for node in facts.nodes for g in node.gpus]
-    return sum((mean(p) or 0.0) * extent(p) for p in powers) / 3.6e6
-
-
-def extent(points: Series) -> float:
-    """Return the distance from the first x to the last."""
-    return points[-1][0] - points[0][0] if points else 0.0
+    powers = [g.power for node in facts.nodes for g in node.gpus if g.power]
+    return sum(power.mean * (power.last - power.first) for power in powers) / 3.6e6
 
 
 def slices(whole: Goodput) -> list[Slice]:
@@ -174,7 +171,10 @@ def step_slices(facts: Facts) -> list[Slice]:
 def gpu_rows(facts: Facts) -> list[GpuRow]:
     """Return a row for each GPU of the job."""
     gpus = [(node.host, gpu) for node in facts.nodes for gpu in node.gpus]
-    return [GpuRow(host, gpu.index, mean(gpu.use), mean(gpu.power), gpu.memory) for host, gpu in gpus]
+    return [
+        GpuRow(host, g.index, g.sums.mean if g.sums else None, g.power.mean if g.power else None, g.memory)
+        for host, g in gpus
+    ]
 
 
 def set_keys(run: RunDir) -> dict[str, tuple[str, str]]:

@@ -52,7 +52,11 @@ def problems(request: Request, elsewhere: bool = False) -> list[str]:
 
 
 def _rules(elsewhere: bool) -> tuple[Rule, ...]:
-    here = () if elsewhere else local_folders.RULES + shared_folders.RULES + local_packages.RULES
+    here: tuple[Rule, ...] = (
+        () if elsewhere else local_folders.RULES + shared_folders.RULES + local_packages.RULES
+    )
+    if shared_folders.is_testbed():
+        here = tuple(rule for rule in here if rule not in local_folders.SITE_RULES)
     return (*resources.RULES, *site_limits.RULES, *options.RULES, *launch_rules.RULES, *here)
 
 

@@ -96,10 +96,19 @@ def _pairs(folder: Path, disk: str) -> list[tuple[Path, Path]]:
 
 def _shared_by_testbed() -> list[str]:
     """Return the folders that all nodes of the testbed see whose commands are on PATH; empty on a real cluster."""
+    tops = _tops_of_testbeds()
+    return Path(tops[0], SHARED_BY_TESTBED).read_text().splitlines() if tops else []
+
+
+def _tops_of_testbeds() -> list[str]:
     tops = ["/", *(os.path.dirname(folder) for folder in os.get_exec_path())]
     # Path.is_file raises for a folder that may not be read, before Python 3.14
-    found = [file for top in tops if os.path.isfile(file := os.path.join(top, SHARED_BY_TESTBED))]
-    return Path(found[0]).read_text().splitlines() if found else []
+    return [top for top in tops if os.path.isfile(os.path.join(top, SHARED_BY_TESTBED))]
+
+
+def is_testbed() -> bool:
+    """Return whether sbatch is that of a testbed, which has no folders such as a site's /scratch."""
+    return any(os.path.exists(os.path.join(top, "bin/sbatch")) for top in _tops_of_testbeds())
 
 
 def _mounts(top: Path) -> list[Path]:

@@ -1,8 +1,11 @@
 """Rules about the limits of the site's scheduler."""
 
 import re
+import shlex
 from collections.abc import Iterator
 
+from train_anywhere.files import ROOT
+from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.rules.rule_request import Request
 from train_anywhere.slurm.script import accounts, gpu_hours, units
 
@@ -39,7 +42,7 @@ def signal_before_the_end(request: Request) -> Iterator[str]:
     for key in ("time", "time_min"):
         value = getattr(c, key)
         time = 0 if value is None else units.seconds(value)
-        if time and time <= c.signal_seconds:
+        if time and c.signal_seconds and time <= c.signal_seconds:
             yield (
                 f"cluster.{key}={units.clock(time)} is not longer than cluster.signal_seconds={c.signal_seconds}, the warning before "
                 f"the limit; use more time or cluster.signal_seconds={max(1, time // 2)}."
@@ -89,7 +92,14 @@ def comment(request: Request) -> Iterator[str]:
     )
     if pattern is None:
         return
-    use = f"use {_quote_override('cluster.comment', example)}." if example else f"it must match {pattern}."
+    use = f"it must match {pattern}."
+    if example:
+        own = "tensorflow" if request.config.framework == "keras" else "pytorch"
+        typed = re.fullmatch(r"[\w.-]+", value or "", re.ASCII)
+        example = example.replace("pytorch", typed[0] if typed else own)
+        script = shlex.quote(display_path(ROOT / "slurm" / "new_cluster.py"))
+        keep = f"python {script} {request.cluster} --local {shlex.quote(f'comment={example}')}"
+        use = f"use {_quote_override('cluster.comment', example)}, or type once, for all your jobs: `{keep}`."
     if value is None:
         yield f"{request.cluster} rejects jobs without comment: cluster.comment is not set; {use}"
     elif not re.fullmatch(pattern, value):

@@ -15,13 +15,14 @@ def submit_chain(
     kind: str,
     script: Path,
     links: int,
-    on_accepted: Callable[[str], None],
+    record: Callable[[str], None],
     members: str | None = None,
     ok: Sequence[str] = (),
 ) -> list[str]:
     """Submit a script `links` times and return the job ids. Each job starts after the one before has ended, with any result.
 
-    `on_accepted` is called with each job id as soon as it is known. `members` and `ok` are those of `client.submit_script`.
+    `record` is called with `UNCLEAR` before each submission, and then with its job id, so that a job is known even if this process is
+    killed. `members` and `ok` are those of `client.submit_script`.
 
     Raises:
         SubmitError, SchedulerError: a job was refused; the earlier ones were cancelled.
@@ -33,8 +34,9 @@ def submit_chain(
         try:
             for _ in range(links):
                 after = job_ids[-1] if job_ids else None
+                record(client.UNCLEAR)
                 job_ids.append(client.submit_script(kind, script, after, members, ok))
-                on_accepted(job_ids[-1])
+                record(job_ids[-1])
                 if interrupted.is_set():
                     raise SubmitInterrupted("interrupted.")
         except UnclearError as error:

@@ -142,16 +142,22 @@ def describe(living: dict[str, str]) -> str:
 
 
 def find_jobs_of_script(script: str) -> dict[str, str]:
-    """Return the user's jobs in Slurm's queue that were submitted with this batch script, with their states.
+    """Return the user's jobs in Slurm's queue that were submitted with this batch script, with their states. Raises SchedulerError."""
+    return find_jobs().get(os.path.realpath(script), {})
+
+
+def find_jobs() -> dict[str, dict[str, str]]:
+    """Return the user's jobs in Slurm's queue by the real path of their batch script, with their states.
 
     Raises:
         SchedulerError: the queue does not answer.
     """
     answer = programs.query(["squeue", "--me", "--noheader", "--array", "--format=%i|%T|%o"], unknown="(?!)")
-    rows = [line.split("|", 2) for line in answer.splitlines()]
-    return {
-        row[0]: row[1] for row in rows if row[2:] and os.path.realpath(row[2]) == os.path.realpath(script)
-    }
+    found: dict[str, dict[str, str]] = {}
+    for row in (line.split("|", 2) for line in answer.splitlines()):
+        if row[2:]:
+            found.setdefault(os.path.realpath(row[2]), {})[row[0]] = row[1]
+    return found
 
 
 def jobs_option(job_ids: Iterable[str]) -> str:
@@ -221,7 +227,9 @@ def query_job_fields(job_ids: Sequence[str], *names: str) -> dict[str, list[str]
         for line in programs.query(
             ["scontrol", "--oneliner", "show", "job", job_id], UNKNOWN["scontrol"]
         ).splitlines():
-            facts = dict(re.findall(r"\b(ArrayJobId|ArrayTaskId|JobState|Reason|ExitCode)=(\S+)", line))
+            facts = dict(
+                re.findall(r"\b(ArrayJobId|ArrayTaskId|JobState|Reason|ExitCode|BatchFlag)=(\S+)", line)
+            )
             member = f"{facts['ArrayJobId']}_{facts.get('ArrayTaskId')}" if "ArrayJobId" in facts else job_id
             if "JobState" in facts:
                 found[member] = [facts.get(name, "") for name in names]

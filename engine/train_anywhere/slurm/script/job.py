@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from train_anywhere.config.checks.strategy_table import LAUNCHERS
-from train_anywhere.config.cluster import Cluster, Container, NodeType
+from train_anywhere.config.cluster import SIGNAL_S, Cluster, Container, NodeType
 from train_anywhere.config.schema import Config, Paths
 from train_anywhere.distributed.layout import make_layout, support
 from train_anywhere.errors import ConfigError
@@ -138,7 +138,10 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
     node = find_node_type(c, most, (c.cpus_per_task or 0) * most, _requested_memory(c, most) or 0)
     return Job(
         name=config.name,
-        cluster=accounts.fill_account(clean_environment.apply_shell_options(c), gpus),
+        cluster=replace(
+            accounts.fill_account(clean_environment.apply_shell_options(c), gpus),
+            signal_seconds=_signal_seconds(c),
+        ),
         node=node,
         ranks=layout.ranks,
         devices=layout.devices,
@@ -161,6 +164,12 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
         command=tuple(config.program),
         features=Features.of(config),
     )
+
+
+def _signal_seconds(c: Cluster) -> int:
+    """Return `cluster.signal_seconds`; its default is at most half of the time limit that Slurm may pick."""
+    limits = [seconds for limit in (c.time, c.time_min) if limit and (seconds := units.seconds(limit))]
+    return c.signal_seconds or min([SIGNAL_S, *(max(1, seconds // 2) for seconds in limits)])
 
 
 def devices_per_node(config: Config) -> tuple[int, ...]:

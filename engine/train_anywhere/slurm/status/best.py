@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from train_anywhere.config.checks.metric_names import from_keras_name
 from train_anywhere.config.schema import Checkpoint
 from train_anywhere.errors import CheckpointError, SubmitError
 from train_anywhere.runs.folder import RunDir
@@ -51,7 +52,10 @@ def find_best(found: Sequence[RunEntry], metric: str | None = None, mode: str | 
         raise SubmitError(
             "none of these runs has a checkpoint.monitor; name a metric with --metric, and --mode min or max."
         )
-    way = mode or next((w for m, w in watched.values() if m == name and w), None)
+    names = (name, from_keras_name(name))
+    way = mode or next(
+        (w for m, w in watched.values() if w and m and {m, from_keras_name(m)} & {*names}), None
+    )
     if way not in ("min", "max"):
         raise SubmitError(f"whether a low or a high {name} is better is not known; add --mode min or max.")
     measured = {path: curve for path in watched if (curve := metric_values(RunDir(path), name))}
@@ -75,14 +79,17 @@ def rerun_command(run: RunDir) -> str:
 
 
 def metric_values(run: RunDir, metric: str) -> list[tuple[int, float]]:
-    """Return (step, value) of each measurement; without metrics.csv (`monitor.csv=false`) only the last, from run.json."""
+    """Return (step, value) of each measurement; without metrics.csv (`monitor.csv=false`) only the last, from run.json.
+
+    The metric may have its name in Keras, if the run has none of exactly this name.
+    """
     if run.metrics_csv.exists():
-        return run_files.read_curve(run, metric)
+        return run_files.read_curve(run, metric) or run_files.read_curve(run, from_keras_name(metric))
     try:
         last = run_files.read_progress(run, run.read_info())
     except CheckpointError:  # `list` and `status` report it
         return []
-    value = last.metrics.get(metric)
+    value = last.metrics.get(metric, last.metrics.get(from_keras_name(metric)))
     return [(last.step or 0, value)] if value is not None else []
 
 

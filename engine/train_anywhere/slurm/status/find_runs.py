@@ -3,9 +3,10 @@
 import dataclasses
 import errno
 import glob
+import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +14,19 @@ from typing import Any
 
 import yaml
 
-from train_anywhere.errors import SubmitError
+from train_anywhere.errors import CheckpointError, SubmitError
+from train_anywhere.files import ROOT
 from train_anywhere.files.atomic import read_text
 from train_anywhere.files.typed_paths import resolve_as_typed
 from train_anywhere.runs.attempts import describe_state
 from train_anywhere.runs.folder import JOBS, RunDir
-from train_anywhere.slurm.scheduler import queue
+from train_anywhere.runs.summary import display_path
+from train_anywhere.slurm.scheduler import client, queue
 from train_anywhere.slurm.scheduler.client import QUEUE, SCRIPT, UNCLEAR
 from train_anywhere.slurm.submission.exclusions import describe_special
+
+FORGOTTEN_S = 300.0
+"""Seconds after which a submission that Slurm's queue does not list has not reached it: sbatch itself retries for two minutes."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +54,7 @@ class RunEntry:
     def logs(self) -> list[Path]:
         """Return the output and error files of the newest job that has any."""
         for job_id in reversed(self.job_ids):
-            number = re.sub(r"\D.*", "", job_id)
-            pattern = rf"(slurm|pbs)-{number}(\D\S*)?\.(out|err)"
+            pattern = rf"(slurm|pbs)-{_number(job_id)}(\D\S*)?\.(out|err)"
             named = [p for p in self.folder.path.iterdir() if re.fullmatch(pattern, p.name)]
             found = [p for p in named if p.is_file() or p.is_dir()]  # opening a FIFO would wait for a writer
             if found:
@@ -65,7 +70,7 @@ def find(name: str | None, results: Path) -> list[RunEntry]:
     """
     try:
         if name is None and not (results / "latest").is_dir():
-            raise SubmitError(f"there is no run in {results} yet (--results names another folder).")
+            return find_all(results)[:1]
         folders = _folders(name, results) if name is not None else [resolve_as_typed(results / "latest")]
         found = [read_entry(f) for f in folders]
     except ValueError:  # a null character in the name
@@ -82,6 +87,12 @@ def find(name: str | None, results: Path) -> list[RunEntry]:
     return found
 
 
+def strip_root(after: str) -> str:
+    """Return a run id without the project folder: the configuration makes a path of each value of `after`."""
+    path = Path(after)
+    return path.name if path.parent == ROOT and not path.exists() else after
+
+
 def find_all(results: Path) -> list[RunEntry]:
     """Find all runs below `results`, newest first.
 
@@ -89,7 +100,7 @@ def find_all(results: Path) -> list[RunEntry]:
         SubmitError: there is no run, or the folder can't be read.
     """
     try:
-        folders = [path.parent for path in results.glob("*/*/config.yaml")]
+        folders = [path.parent for path in results.glob("*/[!.]*/config.yaml")]
         found = [read_entry(folder) for folder in sorted(folders, key=_creation_order, reverse=True)]
     except (OSError, RuntimeError) as error:
         why = getattr(error, "strerror", None) or "its links form a loop"
@@ -129,13 +140,15 @@ def job_ids(run: RunDir) -> tuple[str, ...]:
     return tuple(dict.fromkeys(words))
 
 
-def query_scheduler(runs: Sequence[RunEntry]) -> tuple[list[RunEntry], queue.JobStates]:
+def query_scheduler(runs: Sequence[RunEntry], wait: bool = False) -> tuple[list[RunEntry], queue.JobStates]:
     """Query the states of all jobs of some runs at once; returns the runs, with unrecorded jobs, and the states.
+
+    `wait` is that of `with_unrecorded_jobs`.
 
     Raises:
         SchedulerError: the scheduler does not answer.
     """
-    runs = [with_unrecorded_jobs(r) for r in runs]
+    runs = with_unrecorded_jobs(runs, wait)
     states: dict[str, str] = {}
     gap = ""
     for kind in sorted({r.scheduler for r in runs if r.scheduler}):
@@ -145,20 +158,50 @@ def query_scheduler(runs: Sequence[RunEntry]) -> tuple[list[RunEntry], queue.Job
     return runs, queue.JobStates(states, gap)
 
 
-def with_unrecorded_jobs(run: RunEntry) -> RunEntry:
-    """Return the run with the jobs that Slurm's queue has of its script, if the answer of sbatch was lost.
+def with_unrecorded_jobs(runs: Sequence[RunEntry], wait: bool = False) -> list[RunEntry]:
+    """Return the runs with the jobs of submissions whose answer was not recorded, found by their logs and in Slurm's queue.
+
+    A run stays unclear if there is no such job and it may still come. `wait` waits until Slurm would have listed the job of a
+    submission that was killed.
 
     Raises:
         SchedulerError: Slurm does not answer.
     """
-    if not run.unclear or run.scheduler != "slurm":
-        return run
-    more = [
-        i
-        for i in queue.find_jobs_of_script(str(run.script))
-        if run.member is None or i.endswith(f"_{run.member}")
-    ]
-    return dataclasses.replace(run, job_ids=tuple(dict.fromkeys([*run.job_ids, *more])))
+    end = time.monotonic() + client.LOOKUP_PAUSES_S[-1]
+    while True:
+        asked = any(run.unclear and run.scheduler == "slurm" for run in runs)
+        jobs = queue.find_jobs() if asked else {}
+        found = [_with_new_jobs(run, jobs) if run.unclear else run for run in runs]
+        if not wait or time.monotonic() > end or not any(map(_may_arrive, found)):
+            return found
+        time.sleep(1)
+
+
+def _with_new_jobs(run: RunEntry, jobs: Mapping[str, Mapping[str, str]]) -> RunEntry:
+    ending = "" if run.member is None else f"_{run.member}"
+    logs = (re.match(r"(?:slurm|pbs)-(\d+)\b.*out$", name) for name in sorted(os.listdir(run.folder.path)))
+    queued = [i for i in jobs.get(os.path.realpath(str(run.script)), {}) if i.endswith(ending)]
+    found = dict.fromkeys([*(log[1] + ending for log in logs if log), *queued])
+    new = [i for i in found if _number(i) not in map(_number, run.job_ids)]
+    gone = run.scheduler == "slurm" and _record_age(run) > FORGOTTEN_S
+    return dataclasses.replace(run, job_ids=(*run.job_ids, *new), unclear=not (new or gone))
+
+
+def _may_arrive(run: RunEntry) -> bool:
+    """Return whether a submission that did not record its end may still reach Slurm's queue."""
+    if not run.unclear or run.scheduler != "slurm" or run.folder.read_info().get("submission"):
+        return False
+    return _record_age(run) < client.LOOKUP_PAUSES_S[-1]
+
+
+def _record_age(run: RunEntry) -> float:
+    """Return the seconds since a submission was last recorded; 0 for a run of another user, whose jobs this one does not see."""
+    status = os.stat(run.folder.jobs if run.folder.jobs.exists() else run.script or run.folder.path)
+    return time.time() - status.st_mtime if status.st_uid == os.getuid() else 0.0
+
+
+def _number(job_id: str) -> str:
+    return re.sub(r"\D.*", "", job_id)
 
 
 def refuse_unclear(run: RunEntry) -> None:
@@ -185,7 +228,6 @@ def read_state(run: RunEntry, known: queue.JobStates) -> tuple[str, dict[str, An
         CheckpointError: run.json is damaged.
     """
     info = run.folder.read_info()
-    own_states = known.select(run.job_ids)
     if alive := [*known.active(run.job_ids).values()]:
         return ("running" if "RUNNING" in alive else alive[0].lower()), info
     word = str(info.get("state", "lost"))
@@ -196,19 +238,26 @@ def read_state(run: RunEntry, known: queue.JobStates) -> tuple[str, dict[str, An
         return "cancelled", info
     if word not in ("queued", "running"):
         return describe_state(word, info), info
+    if run.unclear:
+        return "unknown", info
     if newest and newest[-1] != "COMPLETED":  # training had no time to record its end
         return newest[-1].lower(), info
-    return ("unknown" if known.gap or (run.unclear and not own_states) else "lost"), info
+    return ("unknown" if known.gap else "lost"), info
 
 
 def _folders(name: str, results: Path) -> list[Path]:
     if re.fullmatch(r"[0-9]+(_[0-9]+)?", name):
-        found = [p.parent for p in sorted(results.glob(f"*/*/{JOBS}")) if _has_job(p, name)]
+        found = [p.parent for p in sorted(results.glob(f"*/[!.]*/{JOBS}")) if _has_job(p, name)]
+        _refuse_several(f"job {name}", {(read_entry(p).script or p / JOBS).parent for p in found})
         if found:
             return found
     path = Path(name)
-    if "/" not in name and not (path / "config.yaml").is_file():
-        path = next(iter(results.glob(f"*/{glob.escape(name)}")), results / name) if name else results
+    if "/" not in name and name not in (".", "..") and not (path / "config.yaml").is_file():
+        below = {p for p in results.glob(f"*/{glob.escape(name or '/')}") if not p.parent.is_symlink()}
+        if (results / name / "config.yaml").is_file():  # such as `latest`
+            below.add(results / name)
+        _refuse_several(name, below)
+        path = below.pop() if below else results / name
     path = resolve_as_typed(path)
     with suppress(FileNotFoundError, NotADirectoryError):
         path.stat()  # raises for links that form a loop
@@ -218,6 +267,12 @@ def _folders(name: str, results: Path) -> list[Path]:
         p for p in path.parent.glob(f"{glob.escape(path.name)}-*") if _member(p, path.name) is not None
     ]
     return sorted(members, key=lambda p: int(p.name.rpartition("-")[2]))
+
+
+def _refuse_several(name: str, folders: Collection[Path]) -> None:
+    if len(folders) > 1:
+        listed = ", ".join(display_path(path) for path in sorted(folders)[:5])
+        raise SubmitError(f"{name} names {len(folders)} runs: {listed}; give one of these folders.")
 
 
 def _member(folder: Path, sweep: str) -> int | None:
@@ -253,7 +308,15 @@ def read_entry(folder: Path) -> RunEntry:
         kind = kind or (_scheduler(run) if ids else None)
     except SubmitError as error:
         return RunEntry(run, member, kind, script, (), trouble=str(error))
-    return RunEntry(run, member, kind, script, tuple(i for i in ids if i != UNCLEAR), UNCLEAR in ids)
+    unclear = UNCLEAR in ids or (script is not None and not ids and _is_queued(run))
+    return RunEntry(run, member, kind, script, tuple(i for i in ids if i != UNCLEAR), unclear)
+
+
+def _is_queued(run: RunDir) -> bool:
+    """Return whether a submission has recorded that it starts, and nothing of its end."""
+    with suppress(CheckpointError):
+        return run.read_info().get("state") == "queued"
+    return False
 
 
 def _scheduler(run: RunDir) -> str:

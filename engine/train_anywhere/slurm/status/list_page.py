@@ -6,10 +6,11 @@ import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from train_anywhere.config.strict import did_you_mean
 from train_anywhere.errors import SubmitError
 from train_anywhere.files.terminal.fit import fit_parts
 from train_anywhere.files.terminal.printable import one_line
-from train_anywhere.slurm.status.run_status import Report, differing_keys
+from train_anywhere.slurm.status.run_status import STATES, Report, differing_keys
 from train_anywhere.slurm.status.text_page import color_state, duration
 
 UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
@@ -79,9 +80,14 @@ def select(
         name: pattern for the name of a run, such as `digits*`.
         states: states separated by commas.
         since: see `parse_since`.
+
+    Raises:
+        SubmitError: a state is not known, or a filter is empty.
     """
-    after = parse_since(since).timestamp() if since else None
-    wanted = {state.strip() for state in states.split(",")} if states else None
+    after = None if since is None else parse_since(since).timestamp()
+    wanted = None if states is None else {parse_state(state.strip()) for state in states.split(",")}
+    if name is not None and not name.strip():
+        raise SubmitError("--name is empty; use a pattern such as 'digits*', or leave it out.")
     return [
         report
         for report in reports
@@ -91,12 +97,26 @@ def select(
     ]
 
 
+def parse_state(word: str) -> str:
+    """Return the state that a word names. Raises SubmitError if there is no such state."""
+    if (state := word.lower()) not in STATES:
+        what = f"'{word}' is not a state of a run" if word else "--state is empty"
+        raise SubmitError(
+            f"{what}{did_you_mean(state, STATES)} `--state` has one or several, such as failed,lost."
+        )
+    return state
+
+
 def parse_since(text: str) -> datetime:
     """Return the moment that `2h`, `3d`, `2026-11-26` or `2026-11-26T08:00` names.
 
     Raises:
         SubmitError: it is none of these.
     """
+    if not text.strip():
+        raise SubmitError(
+            "the time is empty; use 30m, 2h, 3d, 1w or a date such as 2026-11-26, or leave it out."
+        )
     if match := re.fullmatch(r"(\d{1,4})([mhdw])", text):
         return datetime.now().astimezone() - timedelta(**{UNITS[match[2]]: int(match[1])})
     try:

@@ -7,6 +7,7 @@ from pathlib import Path
 from train_anywhere.files import ROOT
 from train_anywhere.runs.summary import command_path, display_path, is_program, resume_command
 from train_anywhere.slurm.scheduler import queue
+from train_anywhere.slurm.scheduler.client import QUEUE
 from train_anywhere.slurm.status import local_runs
 from train_anywhere.slurm.status.find_runs import RunEntry
 from train_anywhere.slurm.status.run_status import FAILED, Report
@@ -42,6 +43,8 @@ def run_commands(run: RunEntry, state: str, alive: bool, waits: PendingJob | Non
     if state == "completed":
         return (f"{command_path('python')} {shlex.quote(display_path(ROOT / 'src' / 'evaluate.py'))} {path}",)
     logs = (jobs_command("logs", run.folder.id, results),) if run.logs() else ()
+    if run.unclear:
+        return (*logs, QUEUE[str(run.scheduler)], jobs_command("status", run.folder.id, results))
     if run.script is None:
         return (*logs, resume_command(run.folder))
     return (*logs, jobs_command("resubmit", run.folder.id, results))

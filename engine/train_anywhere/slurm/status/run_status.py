@@ -11,6 +11,12 @@ from train_anywhere.slurm.status.sources.pending import PendingJob
 OVER = {state.lower() for state in ENDED} | {"lost", "unknown", "nothing", "interrupted"}
 """States of a run that will not train again by itself; in all other states it may. "nothing": run.json has no state."""
 
+STATES = OVER | {
+    "queued", "starting", "running", "preempted", "pending", "configuring", "completing", "requeued", "requeue_hold",
+    "requeue_fed", "resizing", "signaling", "special_exit", "stage_out", "stopped", "suspended",
+}  # fmt: skip
+"""All states that a run may have: its own, and those of jobs at https://slurm.schedmd.com/squeue.html."""
+
 FAILED = ("failed", "lost", "timeout", "node_fail", "out_of_memory", "boot_fail", "deadline")
 """States of a run that ended with a failure; cancelled runs are not failures."""
 

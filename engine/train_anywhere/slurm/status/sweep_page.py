@@ -7,10 +7,11 @@ from pathlib import Path
 from train_anywhere.errors import SubmitError
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.terminal.fit import terminal_width
+from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.monitor.report.comparison import Comparison, render_comparison
 from train_anywhere.monitor.report.figures import drawable, figure
 from train_anywhere.monitor.report.page import NAME
-from train_anywhere.monitor.run_facts import Series, curves
+from train_anywhere.monitor.run_facts import MOST_CURVES, Series, curves
 from train_anywhere.runs.folder import RunDir, sweep_folder
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.status.best import Best, find_best
@@ -19,9 +20,6 @@ from train_anywhere.slurm.status.list_page import list_runs
 from train_anywhere.slurm.status.run_status import Report, differing_keys
 from train_anywhere.slurm.status.sources.gather import gather
 from train_anywhere.slurm.status.text_page import has_colors, progress_parts
-
-MOST_CURVES = 30
-"""Most curves in one figure. Of a larger sweep, the first members are drawn."""
 
 
 def write_sweep(found: Sequence[RunEntry], reports: Sequence[Report] | None = None) -> Path:
@@ -38,15 +36,21 @@ def write_sweep(found: Sequence[RunEntry], reports: Sequence[Report] | None = No
 
 
 def sweep_lines(found: Sequence[RunEntry]) -> list[str]:
-    """Return the table of a sweep, its best member, and where its report is, for the end of a sweep on this machine."""
-    reports = gather(found).reports
-    shown = [list_runs(reports, terminal_width(), has_colors())]
-    with suppress(SubmitError):  # no metric to compare
-        best = find_best(found)
-        shown.append(f"{'Best:':<15}{best.metric} {best.value:.6g}  {best.id}")
-    with suppress(OSError):
+    """Return the table of a sweep, its best member, and where its report is, for the end of a sweep on this machine.
+
+    The sweep is done, so a part that fails is a line with its error.
+    """
+    shown = [""]
+    try:
+        reports = gather(found).reports
+        shown.append(list_runs(reports, terminal_width(), has_colors()))
+        with suppress(SubmitError):  # no metric to compare
+            best = find_best(found)
+            shown.append(f"{'Best:':<15}{best.metric} {best.value:.6g}  {best.id}")
         shown.append(f"{'Report:':<15}{display_path(write_sweep(found, reports))}")
-    return ["", *shown]
+    except Exception as error:
+        shown.append(f"The report was not written: {one_line(str(error))}")
+    return shown
 
 
 def comparison(title: str, reports: Sequence[Report]) -> Comparison:

@@ -13,6 +13,9 @@ from train_anywhere.slurm.status.sources import node_samples
 INDENT = 13
 """Width of the column with the names of rows."""
 
+MOST_NODES = 32
+"""Most nodes on the page of a run; `--json` has all."""
+
 COLORS = {
     **dict.fromkeys(("completed",), 28),
     **dict.fromkeys(("running", "starting", "completing"), 31),
@@ -129,7 +132,7 @@ def _rows(report: Report) -> Iterator[tuple[str, str]]:
         yield "Waits", _pending(report)
     yield "Why", report.why
     if report.alive:
-        yield "Nodes", ", ".join(report.hosts)
+        yield "Nodes", ", ".join([*report.hosts[:MOST_NODES], *_more(len(report.hosts))])
         yield "Now", _now(report)
         yield from _nodes(report)
     yield from (("Note", sentence) for sentence in report.verdicts)
@@ -170,7 +173,12 @@ def _behind(report: Report) -> str:
 
 
 def _nodes(report: Report) -> Iterator[tuple[str, str]]:
-    """Yield each host with its newest sample."""
-    for host, content in report.nodes.items():
+    """Yield the first `MOST_NODES` hosts with their newest samples."""
+    for host, content in [*report.nodes.items()][:MOST_NODES]:
         if sample := node_samples.line(content):
             yield host, sample
+    yield "", "".join(_more(len(report.nodes)))
+
+
+def _more(nodes: int) -> list[str]:
+    return [f"{nodes - MOST_NODES:,} more (--json)"] if nodes > MOST_NODES else []

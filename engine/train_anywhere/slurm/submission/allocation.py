@@ -4,6 +4,7 @@ import dataclasses
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from train_anywhere.config.schema import Config
@@ -16,7 +17,7 @@ from train_anywhere.slurm.scheduler.queue import JOB_ID
 from train_anywhere.slurm.script.job import Job, devices_per_node
 
 BATCH_VARIABLES = {"ENVIRONMENT": "BATCH", "PBS_ENVIRONMENT": "PBS_BATCH"}
-"""Variables with these values mark a batch job."""
+"""Variables with these values mark a batch job, if the scheduler does not answer: a profile may set ENVIRONMENT too."""
 
 PROJECT_VARIABLES = ("TRAIN_JOB", "TRAIN_HOSTS", STARTED)
 """Variables of this project's jobs; each job has at least one of them."""
@@ -55,7 +56,7 @@ def current_allocation(environ: Mapping[str, str] = os.environ) -> Allocation | 
     """
     here = refusal = None
     try:
-        here = find_allocation(environ)
+        here = find_allocation(environ, _is_batch(environ))
     except InsideJob as error:
         refusal = error
     if not (here or refusal):
@@ -89,8 +90,19 @@ def _is_running(variable: str, job: str) -> bool | None:
     return None if states is None else not {*states} <= {*queue.ENDED, "COMPLETING", "PENDING", "REQUEUED"}
 
 
-def find_allocation(environ: Mapping[str, str]) -> Allocation | None:
+def _is_batch(environ: Mapping[str, str]) -> bool | None:
+    """Return whether Slurm lists the job of this shell as a batch job; None if it does not say so."""
+    job = environ.get("SLURM_JOB_ID", "")
+    with suppress(SchedulerError):
+        shown = queue.query_job_fields([job], "BatchFlag") if re.fullmatch(r"\d+", job) else {}
+        return next((flag == "1" for [flag] in shown.values() if flag), None)
+    return None
+
+
+def find_allocation(environ: Mapping[str, str], batch: bool | None = None) -> Allocation | None:
     """Return the allocation of this process; None on a login node.
+
+    `batch` is whether the scheduler lists the job as a batch job; None: the variables of the shell decide.
 
     Raises:
         SubmitError: this is a batch job, or one of several tasks; a job must not submit or restart itself.
@@ -104,7 +116,9 @@ def find_allocation(environ: Mapping[str, str]) -> Allocation | None:
             f"{name}={job_id!a} is not a job id: this shell is not in an allocation; unset {name}, or log in again."
         )
     several = "TRAIN_HOSTS" in environ or _number(environ, "SLURM_STEP_NUM_TASKS") > 1
-    if several or any(environ.get(name) == value for name, value in BATCH_VARIABLES.items()):
+    if batch is None:
+        batch = any(environ.get(name) == value for name, value in BATCH_VARIABLES.items())
+    if several or batch:
         raise InsideJob(
             f"this is inside job {job_id}, and a job can't submit another: run the command on the login node, "
             "or inside salloc; a rank is `python src/train.py --run RUNDIR`."

@@ -4,12 +4,14 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from train_anywhere.errors import SubmitError
 from train_anywhere.files import ROOT
 from train_anywhere.files.terminal.fit import fit, terminal_width
 from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.runs.summary import command_path, display_path
 from train_anywhere.slurm.script import gpu_hours, units
 from train_anywhere.slurm.script.job import Job
+from train_anywhere.slurm.status import find_runs
 
 
 def format_job(job: Job) -> str:
@@ -58,9 +60,15 @@ def _time(time: int | None) -> str:
     return units.clock(time) if time else "no limit"
 
 
-def after_notes(after: str | None) -> list[str]:
-    """Return a note about `after=RUN`, without a query to the scheduler."""
-    return [] if after is None else [f"it starts when {display_path(Path(after))} is complete (after=)."]
+def after_notes(after: str | None, results: Path) -> list[str]:
+    """Return a note about `after=RUN`, without a query to the scheduler. Raises SubmitError: there is no such run."""
+    if after is None:
+        return []
+    try:
+        find_runs.find(find_runs.strip_root(after), results)
+    except SubmitError as error:
+        raise SubmitError(f"after={find_runs.strip_root(after)}: {error}") from None
+    return [f"it starts when {display_path(Path(after))} is complete (after=)."]
 
 
 def format_dry_run(script: str, job: Job, notes: Sequence[str]) -> str:

@@ -22,10 +22,11 @@ from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm import rules
 from train_anywhere.slurm.rules.rule_request import DataCheck, Request
 from train_anywhere.slurm.scheduler import client
+from train_anywhere.slurm.scheduler.job_chain import submit_chain
 from train_anywhere.slurm.script import clean_environment, render
 from train_anywhere.slurm.script.job import Job, make_job
 from train_anywhere.slurm.submission import dry_run, snapshot
-from train_anywhere.slurm.submission.submit import wait_for_jobs
+from train_anywhere.slurm.submission.submit import record_job, wait_for_jobs
 
 FOLDER = "evaluations"
 STOP = {"slurm": "scancel", "pbs": "qdel"}
@@ -47,7 +48,7 @@ def start(config: Config, run: RunDir, arguments: Sequence[str], data_problems: 
     problems = rules.problems(request, elsewhere)
     notes = [*rules.notes(request, elsewhere), *clean_environment.notes(render.render(job))]
     if config.dry_run:
-        notes += dry_run.after_notes(config.after)
+        notes += dry_run.after_notes(config.after, Path(config.paths.results))
         print(dry_run.format_dry_run(render.render(job), job, notes), flush=True)
     if problems:
         raise ConfigError(*problems)
@@ -100,7 +101,8 @@ def submit(job: Job, place: OwnedFolder, results: Path, followed: Dependency | N
         make_owned(place)
         snapshot.take_snapshot(ROOT, Path(job.code), results)
         write_atomic(script, render.render(job))
-        return client.submit_script(kind, script, ok=followed.jobs if followed else ())
+        ok = followed.jobs if followed else ()
+        return submit_chain(kind, script, 1, lambda i: record_job([RunDir(place.path)], None, i), ok=ok)[0]
     except UnclearError as error:
         raise error.add_sentence(f"Its folder is kept: {display_path(place.path)}") from None
     except BaseException as error:

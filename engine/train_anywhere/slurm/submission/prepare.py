@@ -181,7 +181,7 @@ def refuse_second_job(run: RunDir, in_allocation: bool) -> None:
     if before.scheduler is None:
         return
     try:
-        before = find_runs.with_unrecorded_jobs(before)
+        [before] = find_runs.with_unrecorded_jobs([before], wait=True)
         active = queue.query_queue(before.scheduler or "", before.job_ids).active(before.job_ids)
     except SchedulerError as error:
         raise SchedulerError(
@@ -217,7 +217,7 @@ def show_dry_run(request: Request, here: Allocation | None, limits: Sequence[str
     script = render(request.job)
     test, kind = request.config.dry_run == "test", request.config.cluster.scheduler
     problems = rules.problems(request, elsewhere=not test)
-    waits = dry_run.after_notes(request.config.after)
+    waits = dry_run.after_notes(request.config.after, Path(request.config.paths.results))
     of_shell = [] if here else clean_environment.notes(script)
     notes = [*rules.notes(request, elsewhere=not test), *of_shell, *waits, *([] if test else limits)]
     print(dry_run.format_dry_run(script, request.job, notes), flush=True)

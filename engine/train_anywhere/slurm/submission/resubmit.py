@@ -48,7 +48,7 @@ def resubmit(runs: Sequence[RunEntry], results: Path, trust: bool) -> str:
     members = [r.member for r in runs if r.member is not None]
     with Submission(results, folders) as submission:
         for run in folders:
-            run.update(state="queued")
+            run.update(state="queued", submission=None)
         submission.mark_written()
         try:
             jobs = submit_chain(

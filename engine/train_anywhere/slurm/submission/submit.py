@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import re
 import subprocess
 import time
 from collections.abc import Sequence
@@ -10,13 +11,12 @@ from pathlib import Path
 
 from train_anywhere.config.command.members import Member
 from train_anywhere.config.schema import Monitor
-from train_anywhere.errors import SubmitError, UnclearError
+from train_anywhere.errors import SubmitError, SubmitInterrupted, UnclearError
 from train_anywhere.features.feature import Dependency
 from train_anywhere.files import ROOT
 from train_anywhere.files.atomic import write_atomic
-from train_anywhere.files.ordinary import open_file
 from train_anywhere.files.removal import remove
-from train_anywhere.runs.attempts import running_job
+from train_anywhere.runs.attempts import ALLOCATION, running_job
 from train_anywhere.runs.folder import RunDir, claim, claim_code, create, now, point_latest
 from train_anywhere.runs.reopen.from_scratch import move_aside, move_back
 from train_anywhere.runs.reopen.frozen import write_frozen
@@ -32,7 +32,7 @@ from train_anywhere.slurm.script import clean_environment, render
 from train_anywhere.slurm.script.job import Job
 from train_anywhere.slurm.status.best import sweep_result
 from train_anywhere.slurm.submission import dry_run, snapshot
-from train_anywhere.slurm.submission.rollback import Submission
+from train_anywhere.slurm.submission.rollback import Submission, read_content
 
 
 def submit(
@@ -52,6 +52,7 @@ def submit(
     with Submission(results_folder(members), [run] if run else []) as submission:
         job, runs, code_snapshot = make_folders(prepared, members, run, submission, followed)
         script = Path(job.code).parent / client.SCRIPT[kind]
+        remember_runs(script, runs, members)
         try:
             job_ids = submit_chain(
                 kind,
@@ -61,10 +62,11 @@ def submit(
                 ok=followed.jobs if followed else (),
             )
         except UnclearError as error:
-            remember_runs(script, runs, members)
             raise record_unclear_job(error, runs) from None
-    remember_runs(script, runs, members)
-    log = render.log_path(job).replace("%j", job_ids[0]).replace("%A_%a", f"{job_ids[0]}_%a") + ".out"
+    # Slurm's names of parts: `%%` is a percent sign of the folder
+    log = (
+        re.sub("%([%jA])", lambda part: "%" if part[1] == "%" else job_ids[0], render.log_path(job)) + ".out"
+    )
     notes = [
         *rules.notes(request),
         *stale_facts_notes(job.cluster),
@@ -135,7 +137,9 @@ def write_run(
     followed: Dependency | None = None,
 ) -> None:
     """Write the frozen configuration for the ranks, and the first run.json; without a snapshot, it lacks commit and dirty."""
-    config = dataclasses.replace(member.config, monitor=use_plain_progress(member.config.monitor))
+    cluster = dataclasses.replace(member.config.cluster, signal_seconds=job.cluster.signal_seconds)
+    monitor = use_plain_progress(member.config.monitor)
+    config = dataclasses.replace(member.config, cluster=cluster, monitor=monitor)
     write_frozen(run, config, member.overrides)
     run.update(
         state="queued",
@@ -147,6 +151,7 @@ def write_run(
         world_size=job.world_size,
         **({"commit": code_snapshot.commit, "dirty": code_snapshot.dirty} if code_snapshot else {}),
         submitted=now(),
+        submission=None,
         after=followed.path if followed else None,
     )
 
@@ -178,16 +183,21 @@ def free_code_folder(code: Path) -> Path:
 
 
 def record_job(runs: Sequence[RunDir], members: Sequence[int] | None, job_id: str) -> None:
-    """Append a job id to jobs.txt, not to run.json, which only rank 0 writes as soon as the job may run."""
+    """Write a job id to jobs.txt in place of `UNCLEAR`, which is written first, or remove that entry if the id is "".
+
+    The ids are not in run.json, which only rank 0 writes as soon as the job may run.
+    """
     for run, member in itertools.zip_longest(runs, members or ()):
-        with open_file(run.jobs, "ab") as file:
-            file.write(f"{job_id}\n".encode() if member is None else f"{job_id}_{member}\n".encode())
+        before = read_content(run.jobs) or b""
+        words = [word for word in before.decode(errors="replace").split() if word != client.UNCLEAR]
+        new = job_id if member is None or job_id in ("", client.UNCLEAR) else f"{job_id}_{member}"
+        write_atomic(run.jobs, "".join(f"{word}\n" for word in [*words, new] if word))
 
 
 def record_unclear_job(error: UnclearError, runs: Sequence[RunDir]) -> UnclearError:
     """Record in the run folders that a job may be queued, and return the error with their paths."""
-    if error.job_lost:
-        record_job(runs, None, client.UNCLEAR)
+    if not error.job_lost:
+        record_job(runs, None, "")
     for run in runs:
         if run.read_info().get("state") == "queued":
             run.update(submission=str(error))
@@ -208,6 +218,7 @@ def run_in_allocation(request: Request, member: Member, run: RunDir | None, chos
         f"In this allocation: {job.nodes} nodes, {job.world_size} ranks. Run folder: {run.path}", flush=True
     )
     environ = clean_environment.allocation_environment(job.ranks, job.cpus_per_task, chosen)
+    environ[ALLOCATION] = str(running_job())
     process = subprocess.Popen(["bash", str(script)], env=environ)
     while True:
         try:
@@ -222,7 +233,17 @@ def wait_for_jobs(kind: str, job_ids: Sequence[str], poll: float = 5.0) -> None:
 
     Raises:
         SchedulerError: the scheduler did not answer for a long time.
+        SubmitInterrupted: Ctrl-C was pressed; the jobs continue.
     """
     poller = QueuePoller()
-    while poller.any_active(kind, job_ids):
-        time.sleep(poll)
+    try:
+        while poller.any_active(kind, job_ids):
+            time.sleep(poll)
+    except KeyboardInterrupt:
+        jobs, them = (
+            f"job{'s'[: len(job_ids) != 1]} {', '.join(job_ids)}",
+            "it" if len(job_ids) == 1 else "them",
+        )
+        raise SubmitInterrupted(
+            f"interrupted: no longer waiting; {jobs} continue{'s' * (len(job_ids) == 1)}. To stop {them}: src/jobs.py cancel."
+        ) from None

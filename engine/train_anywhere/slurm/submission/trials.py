@@ -49,14 +49,13 @@ def submit_trial(job: Job, member: Member, folder: Path, code: Path) -> list[str
         write_run(run, job, member, code_snapshot)
         point_latest(results, run.path)
         submission.mark_written()
+        remember_runs(script, [run], [member])
         try:
             job_ids = submit_chain(kind, script, job.cluster.chain, lambda i: record_job([run], None, i))
         except UnclearError as error:
-            remember_runs(script, [run], [member])
             raise record_unclear_job(error, [run]) from None
     if first:
         clean_environment.print_notes(script)
-    remember_runs(script, [run], [member])
     return job_ids
 
 
@@ -91,12 +90,14 @@ def read_ended_states(poller: QueuePoller, live: Sequence[RunDir]) -> dict[str, 
         gone, states = find_runs.query_scheduler(gone) if gone else ([], queue.JobStates())
     except SchedulerError:
         return {}
-    named = {run.folder.id: find_runs.read_state(run, states)[0] for run in gone}
+    ended = [run for run in gone if not states.active(run.job_ids)]  # a job may only now have been found
+    named = {run.folder.id: find_runs.read_state(run, states)[0] for run in ended}
     return {name: state for name, state in named.items() if state != "unknown"}
 
 
 def cancel_trial(run: RunDir) -> None:
     """Cancel the job of a trial; its ranks save a checkpoint first."""
-    found = find_runs.read_entry(run.path)
-    ownership.refuse_other_jobs(found, found.job_ids[-1:])
-    queue.cancel(str(found.scheduler), found.job_ids[-1:])
+    [found] = find_runs.with_unrecorded_jobs([find_runs.read_entry(run.path)], wait=True)
+    if jobs := found.job_ids[-1:]:
+        ownership.refuse_other_jobs(found, jobs)
+        queue.cancel(str(found.scheduler), jobs)

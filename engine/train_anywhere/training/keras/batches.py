@@ -119,6 +119,14 @@ def stack_batches(batches: tf.data.Dataset, count: int) -> tf.data.Dataset:
     return batches.batch(count, drop_remainder=True)
 
 
+def find_shuffles(data: Any) -> set[int]:
+    """Return the ids of the shuffled data sets that a tf.data.Dataset reads; empty for anything else."""
+    if not isinstance(data, tf.data.Dataset):
+        return set()
+    own = {id(data)} if "Shuffle" in type(data).__name__ else set[int]()
+    return own.union(*map(find_shuffles, data._inputs()))
+
+
 class DropInLoader:
     """The batches of a model with its own steps, as `keras.Model.fit` would get them.
 
@@ -136,6 +144,11 @@ class DropInLoader:
         self.splits: dict[str, DataSet | Stream | None] = {
             name: self._open_split(name, getattr(splits, name)) for name in ("train", "val", "test")
         }
+        if find_shuffles(splits.train) & find_shuffles(splits.val):
+            self.notes.append(
+                "training and validation read one shuffled tf.data.Dataset: each validation changes the order of the rows after it, so a "
+                "resumed run differs from one that never stopped; shuffle the training data after take and skip."
+            )
 
     def count_batches(self, split: str) -> int:
         """Return the number of batches of a split over all ranks. Raises ConfigError if neither data nor configuration gives a length."""

@@ -180,6 +180,10 @@ class Module:
         """Return the metrics of a split, computed from the sums of `take` over all processes."""
         raise NotImplementedError
 
+    def report_batch(self, split: str, metrics: Mapping[str, float] | None) -> Mapping[str, float]:
+        """Return the metrics up to the last batch; `metrics` are those over all ranks, if they were just reported."""
+        return metrics or self.report(split, self.peek())
+
     def units(self, sums: list[float]) -> float | None:
         """Return the number of units in the sums; None if each row is one unit."""
         return None

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from train_anywhere.config.schema import Config
 from train_anywhere.data.dataset import DataSet, Splits
+from train_anywhere.data.first_rows import check_first_rows
 from train_anywhere.data.tf.arrays import to_arrays
 from train_anywhere.errors import ConfigError
 from train_anywhere.features import Features
@@ -35,6 +36,7 @@ def open_native(
     Raises:
         ConfigError, DataError: network, optimizer, data and task do not fit together.
     """
+    check_first_rows(task, splits)
     loader = TaskLoader(config, strategy, splits, task)
     train, val, test = (loader.count_batches(split) for split in ("train", "val", "test"))
     plan = make_plan(config, train, val, test, strategy.replicas)

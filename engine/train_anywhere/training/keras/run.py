@@ -138,7 +138,11 @@ def train_and_test(strategy: Strategy, name: str, config: Config, process: RankP
         process.heartbeat.enter("end")
     position.metrics |= callback.added
     return make_outcome(
-        position, str(newest.path) if newest else None, progress.throughput.mean(), module.unit
+        position,
+        str(newest.path) if newest else None,
+        progress.throughput.mean(),
+        module.unit,
+        callback.ended_by,
     )
 
 
@@ -262,11 +266,13 @@ def open_task(config: Config, strategy: Strategy) -> tuple[Module, Loader, Plan]
     )
 
 
-def make_outcome(position: Position, checkpoint: str | None, rate: float | None, unit: str) -> Outcome:
+def make_outcome(
+    position: Position, checkpoint: str | None, rate: float | None, unit: str, ended_by: str | None
+) -> Outcome:
     """Return the outcome of this attempt; `checkpoint` is the folder of the newest one, `rate` the mean number of units per second."""
     metrics = {k: v for k, v in position.metrics.items() if k != "lr"}
     state: Literal["completed", "preempted"] = "preempted" if position.preempted else "completed"
-    return Outcome(state, position.epoch, position.step, metrics, checkpoint, rate, unit)
+    return Outcome(state, position.epoch, position.step, metrics, checkpoint, rate, unit, ended_by)
 
 
 def broadcast_state(position: Position, module: Module) -> Position:

@@ -1,5 +1,6 @@
 """The splits of the data as this rank reads them: in this project's order if rows can be read by index."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -115,6 +116,8 @@ class Opener:
             return SeveralSplits([self.open_split(one, name) for one in inner.values()])
         if known := read_settings(split):
             ranks, each = self.topology.world_size, known.batch_size
+            if each == self.config.data.batch_size and takes_batch_size(type(self.source)):
+                each //= ranks
             order = self._order(each * ranks, known.shuffle)
             bare = UnpaddedOrder(order, train or known.drop_last, order.train)
             reader = Reader(known.dataset, self.config.seed, self.prepare, known.collate)
@@ -334,3 +337,9 @@ def from_module(
         module.setup("test")
         test = module.test_dataloader()
     return replace(splits, train=train, val=val, test=test)
+
+
+def takes_batch_size(kind: Any) -> bool:
+    """Return whether a class is a LightningDataModule with an argument batch_size, which gets the batch size of all ranks together."""
+    module = isinstance(kind, type) and issubclass(kind, pl.LightningDataModule)
+    return module and "batch_size" in inspect.signature(kind).parameters

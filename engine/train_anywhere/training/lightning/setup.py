@@ -11,9 +11,11 @@ import torch
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import nn
 
+from train_anywhere.config.instantiate import locate
 from train_anywhere.config.schema import Config
 from train_anywhere.config.schema import Trainer as TrainerConfig
 from train_anywhere.data.dataset import Splits
+from train_anywhere.data.first_rows import check_first_rows
 from train_anywhere.data.open_data import open_splits
 from train_anywhere.data.torch.loader import BatchLoader
 from train_anywhere.distributed.layout import running_strategy
@@ -32,6 +34,7 @@ from train_anywhere.training.lightning.rank_splits import (
     UserLoaders,
     count_rows,
     open_rank_splits,
+    takes_batch_size,
 )
 from train_anywhere.training.lightning.strategies.choose import make_strategy
 from train_anywhere.training.lightning.strategies.ddp import OneDevicePerRank
@@ -72,7 +75,8 @@ def make_setup(config: Config, topology: Topology, heartbeat: Heartbeat | None =
     strategy.setup_environment()  # connects the ranks
     heartbeat.at("preparing")
 
-    batch_size = config.data.batch_size // topology.world_size
+    whole = takes_batch_size(locate(config.data.target["lightning"], "data._target_"))
+    batch_size = config.data.batch_size // (1 if whole else topology.world_size)
     data = open_splits(
         config.data, "lightning", config.seed, Features.of(config).stager, batch_size=batch_size
     )
@@ -82,6 +86,7 @@ def make_setup(config: Config, topology: Topology, heartbeat: Heartbeat | None =
         assert isinstance(task, pl.LightningModule)
         module, plan = task, make_user_plan(config, math.inf, True, True, None)
         plan.known = False
+        trainer.share_batches(config.data.batch_size if whole else None)
         trainer.when_opened(
             lambda batches: plan.update(opened_plan(config, trainer, splits, batches, report))
         )
@@ -125,7 +130,10 @@ def opened_plan(
         for loader in combined.flattened
     ]
     size = sizes[0] if len(sizes) == 1 else None
-    return make_user_plan(config, batches, trainer.enable_validation, tests, size)
+    plan = make_user_plan(config, batches, trainer.enable_validation, tests, size)
+    for note in validation_notes(config.trainer, plan):
+        report(note)
+    return plan
 
 
 def make_printer(progress: str, trainer: Trainer) -> Callable[[str], None]:
@@ -147,6 +155,7 @@ def make_module(
     `build` calls the function that creates the network, possibly without memory for its weights.
     Raises ConfigError if the model is not a torch.nn.Module.
     """
+    check_first_rows(task, splits)
     network = build(lambda: build_network(config, splits.facts))
     if not isinstance(network, nn.Module):
         dotted = config.model.target["lightning"]

@@ -26,7 +26,11 @@ from train_anywhere.training.lightning.dropin.user_data import DataConnector
 from train_anywhere.training.lightning.dropin.validated_weights import ValidatedWeights
 from train_anywhere.training.lightning.dropin.visible import CallbackConnector, Callbacks
 from train_anywhere.training.lightning.hardware import precision_arguments, use_tf32
-from train_anywhere.training.lightning.loop.fast_loop import FastEpochLoop, refuse_user_stop_iteration
+from train_anywhere.training.lightning.loop.fast_loop import (
+    FastEpochLoop,
+    refuse_row_stop_iteration,
+    refuse_user_stop_iteration,
+)
 from train_anywhere.training.lightning.loop.private import _SignalConnector, _TunerExitException
 from train_anywhere.training.plan import Plan, batches_per_step, validation_due
 
@@ -92,6 +96,7 @@ class Trainer(pl.Trainer):
         evaluations = (self.fit_loop.epoch_loop.val_loop, self.validate_loop, self.test_loop)
         for loop in evaluations:
             refuse_user_stop_iteration(loop, "_evaluation_step")
+            refuse_row_stop_iteration(loop)
         if self.world_size > 1:
             self.fit_loop.epoch_loop._results = Results(training=True)
             for loop in evaluations:
@@ -126,14 +131,12 @@ class Trainer(pl.Trainer):
     @property
     def early_end(self) -> str | None:
         """A line about who ended the training, if user code did before its last step."""
-        if (
-            self.plan is None
-            or self.steps_done >= self.plan.total_steps
-            or not (self.stopped_by or self.skips)
-        ):
+        ends = self.stopped_by or self.skips
+        if not ends or not self.plan or self.steps_done >= self.plan.total_steps:
             return None
         skipping = f"on_train_batch_start of {type(self.lightning_module).__name__} (-1)"
-        return describe_early_end(self.stopped_by or skipping, self.steps_done, self.plan.total_steps)
+        line = describe_early_end(self.stopped_by or skipping, self.steps_done, self.plan.total_steps)
+        return line if self.plan.steps_known else line.rpartition(" of ")[0]
 
     def use_folder(self, folder: Path) -> None:
         """Use the run folder as `default_root_dir`."""
@@ -197,6 +200,16 @@ class Trainer(pl.Trainer):
         batches: Any = every * t.accumulate_grad_batches if isinstance(every, int) else every
         self.val_check_interval = 1.0 if fast else batches  # type: ignore[assignment]
 
+    def share_batches(self, batch_size: int | None) -> None:
+        """Let the ranks share the batches of loaders that have the batch size of all ranks together; None: no loader has."""
+        connector: Any = self._data_connector
+        connector.whole_batch = batch_size
+
+    @property
+    def distributed_sampler_kwargs(self) -> dict[str, Any]:
+        """Arguments of the samplers that share the rows among the ranks, also those of uneven nodes."""
+        return {"num_replicas": self.world_size, "rank": self.global_rank}
+
     def when_opened(self, call: Callable[[float], None]) -> None:
         """Call a function once Lightning has opened the training loaders of a user's module.
 
@@ -218,7 +231,7 @@ def find_user_object(frame: FrameType | None) -> str | None:
 
 
 def make_trainer(
-    config: Config, topology: Topology, device: torch.device, strategy: Strategy, native: bool
+    config: Config, topology: Topology, device: torch.device, strategy: Strategy, native: bool = True
 ) -> Trainer:
     """Return the Trainer of one rank, still without callbacks and loggers (see `attach.py`) and limits (see `apply_plan`)."""
     silence_lightning()

@@ -97,6 +97,8 @@ def make_report(
     waits = next((waiting[i] for i in run.job_ids if i in waiting), None) if state in WAITING else None
     end = None if alive or written in ("completed", "preempted") else ends.get(("", *run.job_ids)[-1])
     started, ended = run_files.read_span(info)
+    nodes = run_files.read_nodes(run.folder, info) if alive else {}
+    facts = read_facts(run.folder, 0, nodes) if in_full else None
     return Report(
         id=run.folder.id,
         path=run.folder.path,
@@ -116,8 +118,8 @@ def make_report(
         world_size=info.get("world_size"),
         hosts=tuple(h for h in info.get("hosts") or () if isinstance(h, str)),
         progress=run_files.read_progress(run.folder, info),
-        nodes=run_files.read_nodes(run.folder, info) if alive else {},
-        verdicts=tuple(verdicts(read_facts(run.folder))) if in_full else (),
+        nodes={host: {k: v for k, v in content.items() if k != "sums"} for host, content in nodes.items()},
+        verdicts=tuple(verdicts(facts)) if facts else (),
         checkpoint=run_files.find_checkpoint(run.folder),
         attempts=len(info.get(ATTEMPTS) or ()),
         steps_lost=lost_steps(info),

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from keras.src.utils.python_utils import pythonify_logs
 
 from train_anywhere.errors import ConfigError
 from train_anywhere.training.keras.strategies.base import Strategy
@@ -48,7 +49,8 @@ class Metrics:
 
     def restore(self, arrays: list[np.ndarray]) -> None:
         """Continue from these states: the first replica gets them, the others start at zero."""
-        for variable, array in zip(self.variables, arrays, strict=True):
+        # a checkpoint of an earlier version has no rows
+        for variable, array in zip(self.variables, arrays, strict=False):
             for number, copy in enumerate(self.strategy.local_values(variable)):
                 copy.assign(tf.cast(array if number == 0 else np.zeros_like(array), copy.dtype))
 
@@ -69,11 +71,14 @@ def flatten_result(result: dict[str, Any]) -> dict[str, float]:
     flat: dict[str, float] = {}
     for name, value in result.items():
         values = np.asarray(value, np.float64)
-        numbers = (
-            {name: values} if values.ndim == 0 else {f"{name}_{n}": v for n, v in enumerate(values.flat)}
-        )
-        flat |= {key: float(number) for key, number in numbers.items()}
+        flat |= zip(number_names(name, values), values.ravel().tolist(), strict=True)
     return flat
+
+
+def number_names(name: str, value: Any) -> list[str]:
+    """Return the names of the numbers in a value, a number or an array of static shape."""
+    shape = getattr(value, "shape", ())
+    return [f"{name}_{n}" for n in range(math.prod(side or 0 for side in shape))] if len(shape) else [name]
 
 
 def refuse_unsummable(metrics: Iterable[keras.metrics.Metric]) -> None:
@@ -94,53 +99,92 @@ def _variables(metrics: Iterable[keras.metrics.Metric]) -> list[keras.Variable]:
 
 
 class StepLogs:
-    """Means over rows of other numbers that steps return; they are added up only when read, which waits for the device."""
+    """The values that the last step has returned, which Keras reports too; they are read from the device only if used.
 
-    def __init__(self) -> None:
-        self.totals: dict[str, list[float]] = {}
-        self.names: list[str] = []
-        self._waiting: list[tuple[dict[str, tf.Tensor], tf.Tensor]] = []
+    Each replica returns its own. Their mean is weighted by rows: those of the epoch so far for a value that is computed from metrics,
+    else those of the batch.
+
+    Args:
+        metrics: the metrics of the model.
+
+    Attributes:
+        last: the values of the last step, the rows of the epoch for those that are computed from metrics and for the results of
+            metrics under their own names, and the rows of the batch.
+        names: names of the numbers that `take` has returned.
+    """
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.several, self.names = metrics.strategy.replicas > 1, list[str]()
+        self.local = tf.distribute.get_strategy().experimental_local_results
+        self.last: tuple[dict[str, Any], dict[str, Any], dict[str, Any], Any] = {}, {}, {}, 1.0
+        self._rows = keras.metrics.Sum(name="rows", dtype="float64")
+        self._states = [
+            (
+                metric.name,
+                {
+                    id(v.handle)
+                    for variable in metric.variables
+                    for v in metrics.strategy.local_values(variable)
+                },
+            )
+            for metric in metrics.model.metrics
+        ]
+        metrics.variables += self._rows.variables
 
     def reset(self) -> None:
-        """Forget all numbers."""
-        self.totals, self._waiting = {}, []
+        """Forget the rows of the epoch."""
+        self._rows.reset_state()
 
-    def add(self, replicas: Iterable[tuple[dict[str, tf.Tensor], tf.Tensor]]) -> None:
-        """Add the numbers that a step has returned on each replica, with the number of its rows."""
-        self._waiting += replicas
+    def wrap(self, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Return a function that runs `step`, and returns its values by name, flat as Keras reports them, and their weights."""
 
-    def add_waiting(self) -> None:
-        """Wait for the device, and add the numbers of all steps to the totals."""
-        for logs, rows in self._waiting:
-            for name, value in logs.items():
-                total = self.totals.setdefault(name, [0.0, 0.0])
-                total[0] += float(value) * int(rows)
-                total[1] += int(rows)
-            self.names = list(logs)
-        self._waiting = []
+        def run(data: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], Any]:
+            logs = step(data)
+            flat = pythonify_logs(logs if isinstance(logs, dict) else {})
+            values = {name: tf.convert_to_tensor(value) for name, value in flat.items()}
+            if not self.several:
+                return values, {}, {}, 1.0
+            rows = tf.cast(next(tf.shape(t)[0] for t in tf.nest.flatten(data) if t.shape.rank), tf.float64)
+            self._rows.update_state(rows)
+            total = tf.convert_to_tensor(self._rows.variables[0])
+            used = {name: captured_by(value) for name, value in values.items()}
+            running = {name: total for name, ids in used.items() if any(ids & own for _, own in self._states)}
+            results = {
+                name: total
+                for name in running
+                for metric, own in self._states
+                if used[name] <= own and metric in (name, "compile_metrics")
+            }
+            return values, running, results, rows
+
+        return run
 
     def take(self) -> list[float]:
-        """Return the sum and the number of rows of each name, in the order of the names."""
-        self.add_waiting()
-        return [number for name in sorted(self.totals) for number in self.totals[name]]
+        """Return, for each number, its weighted sum over the replicas of this process, and the sum of the weights."""
+        values, totals, _, rows = self.last
+        numbers, self.names = list[float](), []
+        for key, value in values.items():
+            copies = [flatten_result({key: copy}) for copy in self.local(value) if copy.dtype != tf.string]
+            weights = [float(w) for w in self.local(totals.get(key, rows))]
+            for name in copies[0] if copies else ():
+                self.names.append(name)
+                shares = (copy[name] * weight for copy, weight in zip(copies, weights, strict=True))
+                numbers += [sum(shares), sum(weights)]
+        return numbers
 
     def means(self, numbers: list[float]) -> dict[str, float]:
-        """Return the means, from the numbers of `take` summed over processes."""
-        pairs = zip(sorted(self.totals), numbers[::2], numbers[1::2], strict=True)
-        return {name: total / rows for name, total, rows in pairs if rows}
+        """Return the values, from the numbers of `take` summed over processes."""
+        pairs = zip(self.names, numbers[::2], numbers[1::2], strict=True)
+        return {name: total / weight if weight else math.nan for name, total, weight in pairs}
 
 
-def return_logs_and_rows(
-    step: Callable[[Any], Any],
-) -> Callable[[Any], tuple[dict[str, tf.Tensor], tf.Tensor]]:
-    """Return a function that runs `step`, and returns its scalars by name and the number of rows of the batch."""
-
-    def run(data: Any) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        logs = step(data)
-        named = logs if isinstance(logs, dict) else {}
-        numbers = {k: tf.convert_to_tensor(v) for k, v in named.items() if not isinstance(v, dict)}
-        scalars = {k: tf.cast(v, tf.float64) for k, v in numbers.items() if v.shape.rank == 0}
-        rows = next(tf.shape(t)[0] for t in tf.nest.flatten(data) if t.shape.rank)
-        return scalars, rows
-
-    return run
+def captured_by(value: tf.Tensor) -> set[int]:
+    """Return the ids of what a tensor of a graph is computed from outside of the graph, such as the handles of variables."""
+    outside = {id(inner): id(outer) for outer, inner in value.graph.captures}
+    waiting, seen = [value], set[int]()
+    while waiting:
+        tensor = waiting.pop()
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            waiting += tensor.op.inputs
+    return {outside[known] for known in seen & outside.keys()}

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from train_anywhere.config.schema import Config, Trainer
@@ -13,13 +12,14 @@ from train_anywhere.errors import ConfigError
 from train_anywhere.training.keras.batches import DropInLoader
 from train_anywhere.training.keras.checkpoint.random_state import disable_graph_optimizer
 from train_anywhere.training.keras.dropin.gradients import AveragingApply, average_in_apply
-from train_anywhere.training.keras.dropin.metric_sums import Metrics, StepLogs, return_logs_and_rows
+from train_anywhere.training.keras.dropin.metric_sums import Metrics, StepLogs
 from train_anywhere.training.keras.dropin.norm_layers import find_batch_norms, synchronize_batch_norms
 from train_anywhere.training.keras.dropin.variables import build_variables, trace_step
 from train_anywhere.training.keras.module import Module, NamedVariables, float_statistics
 from train_anywhere.training.keras.native import POLICIES, dtype_policy
 from train_anywhere.training.keras.optim import ignored_rate_notes, make_optimizer, make_rate_reader
 from train_anywhere.training.keras.strategies.base import Strategy
+from train_anywhere.training.monitored_metric import monitored_value
 from train_anywhere.training.plan import Plan, make_plan
 
 NOT_COMPILED = "trainer.compile=true compiles the network of a task; this model has its own steps, and trains without XLA."
@@ -49,22 +49,25 @@ class DropIn(Module):
         super().__init__(model, strategy)
         self.extra, self.applies, self.spec = extra, applies, spec
         self.metrics = Metrics(model, strategy)
-        self.step_logs = StepLogs()
+        self.step_logs = StepLogs(self.metrics)
         self.trace()
 
     def trace(self) -> None:
         """Create the functions that train and test."""
         model = self.model
         eager = bool(model.run_eagerly) and self.strategy.replicas == 1
-        train, test = return_logs_and_rows(model.train_step), return_logs_and_rows(model.test_step)
-        self._train = (lambda i: train(next(i))) if eager else self.make_step_function(train)
-        self._test = (lambda i: test(next(i))) if eager else self.make_step_function(test)
-        self.train_function = lambda iterator, count: self._run_and_count(self._train, iterator)
-        self.test_function = lambda iterator: self._run_and_count(self._test, iterator)
+        train, test = self.step_logs.wrap(model.train_step), self.step_logs.wrap(model.test_step)
+        run_train = (lambda i: train(next(i))) if eager else self.make_step_function(train)
+        run_test = (lambda i: test(next(i))) if eager else self.make_step_function(test)
         last = (
             test if eager else tf.function(lambda d: self.distribution.run(test, args=(d,)), autograph=False)
         )
-        self.test_last = lambda data: self._run_and_count(last, data)
+        self.train_function = lambda iterator, count: self._keep_logs(run_train(iterator))
+        self.test_function = lambda iterator: self._keep_logs(run_test(iterator))
+        self.test_last = lambda data: self._keep_logs(last(data))
+
+    def _keep_logs(self, logs: Any) -> None:
+        self.step_logs.last = logs
 
     def optimized_variables(self) -> list[tuple[keras.optimizers.Optimizer, list[keras.Variable]]]:
         """Return the optimizers and variables of a step, which is traced but not run."""
@@ -79,53 +82,43 @@ class DropIn(Module):
         self.step_logs.reset()
 
     def take(self) -> list[float]:
-        """Return the states of this process's metrics, then the sums of other numbers that steps returned."""
+        """Return the states of this process's metrics, then the values of the last step."""
         return [*self.metrics.take(), *self.step_logs.take()]
 
     def report(self, split: str, sums: list[float]) -> dict[str, float]:
-        """Return the values that the steps return, or all metrics if the steps return nothing."""
-        end = len(sums) - 2 * len(self.step_logs.totals)
-        values = self.step_logs.means(sums[end:]) | {
-            k: v for k, v in self.metrics.results(sums[:end]).items() if self._is_reported(k)
-        }
+        """Return what Keras reports: the values of the last step, or the metrics if the step returns all of them and nothing else.
+
+        Several replicas also report each metric that is returned under its own name from the states of all.
+        """
+        end = len(sums) - 2 * len(self.step_logs.names)
+        values, results = self.step_logs.means(sums[end:]), self.metrics.results(sums[:end])
+        if values.keys() == results.keys() or not values:
+            values = results
+        elif self.step_logs.several:
+            values |= {name: v for name, v in results.items() if name in self.step_logs.last[2]}
         return {f"{split}/{name}": value for name, value in values.items()}
 
-    def _is_reported(self, name: str) -> bool:
-        names = self.step_logs.names
-        return not names or name in names or name.rpartition("_")[0] in names
+    def report_batch(self, split: str, metrics: Mapping[str, float] | None) -> Mapping[str, float]:
+        """Return what the last step has returned, over the replicas of this process."""
+        values = self.step_logs.means(self.step_logs.take())
+        return {f"{split}/{name}": value for name, value in values.items()}
 
     def weights(self) -> NamedVariables:
         """Return the variables of the model, and others that its steps use."""
         return {**super().weights(), **self.extra}
 
     def metric_state(self) -> Mapping[str, Any]:
-        """Return the states of the metrics, and the sums of other numbers, over all ranks."""
-        totals = self.strategy.sum(self.take())
-        end = len(totals) - 2 * len(self.step_logs.totals)
-        states = {f"state/{n}": a for n, a in enumerate(self.metrics.arrays(totals[:end]))}
-        pairs = {
-            f"logged/{name}": np.array(totals[end + 2 * n : end + 2 * n + 2])
-            for n, name in enumerate(sorted(self.step_logs.totals))
-        }
-        return states | pairs
+        """Return the states of the metrics over all ranks."""
+        arrays = self.metrics.arrays(self.strategy.sum(self.metrics.take()))
+        return {f"state/{n}": array for n, array in enumerate(arrays)}
 
     def restore_metric_state(self, arrays: Mapping[str, Any]) -> None:
         """Continue from these states on the rank that reads the checkpoint; the other ranks start at zero."""
-        self.metrics.restore([arrays[f"state/{n}"] for n in range(len(self.metrics.variables))])
-        for key, pair in arrays.items():
-            if key.startswith("logged/"):
-                self.step_logs.totals[key.removeprefix("logged/")] = [float(v) for v in pair]
+        self.metrics.restore([array for key, array in arrays.items() if key.startswith("state/")])
 
     def moving_statistics(self) -> list[keras.Variable]:
         """Return those of batch normalization; other variables that a model changes are not averaged, but must be equal on all ranks."""
         return float_statistics(find_batch_norms(self.model))
-
-    def _run_and_count(self, run: Any, batches: Any) -> None:
-        logs, rows = run(batches)
-        local = self.distribution.experimental_local_results
-        counts = local(rows)
-        values = {name: local(value) for name, value in logs.items()}
-        self.step_logs.add(({k: v[n] for k, v in values.items()}, rows) for n, rows in enumerate(counts))
 
 
 def open_dropin(
@@ -150,7 +143,7 @@ def open_dropin(
         refuse_sum_losses(model, strategy)
         applies = {id(o): average_in_apply(o, strategy, n) for n, o in enumerate(find_optimizers(model))}
         evaluated = "val" if plan.val_batches else "test" if plan.test_batches else None
-        extra, notes = build_variables(
+        extra, notes, names = build_variables(
             model,
             target,
             config.optimizer.no_decay,
@@ -165,7 +158,25 @@ def open_dropin(
     module.notes = loader.notes + notes + ([NOT_COMPILED] if config.trainer.compile else [])
     used = [o for o in module.optimizers if applies[id(o)].variables]
     check_optimizers(config, module, ours, used)
+    if not config.callbacks:
+        check_monitors(
+            config,
+            plan,
+            [f"{s}/{n}" for s, known in zip(("train", "val"), names, strict=False) for n in known],
+        )
     return module, loader, plan
+
+
+def check_monitors(config: Config, plan: Plan, names: Sequence[str]) -> None:
+    """Raise ConfigError if a monitor is not among the names of what the steps return; callbacks may add others."""
+    known, stopping = dict.fromkeys(names, 0.0), config.trainer.early_stopping
+    for key, monitor in (
+        ("checkpoint.monitor", config.checkpoint.monitor),
+        ("trainer.early_stopping.monitor", stopping.monitor if stopping.patience is not None else None),
+    ):
+        measured = plan.val_batches or (monitor or "").startswith("train/")
+        if monitor and measured and any(name.startswith(monitor.partition("/")[0]) for name in names):
+            monitored_value(known, monitor, key)
 
 
 def refuse_accumulation(trainer: Trainer, target: str) -> None:
@@ -179,12 +190,22 @@ def refuse_accumulation(trainer: Trainer, target: str) -> None:
 
 
 def refuse_sum_losses(model: keras.Model, strategy: Strategy) -> None:
-    """Raise ConfigError for a compiled loss that is a sum over rows: averaging it over replicas would change the loss."""
+    """Raise ConfigError for a compiled loss of which the mean over replicas is not that of all rows, and for what tf.distribute can't."""
     losses = tf.nest.flatten(model.loss) if model.compiled and model.loss else []
-    if strategy.replicas > 1 and any(getattr(loss, "reduction", None) == "sum" for loss in losses):
+    used = {str(getattr(loss, "reduction", None)) for loss in losses}
+    found = used & {"sum", "mean_with_sample_weight"}
+    if strategy.replicas > 1 and found:
         raise ConfigError(
-            f"the model is compiled with a loss of reduction='sum', and the gradients of {strategy.replicas} ranks or devices are "
+            f"the model is compiled with a loss of reduction='{min(found)}', and the gradients of {strategy.replicas} ranks or devices are "
             "averaged, which would change the loss; use reduction='sum_over_batch_size', or trainer.devices=1."
+        )
+    steps = next(
+        (n for o in find_optimizers(model) if (n := getattr(o, "gradient_accumulation_steps", None))), None
+    )
+    if steps and strategy.replicas > 1 and tf.distribute.has_strategy():
+        raise ConfigError(
+            f"an optimizer has gradient_accumulation_steps={steps}, which Keras can't use with tf.distribute on {strategy.replicas} "
+            "devices; use a larger data.batch_size, strategy=horovod, or trainer.devices=1."
         )
 
 

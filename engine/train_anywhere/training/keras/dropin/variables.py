@@ -7,9 +7,12 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from keras.src.backend import get_keras_mask
+from keras.src.utils.python_utils import pythonify_logs
 
 from train_anywhere.errors import ConfigError
 from train_anywhere.training.keras.dropin.gradients import AveragingApply, NamedVariables, build_optimizer
+from train_anywhere.training.keras.dropin.metric_sums import number_names
 
 TF_RANDOM_OPERATIONS = {
     "RandomStandardNormal", "RandomUniform", "RandomUniformInt", "TruncatedNormal", "Multinomial", "RandomShuffle",
@@ -51,7 +54,7 @@ def build_variables(
     applies: Sequence[AveragingApply],
     train: Any,
     test: Any,
-) -> tuple[NamedVariables, list[str]]:
+) -> tuple[NamedVariables, list[str], list[list[str]]]:
     """Trace the steps without running them, and create the variables that they need; called within the strategy's scope.
 
     Args:
@@ -63,56 +66,90 @@ def build_variables(
         test: types and shapes of the evaluation batches; None if there is no evaluation.
 
     Returns:
-        Variables by name that the steps use but neither the model nor its metrics and optimizers track, and notes for the user.
+        Variables by name that the steps use but neither the model nor its metrics and optimizers track, notes for the user, and the
+        names of the values that each step returns.
 
     Raises:
         ConfigError: there is no loss, or variables are created within a step.
     """
     own_step = type(model).train_step is not keras.Model.train_step
+    masked = list[bool]()
     with explain_errors(model, target):
-        create_variables(lambda data: forward(model, data, not own_step), train, quiet=own_step)
+        create_variables(
+            lambda data: model(keras.utils.unpack_x_y_sample_weight(data)[0]), train, quiet=own_step
+        )
+        if not own_step:
+            values = [(v, tf.convert_to_tensor(v.value)) for v in model.variables]
+            create_variables(
+                lambda data: masked.append(build_compiled(model, data)), train, quiet=False, values=values
+            )
         if own_step:
             create_variables(model.train_step, train, quiet=True)
-        graphs = [trace_step(model.train_step, train, applies)]
+        graphs, names = [trace_step(model.train_step, train, applies, trained := list[str]())], [trained]
     for apply in applies:
         if apply.variables:
             build_optimizer(apply.optimizer, apply.variables, no_decay)
     if test is not None:
         with explain_errors(model, target, evaluates=True):
-            graphs.append(trace_step(model.test_step, test, applies))
+            graphs.append(trace_step(model.test_step, test, applies, tested := list[str]()))
+            names.append(tested)
     if any(not bool(v.is_initialized()) for graph in graphs for v in graph.variables):
         # the first run of a step would initialize it, but a resumed run has to restore it before
         raise ConfigError(late_creation_message(target))
     notes = [TF_RANDOM_NOTE] if any(uses_tf_random(graph) for graph in graphs) else []
-    return ({} if tf.distribute.has_strategy() else find_untracked_variables(model, applies, graphs)), notes
+    if any(masked) and any(apply.strategy.replicas > 1 for apply in applies):
+        notes.append(MASK_NOTE)
+    extra = {} if tf.distribute.has_strategy() else find_untracked_variables(model, applies, graphs)
+    return extra, notes, names
 
 
-def forward(model: keras.Model, data: Any, compiled: bool) -> None:
-    """Call the model as `fit` does, to create its variables; if `compiled`, also those of its compiled losses and metrics."""
+def build_compiled(model: keras.Model, data: Any) -> bool:
+    """Create the variables of the compiled losses and metrics; return whether a loss is a mean over the values that a mask keeps."""
     x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
     predicted = model(x)
-    if compiled:
+    if model._compile_loss is not None:
         model.compute_loss(x, y, predicted, weight)
-        model.compute_metrics(x, y, predicted, weight)
+    model.compute_metrics(x, y, predicted, weight)
+    return any(get_keras_mask(value) is not None for value in tf.nest.flatten(predicted))
 
 
-def create_variables(step: Callable[[Any], Any], spec: Any, quiet: bool) -> None:
-    """Trace a step to create its variables; with `quiet`, ignore an error, since gradients of missing variables can't be computed."""
+def create_variables(
+    step: Callable[[Any], Any],
+    spec: Any,
+    quiet: bool,
+    values: Sequence[tuple[keras.Variable, tf.Tensor]] = (),
+) -> None:
+    """Trace a step to create its variables, with the values of others, which a regularizer needs.
+
+    With `quiet`, ignore an error, since gradients of missing variables can't be computed.
+    """
     try:
-        with keras.StatelessScope():
+        with keras.StatelessScope(values):
             tf.function(step, autograph=False).get_concrete_function(spec)
     except Exception:
         if not quiet:
             raise
 
 
-def trace_step(step: Callable[[Any], Any], spec: Any, applies: Sequence[AveragingApply]) -> Any:
-    """Return the graph of a step on a replica, and record in `applies` for which variables it calls the optimizers."""
+def trace_step(
+    step: Callable[[Any], Any], spec: Any, applies: Sequence[AveragingApply], names: list[str] | None = None
+) -> Any:
+    """Return the graph of a step on a replica; record in `applies` for which variables it calls the optimizers.
+
+    The names of the values that the step returns are added to `names`.
+    """
     distribution = tf.distribute.get_strategy()
     for apply in applies:
         apply.tracing = True
     try:
-        run = tf.function(lambda data: distribution.run(step, args=(data,)) and None, autograph=False)
+
+        def on_replica(data: Any) -> None:
+            logs = step(data)
+            if names is not None and isinstance(logs, dict):
+                values = pythonify_logs(logs).items()
+                names[:] = [name for key, value in values for name in number_names(key, value)]
+
+        run = tf.function(lambda data: distribution.run(on_replica, args=(data,)), autograph=False)
         return run.get_concrete_function(spec).graph
     finally:
         for apply in applies:
@@ -157,6 +194,12 @@ def explain_errors(model: keras.Model, target: str, evaluates: bool = False) -> 
 TF_RANDOM_NOTE = (
     "the steps use tf.random, whose state can't be saved: a resumed run draws other random numbers; use keras.random with a "
     "keras.random.SeedGenerator."
+)
+
+
+MASK_NOTE = (
+    "the loss is a mean over the values that a mask keeps, and each rank or device divides by its own number of them: the training "
+    "depends on the number of ranks; use trainer.devices=1 for that of a single one."
 )
 
 

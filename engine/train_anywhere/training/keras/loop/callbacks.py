@@ -11,12 +11,13 @@ import tensorflow as tf
 
 from train_anywhere.config.schema import Config
 from train_anywhere.features.feature import Observers, Step
+from train_anywhere.training.early_end import describe_early_end
 from train_anywhere.training.keras.checkpoint.callback_state import CallbackStates
 from train_anywhere.training.keras.checkpoint.position import Position
 from train_anywhere.training.keras.checkpoint.state import StateWriter
 from train_anywhere.training.keras.dropin.trainable import set_flags
 from train_anywhere.training.keras.loop.agreement import refuse_different_layers
-from train_anywhere.training.keras.loop.logs import BatchLogs, to_keras_names
+from train_anywhere.training.keras.loop.logs import BatchLogs
 from train_anywhere.training.keras.loop.steps_per_call import StepsPerCall, has_batch_hooks
 from train_anywhere.training.keras.loop.tensorboard import MetricsWriter
 from train_anywhere.training.keras.module import Module, TaskModule
@@ -62,6 +63,8 @@ class TrainingCallback:
         timer: the time of training, and its limit.
         observers: called after steps, validations and checkpoints.
         restored: content of state.json in the checkpoint that the run resumes from.
+        ended_by: a line about the end, if user code ended training before its last step.
+        stopper: class of the callback that has set `stop_training`; None if it is not known.
         has_shared_hooks: whether callbacks that all ranks have are called at every step.
     """
 
@@ -90,6 +93,8 @@ class TrainingCallback:
         self.added: dict[str, float] = {}
         self.restored: dict[str, Any] | None = None
         self.units: float | None = None
+        self.stopper: str | None = None
+        self.ended_by: str | None = None
         self.has_shared_hooks = has_batch_hooks(states.callbacks.values())
         self.calls = StepsPerCall(
             config.trainer.log_every_n_steps,
@@ -123,15 +128,14 @@ class TrainingCallback:
             self._end_training(self.timer.is_over)
         metrics = None
         if position.pending or position.step % self.config.trainer.log_every_n_steps == 0:
-            metrics = self.reduce("train") | {"lr": self.module.learning_rate()}
-            position.metrics |= metrics
+            metrics = self._measure()
             if not position.pending:  # else `end_epoch` writes the row, together with the validation
                 self.metrics.write(position.step, position.epoch, metrics)
             counted = self.module.sums.take_batch_counts() if isinstance(self.module, TaskModule) else ()
             self.observers.after_step(
                 Step(position.step, position.epoch, position.batch, metrics, counted, last=position.pending)
             )
-        self.batch_logs = to_keras_names(metrics) if metrics else BatchLogs(self.module, "train")
+        self.batch_logs = BatchLogs(self.module, "train", metrics)
         batches = count * self.plan.accumulate
         units = self.units if metrics else None
         self.metrics.progress.add_batches(
@@ -174,7 +178,8 @@ class TrainingCallback:
         self.calls.set_mean_seconds(seconds)
         self.position.preempted |= to_stop > 0
         self.save_requested = to_save > 0
-        self.position.ended |= to_end > 0
+        if to_end > 0:
+            self._end_early(split == "train")
         self._end_training(over > 0)
         self.units = self.module.units(sums)
         return self.module.report(split, sums)
@@ -204,8 +209,36 @@ class TrainingCallback:
         requested = float(bool(self.module.model.stop_training))
         if agree and self.module.strategy.processes > 1 and self.states.callbacks:
             requested = self.module.strategy.sum([requested])[0]
-        if agree or self.module.strategy.processes == 1:
-            self.position.ended |= requested > 0
+        if requested and (agree or self.module.strategy.processes == 1):
+            self._end_early(not agree)
+
+    def _end_early(self, at_step: bool) -> None:
+        """End training, since user code has set `stop_training`: at a step, `fit` ends the epoch with a validation, too."""
+        position = self.position
+        if position.ended:
+            return
+        position.ended = True
+        if position.step < self.plan.total_steps:
+            line = describe_early_end(self.stopper, position.step, self.plan.total_steps)
+            self.ended_by = line
+            self.metrics.progress.note(line)
+        if at_step and not position.pending:
+            position.pending = True
+            if position.step % self.config.trainer.log_every_n_steps:
+                self._measure()
+
+    def call_each(self, hook: str, number: int, logs: Mapping[str, Any]) -> None:
+        """Call a hook of each callback with these logs; that of CallbackList would copy or read them."""
+        for one in self.user_callbacks.callbacks:
+            getattr(one, hook)(number, logs)
+            if self.stopper is None and self.module.model.stop_training:
+                self.stopper = type(one).__name__
+
+    def _measure(self) -> dict[str, float]:
+        """Return the metrics of training over all ranks, and the learning rate; store them in the position."""
+        metrics = self.reduce("train") | {"lr": self.module.learning_rate()}
+        self.position.metrics |= metrics
+        return metrics
 
     def update_trainable(self) -> None:
         """Make the step train the layers that are trainable now, and check that they are the same on all ranks; all processes call this."""

@@ -33,7 +33,7 @@ def fit(callback: TrainingCallback) -> None:
         if position.batch == 0:
             module.reset_metrics()
         train_epoch(callback, batches)
-    if position.preempted or (position.ended and position.batch):
+    if position.preempted:
         callback.save()
     callback.timer.stop()
     end_training(callback)
@@ -89,8 +89,7 @@ def train_epoch(callback: TrainingCallback, batches: Iterator[object]) -> None:
         callback.heartbeat.trained_batch(callback.position.step, count)
         pace.start()
         if callback.calls.each:
-            for one in user_callbacks.callbacks:  # CallbackList's own hook would read the logs
-                one.on_train_batch_end(number - 1, callback.batch_logs)
+            callback.call_each("on_train_batch_end", number - 1, callback.batch_logs)
         callback.check_stop_training()
         position = callback.position
         if position.pending and number < end and not position.leaves:

@@ -6,19 +6,20 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
+from train_anywhere.config.checks.metric_names import from_keras_name
 from train_anywhere.training.keras.module import Module
 
 
 class BatchLogs(UserDict[str, float]):
-    """The metrics of this process up to a batch, read from the device only if a callback uses them; `split` is "train", "val" or "test"."""
+    """The metrics up to a batch, read from the device only if a callback uses them; see `Module.report_batch`."""
 
-    def __init__(self, module: Module, split: str) -> None:
-        self._module, self._split = module, split
+    def __init__(self, module: Module, split: str, metrics: Mapping[str, float] | None = None) -> None:
+        self._module, self._split, self._metrics = module, split, metrics
 
     @cached_property
     def data(self) -> dict[str, float]:  # type: ignore[override]
         """The metrics by their Keras names."""
-        return to_keras_names(self._module.report(self._split, self._module.peek()), self._split)
+        return to_keras_names(self._module.report_batch(self._split, self._metrics), self._split)
 
 
 def to_keras_names(metrics: Mapping[str, float], split: str = "") -> dict[str, Any]:
@@ -36,6 +37,5 @@ def from_keras_names(logs: Mapping[str, Any]) -> dict[str, float]:
     numbers = {}
     for name, value in logs.items():
         with suppress(TypeError, ValueError):  # a callback may keep anything in the logs
-            rest = name.removeprefix("val_")
-            numbers[f"train/{rest}" if rest == name else f"val/{rest}"] = float(value)
+            numbers[from_keras_name(name)] = float(value)
     return numbers

@@ -20,7 +20,11 @@ def end_epoch(callback: TrainingCallback) -> None:
     position, trainer, epoch = callback.position, callback.config.trainer, callback.position.epoch
     splits, within = ["train"], not (position.ended or position.ends_epoch(callback.plan))
     due = validation_due(trainer, callback.plan, epoch, position.batch, position.step)
-    if due or (position.timed_out and callback.plan.val_batches):
+    every = trainer.check_val_every_n_epoch or 1
+    ends = position.timed_out or (
+        position.ended and is_multiple(epoch + 1, every)
+    )  # as `validation_freq` of `fit`
+    if due or (ends and callback.plan.val_batches):
         counted = callback.module.metric_state() if within else {}
         evaluate(callback, "val", callback.plan.val_batches)
         if within:
@@ -35,7 +39,12 @@ def end_epoch(callback: TrainingCallback) -> None:
         position.patience.update(value, trainer.early_stopping)
         if (epoch if within else epoch + 1) < (trainer.min_epochs or 0):
             position.patience.postpone(trainer.early_stopping)
-    closes = not within or position.timed_out or position.patience.should_stop(trainer.early_stopping)
+    closes = (
+        not within
+        or position.timed_out
+        or position.ended
+        or position.patience.should_stop(trainer.early_stopping)
+    )
     callback.epoch_logs = to_keras_names(metrics)
     callback.added = _call_epoch_end(callback, epoch) if closes else {}
     metrics |= callback.added
@@ -56,11 +65,12 @@ def end_epoch(callback: TrainingCallback) -> None:
 
 def _call_epoch_end(callback: TrainingCallback, epoch: int) -> dict[str, float]:
     """Call the callbacks of the user at the end of an epoch, and return the metrics that they add to its logs."""
-    known = {*callback.epoch_logs, "learning_rate"}  # Keras' own callbacks add that one; it is logged as lr
-    for one in callback.user_callbacks.callbacks:
-        # the hook of CallbackList would pass a copy of the logs
-        one.on_epoch_end(epoch, callback.epoch_logs)
-    return from_keras_names({k: v for k, v in callback.epoch_logs.items() if k not in known})
+    logs, known = (
+        dict(callback.epoch_logs),
+        {*callback.epoch_logs, "learning_rate"},
+    )  # Keras adds that one; it is logged as lr
+    callback.call_each("on_epoch_end", epoch, logs)
+    return from_keras_names({k: v for k, v in logs.items() if k not in known})
 
 
 def checkpoint_value(
@@ -89,15 +99,15 @@ def evaluate(
     callback.module.take()
     callback.heartbeat.enter("validation" if split == "val" else split)
     test_batch = make_test(callback, split, batches)
+    callback.module.model.stop_evaluating = False
     callback.user_callbacks.on_test_begin()
     averaged = (load or callback.module.swap_averages)()
     for number in range(batches):
         callback.user_callbacks.on_test_batch_begin(number)
         test_batch(number)
         callback.on_test_batch_end(number)
-        for one in callback.user_callbacks.callbacks:  # CallbackList's own hook would read the logs
-            one.on_test_batch_end(number, BatchLogs(callback.module, split))
-        if callback.position.preempted:
+        callback.call_each("on_test_batch_end", number, BatchLogs(callback.module, split))
+        if callback.position.preempted or callback.module.model.stop_evaluating:
             break
     metrics = callback.reduce(split)
     if split == "val" and callback.checkpoints and (averaged or callback.user_callbacks.callbacks):

@@ -59,12 +59,11 @@ class RandomState(pl.Callback):
     def __init__(self, seed: int, report: Callable[[str], None]) -> None:
         self.seed, self.report = seed, report
         self.saved: Tensor | None = None
+        self._before_validation: Tensor | None = None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Restore this rank's state, or start a new stream if none was saved for this number of ranks."""
-        if self.saved is not None and len(self.saved) == trainer.world_size:
-            _restore(self.saved[trainer.global_rank])
-        else:
+        """Start a new stream of numbers if none was saved for this number of ranks."""
+        if self.saved is None or len(self.saved) != trainer.world_size:
             if self.saved is not None:
                 self.report(device_count_message(len(self.saved), trainer.world_size))
             # rank 0 of a user's module continues with the numbers that Lightning alone would draw
@@ -72,11 +71,25 @@ class RandomState(pl.Callback):
                 sequence = np.random.SeedSequence([self.seed, steps_done(trainer), trainer.global_rank])
                 seed_everything(int(sequence.generate_state(1)[0]))
 
+    def training_started(self, trainer: pl.Trainer) -> None:
+        """Restore this rank's state after all start hooks, which may have drawn numbers."""
+        if self.saved is not None and len(self.saved) == trainer.world_size:
+            _restore(self.saved[trainer.global_rank])
+
+    def validation_starts(self, trainer: pl.Trainer) -> None:
+        """Keep the state: a run that is stopped in a validation within training runs it again."""
+        self._before_validation = _state(trainer.lightning_module.device)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Forget the state before the validation."""
+        self._before_validation = None
+
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Gather the states of all ranks: uint8 [world size, SIZE]."""
-        own = _state(pl_module.device).to(pl_module.device)
+        own = _state(pl_module.device) if self._before_validation is None else self._before_validation
+        own = own.to(pl_module.device)
         checkpoint["random_states"] = trainer.strategy.all_gather(own).reshape(-1, SIZE).cpu()
 
     def on_load_checkpoint(

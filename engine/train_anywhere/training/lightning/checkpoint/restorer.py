@@ -63,13 +63,13 @@ class Restorer(_CheckpointConnector):
     def _restore_position(self) -> None:
         """Open the loaders of a user's module, whose length decides where training continues."""
         trainer: Any = self.trainer
+        callbacks = [c for c in trainer.callbacks if hasattr(c, "restore_position") and c.writer.newest]
+        if not callbacks:
+            return  # one like LearningRateFinder restores a checkpoint of its own
         with random_states.preserve():  # a new run opens them after the validation loaders
             trainer.fit_loop.setup_data()
-            for callback in trainer.callbacks:
-                if hasattr(callback, "restore_position"):
-                    trainer.fit_loop.skip_batches(
-                        *callback.restore_position(trainer, self._loaded_checkpoint)
-                    )
+            for callback in callbacks:
+                trainer.fit_loop.skip_batches(*callback.restore_position(trainer, self._loaded_checkpoint))
 
     def dump_checkpoint(self, weights_only: bool | None = None) -> dict[str, Any]:
         """Return the content of a checkpoint, with the validated weights."""

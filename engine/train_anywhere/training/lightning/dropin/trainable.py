@@ -123,8 +123,12 @@ class FitLoop(_FitLoop):
         return super().skip and not self.trainer.ckpt_path
 
     def on_run_start(self) -> None:
-        """Restore the flags again, because `setup`, `on_fit_start` and `on_train_start` set them as in a new run."""
+        """Restore flags and random states again, because `setup`, `on_fit_start` and `on_train_start` run as in a new run."""
         super().on_run_start()
+        self.resumed_loader = None  # loaders that are opened later are not those of the checkpoint
+        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
+            if hasattr(callback, "training_started"):
+                callback.training_started(self.trainer)
         restorer: Any = self.trainer._checkpoint_connector
         set_flags(self.trainer.lightning_module, restorer.trainable)
         restorer.trainable = {}

@@ -28,7 +28,12 @@ class DataConnector(_DataConnector):
     """Lightning's data connector, changed so that an evaluation on several ranks measures each row once.
 
     Lightning would repeat rows to give all ranks the same number, which changes means.
+
+    Attributes:
+        whole_batch: the batch size of all ranks together, which loaders with this size share; None: no loader has it.
     """
+
+    whole_batch: int | None = None
 
     def _requires_distributed_sampler(self, dataloader: DataLoader[Any]) -> bool:
         return (
@@ -39,24 +44,30 @@ class DataConnector(_DataConnector):
         )
 
     def _prepare_dataloader(self, dataloader: object, shuffle: bool, mode: RunningStage) -> object:
-        evaluates = mode in (RunningStage.VALIDATING, RunningStage.TESTING, RunningStage.SANITY_CHECKING)
+        trainer, evaluates = self.trainer, mode != RunningStage.TRAINING
         if (
-            evaluates
-            and isinstance(dataloader, DataLoader)
-            and type(dataloader.batch_sampler) is BatchSampler
-            and self._requires_distributed_sampler(dataloader)
+            not isinstance(dataloader, DataLoader)
+            or not self._requires_distributed_sampler(dataloader)
+            or type(dataloader.batch_sampler) is not BatchSampler
+            or mode == RunningStage.PREDICTING
         ):
-            inner = _get_distributed_sampler(
-                dataloader, shuffle, self.trainer.overfit_batches, mode, num_replicas=1, rank=0
-            )
-            size, drop_last, trainer = dataloader.batch_size, dataloader.drop_last, self.trainer
-            assert size
-            shared = copy.copy(dataloader)  # a new one would need the arguments of the user's class
-            vars(shared)["batch_sampler"] = SharedBatches(
-                inner, size, drop_last, trainer.global_rank, trainer.world_size
-            )
-            return shared
-        return super()._prepare_dataloader(dataloader, shuffle, mode)
+            return super()._prepare_dataloader(dataloader, shuffle, mode)
+        size, drop_last, ranks = dataloader.batch_size, dataloader.drop_last, trainer.world_size
+        divides = size == self.whole_batch
+        if not evaluates and not divides:
+            return super()._prepare_dataloader(dataloader, shuffle, mode)
+        places = {"num_replicas": 1, "rank": 0} if evaluates else trainer.distributed_sampler_kwargs
+        sampler = _get_distributed_sampler(dataloader, shuffle, trainer.overfit_batches, mode, **places)  # type: ignore[arg-type]
+        assert size
+        size = size // ranks if divides else size
+        shared = copy.copy(dataloader)  # a new one would need the arguments of the user's class
+        vars(shared)["batch_size"] = size
+        vars(shared)["batch_sampler"] = (
+            SharedBatches(sampler, size, drop_last, trainer.global_rank, ranks)
+            if evaluates
+            else BatchSampler(sampler, size, drop_last)
+        )
+        return shared
 
 
 class SharedBatches(BatchSampler):

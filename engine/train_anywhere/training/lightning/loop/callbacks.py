@@ -13,7 +13,6 @@ from train_anywhere.config.schema import Config
 from train_anywhere.features.feature import Observers, Step
 from train_anywhere.training.lightning.checkpoint.position import steps_done
 from train_anywhere.training.lightning.loop.clock import Clock
-from train_anywhere.training.lightning.loop.fast_loop import overrides
 from train_anywhere.training.max_time import Timer
 from train_anywhere.training.plan import Plan
 from train_anywhere.training.reporting.metrics_csv import CsvLog
@@ -54,6 +53,7 @@ class MetricsCallback(pl.Callback):
         self.stopping = self.saving = False
         self.clock = Clock(self.heartbeat)
         self._lr: Any = None
+        self._seen: dict[str, float] = {}
         self._units: float | None = None
         self._for_next_row: dict[str, float] = {}
         self._unlogged: dict[str, float] = {}
@@ -72,18 +72,22 @@ class MetricsCallback(pl.Callback):
     ) -> None:
         """Save the last learning rate, for an epoch that resumes with its validation and is still to be written."""
         checkpoint["lr"] = None if self._lr is None else float(self._lr)
+        logged = trainer._logger_connector._callback_metrics
+        checkpoint["callback_metrics"] = {name: float(value) for name, value in logged.items()}
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Restore the last learning rate."""
+        """Restore the last learning rate, and the metrics that callbacks and schedules see."""
         self._lr = checkpoint.get("lr")
+        self._seen = checkpoint["callback_metrics"]
 
     # --- training -------------------------------------------------------------------------------------------------------
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Provide the metrics from before a resume, for schedules that watch one of them, and start the first epoch."""
-        known = {name: torch.tensor(value, dtype=torch.float64) for name, value in self.metrics.items()}
+        named = self.metrics if self.native else self._seen
+        known = {name: torch.tensor(value, dtype=torch.float64) for name, value in named.items()}
         if known:  # reading them would compute those that were just logged
             trainer.callback_metrics.update(known)
         self.timer.start()
@@ -203,10 +207,9 @@ class MetricsCallback(pl.Callback):
             self.metrics |= self.epoch_metrics
         self._write(trainer, self.epoch_metrics)
         batch = trainer.fit_loop.batch_idx if trainer.state.fn == TrainerFn.FITTING else None
-        complete = (trainer.current_epoch + 1) * self.plan.steps_per_epoch
-        if batch is not None and not trainer.should_stop and overrides(pl_module, "on_train_batch_start"):
-            within = trainer.fit_loop.epoch_loop.mid_epoch  # type: ignore[attr-defined]
-            trainer.skips |= not within and steps_done(trainer) < complete  # type: ignore[attr-defined]
+        if batch is not None and not trainer.should_stop and not trainer.fit_loop.epoch_loop.mid_epoch:  # type: ignore[attr-defined]
+            done = trainer.fit_loop.epoch_loop.batch_progress.current
+            trainer.skips |= done.completed < done.ready  # type: ignore[attr-defined]
         self.progress.end_epoch(
             min(trainer.current_epoch, self.plan.max_epochs - 1), self.epoch_metrics, batch
         )

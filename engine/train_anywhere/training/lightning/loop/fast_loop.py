@@ -20,6 +20,7 @@ from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.strategies import DDPStrategy, Strategy
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 
+from train_anywhere.data.torch.user_loader import raised_by_row
 from train_anywhere.errors import ConfigError, user_error
 from train_anywhere.training.lightning.hardware import BFloat16
 from train_anywhere.training.lightning.loop.private import (
@@ -133,7 +134,11 @@ class FastEpochLoop(_TrainingEpochLoop):
         for callback in self._after:
             callback.after_batch(trainer, self.batch_idx)
         over = self._num_ready_batches_reached() or trainer.should_stop
-        self.mid_epoch = not over and self.validation_follows()
+        validates = self.validation_follows()
+        self.mid_epoch = not over and validates
+        for callback in trainer.callbacks if validates else ():  # type: ignore[attr-defined]
+            if hasattr(callback, "validation_starts"):
+                callback.validation_starts(trainer)
         if self.mid_epoch:
             self._validate_mid_epoch(data_fetcher)
         elif over or trainer.lr_scheduler_configs or not self._fast:
@@ -300,9 +305,30 @@ def _call_without_user_stop(owner: Any, method: Callable[..., Any], *arguments: 
         frames = [frame.f_code for frame, _ in traceback.walk_tb(end.__traceback__)]
         # on_train_batch_start has returned -1
         own = Path(frames[-1].co_filename).name in ("training_epoch_loop.py", "fast_loop.py")
-        if own or any(Path(code.co_filename).name == "fetchers.py" for code in frames):
+        fetched = any(Path(code.co_filename).name == "fetchers.py" for code in frames)
+        if own or (fetched and not raised_by_row(end)):
             raise
         raise user_error(end) from end
+
+
+def refuse_row_stop_iteration(loop: Any) -> None:
+    """Turn a StopIteration of a row into an error in an evaluation loop, which would end as if the data had ended."""
+    loop.reset = partial(_check_fetcher, loop, loop.reset)
+
+
+def _check_fetcher(loop: Any, reset: Callable[[], None]) -> None:
+    reset()
+    kind: Any = type(loop._data_fetcher)
+
+    def read(fetcher: Any) -> Any:
+        try:
+            return kind.__next__(fetcher)
+        except StopIteration as end:
+            if raised_by_row(end):
+                raise user_error(end) from end
+            raise
+
+    loop._data_fetcher.__class__ = type(kind.__name__, (kind,), {"__next__": read})
 
 
 def find_unsupported(trainer: pl.Trainer) -> str | None:

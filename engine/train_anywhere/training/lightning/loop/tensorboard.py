@@ -37,6 +37,11 @@ class TensorBoard(TensorBoardLogger):
         return str(self.events.target.parent)
 
     @property
+    def version(self) -> int:
+        """A number, as by default in Lightning."""
+        return 0
+
+    @property
     @rank_zero_experiment
     def experiment(self) -> "SummaryWriter | DummyExperiment":
         """The writer of the current file, for `add_image` and similar calls; a dummy while the disk fails."""

@@ -1,0 +1,120 @@
+"""Compare random Keras programs with Keras alone: `run.py --programs 400 --seed 1 [--stops] [--ranks 2]`."""
+
+import argparse
+import json
+import os
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[4]
+PAGE = ROOT / "docs/concepts/own-code.md"
+MIN_DRAWS = 20
+
+
+def intended() -> set[str]:
+    """Return the keys of Keras in the table of intended differences."""
+    section = PAGE.read_text().partition("## Differences from the framework alone")[2].partition("\n## ")[0]
+    return {*re.findall(r"^\| `(keras-[a-z-]+)` \|", section, re.MULTILINE)}
+
+
+def shrink(spec: dict, kind: str, find: Callable[[dict], list[str]], until: float) -> dict:
+    """Return a smaller program with a difference of the same kind."""
+    from engine.tests.differential.keras.specs import smaller
+
+    found = True
+    while found and time.monotonic() < until:
+        found = False
+        for less in smaller(spec):
+            if time.monotonic() > until:
+                break
+            if less != spec and any(line.partition(":")[0] == kind for line in find(less)):
+                spec, found = less, True
+                break
+    return spec
+
+
+def short(line: str, width: int = 400) -> str:
+    """Return the start of a line."""
+    return line if len(line) <= width else line[: width - 3] + "..."
+
+
+def main() -> int:
+    """Run the programs; the exit code is 1 if there is a difference outside the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--programs", type=int, default=400)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--stops", action="store_true", help="also stop each program at a step, and resume it"
+    )
+    parser.add_argument(
+        "--ranks", type=int, default=1, choices=(1, 2), help="2: compare two devices with one"
+    )
+    parser.add_argument("--part", default="0/1", help="only programs n of m: 1/2")
+    parser.add_argument("--seconds", type=float, default=1e9, help="draw no further program after this time")
+    options = parser.parse_args()
+    sys.path[:0] = [str(ROOT), str(ROOT / "engine")]
+    os.environ |= {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
+    from engine.tests.differential.keras import sides
+    from engine.tests.differential.keras.specs import count_draws, draw
+
+    table, needed, counts, start = intended(), Counter[str](), Counter[str](), time.monotonic()
+    kinds: dict[str, tuple[dict, str, Callable]] = {}
+    seen: Counter[str] = Counter()
+    part, parts = map(int, options.part.split("/"))
+    for seed in range(options.seed + part, options.seed + options.programs, parts):
+        if time.monotonic() - start > options.seconds:
+            print(f"no time for programs from seed {seed} on")
+            break
+        spec = draw(seed)
+        count_draws(spec, counts)
+        finders: list[Callable[[dict], list[str]]] = (
+            [sides.compare_ranks] if options.ranks > 1 else [sides.compare]
+        )
+        finders += [sides.compare_stop] if options.stops else []
+        if options.ranks > 1:
+            spec = sides.for_ranks(spec)
+        for find in finders:
+            lines = find(spec)
+            seen["programs"] += 1
+            seen["with differences"] += any(not line.startswith("invalid") for line in lines)
+            for line in lines:
+                kind = line.partition(":")[0]
+                seen[f"difference in {kind}"] += 1
+                if kind == "invalid":
+                    print(f"seed {seed}: {short(line)}", flush=True)
+                else:
+                    kinds.setdefault(kind, (spec, line, find))
+        for key in sides.translations(spec) & table:
+            if (
+                options.ranks == 1 and options.programs >= 100 and not needed[key]
+            ):  # without it, the program must differ
+                needed[key] += bool(sides.compare(spec, (sides.translations(spec) & table) - {key}))
+        if missing := sides.translations(spec) - table:
+            seen[f"difference in table: {missing} is not in it"] += 1
+            kinds.setdefault("table", (spec, f"table: {missing}", sides.compare))
+    for kind, (spec, line, find) in kinds.items():
+        spec = shrink(spec, kind, find, time.monotonic() + 60)
+        again = next((found for found in find(spec) if found.partition(":")[0] == kind), line)
+        print(
+            f"\n{kind}: {seen[f'difference in {kind}']} times\n  {json.dumps(spec)}\n  {short(again)}",
+            flush=True,
+        )
+    print("\ndraws:", ", ".join(f"{name} {number}" for name, number in sorted(counts.items())))
+    few = (
+        [name for name, number in counts.items() if number < MIN_DRAWS]
+        if parts == 1 and options.programs >= 400
+        else []
+    )
+    print("drawn less than 20 times:", few or "none")
+    unused = sorted(table - {*+needed}) if options.ranks == 1 and options.programs >= 100 else []
+    print(f"rows of the table: {dict(needed)}; never needed: {unused or 'none'}")
+    print(f"seed {options.seed}, {options.ranks} ranks, {time.monotonic() - start:.0f} s:", dict(seen))
+    return int(bool(kinds or few or (unused and options.programs >= 400 and parts == 1)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""Random programs as plain dicts: drawn from a seed, and made smaller by entries that are taken away."""
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+Spec = dict[str, Any]
+
+HOOKS = [
+    f"on_{where}_{when}" for where in ("train", "epoch", "test", "train_batch", "test_batch", "batch") for when in ("begin", "end")
+]  # fmt: skip
+RETURNS = ("metrics", "renamed", "nested", "raw", "same names", "mixed")
+PLAIN: Spec = {
+    "model": "functional", "layers": [], "loss": "mse", "metrics": [], "weighted": [], "own": [], "returns": "metrics",
+    "optimizer": "sgd", "eager": False, "train": "arrays", "val": None, "test": None, "rows": 12, "batch": 4, "weights": False,
+    "class_weight": False, "epochs": 2, "freq": 1, "steps": None, "val_steps": None, "log": 1, "callbacks": [], "stop": None,
+}  # fmt: skip
+"""The smallest program: an entry is made smaller by its value here."""
+
+
+def draw(seed: int) -> Spec:
+    """Return the program of a seed."""
+    r = random.Random(seed)
+    share = r.choice((0, 0.35, 0.35))
+    own = [
+        name
+        for name in ("train_step", "test_step", "compute_loss", "add_loss", "compile")
+        if r.random() < share
+    ]
+    model = "subclass" if {*own} - {"add_loss"} else r.choice(("functional", "subclass"))
+    kinds = ("arrays", "tf.data", "PyDataset", "generator")
+    evaluated = (None, "arrays", "tf.data", "PyDataset")
+    rows, batch = r.choice((8, 10, 12, 13)), r.choice((3, 4))
+    spec = {
+        "model": model,
+        "layers": [name for name in ("dropout", "batch norm", "regularizer") if r.random() < 0.3],
+        "loss": r.choice(("mse", "mae", "huber")),
+        "metrics": r.sample(["mae", "rmse", "function"], r.randint(0, 2)),
+        "weighted": r.sample(["mse"], r.randint(0, 1)),
+        "own": own,
+        "returns": r.choice(RETURNS),
+        "optimizer": r.choice(
+            ("sgd", "momentum", "adam", "scheduled", "clipped", "accumulating", "averaging")
+        ),
+        "eager": r.random() < 0.15,
+        "train": r.choice(kinds),
+        "val": r.choice(evaluated),
+        "test": r.choice(evaluated),
+        "rows": rows,
+        "batch": batch,
+        "weights": r.random() < 0.3,
+        "class_weight": r.random() < 0.15,
+        "epochs": r.randint(1, 3),
+        "freq": r.choice((1, 1, 2)),
+        "steps": r.choice((None, None, 2)),
+        "val_steps": r.choice((None, None, 1)),
+        "log": r.choice((1, 2, 50)),
+        "callbacks": [draw_callback(r) for _ in range(r.randint(0, 2))],
+        "stop": r.random(),
+    }
+    if "train_step" in own and "test_step" not in own and spec["returns"] != "metrics":
+        spec["own"] = [*own, "test_step"]
+    if spec["train"] == "generator" and not spec["steps"]:
+        spec["steps"] = 3
+    return valid(spec)
+
+
+def draw_callback(r: random.Random) -> Spec:
+    """Return a callback: a recorder with any subset of the hooks, or one of Keras."""
+    kind = r.choice(("recorder",) * 6 + ("rate", "plateau", "stopping"))
+    if kind != "recorder":
+        return {"kind": kind, "hooks": [], "stops": None, "adds": False}
+    hooks = [name for name in HOOKS if r.random() < 0.5]
+    stops = [
+        r.choice(["on_train_batch_end", "on_epoch_end", "on_epoch_begin", "on_test_end"]),
+        r.randint(1, 4),
+    ]
+    return {
+        "kind": kind,
+        "hooks": hooks,
+        "stops": stops if r.random() < 0.25 else None,
+        "adds": r.random() < 0.2,
+    }
+
+
+def valid(spec: Spec) -> Spec:
+    """Return the program with entries changed that Keras itself refuses together."""
+    if spec["class_weight"]:
+        spec = spec | {"weights": False, "loss": "mse", "train": "arrays"}
+    if {"train_step", "test_step"} & {*spec["own"]} and spec["returns"] != "metrics":
+        spec = spec | {
+            "metrics": [],
+            "weighted": [],
+        }  # Keras does not report metrics that a step does not build
+    if spec["optimizer"] == "scheduled" and any(c["kind"] in ("rate", "plateau") for c in spec["callbacks"]):
+        spec = spec | {"optimizer": "adam"}
+    if spec["own"] == ["compile"] and spec["model"] == "functional":
+        spec = spec | {"own": []}
+    if not any(c["kind"] in ("plateau", "stopping") for c in spec["callbacks"]) and spec["val"] is None:
+        spec = spec | {"freq": 1, "val_steps": None}
+    return spec
+
+
+def smaller(spec: Spec) -> Iterator[Spec]:
+    """Yield programs with one entry less."""
+    for key, plain in PLAIN.items():
+        value = spec[key]
+        if value == plain:
+            continue
+        yield valid(spec | {key: plain})
+        if isinstance(value, list) and len(value) > 1:
+            for n in range(len(value)):
+                yield valid(spec | {key: value[:n] + value[n + 1 :]})
+    for n, callback in enumerate(spec["callbacks"]):
+        others = [c for m, c in enumerate(spec["callbacks"]) if m != n]
+        for name in callback["hooks"]:
+            less = callback | {"hooks": [h for h in callback["hooks"] if h != name]}
+            yield spec | {"callbacks": [*others[:n], less, *others[n:]]}
+
+
+def count_draws(spec: Spec, counts: Counter[str]) -> None:
+    """Count each feature of a program that is not the plain one."""
+    for key, value in spec.items():
+        if key in ("stop", "callbacks"):
+            continue
+        for one in value if isinstance(value, list) else [value]:
+            counts[f"{key}={one}"] += 1
+    for callback in spec["callbacks"]:
+        counts[f"callback={callback['kind']}"] += 1
+        counts.update(callback["hooks"])
+        counts["callback stops"] += callback["stops"] is not None
+        counts["callback adds"] += callback["adds"]

@@ -1,0 +1,47 @@
+"""A few random Keras programs, compared with Keras alone; `run.py` compares more."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine.tests.differential.keras.run import intended
+from engine.tests.differential.keras.specs import PLAIN, count_draws, draw, smaller
+
+RUN = Path(__file__).with_name("run.py")
+
+
+def test_programs_equal_keras_alone() -> None:
+    """In a process of its own, which forks: TensorFlow must not have started there."""
+    command = [sys.executable, str(RUN), "--programs", "4", "--seed", "24"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=280, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+    assert "{'programs': 4, 'with differences': 0" in done.stdout
+
+
+@pytest.mark.slow
+def test_stopped_programs_resume_bit_for_bit() -> None:
+    command = [sys.executable, str(RUN), "--programs", "4", "--seed", "40", "--stops"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+
+
+def test_programs_are_repeatable_json_and_shrink_to_the_plain_one() -> None:
+    from collections import Counter
+
+    counts: Counter[str] = Counter()
+    for seed in range(400):
+        spec = draw(seed)
+        assert spec == draw(seed) == json.loads(json.dumps(spec))
+        count_draws(spec, counts)
+    assert [name for name, number in counts.items() if number < 20] == []
+    assert not [*smaller(PLAIN)]
+
+
+def test_the_table_names_the_intended_differences() -> None:
+    assert {"keras-order", "keras-last-validation"} <= intended() and len(intended()) <= 10

@@ -1,0 +1,53 @@
+"""Faults that are planted in the engine, to see that the differential test finds them."""
+
+from typing import Any
+
+from lightning.pytorch.trainer.connectors.data_connector import _DataConnector
+from torch.utils.data import DataLoader
+
+from train_anywhere.training.lightning import run as engine
+from train_anywhere.training.lightning.dropin import logged_values
+
+
+def hook_out_of_order() -> None:
+    """Call `setup("test")` of a data module before the training."""
+    make = engine.make_setup
+
+    def make_setup(*arguments: Any) -> Any:
+        made = make(*arguments)
+        source = getattr(made.splits, "source", None)
+        if source is not None and not isinstance(source, type(made.module)):
+            source.setup("test")
+        return made
+
+    engine.make_setup = make_setup
+
+
+def mean_ignores_rows() -> None:
+    """Take the mean of the ranks' means, whatever their numbers of rows."""
+
+    def reduce_metrics(metrics: list[Any], on_step: bool, strategy: Any) -> list[Any]:
+        means = [m._forward_cache if on_step else m.value / m.cumulated_batch_size for m in metrics]
+        return [strategy.reduce(mean, reduce_op="mean") for mean in means]
+
+    logged_values._reduce_metrics = reduce_metrics
+    logged_values.Results._sync = lambda self, value, reduce_op, group: self._over_ranks(
+        value, reduce_op, group
+    )  # type: ignore[method-assign]
+
+
+def loader_without_iter() -> None:
+    """Read the rows of a user's loader without its own `__iter__`."""
+    prepare = _DataConnector._prepare_dataloader
+
+    def prepare_dataloader(self: Any, loader: Any, *arguments: Any, **named: Any) -> Any:
+        prepared = prepare(self, loader, *arguments, **named)
+        own = isinstance(prepared, DataLoader) and type(prepared).__iter__ is not DataLoader.__iter__
+        return DataLoader(prepared.dataset, batch_sampler=prepared.batch_sampler) if own else prepared
+
+    _DataConnector._prepare_dataloader = prepare_dataloader  # type: ignore[method-assign]
+
+
+FAULTS = {"order": hook_out_of_order, "mean": mean_ignores_rows, "iter": loader_without_iter}
+EXPECTED = {"order": ("order",), "mean": ("means",), "iter": ("rows",)}
+"""Beginnings of the kinds of differences that a fault shows."""

@@ -1,0 +1,45 @@
+"""Random programs do the same with this project as with Lightning alone; the long form is engine/tests/differential/run.py."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine.tests.differential.lightning.check import INTENDED
+from engine.tests.differential.table import read_rows
+
+RUN = Path(__file__).resolve().parents[1] / "run.py"
+
+
+def compare(*arguments: str) -> str:
+    """Run programs in a new process, whose forks have no threads of pytest; return what was printed."""
+    done = subprocess.run(
+        [sys.executable, RUN, "lightning", *arguments], capture_output=True, text=True, timeout=280
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+def test_the_table_has_the_rows_that_the_test_knows() -> None:
+    rows = read_rows("lightning")
+    assert rows.keys() == INTENDED.keys()
+    assert all(rows.values())
+
+
+@pytest.mark.parametrize("seed", [0, 1000])
+def test_programs_do_the_same_as_with_lightning_alone(seed: int) -> None:
+    compare("--programs", "40", "--seed", str(seed))
+
+
+def test_programs_resume_to_the_same_result() -> None:
+    compare("--programs", "12", "--seed", "2000", "--stops")
+
+
+def test_a_planted_fault_is_found() -> None:
+    spec = {"seed": 1, "data": {"train": [{"kind": "own_iter"}]}}
+    arguments = ("--spec", json.dumps(spec), "--fault", "iter")
+    found = subprocess.run([sys.executable, RUN, "lightning", *arguments], capture_output=True, text=True)
+    assert found.returncode == 1
+    assert "rows: train" in found.stdout

@@ -1,0 +1,148 @@
+"""The first command of a site that wants a comment with each job: refused once, with the command that keeps the comment."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from engine.tests.slurm.login import Login
+from train_anywhere.slurm.testbed.testbed_cluster import Testbed
+from train_anywhere.testing.projects import copy_project
+
+
+@pytest.fixture(scope="module")
+def clone() -> Iterator[Path]:
+    """Return a copy of this project without settings of its own, on a disk that a job may use."""
+    folder = Path(
+        copy_project(Path(subprocess.check_output(["mktemp", "-d", "-p", "/var/tmp"], text=True).strip()))
+    )
+    yield folder
+    shutil.rmtree(folder.parent)
+
+
+@pytest.fixture
+def own(clone: Path) -> Iterator[Path]:
+    """Return the file of the user's settings, which does not exist."""
+    file = clone / "configs" / "local" / "neuron.yaml"
+    file.unlink(missing_ok=True)
+    yield file
+    file.unlink(missing_ok=True)
+
+
+def activated(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment in which `python` is this one."""
+    return {**environ, "PATH": f"{Path(sys.executable).parent}:{environ['PATH']}"}
+
+
+def run(clone: Path, *words: str, shell: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a script of the clone by its words, or a line of a shell with this Python on PATH, in the clone."""
+    command = ["bash", "-c", shell] if shell else [sys.executable, *words]
+    return subprocess.run(
+        command, cwd=clone, env=activated(os.environ), capture_output=True, text=True, timeout=120
+    )
+
+
+def printed_command(message: str) -> str:
+    """Return the only command that a message prints."""
+    (command,) = re.findall("`([^`]+)`", message)
+    return str(command)
+
+
+@pytest.mark.slurm
+@pytest.mark.needs_root
+def test_it_is_refused_once_and_then_submits(
+    testbed_for: Callable[..., Testbed], shared_dir: Path, clone: Path, own: Path
+) -> None:
+    testbed = testbed_for("neuron")
+    login = Login(testbed, shared_dir, root=clone)
+    words = ("cluster=neuron", "trainer.nodes=4", f"paths.results={login.results}")
+    refused = login.command("train", *words)
+    assert refused.returncode == 2 and len(re.findall("^error: ", refused.stderr, re.M)) == 1, refused.stderr
+    assert not login.results.exists() and not own.exists()
+    kept = subprocess.run(
+        ["bash", "-c", printed_command(refused.stderr)],
+        cwd=login.folder,
+        env=activated(testbed.env()),
+        stdin=subprocess.DEVNULL,
+    )
+    assert kept.returncode == 0 and own.read_text() == 'comment: "field=nlp;appl=pytorch"\n'
+    done = login.command("train", *words)
+    assert done.returncode == 0, done.stderr
+    (job,) = re.findall(r"^Submitted job (\d+) to neuron: 4 nodes, 32 ranks", done.stdout)
+    assert "Comment=field=nlp;appl=pytorch" in testbed.run(["scontrol", "show", "job", job]).stdout
+    testbed.run(["scancel", job])
+
+
+@pytest.mark.parametrize(
+    "typed, kept",
+    [
+        ((), "field=nlp;appl=pytorch"),
+        (("framework=keras",), "field=nlp;appl=tensorflow"),
+        (("cluster.comment=pytorch", "framework=keras"), "field=nlp;appl=pytorch"),
+        (("cluster.comment=etc",), "field=nlp;appl=etc"),
+    ],
+)
+def test_the_application_is_known(clone: Path, own: Path, typed: tuple[str, ...], kept: str) -> None:
+    words = ("src/train.py", "cluster=neuron", "dry_run=true", *typed)
+    refused = run(clone, *words)
+    assert refused.returncode == 2
+    assert run(clone, shell=printed_command(refused.stderr)).returncode == 0
+    done = run(clone, *words[:3])
+    assert done.returncode == 0 and f'#SBATCH --comment="{kept}"' in done.stdout, done.stderr
+
+
+def test_the_form_of_the_guide_is_accepted_if_the_rule_allows_it(clone: Path) -> None:
+    rule = "cluster.site.comment='field=.+;appl=.+|pytorch'"
+    done = run(clone, "src/train.py", "cluster=neuron", "dry_run=true", "cluster.comment=pytorch", rule)
+    assert done.returncode == 0 and "#SBATCH --comment=pytorch" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    "there, words, after",
+    [
+        (None, ["time=2:00:00", "modules=[gcc/15,cuda]"], 'time: "2:00:00"\nmodules: ["gcc/15", "cuda"]\n'),
+        ("", ["qos=on"], 'qos: "on"\n'),
+        ("# mine\naccount: a  # until May\nqos: b\n", ["account=012"], '# mine\naccount: "012"  # until May\nqos: b\n'),
+        ("account: a", ["partition=x,y"], 'partition: "x,y"\naccount: a\n'),
+    ],
+)  # fmt: skip
+def test_other_lines_stay(clone: Path, own: Path, there: str | None, words: list[str], after: str) -> None:
+    own.parent.mkdir(exist_ok=True)
+    if there is not None:
+        own.write_text(there)
+    done = run(clone, "slurm/new_cluster.py", "neuron", "--local", *words)
+    assert done.returncode == 0 and own.read_text() == after, done.stderr
+    shown = run(clone, "src/train.py", "cluster=neuron", "dry_run=true", "cluster.check=warn")
+    assert shown.returncode == 0, shown.stderr
+
+
+@pytest.mark.parametrize(
+    "words, there",
+    [
+        (["neuro", "--local", "account=a"], "there is no preset 'neuro'; name one of alvis"),
+        (["neuron", "--local", "acount=a"], "'acount=a' is not KEY=VALUE with a key of cluster; the keys are account"),
+        (["neuron", "--local", "account"], "'account' is not KEY=VALUE"),
+        (["neuron", "--local", "time=soon"], "cluster.time: 'soon' is not a time limit"),
+        (["neuron", "--local", "chain=many"], "cluster.chain='many' is not"),
+        (["neuron", "--local", "name=mine"], "'name=mine' is not KEY=VALUE"),
+    ],
+)  # fmt: skip
+def test_what_can_not_be_kept_is_refused_with_a_message(
+    clone: Path, own: Path, words: list[str], there: str
+) -> None:
+    done = run(clone, "slurm/new_cluster.py", *words)
+    assert done.returncode == 2 and done.stderr.startswith(f"error: {there}"), done.stderr
+    assert len(done.stderr.splitlines()) == 1 and not own.exists()
+
+
+def test_a_damaged_file_is_left_as_it_is(clone: Path, own: Path) -> None:
+    own.parent.mkdir(exist_ok=True)
+    own.write_text("account: [a\n")
+    done = run(clone, "slurm/new_cluster.py", "neuron", "--local", "comment=x")
+    assert done.returncode == 2 and "neuron.yaml, line 2" in done.stderr, done.stderr
+    assert own.read_text() == "account: [a\n"

@@ -1,0 +1,192 @@
+"""`tools/engine.py` is killed at each of its file operations, in a project without git: the engine is always whole."""
+
+import hashlib
+import os
+import re
+import shutil
+import sys
+import sysconfig
+import venv
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from engine.tests.killed import run_killed
+from tools import engine
+
+PROJECT = """[build-system]
+requires = ["setuptools"]
+build-backend = "setuptools.build_meta"
+[project]
+name = "train-anywhere"
+version = "{version}"
+readme = "README.md"
+[tool.setuptools]
+packages = ["train_anywhere"]
+"""
+
+
+def make_engine(folder: Path, version: str, value: int = 1) -> Path:
+    """An engine of two files."""
+    (folder / engine.PACKAGE).mkdir(parents=True)
+    (folder / engine.PACKAGE / "__init__.py").write_text(f"value = {value}\n")
+    (folder / "README.md").write_text(f"# Changelog\n\n## {version}\n\n- new\n")
+    (folder / "CHANGELOG.md").write_text(f"# Changelog\n\n## {version}\n\n- new\n")
+    (folder / "MANIFEST.in").write_text("include CHANGELOG.md CHECKSUMS\n")
+    (folder / "pyproject.toml").write_text(PROJECT.format(version=version))
+    engine.write_sums(folder)
+    return folder
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with a small engine, and an environment that pip may change."""
+    project = tmp_path / "project"
+    make_engine(project / "engine", "0.1.0")
+    (project / "requirements").mkdir()
+    venv.create(project / ".venv", symlinks=True)
+    packages = next((project / ".venv").glob("lib/python*/site-packages"))
+    (packages / "all.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    monkeypatch.setattr(engine, "ROOT", project)
+    monkeypatch.setattr(sys, "executable", str(project / ".venv/bin/python"))
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    return project
+
+
+def digest(folder: Path) -> str:
+    return str(sorted(engine.file_digests(folder).items()))
+
+
+def run(*words: str) -> int:
+    return run_killed_at(0, *words)[1]
+
+
+def run_killed_at(at: int, *words: str) -> tuple[bool, int]:
+    log = engine.ROOT.parent / "log"
+    killed, count = run_killed(lambda: engine.main([*words]), engine.ROOT, at, without=".engine-", log=log)
+    if not at:
+        assert "Traceback" not in log.read_text() and "error" not in log.read_text(), log.read_text()
+    return killed, count
+
+
+def kill_each(state: Callable[[], str], *words: str) -> None:
+    """Kill a command at each operation, check the state, and let the next call of the command finish."""
+    saved = engine.ROOT.with_name("saved")
+    shutil.rmtree(saved, ignore_errors=True)
+    shutil.copytree(engine.ROOT, saved, symlinks=True)
+    seen, at = [], 0
+    while True:
+        at += 1
+        (engine.ROOT.parent / "log").unlink(missing_ok=True)
+        shutil.rmtree(engine.ROOT)
+        shutil.copytree(saved, engine.ROOT, symlinks=True)
+        if not run_killed_at(at, *words)[0]:
+            break
+        seen.append(state())
+    print(f"{' '.join(words)[:30]}: {at - 1} kills, then {dict.fromkeys(seen)}")
+    assert at > 2
+
+
+def whole_install(project: Path) -> str:
+    """The version that a detached project requires, after a check of its wheel and its sdist."""
+    text = (project / "requirements/engine.txt").read_text()
+    named = re.match(r"\./(\S+) ", text)
+    assert named and (project / named[1]).is_file(), text
+    sums = re.findall(r"--hash=sha256:(\w+)", text)
+    assert hashlib.sha256((project / named[1]).read_bytes()).hexdigest() in sums
+    version = engine.wheel_version(text)
+    sdist = project / f"wheels/train_anywhere-{version}.tar.gz"
+    assert f"{engine.SDIST}{hashlib.sha256(sdist.read_bytes()).hexdigest()}" in text
+    return version
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_a_killed_update(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchanges: bool
+) -> None:
+    new = make_engine(tmp_path / "new/engine", "0.2.0", 2)
+    before, after = digest(project / "engine"), digest(new)
+    if not exchanges:
+        monkeypatch.setattr(engine, "RENAME_EXCHANGE", 1 << 20)  # refused, as on a disk that can't do it
+
+    def state() -> str:
+        if exchanges:
+            assert digest(project / "engine") in (before, after)
+        assert run("update", str(new.parent)) and digest(project / "engine") == after
+        assert not list(project.glob(".engine-old"))
+        return "whole"
+
+    kill_each(state, "update", str(new.parent))
+
+
+@pytest.mark.slow
+def test_a_killed_detach(project: Path) -> None:
+    before = digest(project / "engine")
+
+    def detached() -> str:
+        if (project / "engine").exists():
+            assert digest(project / "engine") == before
+            run("detach")
+        assert whole_install(project) == "0.1.0" and not (project / "engine").exists()
+        return "whole"
+
+    kill_each(detached, "detach")
+
+
+@pytest.mark.slow
+def test_a_killed_attach(project: Path) -> None:
+    before, required = digest(project / "engine"), project / "requirements/engine.txt"
+    run("detach")
+
+    def attached() -> str:
+        if (project / "engine").exists():
+            assert digest(project / "engine") == before
+        else:
+            assert whole_install(project) == "0.1.0"
+        if not (project / "engine").exists() or required.exists() or list(project.glob("wheels/train*")):
+            run("attach")
+        assert digest(project / "engine") == before and not required.exists()
+        assert not list(project.glob("wheels/train*"))
+        return "whole"
+
+    kill_each(attached, "attach")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["0.1.0", "0.2.0"])
+def test_a_killed_update_of_a_detached_project(project: Path, tmp_path: Path, version: str) -> None:
+    """Also one that keeps its version, and with it the name of its wheel."""
+    new = make_engine(tmp_path / "new/engine", version, 2)
+    run("detach")
+
+    def state() -> str:
+        assert whole_install(project) in ("0.1.0", version)
+        run("update", str(new.parent))
+        return whole_install(project)
+
+    kill_each(state, "update", str(new.parent))
+
+
+def test_an_sdist_that_is_not_the_recorded_one_is_refused(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.chdir(project)
+    broken = tmp_path / "broken.tar.gz"
+    broken.write_bytes(b"\x1f\x8b" + bytes(100))
+    other = make_engine(tmp_path / "other/engine", "0.1.0")
+    (other / "pyproject.toml").write_text(PROJECT.format(version="1").replace("train-anywhere", "something"))
+    before = digest(project / "engine")
+    for source, says in ((broken, "can't be unpacked"), (other, "does not name train-anywhere")):
+        assert engine.main(["update", str(source)]) == 2
+        said = capsys.readouterr().err
+        assert says in said and said.count("\n") == 1
+    (project / "engine").rename(tmp_path / "away")
+    (project / "wheels").mkdir()
+    (project / "wheels/train_anywhere-0.1.0.tar.gz").write_bytes(b"x")
+    (project / "requirements/engine.txt").write_text(
+        f"./wheels/train_anywhere-0.1.0-py3-none-any.whl --hash=sha256:1\n{engine.SDIST}2\n"
+    )
+    assert engine.main(["attach"]) == 2
+    assert "is not the file that requirements/engine.txt names" in capsys.readouterr().err
+    assert not (project / "engine").exists() and digest(tmp_path / "away") == before
