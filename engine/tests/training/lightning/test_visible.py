@@ -82,7 +82,7 @@ def test_user_code_changes_only_the_callbacks_that_it_sees() -> None:
     hidden, last, own, other = ValidatedWeights(), ValidatedWeights(), strangers.Other(), strangers.Limits()
     callbacks = Callbacks([hidden, own, last])
     assert callbacks == [own] == callbacks.copy() == [*reversed(callbacks)] and callbacks == callbacks
-    assert callbacks + [other] == [own, other] and [other] + callbacks == [other, own]
+    assert callbacks + [other] == [own, other] and [other] + callbacks == [other, own]  # noqa: RUF005
     callbacks.append(other)
     assert [callbacks[-1], callbacks.index(other), len(callbacks)] == [
         other,

@@ -184,8 +184,7 @@ class Trainer(pl.Trainer):
         """Set Lightning's own limits, as the arguments of its constructor do."""
         t, overfit, loop = self.settings, self.settings.overfit_batches, self.fit_loop
         fast, every = t.fast_dev_run, t.val_check_interval
-        least = t.min_epochs or (1 if loop.min_steps else None)
-        loop.max_epochs, loop.min_epochs = 1 if fast else t.max_epochs, None if fast else least
+        loop.max_epochs, loop.min_epochs = 1 if fast else t.max_epochs, None if fast else t.min_epochs
         self.fast_dev_run, loop.epoch_loop.max_steps = fast, 1 if fast else t.max_steps or -1
         limits: dict[str, Any] = {
             "limit_train_batches": overfit or t.limit_train_batches,
@@ -206,9 +205,10 @@ class Trainer(pl.Trainer):
         connector.whole_batch = batch_size
 
     @property
-    def distributed_sampler_kwargs(self) -> dict[str, Any]:
-        """Arguments of the samplers that share the rows among the ranks, also those of uneven nodes."""
-        return {"num_replicas": self.world_size, "rank": self.global_rank}
+    def distributed_sampler_kwargs(self) -> dict[str, Any] | None:
+        """Arguments of the samplers that share the rows among the ranks, also those of uneven nodes; None without a parallel strategy."""
+        shared = super().distributed_sampler_kwargs is not None
+        return {"num_replicas": self.world_size, "rank": self.global_rank} if shared else None
 
     def when_opened(self, call: Callable[[float], None]) -> None:
         """Call a function once Lightning has opened the training loaders of a user's module.
