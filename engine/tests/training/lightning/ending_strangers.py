@@ -1,5 +1,6 @@
 """A module, a callback and data that raise what a loop takes for an end."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import lightning.pytorch as pl
@@ -58,6 +59,26 @@ class Ends(pl.LightningModule):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         self.reached("configure_optimizers")
         return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class Reads(Ends):
+    """Takes the iterator over the batches, and ends the training of an epoch or a validation itself after two of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches = {"train": 0, "val": 0}
+
+    def read(self, part: str, batches: Iterator[Any]) -> torch.Tensor:
+        if self.batches[part] == 2:
+            raise StopIteration
+        self.batches[part] += 1
+        return self.network(next(batches)[0]).mean()
+
+    def training_step(self, dataloader_iter: Iterator[Any]) -> torch.Tensor:
+        return self.read("train", dataloader_iter)
+
+    def validation_step(self, dataloader_iter: Iterator[Any]) -> None:
+        self.log("val_loss", self.read("val", dataloader_iter), batch_size=8)
 
 
 class Listens(pl.Callback):

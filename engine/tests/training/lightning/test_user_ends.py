@@ -76,3 +76,10 @@ def test_an_iterator_ends_as_iterators_do(make_run: MakeRun, fit: Fit) -> None:
     words = [f"task._target_={HERE}.Ends", f"data._target_={HERE}.streams", "trainer.limit_val_batches=9"]
     config, run = make_run(*words, *SHORT)
     assert fit(config, run).state == "completed"
+
+
+def test_a_step_with_the_iterator_ends_the_epoch(make_run: MakeRun, fit: Fit) -> None:
+    words = [f"task._target_={HERE}.Reads", f"data._target_={HERE}.rows", "trainer.num_sanity_val_steps=0"]
+    config, run = make_run(*words, *SHORT)
+    outcome = fit(config, run)
+    assert (outcome.state, outcome.step) == ("completed", 2)

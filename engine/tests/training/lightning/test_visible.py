@@ -14,7 +14,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from train_anywhere.config.command.command_line import to_hydra_overrides
 from train_anywhere.config.schema import Config
+from train_anywhere.errors import ConfigError
 from train_anywhere.runs.folder import RunDir
+from train_anywhere.training.lightning.dropin.validated_weights import ValidatedWeights
+from train_anywhere.training.lightning.dropin.visible import Callbacks
 from train_anywhere.training.tracking.wandb_log import read_history
 
 from . import visible_strangers as strangers
@@ -41,10 +44,17 @@ def run(make_run: MakeRun) -> Callable[..., tuple[Config, RunDir]]:
     return make
 
 
-def test_attributes_of_the_trainer_are_those_of_lightning(run: Any, fit: Fit, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({}, []), ({"min_steps": 3}, ["trainer.extra.min_steps=3"])],
+    ids=["default", "min_steps"],
+)
+def test_attributes_of_the_trainer_are_those_of_lightning(
+    options: dict[str, Any], words: list[str], run: Any, fit: Fit, tmp_path: Path
+) -> None:
     strangers.SEEN.clear()
     trainer = pl.Trainer(
-        max_epochs=2, accelerator="cpu", devices=1, callbacks=[strangers.Watcher(), strangers.Other()],
+        **options, max_epochs=2, accelerator="cpu", devices=1, callbacks=[strangers.Watcher(), strangers.Other()],
         default_root_dir=tmp_path / "theirs", enable_progress_bar=False, enable_model_summary=False,
         log_every_n_steps=1,
     )  # fmt: skip
@@ -54,7 +64,7 @@ def test_attributes_of_the_trainer_are_those_of_lightning(run: Any, fit: Fit, tm
     theirs = dict(strangers.SEEN)
     strangers.SEEN.clear()
     config, folder = run(
-        "Watching", f"callbacks.a._target_={HERE}.Watcher", f"callbacks.b._target_={HERE}.Other",
+        "Watching", *words, f"callbacks.a._target_={HERE}.Watcher", f"callbacks.b._target_={HERE}.Other",
         "checkpoint.monitor=val_loss", "trainer.num_sanity_val_steps=2", "trainer.log_every_n_steps=1",
     )  # fmt: skip
     fit(config, folder)
@@ -66,6 +76,48 @@ def test_attributes_of_the_trainer_are_those_of_lightning(run: Any, fit: Fit, tm
         if value != strangers.SEEN[hook][name]
     }
     assert different == {}
+
+
+def test_user_code_changes_only_the_callbacks_that_it_sees() -> None:
+    hidden, last, own, other = ValidatedWeights(), ValidatedWeights(), strangers.Other(), strangers.Limits()
+    callbacks = Callbacks([hidden, own, last])
+    assert callbacks == [own] == callbacks.copy() == [*reversed(callbacks)] and callbacks == callbacks
+    assert callbacks + [other] == [own, other] and [other] + callbacks == [other, own]  # noqa: RUF005
+    callbacks.append(other)
+    assert [callbacks[-1], callbacks.index(other), len(callbacks)] == [
+        other,
+        1,
+        2,
+    ] and hidden not in callbacks
+    assert list.__getitem__(callbacks, slice(None)) == [hidden, own, other, last]
+    assert callbacks.pop() is other
+    callbacks.clear()
+    assert not callbacks and list.__getitem__(callbacks, slice(None)) == [hidden, last]
+
+
+def test_a_run_keeps_its_own_callbacks_if_user_code_assigns_others(run: Any, fit: Fit) -> None:
+    words = [f"callbacks.{n}._target_={HERE}.{name}" for n, name in (("a", "Replaces"), ("b", "Other"))]
+    outcome = fit(*run("Plain", *words, "trainer.max_epochs=1"))
+    assert outcome.checkpoint and strangers.SEEN.pop("limits")["max_epochs"] == 1
+
+
+def test_two_callbacks_with_one_state_are_refused(run: Any, fit: Fit) -> None:
+    words = [
+        f"callbacks.{n}={{_target_: lightning.pytorch.callbacks.EarlyStopping, monitor: x}}" for n in "ab"
+    ]
+    with pytest.raises(ConfigError, match=r"callbacks\.b and callbacks\.a have the same state_key"):
+        fit(*run("Plain", *words))
+
+
+def test_limits_of_a_fast_run_are_those_of_lightning(run: Any, fit: Fit, tmp_path: Path) -> None:
+    trainer = pl.Trainer(
+        fast_dev_run=True, accelerator="cpu", callbacks=[strangers.Limits()], default_root_dir=tmp_path,
+        enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    trainer.fit(strangers.Plain())
+    theirs = strangers.SEEN.pop("limits")
+    fit(*run("Plain", "trainer.fast_dev_run=true", f"callbacks.a._target_={HERE}.Limits"))
+    assert strangers.SEEN.pop("limits") == theirs
 
 
 @pytest.fixture

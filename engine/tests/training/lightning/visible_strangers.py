@@ -6,6 +6,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.demos.boring_classes import BoringModel
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset
@@ -87,6 +88,32 @@ class Watcher(pl.callbacks.Callback):
 
 class Other(pl.callbacks.Callback):
     """Another one."""
+
+
+class Limits(pl.callbacks.Callback):
+    """Reads the limits of the training."""
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        names = [
+            name
+            for name in ATTRIBUTES
+            if name.startswith(("max_", "min_", "num_", "fast_", "val_", "check_"))
+        ]
+        SEEN["limits"] = {
+            name: getattr(trainer, name) for name in [*names, "limit_train_batches", "limit_val_batches"]
+        }
+
+
+class Replaces(pl.callbacks.Callback):
+    """Assigns another list of callbacks."""
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        trainer.callbacks = [one for one in trainer.callbacks if not isinstance(one, Other)]
+        trainer.callbacks += [Limits()]
+
+
+class Plain(BoringModel):
+    """A module that looks at nothing."""
 
 
 class Watching(pl.LightningModule):

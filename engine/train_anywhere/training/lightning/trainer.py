@@ -3,7 +3,7 @@
 import logging
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -65,6 +65,7 @@ class Trainer(pl.Trainer):
     stopped_by: str | None = None
     skips = False
     _should_stop = False
+    _callbacks = Callbacks()
 
     def __init__(
         self,
@@ -78,7 +79,7 @@ class Trainer(pl.Trainer):
         super().__init__(**options)
         self.settings, self.native = settings, native
         self.steps_done, self.validated_weights = 0, ValidatedWeights()
-        self.callbacks: list[pl.Callback] = Callbacks([*self.callbacks, self.validated_weights])  # type: ignore[has-type]
+        self.callbacks += [self.validated_weights]
         self._ranks_per_node = ranks_per_node
         self._logger_connector = Connector(self, [name for name in monitors if name])
         self._signal_connector = NoSignals(self)
@@ -88,6 +89,7 @@ class Trainer(pl.Trainer):
         self.fit_loop: FitLoop = FitLoop(self, max_epochs=1)
         validates = self._is_validation_due if native else None
         self.fit_loop.epoch_loop = FastEpochLoop(self, validates, settings.fast_step)
+        self.fit_loop.epoch_loop.min_steps = options.get("min_steps")
         refuse_user_stop_iteration(self.fit_loop, "on_advance_start", "advance", "on_advance_end")
         refuse_user_stop_iteration(self.fit_loop.epoch_loop, "advance", "on_advance_end")
         refuse_user_stop_iteration(self.fit_loop.epoch_loop.manual_optimization, "advance")
@@ -100,6 +102,15 @@ class Trainer(pl.Trainer):
             for loop in evaluations:
                 loop._results = Results(training=False)
         self.plan: Plan | None = None
+
+    @property
+    def callbacks(self) -> Callbacks:
+        """The callbacks, of which user code sees its own."""
+        return self._callbacks
+
+    @callbacks.setter
+    def callbacks(self, chosen: Iterable[pl.Callback]) -> None:
+        self._callbacks = self._callbacks.replaced(chosen, sys._getframe(1))
 
     @property
     def device_ids(self) -> list[int]:
@@ -174,7 +185,7 @@ class Trainer(pl.Trainer):
         t, overfit, loop = self.settings, self.settings.overfit_batches, self.fit_loop
         fast, every = t.fast_dev_run, t.val_check_interval
         loop.max_epochs, loop.min_epochs = 1 if fast else t.max_epochs, None if fast else t.min_epochs
-        loop.epoch_loop.max_steps = -1 if fast else t.max_steps or -1
+        self.fast_dev_run, loop.epoch_loop.max_steps = fast, 1 if fast else t.max_steps or -1
         limits: dict[str, Any] = {
             "limit_train_batches": overfit or t.limit_train_batches,
             "limit_val_batches": t.limit_val_batches and (overfit or t.limit_val_batches),
@@ -195,9 +206,9 @@ class Trainer(pl.Trainer):
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any] | None:
-        """Arguments of the samplers that share the rows among the ranks, also those of uneven nodes; None for one rank."""
-        several = self.world_size > 1
-        return {"num_replicas": self.world_size, "rank": self.global_rank} if several else None
+        """Arguments of the samplers that share the rows among the ranks, also those of uneven nodes; None without a parallel strategy."""
+        shared = super().distributed_sampler_kwargs is not None
+        return {"num_replicas": self.world_size, "rank": self.global_rank} if shared else None
 
     def when_opened(self, call: Callable[[float], None]) -> None:
         """Call a function once Lightning has opened the training loaders of a user's module.

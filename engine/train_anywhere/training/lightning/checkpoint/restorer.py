@@ -3,6 +3,7 @@
 import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -38,7 +39,7 @@ class Restorer(_CheckpointConnector):
     def _restore_modules_and_callbacks(self, checkpoint_path: Any = None, weights_only: Any = None) -> None:
         with as_checkpoint_error(checkpoint_path):
             if checkpoint_path:
-                refuse_compressed(checkpoint_path)
+                refuse_compressed(Path(checkpoint_path))
             super()._restore_modules_and_callbacks(checkpoint_path, weights_only=True)
 
     def restore_model(self) -> None:

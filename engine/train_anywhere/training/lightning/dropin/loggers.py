@@ -81,9 +81,9 @@ def receive_calls(logger: Logger, receive: Callable[[Mapping[str, Any]], None]) 
     """Return the logger, changed so that `receive` also gets the values of each call of `log_metrics`."""
     log_metrics = logger.log_metrics
 
-    def received(metrics: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        receive(metrics)
-        return log_metrics(metrics, *args, **kwargs)
+    def received(*args: Any, **named: Any) -> Any:
+        receive(named["metrics"] if "metrics" in named else args[0])
+        return log_metrics(*args, **named)
 
     logger.log_metrics = received  # type: ignore[method-assign]
     return logger

@@ -90,9 +90,10 @@ def make_callbacks(sections: Mapping[str, Callback]) -> list[pl.Callback]:
     """Return the callbacks of the configuration.
 
     Raises:
-        ConfigError: one is not a Lightning callback, or writes checkpoints.
+        ConfigError: one is not a Lightning callback or writes checkpoints, or a checkpoint can't hold the states of two of them.
     """
     chosen: list[pl.Callback] = []
+    keys: dict[str, str] = {}
     for name, section in sections.items():
         where, dotted = f"callbacks.{name}", section.target["lightning"]
         with explain_target_errors(f"{where}._target_={dotted}"):
@@ -106,6 +107,13 @@ def make_callbacks(sections: Mapping[str, Callback]) -> list[pl.Callback]:
                 f"{where}._target_={dotted} would write checkpoints that a run can't resume from; leave it out, and use "
                 "checkpoint.monitor, checkpoint.every_n_steps and checkpoint.keep_last."
             )
+        if is_overridden("state_dict", callback, pl.Callback):
+            other = keys.setdefault(callback.state_key, name)
+            if other != name:
+                raise ConfigError(
+                    f"{where} and callbacks.{other} have the same state_key ({callback.state_key}), so a checkpoint would hold the state "
+                    f"of only one; leave one out, or give {type(callback).__qualname__} a state_key for each."
+                )
         chosen.append(callback)
     return chosen
 

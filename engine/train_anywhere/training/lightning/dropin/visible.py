@@ -1,8 +1,10 @@
 """What user code sees of the Trainer's callbacks and of the run's checkpoints."""
 
+import operator
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import lightning.pytorch as pl
@@ -17,22 +19,65 @@ INTERNAL = ("train_anywhere", "lightning", "lightning_fabric")
 
 
 class Callbacks(list[pl.Callback]):
-    """The callbacks of a Trainer: user code sees its own and `RunCheckpoints`, the engine and Lightning see all of them."""
+    """The callbacks of a Trainer: user code sees its own and `RunCheckpoints`, the engine and Lightning see all of them.
+
+    User code that changes the list changes only what it sees.
+    """
 
     def __iter__(self) -> Iterator[pl.Callback]:
-        return iter(self._seen_by(sys._getframe(1).f_globals))
+        return iter(self._seen_by(sys._getframe(1)))
 
     def __len__(self) -> int:
-        return len(self._seen_by(sys._getframe(1).f_globals))
+        return len(self._seen_by(sys._getframe(1)))
 
-    def __getitem__(self, at: Any) -> Any:
-        return self._seen_by(sys._getframe(1).f_globals)[at]
+    def __radd__(self, others: list[Any]) -> list[Any]:
+        return [*others, *self._seen_by(sys._getframe(1))]
 
-    def _seen_by(self, code: dict[str, Any]) -> list[pl.Callback]:
+    def __iadd__(self, others: Any) -> "Callbacks":  # type: ignore[override,misc]
+        self._replace([*self._seen_by(sys._getframe(1)), *others], sys._getframe(1))
+        return self
+
+    def replaced(self, chosen: Iterable[pl.Callback], frame: FrameType) -> "Callbacks":
+        """Return the list after the code in a frame has assigned these callbacks to `trainer.callbacks`."""
+        if chosen is self:
+            return self
+        changed = Callbacks(list.__getitem__(self, slice(None)))
+        changed._replace(list(chosen), frame)
+        return changed
+
+    def _seen_by(self, frame: FrameType) -> list[pl.Callback]:
         everything = list.__getitem__(self, slice(None))
-        if str(code.get("__name__", "")).split(".")[0] in INTERNAL:
-            return everything
-        return [c for c in everything if is_visible(c)]
+        return everything if _is_internal(frame) else [c for c in everything if is_visible(c)]
+
+    def _replace(self, chosen: list[pl.Callback], frame: FrameType) -> None:
+        if not _is_internal(frame):
+            hidden = [(n, c) for n, c in enumerate(list.__getitem__(self, slice(None))) if not is_visible(c)]
+            first = [c for place, (n, c) in enumerate(hidden) if n == place]
+            chosen = [*first, *filter(is_visible, chosen), *(c for _, c in hidden[len(first) :])]
+        list.__setitem__(self, slice(None), chosen)
+
+
+def _on_seen(name: str) -> Callable[..., Any]:
+    def method(self: Callbacks, *arguments: Any, **named: Any) -> Any:
+        frame = sys._getframe(1)
+        seen = self._seen_by(frame)
+        before = [*seen]
+        values = [one._seen_by(frame) if isinstance(one, Callbacks) else one for one in arguments]
+        result = getattr(seen, name)(*values, **named)
+        if not (len(seen) == len(before) and all(map(operator.is_, seen, before))):
+            self._replace(seen, frame)
+        return result
+
+    return method
+
+
+for _method in ("__add__", "__contains__", "__delitem__", "__eq__", "__getitem__", "__ne__", "__repr__", "__reversed__", "__setitem__",
+                "append", "clear", "copy", "count", "extend", "index", "insert", "pop", "remove", "reverse", "sort"):  # fmt: skip
+    setattr(Callbacks, _method, _on_seen(_method))
+
+
+def _is_internal(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).split(".")[0] in INTERNAL
 
 
 def is_visible(callback: pl.Callback) -> bool:

@@ -287,15 +287,21 @@ def split_output(output: Any, accumulate: int) -> tuple[torch.Tensor | None, dic
 
 
 def refuse_user_stop_iteration(owner: Any, *names: str) -> None:
-    """Turn a StopIteration of user code in these methods of a loop into an error: Lightning would silently end the epoch."""
+    """Turn a StopIteration of user code in these methods of a loop into an error: Lightning would silently end the epoch.
+
+    A step that takes a `dataloader_iter` ends the epoch in this way.
+    """
     for name in names:
-        setattr(owner, name, partial(_call_without_user_stop, getattr(owner, name)))
+        setattr(owner, name, partial(_call_without_user_stop, owner, getattr(owner, name)))
 
 
-def _call_without_user_stop(method: Callable[..., Any], *arguments: Any) -> Any:
+def _call_without_user_stop(owner: Any, method: Callable[..., Any], *arguments: Any) -> Any:
     try:
         return method(*arguments)
     except StopIteration as end:
+        loop = owner if hasattr(owner, "_data_fetcher") else owner.trainer.fit_loop
+        if isinstance(loop._data_fetcher, _DataLoaderIterDataFetcher):
+            raise
         frames = [frame.f_code for frame, _ in traceback.walk_tb(end.__traceback__)]
         # on_train_batch_start has returned -1
         own = Path(frames[-1].co_filename).name in ("training_epoch_loop.py", "fast_loop.py")
