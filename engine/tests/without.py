@@ -35,7 +35,7 @@ project=$1; shift
 mkdir "$layers"
 mount -t tmpfs -o mode=755 none "$layers"
 mount -t tmpfs -o mode=1777 none /dev/shm
-case "$project" in /tmp/*) ;; *) mount -t tmpfs -o mode=1777 none /tmp ;; esac
+case "$project" in /tmp/*) ;; *) mount --bind "$TMPDIR" /tmp ;; esac
 number=0
 while read -r folder; do
     number=$((number + 1))

@@ -90,7 +90,13 @@ def batch_count(loader: Any) -> int | None:
 
 def raised_by_row(end: StopIteration) -> bool:
     """Return whether a row or a collate function raised StopIteration, here or in a worker: it is an error, not the data's end."""
-    names = {frame.f_code.co_qualname for frame, _ in traceback.walk_tb(end.__traceback__)}
+    ends, names = [end], set[str]()
+    while isinstance(
+        before := ends[-1].__context__, StopIteration
+    ):  # Lightning catches it and raises another one
+        ends.append(before)
+    for one in ends:
+        names |= {frame.f_code.co_qualname for frame, _ in traceback.walk_tb(one.__traceback__)}
     readers = {"_MapDatasetFetcher.fetch", "ExceptionWrapper.reraise"}
     return bool(names & readers) or any(n.endswith(("__getitem__", "__getitems__")) for n in names)
 

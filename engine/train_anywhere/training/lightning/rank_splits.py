@@ -135,9 +135,10 @@ class Opener:
         Raises:
             ConfigError: it can't be read.
         """
-        if inner := list_loaders(split):
-            opened = {key: self.open_loader(one, name) for key, one in inner.items()}
-            return opened if isinstance(split, dict) else list(opened.values())
+        if is_collection(split):
+            if isinstance(split, dict):
+                return {key: self.open_loader(one, name) for key, one in split.items()}
+            return [self.open_loader(one, name) for one in split]
         if isinstance(split, DataSet) or is_map_style(split):
             return self._open_rows(split, name == "train").loader()
         self._check_iterable(split, name)
@@ -248,6 +249,16 @@ def count_rows(combined: CombinedLoader | None) -> int | None:
     )
     rows = [len(d.reader.dataset) if isinstance(d, Batches) else len(d) for d in found if is_map_style(d)]
     return sum(rows) if len(rows) == len(found) else None
+
+
+def is_collection(split: Any) -> bool:
+    """Return whether this is a list, tuple or dict of loaders and data sets, also a nested one."""
+    inner: list[Any] = []
+    if named := isinstance(split, dict):
+        inner = list(split.values())
+    elif isinstance(split, list | tuple):
+        inner = list(split)
+    return bool(inner) and all(is_source(one, named) or is_collection(one) for one in inner)
 
 
 def list_loaders(split: Any) -> dict[Any, Any]:
