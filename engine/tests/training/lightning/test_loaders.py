@@ -7,11 +7,13 @@ import sys
 from collections.abc import Callable
 
 import pytest
+import torch
 
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import STOPPED
 from train_anywhere.files import ROOT
 from train_anywhere.runs.folder import RunDir
+from train_anywhere.training.lightning.batches import protect_workers
 
 MakeRun = Callable[..., tuple[Config, RunDir]]
 
@@ -63,3 +65,26 @@ def test_workers_that_are_left_do_not_keep_the_process_from_ending() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
+
+
+class Dispositions(torch.utils.data.Dataset[int]):
+    """Rows that are 1 if this process ignores SIGTERM and its worker_init_fn has been called."""
+
+    called = False
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> int:
+        return int(signal.getsignal(signal.SIGTERM) is signal.SIG_IGN and Dispositions.called)
+
+
+def note_call(worker: int) -> None:
+    Dispositions.called = True
+
+
+def test_workers_of_a_user_s_loader_ignore_stop_signals() -> None:
+    loader = torch.utils.data.DataLoader(Dispositions(), num_workers=1, worker_init_fn=note_call)
+    for _ in range(2):
+        protect_workers([loader, [1, 2]])
+    assert torch.cat(list(loader)).tolist() == [1, 1, 1, 1]

@@ -2,12 +2,13 @@
 
 import multiprocessing
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from multiprocessing import util
 from typing import Any, Protocol
 
 import torch
+from torch.utils.data import DataLoader
 
 from train_anywhere.data.torch.arrays import to_arrays, to_tensors
 from train_anywhere.data.torch.loader import Batch, Batches, torch_loader
@@ -149,6 +150,17 @@ class WorkerInit:
         ignore_stop_signals(worker)
         if self.inner:
             self.inner(worker)
+
+
+def protect_workers(loaders: Iterable[Any]) -> None:
+    """Let the workers of a user's loaders ignore stop signals, which Slurm sends to all processes of a job step."""
+    for loader in loaders:
+        if (
+            isinstance(loader, DataLoader)
+            and loader.num_workers
+            and not isinstance(loader.worker_init_fn, WorkerInit)
+        ):
+            loader.worker_init_fn = WorkerInit(loader.worker_init_fn)
 
 
 def ignore_stop_signals(worker: int) -> None:

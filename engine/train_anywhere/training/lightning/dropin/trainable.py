@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from train_anywhere.data.torch.loader import BatchLoader
 from train_anywhere.errors import ConfigError, RanksDifferError
+from train_anywhere.training.lightning.batches import protect_workers
 from train_anywhere.training.lightning.checkpoint.rank_state import gather, unpack
 from train_anywhere.training.lightning.dropin.user_data import (
     capture_random,
@@ -57,6 +58,7 @@ class FitLoop(_FitLoop):
         """Restore random states and loaders right before Lightning creates the iterator of the first epoch."""
         combined, self._position = self._combined_loader, {}
         assert combined is not None
+        protect_workers(combined.flattened)
         self._restored = self.resumed_loader is not None
         if saved := self.resumed_loader or {}:
             for loader in combined.flattened:

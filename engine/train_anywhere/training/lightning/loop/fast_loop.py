@@ -22,6 +22,7 @@ from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signatu
 
 from train_anywhere.data.torch.user_loader import raised_by_row
 from train_anywhere.errors import ConfigError, user_error
+from train_anywhere.training.lightning.batches import protect_workers
 from train_anywhere.training.lightning.hardware import BFloat16
 from train_anywhere.training.lightning.loop.private import (
     _block_parallel_sync_behavior,
@@ -317,6 +318,7 @@ def refuse_row_stop_iteration(loop: Any) -> None:
 
 
 def _check_fetcher(loop: Any, reset: Callable[[], None]) -> None:
+    protect_workers(loop._combined_loader.flattened)
     reset()
     kind: Any = type(loop._data_fetcher)
 
