@@ -108,17 +108,12 @@ def make_setup(config: Config, topology: Topology, heartbeat: Heartbeat | None =
 def opened_plan(
     config: Config, trainer: Trainer, loaders: UserLoaders, batches: float, report: Callable[[str], None]
 ) -> Plan:
-    """Return the plan of a user's module, whose loaders Lightning has just opened; an epoch has `batches`.
-
-    Raises:
-        ConfigError: several ranks read loaders without a length, and would wait for each other at their end.
-    """
+    """Return the plan of a user's module, whose loaders Lightning has just opened; an epoch has `batches`."""
     if math.isinf(batches):
-        endless = "the training loader has no length"
-        if trainer.world_size > 1:
-            raise ConfigError(f"{endless}; set the number of its batches: trainer.limit_train_batches=N.")
+        each = ", the same number on each rank" if trainer.world_size > 1 else ""
         report(
-            f"{endless}: an epoch is all that it returns; trainer.limit_train_batches=N sets a number of batches."
+            f"the training loader has no length: an epoch is all batches that it returns{each}; "
+            "trainer.limit_train_batches=N sets a number."
         )
     module, combined = trainer.lightning_module, trainer.fit_loop._combined_loader
     tests = is_overridden("test_step", module) and loaders.has("test") and bool(trainer.limit_test_batches)
