@@ -17,7 +17,7 @@ from torch.utils.data.distributed import DistributedSampler
 from train_anywhere.data.dataset import DataSet
 from train_anywhere.data.torch import random_states
 from train_anywhere.data.torch.samples import is_map_style
-from train_anywhere.errors import DataError, user_error
+from train_anywhere.errors import DataError, iterate_causes, user_error
 
 
 class LoaderSettings(NamedTuple):
@@ -90,13 +90,9 @@ def batch_count(loader: Any) -> int | None:
 
 def raised_by_row(end: StopIteration) -> bool:
     """Return whether a row or a collate function raised StopIteration, here or in a worker: it is an error, not the data's end."""
-    ends, names = [end], set[str]()
-    while isinstance(
-        before := ends[-1].__context__, StopIteration
-    ):  # Lightning catches it and raises another one
-        ends.append(before)
-    for one in ends:
-        names |= {frame.f_code.co_qualname for frame, _ in traceback.walk_tb(one.__traceback__)}
+    # Lightning catches it and raises another one
+    ends = [error for error in iterate_causes(end) if isinstance(error, StopIteration)]
+    names = {frame.f_code.co_qualname for one in ends for frame, _ in traceback.walk_tb(one.__traceback__)}
     readers = {"_MapDatasetFetcher.fetch", "ExceptionWrapper.reraise"}
     return bool(names & readers) or any(n.endswith(("__getitem__", "__getitems__")) for n in names)
 
