@@ -142,7 +142,7 @@ class CheckpointCallback(pl.Callback):
         self.writer.refuses = choice == "refuse" or (choice is None and any(overrides(*h) for h in hooks))
         if not data and not any(overrides(one, "on_save_checkpoint") for one in users):
             return
-        with random_states.preserve():  # the hooks may draw numbers
+        with random_states.preserve(), trainer._logger_connector.metrics_kept():  # type: ignore[attr-defined]
             checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=True)
             for callback in users[1:]:
                 callback.on_save_checkpoint(trainer, pl_module, checkpoint)

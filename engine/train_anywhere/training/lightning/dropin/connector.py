@@ -131,6 +131,16 @@ class Connector(_LoggerConnector):
                 logger.save()
 
     @contextmanager
+    def metrics_kept(self) -> Iterator[None]:
+        """Undo what hooks change that read metrics: Lightning then computes those of an epoch before its end."""
+        known = (self._callback_metrics, self._logged_metrics, self._progress_bar_metrics)
+        before = [dict(metrics) for metrics in known]
+        yield
+        for metrics, values in zip(known, before, strict=True):
+            metrics.clear()
+            metrics.update(values)
+
+    @contextmanager
     def _own_calls(self) -> Iterator[None]:
         self._logging = True
         try:
