@@ -72,8 +72,9 @@ class MetricsCallback(pl.Callback):
     ) -> None:
         """Save the last learning rate, for an epoch that resumes with its validation and is still to be written."""
         checkpoint["lr"] = None if self._lr is None else float(self._lr)
-        logged = trainer._logger_connector._callback_metrics
-        checkpoint["callback_metrics"] = {name: float(value) for name, value in logged.items()}
+        if not self.native:
+            logged = trainer._logger_connector._callback_metrics
+            checkpoint["callback_metrics"] = {name: float(value) for name, value in logged.items()}
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
