@@ -33,8 +33,10 @@ def test_programs_do_the_same_as_with_lightning_alone(seed: int) -> None:
     compare("--programs", "40", "--seed", str(seed))
 
 
-def test_programs_resume_to_the_same_result() -> None:
-    compare("--programs", "12", "--seed", "2000", "--stops")
+@pytest.mark.parametrize(("seed", "programs"), [(2000, 12), (20005, 1)])
+def test_programs_resume_to_the_same_result(seed: int, programs: int) -> None:
+    """Seed 20005: a loader that saves its position is stopped at the end of an epoch."""
+    compare("--programs", str(programs), "--seed", str(seed), "--stops")
 
 
 def test_a_planted_fault_is_found() -> None:

@@ -73,7 +73,9 @@ class FitLoop(_FitLoop):
         combined, fetcher = self._combined_loader, self._data_fetcher
         if self.trainer.native or combined is None or fetcher is None:
             return {}
-        states = loader_states(combined, fetcher)
+        # after the last batch the next epoch starts from the loader's first batch
+        over = self.epoch_loop._num_ready_batches_reached()
+        states = [] if over else loader_states(combined, fetcher)
         return {"epoch": self.trainer.current_epoch, "first": None, **self._position, "states": states}
 
     def skip_batches(self, epoch: int, batches: int) -> None:
