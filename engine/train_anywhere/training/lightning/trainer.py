@@ -188,7 +188,7 @@ class Trainer(pl.Trainer):
         self.fast_dev_run, loop.epoch_loop.max_steps = fast, 1 if fast else t.max_steps or -1
         limits: dict[str, Any] = {
             "limit_train_batches": overfit or t.limit_train_batches,
-            "limit_val_batches": t.limit_val_batches and (overfit or t.limit_val_batches),
+            "limit_val_batches": overfit or t.limit_val_batches,
             "limit_test_batches": t.limit_test_batches,
         }
         for name, limit in limits.items():
