@@ -1,8 +1,7 @@
 """Ranks with different numbers of rows: each value is that of all rows, whatever the arguments of `self.log`."""
 
+from pathlib import Path
 from typing import Any
-
-import pytest
 
 from .test_dropin_ranks import train_runs
 
@@ -20,19 +19,23 @@ WORDS = (
 MEAN, LAST = 88.0, 173.0  # the squares of 0..16, and of the last batch, 10..16
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, Any]]]:
-    """What both ranks wrote in each of three runs."""
-    folder = tmp_path_factory.mktemp("uneven")
-    return train_runs(2, [
-        (folder / "logging", *WORDS, f"task._target_={HERE}.Logging", "loggers=mlflow"),
-        (folder / "misfit", *WORDS, f"task._target_={HERE}.Misfit"),
-        (folder / "zero", *WORDS, f"task._target_={HERE}.Logging", "checkpoint.monitor=val_zero"),
+def test_ranks_with_different_numbers_of_rows(tmp_path: Path) -> None:
+    """Three runs in the same two processes, which take seconds to start."""
+    logging, misfit, zero = train_runs(2, [
+        (tmp_path / "logging", *WORDS, f"task._target_={HERE}.Logging", "loggers=mlflow"),
+        (tmp_path / "misfit", *WORDS, f"task._target_={HERE}.Misfit"),
+        (tmp_path / "zero", *WORDS, f"task._target_={HERE}.Logging", "checkpoint.monitor=val_zero"),
     ])  # fmt: skip
+    check_values(logging)
+    for rank in misfit:
+        assert "all_gather got tensors of the shapes [2, 3], [2, 4] from ranks 0 to 1" in rank["error"]
+    assert zero[0] == zero[1]
+    assert "logged with rank_zero_only=True" in zero[0]["error"]
 
 
-def test_values_of_uneven_ranks_are_those_of_all_rows(ranks: list[list[dict[str, Any]]]) -> None:
-    for rank in ranks[0]:
+def check_values(ranks: list[dict[str, Any]]) -> None:
+    """Compare each value with that of all rows."""
+    for rank in ranks:
         assert "error" not in rank
         got = rank["metrics"]
         for kind in ("val", "test"):
@@ -54,13 +57,3 @@ def test_values_of_uneven_ranks_are_those_of_all_rows(ranks: list[list[dict[str,
         assert got["val_gathered"] == MEAN
         assert got["train_sync_epoch"] == got["train_own_epoch"]
         assert got["train_sync_step"] == got["train_own_step"]
-
-
-def test_gathering_tensors_that_do_not_fit_names_all_shapes(ranks: list[list[dict[str, Any]]]) -> None:
-    for rank in ranks[1]:
-        assert "all_gather got tensors of the shapes [2, 3], [2, 4] from ranks 0 to 1" in rank["error"]
-
-
-def test_a_monitor_of_rank_0_alone_is_refused_by_all_ranks(ranks: list[list[dict[str, Any]]]) -> None:
-    assert ranks[2][0] == ranks[2][1]
-    assert "logged with rank_zero_only=True" in ranks[2][0]["error"]
