@@ -249,3 +249,16 @@ def test_the_steps_of_a_finder_of_learning_rates_are_not_logged(public: Any) -> 
     run = public("Finding", finder, *steps)
     assert [int(step) for step in columns(run)["step"]] == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 10]
     assert len({*columns(run)["train_lr"]}) == 1
+
+
+def test_hooks_of_the_engine_are_not_the_users(run: Any, fit: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copying the weights before a test costs memory, so it is left out if no hook of the user could change them."""
+    copied = []
+    monkeypatch.setattr(
+        "train_anywhere.training.lightning.dropin.validated_weights.copy_weights",
+        lambda m: copied.append(m) or {},
+    )
+    fit(*run("Plain", "trainer.max_epochs=1"))
+    assert not copied
+    fit(*run("Plain", f"callbacks.a._target_={HERE}.TestStarts", "trainer.max_epochs=1"))
+    assert copied

@@ -198,3 +198,12 @@ def look(trainer: Any, module: Any) -> dict[str, Any]:
         "schedules": (trainer.lr_scheduler_configs, type(module.optimizers()).__name__ if trainer.training else None),
     }  # fmt: skip
     return seen
+
+
+class TestStarts(pl.Callback):
+    """A callback with a hook that could change the weights before a test."""
+
+    __test__ = False
+
+    def on_test_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Change nothing."""

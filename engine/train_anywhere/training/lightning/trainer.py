@@ -32,6 +32,7 @@ from train_anywhere.training.lightning.loop.fast_loop import (
     refuse_user_stop_iteration,
 )
 from train_anywhere.training.lightning.loop.private import _SignalConnector, _TunerExitException
+from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
 from train_anywhere.training.plan import Plan, batches_per_step, validation_due
 
 
@@ -260,7 +261,9 @@ def make_trainer(
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        **config.trainer.extra,
+        # fully_shard makes parameters anew at the first forward pass; in inference mode nothing could read them as weights
+        # (https://github.com/pytorch/pytorch/issues/95957, for which Lightning does the same with its own strategy)
+        **{"inference_mode": not isinstance(strategy, FullyShardedStrategy)} | config.trainer.extra,
     )
 
 

@@ -106,3 +106,13 @@ def test_slurm_variables_do_not_matter(make_config: MakeConfig, monkeypatch: pyt
     cpu = torch.device("cpu")
     trainer = make_trainer(config, Topology(), cpu, make_strategy("single", config, Topology(), cpu, 1))
     assert (trainer.world_size, trainer.global_rank) == (1, 0)
+
+
+def test_fsdp_tests_without_inference_mode() -> None:
+    """With NCCL, parameters that fsdp makes in inference mode can't be read: `state_dict()` in a hook would fail."""
+    assert not make_setup(
+        make_config("strategy=fsdp", "model=cnn"), Topology()
+    ).trainer.test_loop.inference_mode
+    assert make_setup(
+        make_config("strategy=single", "model=cnn"), Topology()
+    ).trainer.test_loop.inference_mode
