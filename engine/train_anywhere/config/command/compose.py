@@ -3,11 +3,14 @@
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from train_anywhere.config.command.yaml_files import is_changed
 from train_anywhere.config.environment_values import to_plain_tree
+from train_anywhere.config.keys import defaults
 from train_anywhere.config.open_groups import CUSTOM, LIST_GROUPS, SINGLE_GROUPS, TARGET
+from train_anywhere.config.schema import Config
 from train_anywhere.config.signatures import TargetError, read
 from train_anywhere.files import ROOT
 from train_anywhere.files.typed_paths import refuse_deleted_folder
@@ -16,8 +19,36 @@ if TYPE_CHECKING:
     from hydra._internal.core_plugins.file_config_source import FileConfigSource
     from hydra.core.override_parser.types import Override
     from hydra.plugins.config_source import ConfigResult
+    from omegaconf import DictConfig
 
 CONFIGS = ROOT / "configs"
+
+KEYS = "Keys and their defaults\n"
+"""The heading of the keys in `HELP`, which end at an empty line."""
+
+HELP = f"""\
+Train a model, here or on many nodes of a cluster.
+
+Commands to try
+  python src/train.py                                    train here, on the bundled digits
+  python src/train.py framework=keras                    the same in Keras
+  python src/train.py trainer.max_epochs=3 optimizer=sgd optimizer.lr=0.05
+  python src/train.py -m seed=1,2,3                      a sweep: one run for each value
+  python src/train.py resume=results/latest              continue the newest run
+  python src/train.py dry_run=true                       show what would run; write nothing
+
+Groups: choose one of each with group=choice
+$APP_CONFIG_GROUPS
+
+{KEYS}$CONFIG
+
+Every key above can be overridden: key=value. `--cfg job` shows what a command resolves to.
+Exit codes: 0 done, 2 refused (nothing was written), 3 done but the loss is nan or inf, \
+75 stopped by a signal with a checkpoint saved, 130 after Ctrl-C."""
+"""The page of `--help`, in which Hydra fills in the groups and the keys."""
+
+NO_FOLDERS = {"output_subdir": None, "run": {"dir": "."}, "sweep": {"dir": ".", "subdir": "."}}
+"""Settings of Hydra with which it makes no folder: `train_anywhere.runs.folder` makes that of a run."""
 
 
 def compose(overrides: Sequence[str]) -> dict[str, Any]:
@@ -61,10 +92,15 @@ def _own_default(section: str, argument: str, otherwise: Any, *, _root_: Any) ->
 
 
 def _load_choice(source: "FileConfigSource", config_path: str) -> "ConfigResult":
-    """Load a file for Hydra. A choice of an open group gets the name of its file and the keys of the group's custom.yaml."""
+    """Load a file for Hydra: train.yaml above the defaults of the engine.
+
+    A choice of an open group gets the name of its file and the keys of the group's custom.yaml.
+    """
     from omegaconf import OmegaConf
 
     found: ConfigResult = source.load_written(config_path)  # type: ignore[attr-defined]
+    if config_path.removesuffix(".yaml") == "train":
+        found.config = OmegaConf.merge(_engine_defaults(), found.config)
     group, _, choice = config_path.removesuffix(".yaml").rpartition("/")
     if TARGET not in found.config or found.header.get("package") or choice == CUSTOM:
         return found
@@ -75,6 +111,13 @@ def _load_choice(source: "FileConfigSource", config_path: str) -> "ConfigResult"
         known: Any = {} if inherits else OmegaConf.load(CONFIGS / group / f"{CUSTOM}.yaml")
         found.config = OmegaConf.merge(known, {"name": choice}, found.config)
     return found
+
+
+@cache
+def _engine_defaults() -> "DictConfig":
+    from omegaconf import OmegaConf
+
+    return OmegaConf.create({**defaults(Config), "hydra": {**NO_FOLDERS, "help": {"template": HELP}}})
 
 
 def list_groups() -> dict[str, list[str]]:
