@@ -52,8 +52,7 @@ class Site:
     hosts: list[str] = key([], "host names of the login nodes, with * and ?, for cluster=current")
     login: str | None = key(None, "name of a login node as seen from outside, for SSH tunnels")
     nodes: list[NodeType] = key(
-        [],
-        "kinds of nodes: {gpu_type: a100, gpus: 4, cpus: 48, mem: 500G, gpu_mem: 80G}; the first is the default",
+        [], "kinds of nodes, the default first: {gpu_type: a100, gpus: 4, cpus: 48, mem: 500G, gpu_mem: 80G}"
     )
     max_time: Minutes | str | None = key(None, "time limit of the longest job")
     max_gpus: Count | None = key(None, "GPUs that one job or user can use at once")
@@ -88,8 +87,7 @@ class Cluster:
         'time limit: minutes, or in quotes in YAML "24:00:00", "1-12:00:00"; 0: no limit; null: the site\'s default',
     )
     time_min: Minutes | str | None = key(
-        None,
-        "shortest time limit that Slurm may give the job instead, to start it earlier; null: cluster.time only",
+        None, "shortest limit that Slurm may give the job instead, to start it earlier; null: cluster.time"
     )
     gpu_type: str | None = key(None, "the scheduler's name: a100, v100, ...; null: any")
     gres: str | None = key(None, "generic resources besides GPUs: nvme:100, tmpfs:100g")
@@ -105,8 +103,7 @@ class Cluster:
     reservation: str | None = key(None, "name of a reservation")
     exclude: str | None = key(None, "nodes to avoid: node3,node[7-9]")
     nodelist: str | None = key(
-        None,
-        "nodes that the job must have, among others: node3,node[7-9]; inside an allocation: those to use",
+        None, "nodes that the job must include: node3,node[7-9]; inside an allocation: those to use"
     )
     exclusive: bool | Literal["user"] = key(
         False, "true: no other jobs on the nodes; user: no jobs of other users"
@@ -118,8 +115,7 @@ class Cluster:
         None, "lower the priority by this much, from 1; null: unchanged"
     )
     check: Literal["refuse", "warn"] = key(
-        "refuse",
-        "a job that the facts about the site (cluster.site) forbid: refuse | warn (submit it, and print a note)",
+        "refuse", "a job that the facts in cluster.site forbid: refuse | warn (submit it, and print a note)"
     )
     max_gpu_hours: Annotated[float, Range(above=0, hint="null is no limit")] | None = key(
         None, "refuse a submission that may use more GPU hours; null: no limit"
@@ -148,14 +144,13 @@ class Cluster:
     requeue: bool = key(True, "true: requeue the job after a time limit or preemption")
     no_kill: bool = key(
         True,
-        "if a node of an elastic job (nodes=2-4) dies, true: continue on the other nodes; false: requeue the job",
+        "a node of an elastic job (nodes=2-4) dies, true: continue on the others; false: requeue the job",
     )
     retries: Annotated[int, Range(at_least=0, at_most=1000)] = key(
         0, "how often failed ranks restart in the same job, from the newest checkpoint"
     )
     signal_seconds: Annotated[int, Range(at_least=1, at_most=65535)] | None = key(
-        None,
-        "seconds before the time limit at which the ranks are signalled to save and stop; null: 120, at most half of the limit",
+        None, "seconds before the time limit to signal the ranks; null: 120, at most half of the limit"
     )
     chain: Annotated[int, Range(at_least=1, at_most=1000)] = key(
         1, "number of jobs in a row that continue one run, for sites that forbid requeueing"

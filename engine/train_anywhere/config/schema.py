@@ -50,6 +50,7 @@ ValidationInterval = (
 DetectNan = Literal["warn", "stop", "replay", "off"]
 """The reaction to a loss of nan or inf, see features/nan_watch and features/replay."""
 
+Mode = Literal["min", "max"]
 MAX_NODES, MAX_DEVICES = 100_000, 2**20
 Nodes = Annotated[int, Range(at_least=1, at_most=MAX_NODES)] | Annotated[str, Span(MAX_NODES)]
 TotalDevices = Annotated[int, Range(at_least=1, at_most=MAX_DEVICES)] | Annotated[str, Span(MAX_DEVICES)]
@@ -63,9 +64,7 @@ class EarlyStopping:
         None, "validations without improvement before training stops; null: never stop early"
     )
     monitor: str | None = key(None, "metric to watch; null: the validation loss")
-    mode: Literal["min", "max"] | None = key(
-        None, "min | max; null: taken from the task or the metric's name"
-    )
+    mode: Mode | None = key(None, "min | max; null: taken from the task or the metric's name")
     min_delta: Annotated[float, Range(at_least=0)] = key(0.0, "smallest change that counts as an improvement")
 
 
@@ -79,7 +78,7 @@ class Trainer:
     )
     total_devices: TotalDevices | None = key(
         None,
-        "devices of all nodes; 3 with nodes=2: an uneven job; 6-16 with devices=2: 3 to 8 nodes; null: nodes * devices",
+        "devices of all nodes: 3 with nodes=2, or 6-16 with devices=2: 3 to 8 nodes; null: nodes * devices",
     )
     accelerator: Literal["auto", "cpu", "gpu", "mps"] = key(
         "auto", "hardware to train on: auto | cpu | gpu | mps (the GPU of a Mac, Lightning only)"
@@ -91,8 +90,7 @@ class Trainer:
     min_epochs: Count | None = key(None, "early stopping does not end the run before; null: no minimum")
     max_steps: Count | None = key(None, "stop after this many optimizer steps; null: no limit")
     max_time: Annotated[str, Duration()] | None = key(
-        None,
-        'end after this time of training, over all attempts: "DD:HH:MM:SS" or "HH:MM:SS"; null: no limit',
+        None, 'end after this training time of all attempts: "DD:HH:MM:SS" or "HH:MM:SS"; null: no limit'
     )
     limit_train_batches: AtLeastOneBatch = key(
         1.0, "per epoch: a number of batches (10) or a fraction of them (0.1)"
@@ -130,8 +128,7 @@ class Trainer:
     )
     compile: bool = key(False, "true: compile the network: the first step is slow, later ones are faster")
     tf32: bool = key(
-        True,
-        "true: GPUs multiply float32 matrices with 10 bits of mantissa, several times faster; false: with all 23 bits",
+        True, "true: GPUs multiply float32 with 10 bits of mantissa, several times faster; false: all 23 bits"
     )
     profiler: Annotated[str, Span(MAX_COUNT)] | None = key(
         None, "optimizer steps that rank 0 profiles, such as 10-20; a run that trains: `jobs.py profile`"
@@ -179,21 +176,17 @@ class Checkpoint:
         None, "auto: as often as the measured cost allows within 1 % of the time; null: off"
     )
     local: NodeFolder | None = key(
-        "auto",
-        "folder that checkpoints are written to first, then copied from in the background; auto: the node's disk; null: the run folder",
+        "auto", "folder to write first, copied in the background; auto: the node's disk; null: the run folder"
     )
     monitor: str | None = key(
-        None,
-        "metric that selects the best checkpoint, which is kept and tested; null: the task's headline metric",
+        None, "metric of the best checkpoint, which is kept and tested; null: the task's headline metric"
     )
-    mode: Literal["min", "max"] | None = key(
-        None, "min | max; null: taken from the task or the metric's name"
-    )
+    mode: Mode | None = key(None, "min | max; null: taken from the task or the metric's name")
     keep_last: Count = key(2, "number of newest checkpoints to keep, in addition to the best one")
     keep_every_n_epochs: Count | None = key(None, "keep the checkpoint of every n-th epoch too; null: off")
     other_objects: Literal["leave_out", "refuse"] | None = key(
         None,
-        "objects from on_save_checkpoint that are not plain data: leave_out | refuse; null: refuse if there is an on_load_checkpoint",
+        "what on_save_checkpoint adds besides data: leave_out | refuse; null: with on_load_checkpoint, refuse",
     )
 
 
@@ -220,8 +213,7 @@ class Monitor:
     )
     report: bool = key(True, "true: write report.html at the end: curves, where the time went, problems")
     ranks: bool = key(
-        False,
-        "true: each rank prints its rank and host at the start, and a checksum of its weights at the end",
+        False, "true: each rank prints its host at the start, and a checksum of its weights at the end"
     )
     sample_seconds: Annotated[float, Range(at_least=0.1, at_most=3600, hint="null turns it off")] | None = (
         key(10, "seconds between two samples of each node's CPUs and GPUs; null: off")
@@ -290,7 +282,7 @@ class Config:
     )
     trust: bool = key(
         False,
-        "true, with resume=: also use code, servers and folders that only the run folder names (docs/concepts/security.md)",
+        "true, with resume=: also use code that only the run folder names, see docs/concepts/security.md",
     )
     from_scratch: bool = key(
         False, "true, with resume=: start again at step 0; the old results are kept next to the new ones"
@@ -299,8 +291,7 @@ class Config:
         False, "true: show what would run and write nothing; test: also let the scheduler check the job"
     )
     features: Mapping[str, FeatureClass] = key(
-        {},
-        "features of the project: features.mine._target_=src.features.mine.Mine (docs/how-to/add-a-feature.md)",
+        {}, "your features: features.mine._target_=src.features.mine.Mine (docs/how-to/add-a-feature.md)"
     )
     callbacks: Mapping[str, Callback] = key(
         {}, "callbacks of the framework in use: callbacks.mine._target_=mine.Callback"

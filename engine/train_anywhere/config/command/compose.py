@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from train_anywhere.config.command.yaml_files import is_changed
@@ -22,33 +23,6 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 CONFIGS = ROOT / "configs"
-
-KEYS = "Keys and their defaults\n"
-"""The heading of the keys in `HELP`, which end at an empty line."""
-
-HELP = f"""\
-Train a model, here or on many nodes of a cluster.
-
-Commands to try
-  python src/train.py                                    train here, on the bundled digits
-  python src/train.py framework=keras                    the same in Keras
-  python src/train.py trainer.max_epochs=3 optimizer=sgd optimizer.lr=0.05
-  python src/train.py -m seed=1,2,3                      a sweep: one run for each value
-  python src/train.py resume=results/latest              continue the newest run
-  python src/train.py dry_run=true                       show what would run; write nothing
-
-Groups: choose one of each with group=choice
-$APP_CONFIG_GROUPS
-
-{KEYS}$CONFIG
-
-Every key above can be overridden: key=value. `--cfg job` shows what a command resolves to.
-Exit codes: 0 done, 2 refused (nothing was written), 3 done but the loss is nan or inf, \
-75 stopped by a signal with a checkpoint saved, 130 after Ctrl-C."""
-"""The page of `--help`, in which Hydra fills in the groups and the keys."""
-
-NO_FOLDERS = {"output_subdir": None, "run": {"dir": "."}, "sweep": {"dir": ".", "subdir": "."}}
-"""Settings of Hydra with which it makes no folder: `train_anywhere.runs.folder` makes that of a run."""
 
 
 def compose(overrides: Sequence[str]) -> dict[str, Any]:
@@ -117,7 +91,7 @@ def _load_choice(source: "FileConfigSource", config_path: str) -> "ConfigResult"
 def _engine_defaults() -> "DictConfig":
     from omegaconf import OmegaConf
 
-    return OmegaConf.create({**defaults(Config), "hydra": {**NO_FOLDERS, "help": {"template": HELP}}})
+    return OmegaConf.merge(defaults(Config), OmegaConf.load(Path(__file__).with_name("hydra.yaml")))
 
 
 def list_groups() -> dict[str, list[str]]:

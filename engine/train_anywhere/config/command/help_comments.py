@@ -4,11 +4,14 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from train_anywhere.config.command.compose import CONFIGS, KEYS, list_groups
+from train_anywhere.config.command.compose import CONFIGS, list_groups
 from train_anywhere.config.keys import defaults, meanings
 from train_anywhere.config.open_groups import CUSTOM
 from train_anywhere.config.schema import Config
 from train_anywhere.files.terminal.fit import fit_page, terminal_width
+
+KEYS = "Keys and their defaults\n"
+"""The heading of the keys, which end at an empty line; see hydra.yaml."""
 
 LINE = re.compile(r"(?P<indent> *)(?P<key>[\w.]+):(?P<value>.*?)(?:  # (?P<comment>.*))?")
 
