@@ -92,9 +92,7 @@ class Cluster:
     gpu_type: str | None = key(None, "the scheduler's name: a100, v100, ...; null: any")
     gres: str | None = key(None, "generic resources besides GPUs: nvme:100, tmpfs:100g")
     cpus_per_task: Cpus | None = key(None, "CPUs per rank; null: its GPU's share of the node")
-    mem: str | None = key(
-        None, "memory per node, such as 180G; null: the GPUs' share of the node; 0: all of it"
-    )
+    mem: str | None = key(None, "memory per node, such as 180G; null: the GPUs' share; 0: all of it")
     mem_per_gpu: str | None = key(None, "memory per GPU, such as 40G, instead of mem")
     constraint: str | list[str] | None = key(
         None, "node feature, or a list of which all are required; [a|b]: the same one of them on all nodes"
@@ -105,12 +103,8 @@ class Cluster:
     nodelist: str | None = key(
         None, "nodes that the job must include: node3,node[7-9]; inside an allocation: those to use"
     )
-    exclusive: bool | Literal["user"] = key(
-        False, "true: no other jobs on the nodes; user: no jobs of other users"
-    )
-    begin: str | None = key(
-        None, 'earliest start: "20:00", tomorrow, now+2hours, 2026-12-01T08:00; null: now'
-    )
+    exclusive: bool | Literal["user"] = key(False, "true: no other jobs on the nodes; user: only your own")
+    begin: str | None = key(None, 'earliest start: "20:00", now+2hours, 2026-12-01T08:00; null: now')
     nice: Annotated[int, Range(at_least=1, at_most=2**31 - 3, hint=_NICE)] | None = key(
         None, "lower the priority by this much, from 1; null: unchanged"
     )
@@ -134,10 +128,10 @@ class Cluster:
     modules: list[str] = key([], "environment modules to load, after `module purge`")
     conda: Folder | None = key(None, "name or folder of a conda environment")
     venv: Folder | None = key(
-        None, "folder of a virtual environment; if conda is null too: the Python that submits"
+        None, "folder of a virtual environment; null, as conda: the Python that submits"
     )
     pack_env: bool = key(
-        False, "true: pack the environment into one file that each node unpacks on its local_disk"
+        False, "true: pack the environment into a file that nodes unpack on their local_disk"
     )
     setup: list[str] = key([], 'shell lines to run before the ranks start: ["export NCCL_SOCKET_IFNAME=ib0"]')
     local_disk: NodeFolder = key("/tmp", "folder on the node's own disk")
@@ -158,9 +152,7 @@ class Cluster:
     max_running: Annotated[int, Range(at_least=1, at_most=MAX_COUNT, hint="null is no limit")] | None = key(
         None, "jobs of a sweep that run at the same time; null: no limit"
     )
-    site: Site = section(
-        "facts about the site, checked before submission; details: engine/train_anywhere/config/cluster.py"
-    )
+    site: Site = section("facts about the site; details: engine/train_anywhere/config/cluster.py")
 
 
 @dataclass(frozen=True)

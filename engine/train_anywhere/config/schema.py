@@ -27,7 +27,7 @@ from train_anywhere.config.open_groups import DERIVED
 from train_anywhere.config.paths import AbsoluteFolder, NodeFolder, RunFolder
 from train_anywhere.config.strict import Choice
 
-_LIMIT = "use a number of batches (10) or a fraction of them (0.1)"
+_LIMIT = "use a number of batches (10) or a fraction (0.1)"
 LimitBatches = (
     Annotated[int, Range(at_least=0, at_most=MAX_COUNT, hint=_LIMIT)]
     | Annotated[float, Range(at_least=0, at_most=1, hint=_LIMIT)]
@@ -50,6 +50,7 @@ ValidationInterval = (
 DetectNan = Literal["warn", "stop", "replay", "off"]
 """The reaction to a loss of nan or inf, see features/nan_watch and features/replay."""
 
+Seed = Annotated[int, Range(at_least=0, at_most=2**32 - 1)]
 Mode = Literal["min", "max"]
 MAX_NODES, MAX_DEVICES = 100_000, 2**20
 Nodes = Annotated[int, Range(at_least=1, at_most=MAX_NODES)] | Annotated[str, Span(MAX_NODES)]
@@ -123,31 +124,23 @@ class Trainer:
         "what a loss of nan or inf does: warn | stop | replay (compute it again: is the device faulty?) | off",
     )
     early_stopping: EarlyStopping
-    deterministic: bool = key(
-        False, "true: only deterministic operations, an error if an operation has no such form; slower"
-    )
+    deterministic: bool = key(False, "true: only deterministic operations, else an error; slower")
     compile: bool = key(False, "true: compile the network: the first step is slow, later ones are faster")
-    tf32: bool = key(
-        True, "true: GPUs multiply float32 with 10 bits of mantissa, several times faster; false: all 23 bits"
-    )
+    tf32: bool = key(True, "true: GPUs multiply float32 with 10 bits of mantissa, faster; false: with 23")
     profiler: Annotated[str, Span(MAX_COUNT)] | None = key(
         None, "optimizer steps that rank 0 profiles, such as 10-20; a run that trains: `jobs.py profile`"
     )
     fast_step: bool = key(
-        True, "Lightning: call only hooks that are overridden; false: use Lightning's own loop, to compare"
+        True, "Lightning: call only overridden hooks; false: Lightning's own loop, to compare"
     )
-    channels_last: bool = key(
-        False, "true: channels-last memory format for convolutions, faster on GPUs in 16 bits"
-    )
+    channels_last: bool = key(False, "true: channels-last memory format of convolutions, faster in 16 bits")
     find_unused_parameters: bool | None = key(
         None, "ddp, true: a step may use only some weights; null: true with manual optimization only"
     )
     sync_batchnorm: bool = key(
-        False, "true: batch normalisation over the rows of all ranks; false: over each rank's own rows"
+        False, "true: batch normalisation over the rows of all ranks; false: of each rank"
     )
-    extra: Mapping[str, Any] = key(
-        {}, "Lightning: more arguments of its Trainer, such as extra.benchmark=true"
-    )
+    extra: Mapping[str, Any] = key({}, "Lightning: arguments of its Trainer, such as extra.benchmark=true")
 
     @property
     def node_range(self) -> tuple[int, int]:
@@ -173,13 +166,13 @@ class Checkpoint:
         None, "seconds between two checkpoints; null: off"
     )
     interval: Literal["auto"] | None = key(
-        None, "auto: as often as the measured cost allows within 1 % of the time; null: off"
+        None, "auto: as often as it costs at most 1 % of the time; null: off"
     )
     local: NodeFolder | None = key(
         "auto", "folder to write first, copied in the background; auto: the node's disk; null: the run folder"
     )
     monitor: str | None = key(
-        None, "metric of the best checkpoint, which is kept and tested; null: the task's headline metric"
+        None, "metric of the best checkpoint, kept and tested; null: the task's headline"
     )
     mode: Mode | None = key(None, "min | max; null: taken from the task or the metric's name")
     keep_last: Count = key(2, "number of newest checkpoints to keep, in addition to the best one")
@@ -212,19 +205,13 @@ class Monitor:
         None, "epochs between two checks that all ranks have the same weights; null: only at the end"
     )
     report: bool = key(True, "true: write report.html at the end: curves, where the time went, problems")
-    ranks: bool = key(
-        False, "true: each rank prints its host at the start, and a checksum of its weights at the end"
-    )
+    ranks: bool = key(False, "true: ranks print their hosts at the start and checksums of weights at the end")
     sample_seconds: Annotated[float, Range(at_least=0.1, at_most=3600, hint="null turns it off")] | None = (
         key(10, "seconds between two samples of each node's CPUs and GPUs; null: off")
     )
     serve: bool = key(False, "true: run a TensorBoard server on the first node during the job")
-    dashboard: str | None = key(
-        None, 'command of a web server to run on the first node: "nvdashboard {port}"; null: none'
-    )
-    serve_address: str | None = key(
-        None, "address where both servers listen; null: loopback, reached through an SSH tunnel"
-    )
+    dashboard: str | None = key(None, 'web server to run on the first node: "nvdashboard {port}"; null: none')
+    serve_address: str | None = key(None, "address of both servers; null: loopback, for an SSH tunnel")
     hang_minutes: Annotated[float, Range(above=0, at_most=MAX_COUNT, hint="null turns it off")] | None = key(
         30, "minutes without a step before a rank counts as hung; null: off"
     )
@@ -264,12 +251,8 @@ class Config:
     strategy: Annotated[Strategy, Choice(*get_args(Strategy))]
     container: Container
     name: str = key("${data.name}", "folder below results/, and the name of the job")
-    seed: Annotated[int, Range(at_least=0, at_most=2**32 - 1)] = key(
-        1, "for the weights, data order, augmentation and dropout"
-    )
-    framework: strategy_table.FrameworkName = key(
-        "lightning", "whose training loop and layers are used: lightning | keras"
-    )
+    seed: Seed = key(1, "for the weights, data order, augmentation and dropout")
+    framework: strategy_table.FrameworkName = key("lightning", "whose loop and layers run: lightning | keras")
     launch: strategy_table.LaunchName = key(
         "auto",
         "what starts the ranks: auto | srun | torchrun | mpirun | horovodrun (docs/concepts/strategies.md)",
@@ -277,15 +260,13 @@ class Config:
     program: list[Any] = key([], "what src/run.py starts instead of a training: a script and its arguments")
     wait: bool = key(False, "true: a submission waits until its jobs end")
     resume: str | None = key(None, "run folder to continue; null: a new run")
-    after: RunFolder | None = key(
-        None, "run or sweep that must be complete before this job starts; null: none"
-    )
+    after: RunFolder | None = key(None, "run or sweep to be complete before this job starts; null: none")
     trust: bool = key(
         False,
         "true, with resume=: also use code that only the run folder names, see docs/concepts/security.md",
     )
     from_scratch: bool = key(
-        False, "true, with resume=: start again at step 0; the old results are kept next to the new ones"
+        False, "true, with resume=: start at step 0 again; the old results are kept aside"
     )
     dry_run: bool | Literal["test"] = key(
         False, "true: show what would run and write nothing; test: also let the scheduler check the job"
@@ -294,19 +275,15 @@ class Config:
         {}, "your features: features.mine._target_=src.features.mine.Mine (docs/how-to/add-a-feature.md)"
     )
     callbacks: Mapping[str, Callback] = key(
-        {}, "callbacks of the framework in use: callbacks.mine._target_=mine.Callback"
+        {}, "callbacks of the framework: callbacks.mine._target_=mine.Callback"
     )
     loggers: Mapping[str, Logger] = key(
-        {}, "loggers in addition to metrics.csv and TensorBoard: loggers=wandb, loggers=mlflow"
+        {}, "besides metrics.csv and TensorBoard: loggers=wandb, loggers=mlflow"
     )
     trainer: Trainer
     checkpoint: Checkpoint
-    init: Init = section(
-        "start with the weights of another run, without its optimizer; init=RUN is short for init.run=RUN"
-    )
+    init: Init = section("start with the weights of another run; init=RUN is short for init.run=RUN")
     monitor: Monitor
-    cluster: Cluster = section(
-        "what a job requests, in the scheduler's terms; presets in configs/cluster/ set what a site needs"
-    )
+    cluster: Cluster = section("what a job requests; presets in configs/cluster/ set what a site needs")
     paths: Paths
     written: Mapping[str, Any] = field(default_factory=dict, metadata=DERIVED)

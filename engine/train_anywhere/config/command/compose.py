@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from hydra._internal.core_plugins.file_config_source import FileConfigSource
     from hydra.core.override_parser.types import Override
     from hydra.plugins.config_source import ConfigResult
-    from omegaconf import DictConfig
 
 CONFIGS = ROOT / "configs"
 
@@ -88,7 +87,7 @@ def _load_choice(source: "FileConfigSource", config_path: str) -> "ConfigResult"
 
 
 @cache
-def _engine_defaults() -> "DictConfig":
+def _engine_defaults() -> Any:
     from omegaconf import OmegaConf
 
     return OmegaConf.merge(defaults(Config), OmegaConf.load(Path(__file__).with_name("hydra.yaml")))
