@@ -81,3 +81,21 @@ def test_a_value_of_the_project_is_above_the_default_and_below_a_preset(tmp_path
 def test_defaults_are_not_shared(tmp_path: Path) -> None:
     compose(["cluster.setup=[a]"])["cluster"]["modules"].append("x")
     assert compose([])["cluster"]["modules"] == [] == defaults(Config)["cluster"]["setup"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("trainer:\nfeatures:\n", ""),
+        ("trainer: []\n", "error: trainer=[] is not a section of keys."),
+        ("cluster: {setup: {a: 1}}\n", "cluster.setup={'a': 1}"),
+        ("trainer: {max_epoch: 3}\n", "Did you mean 'trainer.max_epochs'?"),
+    ],
+)
+def test_sections_of_the_project(tmp_path: Path, text: str, says: str) -> None:
+    project = copy_project(tmp_path)
+    with (project / "configs" / "train.yaml").open("a") as file:
+        file.write(text)
+    done = config(project, "dry_run=true")
+    assert done.returncode == (2 if says else 0), done.stderr
+    assert says in done.stderr and (says or "210 in 15 epochs" in done.stdout)

@@ -73,7 +73,8 @@ def _load_choice(source: "FileConfigSource", config_path: str) -> "ConfigResult"
 
     found: ConfigResult = source.load_written(config_path)  # type: ignore[attr-defined]
     if config_path.removesuffix(".yaml") == "train":
-        found.config = OmegaConf.merge(_engine_defaults(), found.config)
+        written = OmegaConf.to_container(found.config, resolve=False)
+        found.config = OmegaConf.create(_put_above(_engine_defaults(), written))
     group, _, choice = config_path.removesuffix(".yaml").rpartition("/")
     if TARGET not in found.config or found.header.get("package") or choice == CUSTOM:
         return found
@@ -87,10 +88,20 @@ def _load_choice(source: "FileConfigSource", config_path: str) -> "ConfigResult"
 
 
 @cache
-def _engine_defaults() -> Any:
+def _engine_defaults() -> dict[str, Any]:
     from omegaconf import OmegaConf
 
-    return OmegaConf.merge(defaults(Config), OmegaConf.load(Path(__file__).with_name("hydra.yaml")))
+    settings: Any = OmegaConf.to_container(
+        OmegaConf.load(Path(__file__).with_name("hydra.yaml")), resolve=False
+    )
+    return defaults(Config) | settings
+
+
+def _put_above(known: Any, written: Any) -> Any:
+    """Return the defaults with the written values; a section without keys changes nothing."""
+    if isinstance(known, dict) and isinstance(written, dict):
+        return known | {key: _put_above(known.get(key), value) for key, value in written.items()}
+    return known if isinstance(known, dict) and written is None else written
 
 
 def list_groups() -> dict[str, list[str]]:
