@@ -23,7 +23,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_text(text)
     config = project / "configs" / "train.yaml"
-    config.write_text(re.sub(r"^features: .*\n", listed, config.read_text(), flags=re.M))
+    config.write_text(config.read_text() + listed)
     return project
 
 

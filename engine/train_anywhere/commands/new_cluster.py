@@ -100,7 +100,7 @@ def make_preset(name: str, slurm: SlurmFacts, partition: str | None, host: str) 
         f"# {name}.\n"
         "defaults:\n  - slurm\n  - _self_\n"
         f"cluster:\n  name: {name}\n  partition: {format_scalar(first.partition)}\n{gpu_type}"
-        "  # account: ...   modules: [...]   comment: ...   the other keys are in configs/train.yaml\n"
+        "  # account: ...   modules: [...]   comment: ...   all keys: python src/train.py --help cluster\n"
         f"  site:\n    source: {json.dumps(f'Slurm on {host}')}\n    checked: {time.strftime('%Y-%m-%d')}\n"
         f"    hosts: [{json.dumps(login)}]  # login nodes, for cluster=current\n{longest}"
         "    # rules of the site: account, takes_mem, submit_below, ...: engine/train_anywhere/config/cluster.py\n"

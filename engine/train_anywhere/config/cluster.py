@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from train_anywhere.config.checks.strategy_table import Launcher
+from train_anywhere.config.keys import key, section
 from train_anywhere.config.limits import MAX_COUNT, Count, Items, Range
 from train_anywhere.config.paths import Folder, NodeFolder
 
@@ -42,98 +43,116 @@ class NodeType:
     about: str | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Site:
-    """Facts and rules of one site, checked before a submission.
+    """Facts and rules of one site, checked before a submission."""
 
-    Attributes:
-        source: where these facts are from, such as the address of a page; printed when a job is refused.
-        checked: when they were last compared with the source: 2026-11 or 2026-11-26.
-        hosts: host names of the login nodes with shell wildcards, for cluster=current.
-        login: name of a login node as seen from outside, for the ssh command that reaches TensorBoard.
-        nodes: the kinds of nodes, the default first; empty: unknown.
-        max_time: time limit of the longest job.
-        max_gpus: GPUs that one job (or user) can use at once.
-        account: regular expression of the usual accounts; a job must have an account; null: it need not.
-        comment: regular expression that `cluster.comment` must match; null: anything.
-        account_example, comment_example: valid values, for messages.
-        takes_mem: whether a job should request memory; if not, the site sets it.
-        takes_partition: whether a job should name a partition; if not, the site picks it.
-        needs_gpu_type: whether a job should name a GPU type, because it would get the oldest one otherwise.
-        submit_below: a job must be submitted from below one of these folders; $USER is expanded.
-        write_below: a job can write below these folders only.
-        not_below: a job must not run or write below these folders, where it would be killed.
-        requeue: whether a job may requeue itself.
-        internet: whether jobs can reach the internet.
-        notes: printed after a submission.
-    """
-
-    source: str | None
-    checked: str | None
-    hosts: list[str]
-    login: str | None
-    nodes: list[NodeType]
-    max_time: Minutes | str | None
-    max_gpus: Count | None
-    account: str | None
-    account_example: str | None
-    comment: str | None
-    comment_example: str | None
-    takes_mem: bool
-    takes_partition: bool
-    needs_gpu_type: bool
-    submit_below: list[str]
-    write_below: list[str]
-    not_below: list[str]
-    requeue: bool
-    internet: bool
-    notes: list[str]
+    source: str | None = key(None, "where the facts below are from, such as the address of a page")
+    checked: str | None = key(None, "when they were last compared with the source: 2026-11")
+    hosts: list[str] = key([], "host names of the login nodes, with * and ?, for cluster=current")
+    login: str | None = key(None, "name of a login node as seen from outside, for SSH tunnels")
+    nodes: list[NodeType] = key(
+        [], "kinds of nodes, the default first: {gpu_type: a100, gpus: 4, cpus: 48, mem: 500G, gpu_mem: 80G}"
+    )
+    max_time: Minutes | str | None = key(None, "time limit of the longest job")
+    max_gpus: Count | None = key(None, "GPUs that one job or user can use at once")
+    account: str | None = key(
+        None, "regular expression of the usual accounts, if a job must have one; null: a job needs none"
+    )
+    account_example: str | None = key(None, "example account, shown in messages")
+    comment: str | None = key(None, "regular expression that cluster.comment must match; null: any")
+    comment_example: str | None = key(None, "example comment, shown in messages")
+    takes_mem: bool = key(True, "false: the site sets the memory of a job")
+    takes_partition: bool = key(True, "false: the site picks the partition")
+    needs_gpu_type: bool = key(False, "true: a job that names no GPU type gets the oldest one")
+    submit_below: list[str] = key([], "folders from which jobs can be submitted; empty: any")
+    write_below: list[str] = key([], "folders where jobs can write; empty: any")
+    not_below: list[str] = key([], 'folders in which a job is killed: ["/home"]; empty: none')
+    requeue: bool = key(True, "false: a job can't requeue itself")
+    internet: bool = key(True, "false: jobs can't reach the internet")
+    notes: list[str] = key([], "lines to print after a submission")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Cluster:
     """The cluster of the job and the job's request; `cluster=local` runs it on this machine."""
 
     name: str
     scheduler: Literal["none", "slurm", "pbs"]
-    account: str | None
-    partition: str | None
-    qos: str | None
-    time: Minutes | str | None
-    time_min: Minutes | str | None
-    gpu_type: str | None
-    gres: str | None
-    cpus_per_task: Cpus | None
-    mem: str | None
-    mem_per_gpu: str | None
-    constraint: str | list[str] | None
-    comment: str | None
-    reservation: str | None
-    exclude: str | None
-    nodelist: str | None
-    exclusive: bool | Literal["user"]
-    begin: str | None
-    nice: Annotated[int, Range(at_least=1, at_most=2**31 - 3, hint=_NICE)] | None  # sbatch's maximum
-    check: Literal["refuse", "warn"]
-    max_gpu_hours: Annotated[float, Range(above=0, hint="null is no limit")] | None
-    mail_user: str | None
-    mail_type: str | None
-    extra: list[str]
-    gpu_request: Literal["gpus-per-node", "gres", "none"]
-    launch: Launcher
-    modules: list[str]
-    conda: Folder | None
-    venv: Folder | None
-    pack_env: bool
-    setup: list[str]
-    local_disk: NodeFolder
-    requeue: bool
-    no_kill: bool
-    retries: Annotated[int, Range(at_least=0, at_most=1000)]
-    signal_seconds: Annotated[int, Range(at_least=1, at_most=65535)] | None  # sbatch's maximum
-    chain: Annotated[int, Range(at_least=1, at_most=1000)]
-    max_running: Annotated[int, Range(at_least=1, at_most=MAX_COUNT, hint="null is no limit")] | None
-    site: Site
+    account: str | None = key(None, "account to charge")
+    partition: str | None = key(None, "partition of Slurm, queue of PBS")
+    qos: str | None = key(None, "quality of service")
+    time: Minutes | str | None = key(
+        None,
+        'time limit: minutes, or in quotes in YAML "24:00:00", "1-12:00:00"; 0: no limit; null: the site\'s default',
+    )
+    time_min: Minutes | str | None = key(
+        None, "shortest limit that Slurm may give the job instead, to start it earlier; null: cluster.time"
+    )
+    gpu_type: str | None = key(None, "the scheduler's name: a100, v100, ...; null: any")
+    gres: str | None = key(None, "generic resources besides GPUs: nvme:100, tmpfs:100g")
+    cpus_per_task: Cpus | None = key(None, "CPUs per rank; null: its GPU's share of the node")
+    mem: str | None = key(None, "memory per node, such as 180G; null: the GPUs' share; 0: all of it")
+    mem_per_gpu: str | None = key(None, "memory per GPU, such as 40G, instead of mem")
+    constraint: str | list[str] | None = key(
+        None, "node feature, or a list of which all are required; [a|b]: the same one of them on all nodes"
+    )
+    comment: str | None = key(None, "comment of the job; some sites require one")
+    reservation: str | None = key(None, "name of a reservation")
+    exclude: str | None = key(None, "nodes to avoid: node3,node[7-9]")
+    nodelist: str | None = key(
+        None, "nodes that the job must include: node3,node[7-9]; inside an allocation: those to use"
+    )
+    exclusive: bool | Literal["user"] = key(False, "true: no other jobs on the nodes; user: only your own")
+    begin: str | None = key(None, 'earliest start: "20:00", now+2hours, 2026-12-01T08:00; null: now')
+    nice: Annotated[int, Range(at_least=1, at_most=2**31 - 3, hint=_NICE)] | None = key(
+        None, "lower the priority by this much, from 1; null: unchanged"
+    )
+    check: Literal["refuse", "warn"] = key(
+        "refuse", "a job that the facts in cluster.site forbid: refuse | warn (submit it, and print a note)"
+    )
+    max_gpu_hours: Annotated[float, Range(above=0, hint="null is no limit")] | None = key(
+        None, "refuse a submission that may use more GPU hours; null: no limit"
+    )
+    mail_user: str | None = key(None, "e-mail address; null: yours at the site")
+    mail_type: str | None = key(
+        None,
+        "events to mail: ALL, or several, quoted for the shell and Hydra: 'cluster.mail_type=\"END,FAIL\"'; null: none",
+    )
+    extra: list[str] = key([], 'further options of sbatch (qsub), passed unchanged: ["--licenses=x"]')
+    gpu_request: Literal["gpus-per-node", "gres", "none"] = key(
+        "gpus-per-node",
+        "how the site requests GPUs: gpus-per-node | gres | none (a job has all GPUs of its nodes)",
+    )
+    launch: Launcher = key("srun", "what launch=auto means at this site")
+    modules: list[str] = key([], "environment modules to load, after `module purge`")
+    conda: Folder | None = key(None, "name or folder of a conda environment")
+    venv: Folder | None = key(
+        None, "folder of a virtual environment; null, as conda: the Python that submits"
+    )
+    pack_env: bool = key(
+        False, "true: pack the environment into a file that nodes unpack on their local_disk"
+    )
+    setup: list[str] = key([], 'shell lines to run before the ranks start: ["export NCCL_SOCKET_IFNAME=ib0"]')
+    local_disk: NodeFolder = key("/tmp", "folder on the node's own disk")
+    requeue: bool = key(True, "true: requeue the job after a time limit or preemption")
+    no_kill: bool = key(
+        True,
+        "a node of an elastic job (nodes=2-4) dies, true: continue on the others; false: requeue the job",
+    )
+    retries: Annotated[int, Range(at_least=0, at_most=1000)] = key(
+        0, "how often failed ranks restart in the same job, from the newest checkpoint"
+    )
+    signal_seconds: Annotated[int, Range(at_least=1, at_most=65535)] | None = key(
+        None, "seconds before the time limit to signal the ranks; null: 120, at most half of the limit"
+    )
+    chain: Annotated[int, Range(at_least=1, at_most=1000)] = key(
+        1, "number of jobs in a row that continue one run, for sites that forbid requeueing"
+    )
+    max_running: Annotated[int, Range(at_least=1, at_most=MAX_COUNT, hint="null is no limit")] | None = key(
+        None, "jobs of a sweep that run at the same time; null: no limit"
+    )
+    site: Site = section("facts about the site; details: engine/train_anywhere/config/cluster.py")
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Convert the tree that Hydra composes into the typed configuration, with all problems at once, and back."""
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import is_dataclass, replace
 from typing import Any
 
 from train_anywhere import note_backend
@@ -10,7 +10,7 @@ from train_anywhere.config.checks.monitors import fill_monitors
 from train_anywhere.config.checks.targets import check_targets
 from train_anywhere.config.environment_values import fill_variables
 from train_anywhere.config.flat import flatten, unflatten
-from train_anywhere.config.open_groups import OpenSection
+from train_anywhere.config.open_groups import OpenSection, key_fields
 from train_anywhere.config.other_names import with_keys_meant
 from train_anywhere.config.paths import escape_dollars
 from train_anywhere.config.schema import Config
@@ -69,5 +69,5 @@ def _to_plain(value: Any) -> Any:
         return {k: _to_plain(v) for k, v in value.items()}
     if not is_dataclass(value):
         return value
-    own = {f.name: _to_plain(getattr(value, f.name)) for f in fields(value) if not f.metadata}
+    own = {f.name: _to_plain(getattr(value, f.name)) for f in key_fields(value)}
     return value.tree(own) if isinstance(value, OpenSection) else own

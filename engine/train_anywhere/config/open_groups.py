@@ -9,7 +9,7 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import Field, dataclass, field, fields
 from typing import Any, get_args
 
 from train_anywhere.config.checks.strategy_table import FrameworkName
@@ -57,6 +57,11 @@ class OpenSection:
         target = targets.pop() if len(targets) == 1 and len(self.target) > 1 else dict(self.target)
         checked = {CHECK: self.check} if self.check else {}
         return {**own, TARGET: target, **checked, **self.arguments}
+
+
+def key_fields(section: Any) -> "list[Field[Any]]":
+    """Return the fields of a section, or of its class, that are keys of the configuration."""
+    return [f for f in fields(section) if f.metadata not in (DERIVED, OPEN)]
 
 
 def split_section(

@@ -1,7 +1,7 @@
-"""The typed configuration: one dataclass per group of `configs/`.
+"""The typed configuration: each key with its type, limits, default and meaning.
 
-The YAML files hold the defaults, these classes hold types and meaning. `train_anywhere.config.load` converts the tree that Hydra composes
-to a `Config`, or raises one `ConfigError` with all problems.
+Defaults of a choice, such as those of `optimizer=sgd`, are in its file below configs/. `train_anywhere.config.load` converts the tree
+that Hydra composes to a `Config`, or raises one `ConfigError` with all problems.
 """
 
 from collections.abc import Mapping
@@ -21,12 +21,13 @@ from train_anywhere.config.choices import (
     Task,
 )
 from train_anywhere.config.cluster import Cluster, Container, Gpus
+from train_anywhere.config.keys import key, section
 from train_anywhere.config.limits import MAX_COUNT, Count, Duration, Range, Span, span_bounds
 from train_anywhere.config.open_groups import DERIVED
 from train_anywhere.config.paths import AbsoluteFolder, NodeFolder, RunFolder
 from train_anywhere.config.strict import Choice
 
-_LIMIT = "use a number of batches (10) or a fraction of them (0.1)"
+_LIMIT = "use a number of batches (10) or a fraction (0.1)"
 LimitBatches = (
     Annotated[int, Range(at_least=0, at_most=MAX_COUNT, hint=_LIMIT)]
     | Annotated[float, Range(at_least=0, at_most=1, hint=_LIMIT)]
@@ -49,60 +50,97 @@ ValidationInterval = (
 DetectNan = Literal["warn", "stop", "replay", "off"]
 """The reaction to a loss of nan or inf, see features/nan_watch and features/replay."""
 
+Seed = Annotated[int, Range(at_least=0, at_most=2**32 - 1)]
+Mode = Literal["min", "max"]
 MAX_NODES, MAX_DEVICES = 100_000, 2**20
-Nodes = Annotated[int, Range(at_least=1, at_most=MAX_NODES)]
+Nodes = Annotated[int, Range(at_least=1, at_most=MAX_NODES)] | Annotated[str, Span(MAX_NODES)]
+TotalDevices = Annotated[int, Range(at_least=1, at_most=MAX_DEVICES)] | Annotated[str, Span(MAX_DEVICES)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EarlyStopping:
     """Stop when `monitor` has not improved by `min_delta` for `patience` validations; null turns it off."""
 
-    patience: Annotated[int, Range(at_least=0, at_most=MAX_COUNT)] | None
-    monitor: str | None  # null: the validation loss
-    mode: Literal["min", "max"] | None
-    min_delta: Annotated[float, Range(at_least=0)]
+    patience: Annotated[int, Range(at_least=0, at_most=MAX_COUNT)] | None = key(
+        None, "validations without improvement before training stops; null: never stop early"
+    )
+    monitor: str | None = key(None, "metric to watch; null: the validation loss")
+    mode: Mode | None = key(None, "min | max; null: taken from the task or the metric's name")
+    min_delta: Annotated[float, Range(at_least=0)] = key(0.0, "smallest change that counts as an improvement")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Trainer:
     """The training loop, with the same keys for each framework."""
 
-    nodes: Nodes | Annotated[str, Span(MAX_NODES)]  # 2-4: as many as are free
-    devices: Gpus | Literal["auto"]  # per node; one process each
-    # over all nodes; nodes may get unequal numbers; 6-16 with `devices` is a range of nodes
-    total_devices: (
-        Annotated[int, Range(at_least=1, at_most=MAX_DEVICES)] | Annotated[str, Span(MAX_DEVICES)] | None
+    nodes: Nodes = key(1, "number of nodes; 2-4: start with as many as are free, and continue if a node dies")
+    devices: Gpus | Literal["auto"] = key(
+        "auto", "processes (= GPUs) per node; auto: all GPUs of this machine, or of a node of the preset"
     )
-    accelerator: Literal["auto", "cpu", "gpu", "mps"]
-    precision: Literal["32", "bf16-mixed", "16-mixed"]
-    max_epochs: Count
-    min_epochs: Count | None  # early stopping waits for them
-    max_steps: Count | None  # optimizer steps; null: no limit
-    max_time: Annotated[str, Duration()] | None  # of training, over all attempts of the run
-    limit_train_batches: AtLeastOneBatch
-    limit_val_batches: LimitBatches
-    limit_test_batches: LimitBatches
-    overfit_batches: AtLeastOneBatch | None  # train and validate only on these, not shuffled
-    fast_dev_run: bool  # one batch of each loop, without logs and checkpoints
-    accumulate_grad_batches: Count
-    gradient_clip_val: Annotated[float, Range(above=0, hint="null turns clipping off")] | None  # global norm
-    gradient_clip_algorithm: Literal["norm", "value"]
-    check_val_every_n_epoch: Count | None  # null: `val_check_interval` counts over epochs
-    val_check_interval: ValidationInterval
-    num_sanity_val_steps: Annotated[int, Range(at_least=-1, at_most=MAX_COUNT)]  # before training; -1: all
-    log_every_n_steps: Count
-    detect_nan: DetectNan
+    total_devices: TotalDevices | None = key(
+        None,
+        "devices of all nodes: 3 with nodes=2, or 6-16 with devices=2: 3 to 8 nodes; null: nodes * devices",
+    )
+    accelerator: Literal["auto", "cpu", "gpu", "mps"] = key(
+        "auto", "hardware to train on: auto | cpu | gpu | mps (the GPU of a Mac, Lightning only)"
+    )
+    precision: Literal["32", "bf16-mixed", "16-mixed"] = key(
+        32, "bits of a number; mixed precision keeps the weights in 32: 32 | bf16-mixed | 16-mixed"
+    )
+    max_epochs: Count = key(15, "stop after this many epochs")
+    min_epochs: Count | None = key(None, "early stopping does not end the run before; null: no minimum")
+    max_steps: Count | None = key(None, "stop after this many optimizer steps; null: no limit")
+    max_time: Annotated[str, Duration()] | None = key(
+        None, 'end after this training time of all attempts: "DD:HH:MM:SS" or "HH:MM:SS"; null: no limit'
+    )
+    limit_train_batches: AtLeastOneBatch = key(
+        1.0, "per epoch: a number of batches (10) or a fraction of them (0.1)"
+    )
+    limit_val_batches: LimitBatches = key(1.0, "the same for validation; 0: none")
+    limit_test_batches: LimitBatches = key(1.0, "the same for the test; 0: none")
+    overfit_batches: AtLeastOneBatch | None = key(
+        None, "a number of batches or a fraction: train and validate on these only, in the same order"
+    )
+    fast_dev_run: bool = key(False, "true: one batch of each loop, to check that it runs")
+    accumulate_grad_batches: Count = key(1, "gradient accumulation: batches per optimizer step")
+    gradient_clip_val: Annotated[float, Range(above=0, hint="null turns clipping off")] | None = key(
+        None, "gradient clipping: largest norm, or value, of the gradients; null: no clipping"
+    )
+    gradient_clip_algorithm: Literal["norm", "value"] = key(
+        "norm", "what is clipped: norm (of all gradients) | value (of each)"
+    )
+    check_val_every_n_epoch: Count | None = key(
+        1, "epochs between two validations; null: val_check_interval counts steps over epochs"
+    )
+    val_check_interval: ValidationInterval = key(
+        1.0, "validate within an epoch: after each fraction of it (0.25) or number of optimizer steps (100)"
+    )
+    num_sanity_val_steps: Annotated[int, Range(at_least=-1, at_most=MAX_COUNT)] = key(
+        0, "validation batches to run before training, to find faults in it early; -1: all"
+    )
+    log_every_n_steps: Count = key(20, "optimizer steps between two rows of metrics")
+    detect_nan: DetectNan = key(
+        "warn",
+        "what a loss of nan or inf does: warn | stop | replay (compute it again: is the device faulty?) | off",
+    )
     early_stopping: EarlyStopping
-    deterministic: bool  # only deterministic operations; an error if an operation has none
-    compile: bool  # compile the network, see docs/concepts/performance.md
-    tf32: bool  # multiply float32 matrices in TF32 on GPUs
-    profiler: Annotated[str, Span(MAX_COUNT)] | None  # steps that rank 0 profiles
-    fast_step: bool  # lightning: call only overridden hooks; false: Lightning's loop
-    channels_last: bool  # memory format of convolution weights and outputs
-    # ddp: search each step for weights without a gradient; null: only with manual optimization
-    find_unused_parameters: bool | None
-    sync_batchnorm: bool  # normalize over the batches of all ranks, see docs/concepts/strategies.md
-    extra: Mapping[str, Any]  # lightning: more arguments of its Trainer
+    deterministic: bool = key(False, "true: only deterministic operations, else an error; slower")
+    compile: bool = key(False, "true: compile the network: the first step is slow, later ones are faster")
+    tf32: bool = key(True, "true: GPUs multiply float32 with 10 bits of mantissa, faster; false: with 23")
+    profiler: Annotated[str, Span(MAX_COUNT)] | None = key(
+        None, "optimizer steps that rank 0 profiles, such as 10-20; a run that trains: `jobs.py profile`"
+    )
+    fast_step: bool = key(
+        True, "Lightning: call only overridden hooks; false: Lightning's own loop, to compare"
+    )
+    channels_last: bool = key(False, "true: channels-last memory format of convolutions, faster in 16 bits")
+    find_unused_parameters: bool | None = key(
+        None, "ddp, true: a step may use only some weights; null: true with manual optimization only"
+    )
+    sync_batchnorm: bool = key(
+        False, "true: batch normalisation over the rows of all ranks; false: of each rank"
+    )
+    extra: Mapping[str, Any] = key({}, "Lightning: arguments of its Trainer, such as extra.benchmark=true")
 
     @property
     def node_range(self) -> tuple[int, int]:
@@ -118,64 +156,85 @@ class Trainer:
         return self.node_range[1]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     """When checkpoints are written, where first, and which are kept."""
 
-    every_n_epochs: Count | None
-    every_n_steps: Count | None
-    every_n_seconds: Annotated[float, Range(above=0, hint="null turns it off")] | None
-    # auto: from the measured cost of a checkpoint, see features/interval/interval.py
-    interval: Literal["auto"] | None
-    local: NodeFolder | None  # auto, a folder on the node's disk, or null: directly into the run folder
-    monitor: str | None  # metric of the best checkpoint; null: the task's headline
-    mode: Literal["min", "max"] | None  # null: known from the task, or from the metric's name
-    keep_last: Count
-    keep_every_n_epochs: Count | None
-    # objects from on_save_checkpoint that are not plain data; null: left out, unless an on_load_checkpoint may need them
-    other_objects: Literal["leave_out", "refuse"] | None
+    every_n_epochs: Count | None = key(1, "epochs between two checkpoints")
+    every_n_steps: Count | None = key(None, "optimizer steps between two checkpoints; null: off")
+    every_n_seconds: Annotated[float, Range(above=0, hint="null turns it off")] | None = key(
+        None, "seconds between two checkpoints; null: off"
+    )
+    interval: Literal["auto"] | None = key(
+        None, "auto: as often as it costs at most 1 % of the time; null: off"
+    )
+    local: NodeFolder | None = key(
+        "auto", "folder to write first, copied in the background; auto: the node's disk; null: the run folder"
+    )
+    monitor: str | None = key(
+        None, "metric of the best checkpoint, kept and tested; null: the task's headline"
+    )
+    mode: Mode | None = key(None, "min | max; null: taken from the task or the metric's name")
+    keep_last: Count = key(2, "number of newest checkpoints to keep, in addition to the best one")
+    keep_every_n_epochs: Count | None = key(None, "keep the checkpoint of every n-th epoch too; null: off")
+    other_objects: Literal["leave_out", "refuse"] | None = key(
+        None,
+        "what on_save_checkpoint adds besides data: leave_out | refuse; null: with on_load_checkpoint, refuse",
+    )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Init:
     """Another run whose weights the training starts with; `init=RUN` is short for `init.run=RUN`."""
 
-    run: RunFolder | None
-    checkpoint: Literal["best", "newest"] | Count  # a step
-    strict: bool  # false: use only weights whose names and shapes match
+    run: RunFolder | None = key(None, "run folder of the same framework; null: new weights")
+    checkpoint: Literal["best", "newest"] | Count = key("best", "checkpoint to load: best | newest | a step")
+    strict: bool = key(True, "false: load only weights whose names and shapes match, and list the others")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Monitor:
     """Logs, reports and servers for people."""
 
-    tensorboard: bool
-    csv: bool  # metrics.csv
-    progress: Literal["auto", "bar", "plain", "none"]  # auto: a bar on a terminal, else plain lines
-    compare_weights_every_n_epochs: Count | None  # over ranks and devices; null: only at the end
-    report: bool  # report.html at the end of each attempt
-    ranks: bool  # each rank records its host at the start and a checksum of its weights at the end
-    # time between two samples of a node's CPUs and GPUs, see features/sampler/sampler.py; null: none
-    sample_seconds: Annotated[float, Range(at_least=0.1, at_most=3600, hint="null turns it off")] | None
-    serve: bool  # a TensorBoard server on the first node
-    dashboard: str | None  # command of a web server at {port} on the first node
-    serve_address: str | None  # address of the servers; null: loopback, for ssh tunnels
-    # time without a step after which a rank counts as hung; null: off
-    hang_minutes: Annotated[float, Range(above=0, at_most=MAX_COUNT, hint="null turns it off")] | None
-    hang: Literal["warn", "requeue"]
-    idle: Literal["off", "warn", "stop"]  # the reaction to GPUs that do nothing, see features/idle
-    notify: str | None  # shell command or webhook, see features/notify
+    tensorboard: bool = key(True, "true: write TensorBoard event files")
+    csv: bool = key(True, "true: write metrics.csv")
+    progress: Literal["auto", "bar", "plain", "none"] = key(
+        "auto", "progress of training: auto | bar | plain | none; auto: a bar on a terminal, else plain lines"
+    )
+    compare_weights_every_n_epochs: Count | None = key(
+        None, "epochs between two checks that all ranks have the same weights; null: only at the end"
+    )
+    report: bool = key(True, "true: write report.html at the end: curves, where the time went, problems")
+    ranks: bool = key(False, "true: ranks print their hosts at the start and checksums of weights at the end")
+    sample_seconds: Annotated[float, Range(at_least=0.1, at_most=3600, hint="null turns it off")] | None = (
+        key(10, "seconds between two samples of each node's CPUs and GPUs; null: off")
+    )
+    serve: bool = key(False, "true: run a TensorBoard server on the first node during the job")
+    dashboard: str | None = key(None, 'web server to run on the first node: "nvdashboard {port}"; null: none')
+    serve_address: str | None = key(None, "address of both servers; null: loopback, for an SSH tunnel")
+    hang_minutes: Annotated[float, Range(above=0, at_most=MAX_COUNT, hint="null turns it off")] | None = key(
+        30, "minutes without a step before a rank counts as hung; null: off"
+    )
+    hang: Literal["warn", "requeue"] = key("warn", "what to do about a hung job: warn | requeue")
+    idle: Literal["off", "warn", "stop"] = key(
+        "warn",
+        "what to do about GPUs that do nothing for 15 minutes: off | warn | stop: save, and end the job after 45",
+    )
+    notify: str | None = key(
+        None,
+        "command or URL of a webhook that gets a message when a run fails, hangs, has a loss of nan, is idle, or is done",
+    )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Paths:
     """Folders; relative ones are below the project's folder."""
 
-    results: AbsoluteFolder  # run folders
-    data: AbsoluteFolder  # data sets
+    results: AbsoluteFolder = key("results", "folder of the run folders")
+    data: AbsoluteFolder = key("data", "folder of the data sets")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Config:
     """The complete, read-only configuration of one run. Derived values are computed where they are needed.
 
@@ -184,31 +243,47 @@ class Config:
             A run folder holds these strings: each rank evaluates them on its node, and a value may be a secret.
     """
 
-    name: str
-    seed: Annotated[int, Range(at_least=0, at_most=2**32 - 1)]  # the range of numpy's generators
-    resume: str | None
-    after: RunFolder | None  # a run folder or a run id
-    trust: bool  # with resume: use values that only the run folder has, see runs/reopen/trust.py
-    from_scratch: bool  # with resume: restart at step 0; results so far are kept aside
-    dry_run: bool | Literal["test"]
-    framework: strategy_table.FrameworkName
-    launch: strategy_table.LaunchName
-    wait: bool
-    program: list[Any]  # strings, which may be empty: see train_anywhere.program
-    strategy: Annotated[Strategy, Choice(*get_args(Strategy))]
-    cluster: Cluster
-    container: Container
     task: Task
     data: Data
     model: Model
     optimizer: Annotated[Optimizer, Choice(*get_args(Optimizer))]
     schedule: Annotated[Schedule, Choice(*get_args(Schedule))]
-    callbacks: Mapping[str, Callback]
-    loggers: Mapping[str, Logger]
-    features: Mapping[str, FeatureClass]
+    strategy: Annotated[Strategy, Choice(*get_args(Strategy))]
+    container: Container
+    name: str = key("${data.name}", "folder below results/, and the name of the job")
+    seed: Seed = key(1, "for the weights, data order, augmentation and dropout")
+    framework: strategy_table.FrameworkName = key("lightning", "whose loop and layers run: lightning | keras")
+    launch: strategy_table.LaunchName = key(
+        "auto",
+        "what starts the ranks: auto | srun | torchrun | mpirun | horovodrun (docs/concepts/strategies.md)",
+    )
+    program: list[Any] = key([], "what src/run.py starts instead of a training: a script and its arguments")
+    wait: bool = key(False, "true: a submission waits until its jobs end")
+    resume: str | None = key(None, "run folder to continue; null: a new run")
+    after: RunFolder | None = key(None, "run or sweep to be complete before this job starts; null: none")
+    trust: bool = key(
+        False,
+        "true, with resume=: also use code that only the run folder names, see docs/concepts/security.md",
+    )
+    from_scratch: bool = key(
+        False, "true, with resume=: start at step 0 again; the old results are kept aside"
+    )
+    dry_run: bool | Literal["test"] = key(
+        False, "true: show what would run and write nothing; test: also let the scheduler check the job"
+    )
+    features: Mapping[str, FeatureClass] = key(
+        {}, "your features: features.mine._target_=src.features.mine.Mine (docs/how-to/add-a-feature.md)"
+    )
+    callbacks: Mapping[str, Callback] = key(
+        {}, "callbacks of the framework: callbacks.mine._target_=mine.Callback"
+    )
+    loggers: Mapping[str, Logger] = key(
+        {}, "besides metrics.csv and TensorBoard: loggers=wandb, loggers=mlflow"
+    )
     trainer: Trainer
     checkpoint: Checkpoint
-    init: Init
+    init: Init = section("start with the weights of another run; init=RUN is short for init.run=RUN")
     monitor: Monitor
+    cluster: Cluster = section("what a job requests; presets in configs/cluster/ set what a site needs")
     paths: Paths
     written: Mapping[str, Any] = field(default_factory=dict, metadata=DERIVED)

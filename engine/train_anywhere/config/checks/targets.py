@@ -20,6 +20,7 @@ from train_anywhere.config.open_groups import (
     RECURSIVE,
     TARGET,
     OpenSection,
+    key_fields,
 )
 from train_anywhere.config.schema import Config
 from train_anywhere.config.signatures import Definition, Parameter, TargetError, read, read_import_calls
@@ -191,7 +192,7 @@ def _check_section(key: str, section: OpenSection, framework: str, problems: lis
             for name in section.from_data
             if name not in definition.parameters
         ]
-    own = [f.name for f in fields(section) if not f.metadata]
+    own = [f.name for f in key_fields(section)]
     wrong: list[str] = []
     arguments = _convert_arguments(key, dotted, definition, section.arguments, {*supplied}, wrong, own)
     problems += wrong

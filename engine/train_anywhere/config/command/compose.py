@@ -3,11 +3,15 @@
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from train_anywhere.config.command.yaml_files import is_changed
 from train_anywhere.config.environment_values import to_plain_tree
+from train_anywhere.config.keys import defaults
 from train_anywhere.config.open_groups import CUSTOM, LIST_GROUPS, SINGLE_GROUPS, TARGET
+from train_anywhere.config.schema import Config
 from train_anywhere.config.signatures import TargetError, read
 from train_anywhere.files import ROOT
 from train_anywhere.files.typed_paths import refuse_deleted_folder
@@ -61,10 +65,16 @@ def _own_default(section: str, argument: str, otherwise: Any, *, _root_: Any) ->
 
 
 def _load_choice(source: "FileConfigSource", config_path: str) -> "ConfigResult":
-    """Load a file for Hydra. A choice of an open group gets the name of its file and the keys of the group's custom.yaml."""
+    """Load a file for Hydra: train.yaml above the defaults of the engine.
+
+    A choice of an open group gets the name of its file and the keys of the group's custom.yaml.
+    """
     from omegaconf import OmegaConf
 
     found: ConfigResult = source.load_written(config_path)  # type: ignore[attr-defined]
+    if config_path.removesuffix(".yaml") == "train":
+        written = OmegaConf.to_container(found.config, resolve=False)
+        found.config = OmegaConf.create(_put_above(_engine_defaults(), written))
     group, _, choice = config_path.removesuffix(".yaml").rpartition("/")
     if TARGET not in found.config or found.header.get("package") or choice == CUSTOM:
         return found
@@ -75,6 +85,23 @@ def _load_choice(source: "FileConfigSource", config_path: str) -> "ConfigResult"
         known: Any = {} if inherits else OmegaConf.load(CONFIGS / group / f"{CUSTOM}.yaml")
         found.config = OmegaConf.merge(known, {"name": choice}, found.config)
     return found
+
+
+@cache
+def _engine_defaults() -> dict[str, Any]:
+    from omegaconf import OmegaConf
+
+    settings: Any = OmegaConf.to_container(
+        OmegaConf.load(Path(__file__).with_name("hydra.yaml")), resolve=False
+    )
+    return defaults(Config) | settings
+
+
+def _put_above(known: Any, written: Any) -> Any:
+    """Return the defaults with the written values; a section without keys changes nothing."""
+    if isinstance(known, dict) and isinstance(written, dict):
+        return known | {key: _put_above(known.get(key), value) for key, value in written.items()}
+    return known if isinstance(known, dict) and written is None else written
 
 
 def list_groups() -> dict[str, list[str]]:

@@ -1,21 +1,23 @@
-"""Add the comments of configs/, which Hydra drops, to its page for `--help`."""
+"""Add the meanings of keys, and the comments of configs/, which Hydra drops, to its page for `--help`."""
 
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from train_anywhere.config.command.compose import CONFIGS, list_groups
-from train_anywhere.config.open_groups import CUSTOM, LIST_GROUPS
+from train_anywhere.config.keys import defaults, meanings
+from train_anywhere.config.open_groups import CUSTOM
+from train_anywhere.config.schema import Config
 from train_anywhere.files.terminal.fit import fit_page, terminal_width
 
 KEYS = "Keys and their defaults\n"
-"""The heading of the keys, which end at an empty line; see hydra.help in configs/train.yaml."""
+"""The heading of the keys, which end at an empty line; see hydra.yaml."""
 
 LINE = re.compile(r"(?P<indent> *)(?P<key>[\w.]+):(?P<value>.*?)(?:  # (?P<comment>.*))?")
 
 
 def add_comments(page: str, only: Sequence[str] = ()) -> str:
-    """Return the page with the comment of each key that has one.
+    """Return the page with the meaning of each key. The project's train.yaml can explain keys that the schema does not know.
 
     Args:
         page: the page that Hydra prints.
@@ -23,7 +25,8 @@ def add_comments(page: str, only: Sequence[str] = ()) -> str:
     """
     before, heading, after = page.partition(KEYS)
     keys, gap, rest = after.partition("\n\n")
-    known = {**read_comments(CONFIGS / "train.yaml"), **dict(choice_comments(keys))}
+    own = read_comments(CONFIGS / "train.yaml")
+    known = {**own, **meanings(Config), **dict(choice_comments(keys))}
     lines = [
         append_comment(line, known.get(path, ""))
         for path, line in lines_with_keys(keys)
@@ -39,11 +42,9 @@ def add_comments(page: str, only: Sequence[str] = ()) -> str:
 
 
 def sections() -> list[str]:
-    """Return the sections of configs/train.yaml, and the groups."""
-    text = (CONFIGS / "train.yaml").read_text(encoding="utf-8-sig")
-    keys = (path for path, _ in lines_with_keys(text))
-    below = {path.partition(".")[0] for path in keys if "." in path}
-    return sorted({*below, *list_groups(), *LIST_GROUPS} - {"defaults", "hydra", "local"})
+    """Return the sections of the configuration, and the groups."""
+    below = {name for name, value in defaults(Config).items() if isinstance(value, dict)}
+    return sorted({*below, *list_groups()} - {"local"})
 
 
 def read_comments(file: Path, group: str = "") -> dict[str, str]:

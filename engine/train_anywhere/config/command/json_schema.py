@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from train_anywhere.config import schema, strict
-from train_anywhere.config.command.compose import CONFIGS
-from train_anywhere.config.command.help_comments import read_comments
 from train_anywhere.config.limits import Range
-from train_anywhere.config.open_groups import CHECK, LIST_GROUPS, TARGET, OpenSection
+from train_anywhere.config.open_groups import CHECK, LIST_GROUPS, TARGET, OpenSection, key_fields
 from train_anywhere.files import ROOT
 
 Schema = dict[str, Any]
@@ -34,8 +32,6 @@ WHOLE = ("train.yaml", "cluster/*.yaml", "experiment/*.yaml", "local/*.yaml")
 def make_schemas() -> dict[str, Schema]:
     """Return a schema for each of `GROUPS`, and "config" for files with keys of the whole configuration."""
     whole = _section(schema.Config)
-    texts = read_comments(CONFIGS / "train.yaml")
-    _describe(whole, texts)
     defaults = {
         "type": "array",
         "description": "choices of other files; see hydra.cc/docs/advanced/defaults_list",
@@ -73,6 +69,9 @@ def main() -> int:
 def _section(cls: type) -> Schema:
     """Return the schema of a dataclass. No key is required, since another file may set it."""
     keys = {name: _value(hint) for name, hint in strict.field_types(cls).items()}
+    for field in key_fields(cls):
+        if meaning := field.metadata.get("meaning"):
+            keys[field.name]["description"] = meaning
     if not issubclass(cls, OpenSection):
         return {"type": "object", "properties": keys, "additionalProperties": False}
     names = {"type": ["string", "null"]}
@@ -115,16 +114,6 @@ def _bounds(rules: tuple[Any, ...]) -> Schema:
     ranges = [rule for rule in rules if isinstance(rule, Range)]
     found = {word: getattr(rule, name) for rule in ranges for name, word in words.items()}
     return {word: bound for word, bound in found.items() if bound is not None}
-
-
-def _describe(section: Schema, texts: Mapping[str, str], path: str = "") -> None:
-    """Add the comments of configs/train.yaml to the keys of a schema."""
-    for name, value in section.get("properties", {}).items():
-        key = f"{path}{name}"
-        if text := texts.get(key):
-            value["description"] = text
-        for one in value.get("anyOf", ()):
-            _describe(one, texts, f"{key}.")
 
 
 if __name__ == "__main__":

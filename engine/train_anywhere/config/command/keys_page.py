@@ -1,6 +1,7 @@
 """Write docs/reference/keys.md, the page of all keys and choices (`make schemas`).
 
-Types are from the dataclasses of `train_anywhere.config.schema` and the signatures of targets, defaults and meanings from configs/.
+Types, defaults and meanings are from the dataclasses of `train_anywhere.config.schema`; those of choices are from their files in configs/
+and from the signatures of targets.
 """
 
 import dataclasses
@@ -14,12 +15,15 @@ from typing import Any, Literal
 
 import yaml
 
-from train_anywhere.config import schema, strict
+from train_anywhere.config import strict
 from train_anywhere.config.command.compose import CONFIGS
 from train_anywhere.config.command.help_comments import choice_titles, read_comments
+from train_anywhere.config.command.yaml_files import read_mapping
+from train_anywhere.config.keys import defaults, meanings
 from train_anywhere.config.limits import Range, Span
 from train_anywhere.config.open_groups import CHECK, LIST_GROUPS, TARGET
 from train_anywhere.config.paths import ExpandRule
+from train_anywhere.config.schema import Config
 from train_anywhere.config.signatures import TargetError, read
 from train_anywhere.files import ROOT
 
@@ -50,14 +54,13 @@ Tree = Mapping[str, Any]
 
 def make_page() -> str:
     """Return the page as Markdown."""
-    tree, comments = _load("train")
-    defaults: dict[str, Any] = {
-        k: v for entry in tree["defaults"] if isinstance(entry, dict) for k, v in entry.items()
+    entries = [entry for entry in read_mapping(CONFIGS / "train.yaml")["defaults"] if isinstance(entry, dict)]
+    groups = {
+        name: choice for entry in entries for name, choice in entry.items() if (CONFIGS / name).is_dir()
     }
-    groups = {name: choice for name, choice in defaults.items() if (CONFIGS / name).is_dir()}
-    hints = strict.field_types(schema.Config)
-    nested = {k: v for k, v in tree.items() if v and k in hints and isinstance(v, dict)}
-    plain = {name: value for name, value in tree.items() if name in hints and name not in nested}
+    hints, tree, comments = strict.field_types(Config), defaults(Config), meanings(Config)
+    nested = {name: value for name, value in tree.items() if value and isinstance(value, dict)}
+    plain = {name: value for name, value in tree.items() if name not in nested}
     parts = [INTRO, "## Run\n\n", *_keys("", plain, hints, comments)]
     for name in [*groups, *(name for name in nested if name not in groups)]:
         parts.append(f"## {name}\n\n")

@@ -13,6 +13,7 @@ from typing import Any, TextIO
 
 import yaml
 
+from train_anywhere.config.keys import defaults
 from train_anywhere.config.open_groups import LIST_GROUPS, SINGLE_GROUPS, TARGET
 from train_anywhere.config.schema import Config
 from train_anywhere.config.strict import alternatives, field_types
@@ -273,8 +274,9 @@ def section_problem(path: Path, tree: dict[str, Any]) -> str | None:
             if str(name).strip("/") in groups:
                 line = f"- override /{str(name).strip('/')}: {choice}"
                 return f"{path}: {name} has a choice already; write `{line}` into its defaults."
+    sections = defaults(Config)
     for name in tree.keys() - {"defaults"}:
-        if (isinstance(main.get(name), dict) or name in groups) and not isinstance(
+        if (isinstance(sections.get(name), dict) or name in groups) and not isinstance(
             tree[name], dict | type(None)
         ):
             what = {list: "a list", type(None): "empty"}.get(type(tree[name]), f"the value {tree[name]}")

@@ -1,0 +1,43 @@
+"""Keys of the configuration: fields of dataclasses, each with its default and one line about its meaning.
+
+    max_epochs: Count = key(15, "stop after this many epochs")
+
+`train_anywhere.config.command.compose` puts the defaults below the values of the project's configs/train.yaml. They are not defaults
+of the dataclass: a key that a command deletes (`~seed`) is missing.
+"""
+
+from dataclasses import field, fields, is_dataclass
+from typing import Any
+
+
+def key(default: Any, meaning: str) -> Any:
+    """Return a field of a dataclass that is a key."""
+    return field(metadata={"default": default, "meaning": meaning})
+
+
+def section(meaning: str) -> Any:
+    """Return a field of a dataclass that is a section of keys."""
+    return field(metadata={"meaning": meaning})
+
+
+def defaults(cls: Any) -> dict[str, Any]:
+    """Return the default of each key of a section, and of the sections in it, as a tree."""
+    tree: dict[str, Any] = {}
+    for one in fields(cls):
+        if "default" in one.metadata:
+            tree[one.name] = one.metadata["default"]
+        elif is_dataclass(one.type) and (inside := defaults(one.type)):
+            tree[one.name] = inside
+    return tree
+
+
+def meanings(cls: Any, path: str = "") -> dict[str, str]:
+    """Return the meaning of each key by its dotted name: {'trainer.max_steps': 'stop after this many optimizer steps'}."""
+    found: dict[str, str] = {}
+    for one in fields(cls):
+        name = f"{path}{one.name}"
+        if "meaning" in one.metadata:
+            found[name] = one.metadata["meaning"]
+        if is_dataclass(one.type):
+            found |= meanings(one.type, f"{name}.")
+    return found
