@@ -48,9 +48,9 @@ def test_a_job_goes_on_without_the_node_that_died(
     wait_for(lambda: trained(run) > 50, run, 300)
     assert info(run)["hosts"] == ["node1", "node2", "node3"]
     login.testbed.kill_node("node3")
-    wait_for(lambda: len(info(run)["parts"]) == 2 and trained(run, 1) > 0, run, 120)
+    wait_for(lambda: len(info(run)["attempts"]) == 2 and trained(run, 1) > 0, run, 120)
     assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
-    before, after = info(run)["parts"]
+    before, after = info(run)["attempts"]
     assert after["hosts"] == ["node1", "node2"] and before["job"] == after["job"]
     assert 0 <= before["step"] - after["from_step"] <= 20 + 5
     assert "again: node3 does not answer any more: the ranks start on node1, node2" in log(run)
@@ -60,7 +60,7 @@ def test_a_job_goes_on_without_the_node_that_died(
     whole = login.result(*same, "trainer.nodes=2")
     assert largest_difference(final_weights(run), final_weights(whole)) < 1e-5
     on_three, on_two = rows_of_batches(login.folder, job)
-    (alone,) = rows_of_batches(login.folder, info(whole)["parts"][0]["job"])
+    (alone,) = rows_of_batches(login.folder, info(whole)["attempts"][0]["job"])
     assert on_three[: before["step"]] == alone[: before["step"]]
     assert on_two[: 160 - after["from_step"]] == alone[after["from_step"] : 160]
 
@@ -115,11 +115,11 @@ def test_a_node_that_is_back_is_taken_in_by_the_next_requeue(login: Login, slow_
     wait_for(lambda: trained(run) > 30, run, 300)
     died = info(run)["hosts"][-1]
     login.testbed.kill_node(died)
-    wait_for(lambda: len(info(run)["parts"]) == 2 and trained(run, 1) > 0, run, 120)
+    wait_for(lambda: len(info(run)["attempts"]) == 2 and trained(run, 1) > 0, run, 120)
     login.testbed.boot_node(died)
     login.testbed.run(["scancel", "--signal=USR1", "--batch", job])
     assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
-    assert [part["world_size"] for part in info(run)["parts"]] == [3, 2, 3]
+    assert [part["world_size"] for part in info(run)["attempts"]] == [3, 2, 3]
     assert "on 3, then 2, then 3 nodes" in login.jobs("status", run.name)
     check_curve(run, 200)
 
@@ -133,7 +133,7 @@ def test_a_job_whose_script_died_goes_back_to_the_queue(login: Login, slow_steps
     wait_for(lambda: trained(run) > 30, run, 300)
     assert info(run)["hosts"][0] == "node1"
     login.testbed.kill_node("node1")
-    wait_for(lambda: len(info(run)["parts"]) == 2, run, 400)
+    wait_for(lambda: len(info(run)["attempts"]) == 2, run, 400)
     assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
     (said,) = (run / "debug").glob("*-script.txt")
     assert (
@@ -152,9 +152,9 @@ def test_killed_ranks_are_started_again_so_often(login: Login, slow_steps: str) 
     for part in range(2):
         wait_for(lambda part=part: trained(run, part) > 30, run, 300)
         kill_rank(login, info(run)["hosts"][part])
-        wait_for(lambda part=part: len(info(run)["parts"]) == part + 2, run, 120)
+        wait_for(lambda part=part: len(info(run)["attempts"]) == part + 2, run, 120)
     assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
-    *failed, last = (part["ended_by"] for part in info(run)["parts"])
+    *failed, last = (part["ended_by"] for part in info(run)["attempts"])
     assert {*failed} <= {"killed", "failed"} and last == "completed"
     assert len(re.findall(r"again: .*retry \d of 2", log(run))) == 2, log(run)
     check_curve(run, 300)
@@ -186,7 +186,7 @@ def test_a_loss_that_the_machine_spoilt_is_computed_again(
     job, run = login.submit(*words, once)
     assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
     assert f"step {STEP}, first on rank 1 on node2, but is finite now" in log(run)
-    before, after = info(run)["parts"]
+    before, after = info(run)["attempts"]
     assert before["job"] == after["job"] and before["nan"]["hosts"] == ["node2"]
     assert (run / "bad_nodes").read_text() == "node2\n"
     whole = login.result(*words, once)
@@ -201,7 +201,7 @@ def test_a_job_comes_back_without_the_node_that_fails(login: Login, monkeypatch:
     job, run = login.submit("cluster=slurm", *EACH_STEP, *KEPT, *size, *words)
     assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
     assert "not the first time on node2" in log(run)
-    *before, last = [part["hosts"] for part in info(run)["parts"]]
+    *before, last = [part["hosts"] for part in info(run)["attempts"]]
     assert before == [["node1", "node2"]] * 2 and "node2" not in last
     assert "node2 failed more than once" in login.jobs("status", run.name)
 

@@ -163,8 +163,6 @@ class Features:
         order = reversed(self.all) if stage == "at_end" else self.all
         return [f"{one.name}/{stage}.sh.j2" for one in order if one.has_template(stage)]
 
-    at = templates  # the name in outlines of version 0.1.0
-
     def before_submission(self, results: Path) -> "Features":
         """Prepare files on the login node, and return features with completed settings. Raises SubmitError."""
         return replace(self, settings={f.name: f.before_submission(self[f.name], results) for f in self.all})

@@ -9,21 +9,8 @@ from typing import Any, Protocol
 
 from train_anywhere.config.schema import Config
 from train_anywhere.data.known import Staged
-from train_anywhere.renamed import accept_old_methods, old_attribute
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.summary import display_path
-
-OLD_HOOKS = {
-    "wanted": "is_on",
-    "counts": "needs_batch_counts",
-    "has": "has_template",
-    "follow": "find_dependency",
-    "parts": "node_services",
-    "staging": "stager",
-    "starts_again": "restart_reason",
-    "why": "exit_reason",
-}
-"""Names of hooks in version 0.1.0, which features of projects may define, and the current names."""
 
 STAGES = ("requeue", "before_ranks", "ranks", "after_ranks", "at_end")
 """Stages of the batch script at which a feature can include a template, in this order: docs/how-to/batch-script.md."""
@@ -86,8 +73,6 @@ class Step:
     metrics: Mapping[str, float]
     batch_counts: Sequence[tuple[int, int]] = ()
     last: bool = False
-
-    counted = old_attribute("counted", "batch_counts")
 
 
 class Observer:
@@ -172,10 +157,6 @@ class Rank:
     sum_over_ranks: Callable[[list[float]], list[float]]
     save_batch: Callable[[int, int, int, Path], list[int]] | None
 
-    first = old_attribute("first", "first_device")
-    total = old_attribute("total", "sum_over_ranks")
-    keep = old_attribute("keep", "save_batch")
-
 
 class Feature:
     """An optional feature of a run.
@@ -196,10 +177,6 @@ class Feature:
     needs_batch_counts = False
     exports: tuple[str, ...] = ()
     python = ""
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        accept_old_methods(cls, OLD_HOOKS)
 
     @property
     def on_node(self) -> bool:
