@@ -71,13 +71,6 @@ def test_a_damaged_one_is_passed_over(
     assert "00000002 is damaged" in capsys.readouterr().err
 
 
-def test_steps_that_are_computed_again_begin_at_the_last_good_checkpoint(store: CheckpointStore) -> None:
-    for step in (1, 2, 3):
-        save(store, step)
-    good = store.newest_good(until=2)
-    assert good is not None and good.step == 2
-
-
 def test_nothing_there(store: CheckpointStore) -> None:
     assert store.newest_good() is None
     assert store.best() is None

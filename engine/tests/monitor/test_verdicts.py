@@ -1,11 +1,9 @@
 """Verdicts. Those on GPUs are tried with samples made up here: this machine has none."""
 
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from train_anywhere.features.replay.bad_loss import BadLoss
 from train_anywhere.monitor.run_facts import Facts, GpuUse, NodeUse, Series
 from train_anywhere.monitor.verdicts import verdicts
 from train_anywhere.runs.folder import RunDir
@@ -50,10 +48,6 @@ def test_a_loss_that_is_no_number(value: float) -> None:
 
 
 def test_what_the_machine_did(tmp_path: Path) -> None:
-    loss = asdict(BadLoss("train/loss", 33, 1, 12, 40, (1,), ("node2",), "machine"))
-    (said,) = verdicts(facts(attempts=[{"nan": loss}]))
-    assert said.startswith("train/loss was nan or inf in step 33, first on rank 1 on node2, but finite when")
-    assert verdicts(facts(attempts=[{"nan": loss | {"verdict": "repeated"}}])) == []
     (tmp_path / "bad_nodes").write_text("node2,node3\n")
     assert verdicts(facts(run=RunDir(tmp_path))) == [
         "node2, node3 failed more than once and are excluded: report this to the site, and meanwhile use cluster.exclude=node2,node3."

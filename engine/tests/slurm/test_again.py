@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 
 from engine.tests.slurm.login import EACH_STEP, Login, check_curve, log, set_step_seconds, trained, wait_for
-from engine.tests.training import poisoned
-from engine.tests.training.test_replay import STEP, WORDS
 from train_anywhere.testing.weights import final_weights, info, largest_difference
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
@@ -172,25 +170,6 @@ def test_a_failure_that_repeats_ends_the_job(login: Login, monkeypatch: pytest.M
     assert re.search(
         r"not restarted: .* after step 34: rank 1 of 2 on node2: LookupError: row 42, 2 times", said[1]
     ), said
-
-
-@pytest.mark.slow
-def test_a_loss_that_the_machine_spoilt_is_computed_again(
-    login: Login, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In the same job; the node is named, and the weights are those of a machine without a fault."""
-    brought = bring(login, monkeypatch, Path(poisoned.__file__).read_text())
-    target = "data._target_=brought.open_poisoned"
-    words = ["cluster=slurm", *WORDS, target, brought, "trainer.nodes=2", "trainer.devices=1"]
-    once = f"+data.once={login.folder / 'read'}"
-    job, run = login.submit(*words, once)
-    assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
-    assert f"step {STEP}, first on rank 1 on node2, but is finite now" in log(run)
-    before, after = info(run)["attempts"]
-    assert before["job"] == after["job"] and before["nan"]["hosts"] == ["node2"]
-    assert (run / "bad_nodes").read_text() == "node2\n"
-    whole = login.result(*words, once)
-    assert largest_difference(final_weights(run), final_weights(whole)) == 0
 
 
 @pytest.mark.slow

@@ -100,11 +100,10 @@ class CheckpointStore:
                 continue
         return found
 
-    def newest_good(self, until: int | None = None) -> SavedCheckpoint | None:
+    def newest_good(self) -> SavedCheckpoint | None:
         """Return the newest checkpoint whose checksums match, or None without checkpoints; damaged ones are reported and skipped.
 
-        The next commit renames the damaged ones, because the run resumes from an earlier checkpoint. Checkpoints after step `until` are
-        treated like damaged ones: the loss was not finite after that step.
+        The next commit renames the damaged ones, because the run resumes from an earlier checkpoint.
 
         Raises:
             CheckpointError: all checkpoints are damaged; they are left unchanged.
@@ -112,9 +111,6 @@ class CheckpointStore:
         complete, found = self._list_complete(), list[str]()
         while complete:
             path = complete.pop()
-            if until is not None and (_parse_folder(path) or 0) > until:
-                self._damaged[path] = "of steps that are computed again"
-                continue
             damage = self._find_damage(path)
             if damage is None:
                 return load_manifest(path)

@@ -46,8 +46,8 @@ ValidationInterval = (
 )
 """Optimizer steps (int) or a fraction of an epoch (float) between two validations."""
 
-DetectNan = Literal["warn", "stop", "replay", "off"]
-"""The reaction to a loss of nan or inf, see features/nan_watch and features/replay."""
+DetectNan = Literal["warn", "stop", "off"]
+"""The reaction to a loss of nan or inf, see features/nan_watch."""
 
 MAX_NODES, MAX_DEVICES = 100_000, 2**20
 Nodes = Annotated[int, Range(at_least=1, at_most=MAX_NODES)]
