@@ -80,7 +80,7 @@ HERE = {
     "strategy=ddp strategy.static_graph=maybe": r"strategy\.static_graph='maybe' is not true or false",
     "strategy=horovod strategy.compression=zip": r"strategy\.compression='zip' is not one of none, fp16",
     "trainer.detect_nan=yes": r"trainer\.detect_nan='yes' is not one of warn, stop, off",
-    "trainer.detect_nan=replay": r"trainer\.detect_nan='replay' is not one of warn, stop, off",
+    "trainer.detect_nan=replay": r"^error: trainer\.detect_nan=replay is not available: use trainer\.detect_nan=stop, and resume",
     "trainer.fast_dev_run=3": r"trainer\.fast_dev_run='3' is not true or false",
     "trainer.tf32=maybe": r"trainer\.tf32='maybe' is not true or false",
     "trainer.compile=max": r"trainer\.compile='max' is not true or false",
