@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 HYDRA_FOLDERS = ("hydra.run.", "hydra.job.chdir", "hydra.output_subdir")
 """Keys of Hydra's output folders, which this project does not use."""
 
-NO_REPLAY = "trainer.detect_nan=replay is not available: use trainer.detect_nan=stop, and resume the run from the checkpoint before that step."
+NO_REPLAY = (
+    "trainer.detect_nan=replay is not available: use trainer.detect_nan=stop, "
+    "and resume the run from the checkpoint before that step."
+)
 """Message for a value that was removed."""
 
 SEARCH = "hydra/sweeper=optuna"
