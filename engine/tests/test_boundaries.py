@@ -19,7 +19,7 @@ FRAMEWORKS = TORCH | TENSORFLOW | {"horovod"}
 TRACKERS = {"wandb", "mlflow"}
 HEAVY = FRAMEWORKS | {"numpy", "scipy", "sklearn", "PIL", "sentencepiece"}
 
-GROUND = {"errors", "files", "renamed"}
+GROUND = {"errors", "files"}
 LOWER = GROUND | {"config", "distributed", "runs"}
 CONTENT = {"src.models", "src.data", "src.tasks"}
 BASES = {"data", "tasks"}

@@ -28,10 +28,6 @@ if sys.version_info < (3, 11):  # noqa: UP036  a project may run from its folder
         "(`make setup` creates it).".format(sys.executable, *sys.version_info[:2])
     )
 
-from train_anywhere.renamed import OldNames
-
-sys.meta_path.append(OldNames())
-
 ASKED_BACKEND = os.environ.get("KERAS_BACKEND") or "tensorflow"
 # before any other import: Keras reads its backend from the environment when it is imported
 os.environ["KERAS_BACKEND"] = "tensorflow"

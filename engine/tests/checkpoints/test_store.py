@@ -11,7 +11,6 @@ from train_anywhere.checkpoints.disk.manifest import find_damage
 from train_anywhere.checkpoints.info import CheckpointInfo, SavedCheckpoint
 from train_anywhere.checkpoints.store import CheckpointStore
 from train_anywhere.errors import CheckpointError
-from train_anywhere.files.owned_folder import MARKER
 
 
 def save(
@@ -70,13 +69,6 @@ def test_a_damaged_one_is_passed_over(
     good = store.newest_good()
     assert good is not None and good.step == 1
     assert "00000002 is damaged" in capsys.readouterr().err
-
-
-def test_steps_that_are_computed_again_begin_at_the_last_good_checkpoint(store: CheckpointStore) -> None:
-    for step in (1, 2, 3):
-        save(store, step)
-    good = store.newest_good(until=2)
-    assert good is not None and good.step == 2
 
 
 def test_nothing_there(store: CheckpointStore) -> None:
@@ -201,13 +193,17 @@ def test_a_damaged_one_is_kept_aside_also_when_its_step_is_written_again(
     assert re.search(rf"checkpoint {path} \(.*\) is kept as {kept}", capsys.readouterr().err)
 
 
-def test_checkpoints_from_before_there_were_markers_are_retired_too(store: CheckpointStore) -> None:
-    for step in (1, 2):
-        (save(store, step).path / MARKER).unlink()
-    (store.folder / "00000002" / "thesis.tex").touch()  # then it is not only a checkpoint
-    for step in (3, 4, 5):
-        save(store, step)
-    assert names(store) == ["00000002", "00000004", "00000005", "newest"]
+def test_a_checkpoint_of_another_version_is_not_read(store: CheckpointStore) -> None:
+    manifest = save(store, 1).path / "manifest.json"
+    for line in ('"format": 1,', ""), ('"format": 1,', '"format": 2,'):
+        text = manifest.read_text()
+        manifest.write_text(text.replace(*line))
+        assert manifest.read_text() != text and store.all() == []
+        with pytest.raises(
+            CheckpointError, match=r"another version of this project wrote it: format (None|2), not 1"
+        ):
+            store.newest_good()
+        manifest.write_text(text)
 
 
 def test_nothing_is_written_or_removed_through_a_link(store: CheckpointStore, tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_a_run_saves_shows_its_stacks_and_stops(
         )
     done = train(f"resume={run}", f"trainer.max_steps={newest + 1}")
     assert done.returncode == 0, done.stderr
-    assert json.loads((run / "run.json").read_text())["parts"][-1]["from_step"] == newest
+    assert json.loads((run / "run.json").read_text())["attempts"][-1]["from_step"] == newest
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 from train_anywhere import features
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
-from train_anywhere.features import Feature, Features, NodeService, Rank
+from train_anywhere.features import Feature, Features
 from train_anywhere.inference.trained_model import use_one_device
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.slurm.submission.prepare import common_job, placeholder_job
@@ -119,20 +119,3 @@ def test_nothing_to_serve_needs_no_process_on_the_nodes(make_config: MakeConfig,
     assert not Features.of(
         make_config("monitor.sample_seconds=null", "monitor.hang_minutes=null", *words)
     ).on_node
-
-
-def test_features_with_hooks_by_their_names_of_before_still_work() -> None:
-    with pytest.warns(FutureWarning, match=r"Old\.wanted is called is_on now; the old name works until"):
-
-        class Old(Feature):
-            def wanted(self) -> bool:
-                return False
-
-    assert not Old().is_on()
-    assert Features([Old()]).at("ranks") == Features([Old()]).templates("ranks") == []
-    rank = Rank(RunDir(Path()), True, 2, 4, 1, lambda numbers: numbers, None)
-    with pytest.warns(FutureWarning, match=r"Rank\.first is called first_device now"):
-        assert rank.first == 2
-    with pytest.warns(FutureWarning):
-        from train_anywhere.features import Part
-    assert Part is NodeService

@@ -52,7 +52,7 @@ def test_the_example_trains_submits_and_reports(project: Path) -> None:
     ("words", "says"),
     [
         ("features.disk_space.least=3", "'features.disk_space.least' is not an argument of src.features.disk_space.DiskSpace"),
-        ("+features.replay._target_=src.features.disk_space.DiskSpace", "features.replay: replay is a feature of the engine"),
+        ("+features.stage._target_=src.features.disk_space.DiskSpace", "features.stage: stage is a feature of the engine"),
         ("+features.mine._target_=collections.OrderedDict", "must be a class in a file of this project"),
         ("+features.mine={_target_:src.features.disk_space.Watch,least_gib:1,folder:x,prints:false}", "a feature is a subclass of"),
         ("+features.mine._target_=src.features.nothing", "features.mine._target_=src.features.nothing"),

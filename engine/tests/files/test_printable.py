@@ -86,7 +86,7 @@ def evil(make_run: Make) -> tuple[Config, RunDir]:
         unit=f"rows{EVIL}",
         why=EVIL,
         checkpoint=f"/x/{EVIL}",
-        parts=[{"job": EVIL, "hosts": [EVIL], "step": 3, "ended_by": EVIL}],
+        attempts=[{"job": EVIL, "hosts": [EVIL], "step": 3, "ended_by": EVIL}],
     )
     run.metrics_csv.write_text(f"step,epoch,val/acc{EVIL}\n1,0,0.5\n")
     run.overrides.write_text(f"trainer.max_epochs=1\n+x='{EVIL}'\n")

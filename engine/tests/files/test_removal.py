@@ -19,7 +19,6 @@ from train_anywhere.files.owned_folder import (
     MARKER,
     NotOwnedError,
     OwnedFolder,
-    adopt,
     check_owned,
     make_owned,
 )
@@ -181,15 +180,6 @@ def test_a_private_folder_is_this_users_alone(tmp_path: Path) -> None:
     ours.path.parent.chmod(0o777)
     with pytest.raises(NotOwnedError, match="others may write in"):
         make_owned(ours, private=True)
-
-
-def test_a_folder_is_not_adopted_through_a_link(tmp_path: Path, precious: Path) -> None:
-    (tmp_path / "link").symlink_to(precious)
-    adopt(place(tmp_path, "link"))
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "file").write_text("x")
-    adopt(place(tmp_path, "own"))
-    assert remove(place(tmp_path, "own"))
 
 
 def test_only_files_of_this_process_are_removed(tmp_path: Path, precious: Path) -> None:

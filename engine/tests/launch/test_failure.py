@@ -114,7 +114,7 @@ def once(done: "CompletedProcess[str]", how: str) -> None:
     """One traceback, that of the user's error, and a sentence of the other rank."""
     assert done.returncode == 1
     [folder] = re.findall(r"Run folder: +(\S+)", done.stderr)
-    reason = json.loads((ROOT / folder / "run.json").read_text())["parts"][-1]["reason"]
+    reason = json.loads((ROOT / folder / "run.json").read_text())["attempts"][-1]["reason"]
     assert re.search(r"LookupError: nothing in row 4[12]", reason), reason
     assert done.stderr.count("Traceback") == 1, done.stderr
     assert "frames of the engine and of libraries are left out" in done.stderr

@@ -195,7 +195,7 @@ def test_each_member_runs_on_all_its_devices(tmp_path: Path) -> None:
         _, err = process.communicate(timeout=200)
     assert process.returncode == 0, err
     runs = [json.loads(p.read_text()) for p in tmp_path.glob("*/2*/run.json")]
-    assert [(r["state"], r["parts"][-1]["world_size"]) for r in runs] == [("completed", 2)] * 2
+    assert [(r["state"], r["attempts"][-1]["world_size"]) for r in runs] == [("completed", 2)] * 2
 
 
 @pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 75)])

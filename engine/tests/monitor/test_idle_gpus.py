@@ -77,7 +77,7 @@ def test_a_training_gives_idle_gpus_back_with_a_checkpoint(tmp_path: Path, words
     assert printed.count(f"watch: {REASON}: the run saves a checkpoint and ends") == 1
     assert "by monitor.idle=stop in epoch" in printed
     found = info(folder)
-    assert (found["parts"][-1]["ended_by"], found["parts"][-1]["reason"]) == ("idle", REASON)
+    assert (found["attempts"][-1]["ended_by"], found["attempts"][-1]["reason"]) == ("idle", REASON)
     assert (folder / "checkpoints" / f"{found['step']:08d}" / "manifest.json").is_file()
     shown = status(tmp_path)
     assert "interrupted" in shown and f"Why:         {REASON}" in shown
@@ -94,7 +94,7 @@ def test_a_program_gets_the_signal(tmp_path: Path, devices: int) -> None:
         path.unlink()
     assert code == STOPPED, printed
     assert {path.name for path in folder.glob("saved-*")} == {f"saved-{r}" for r in range(devices)}
-    assert info(folder)["parts"][-1]["reason"] == REASON
+    assert info(folder)["attempts"][-1]["reason"] == REASON
 
 
 def test_a_warning_ends_nothing(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_ranks_that_do_not_end_are_killed(make_run: MakeRun, capsys: pytest.Capt
         finally:
             rank.kill()
     assert "did not end within 0 min, so they are killed" in capsys.readouterr().out
-    newest = run.read_info()["parts"][-1]
+    newest = run.read_info()["attempts"][-1]
     assert (run.read_info()["state"], newest["ended_by"], newest["reason"], newest["step"]) == (
         "preempted",
         "idle",

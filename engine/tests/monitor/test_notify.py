@@ -196,7 +196,7 @@ def test_ranks_that_could_not_record_why(
 def test_the_run_of_another_job_has_not_failed(make_run: MakeRun, tmp_path: Path) -> None:
     """A job whose ranks refuse to start, because another job trains in the folder."""
     _, run = make_run()
-    run.update(state="running", parts=[{"job": "8"}])
+    run.update(state="running", attempts=[{"job": "8"}])
     messages.send_end(run, f"touch {tmp_path / 'sent'}", 2)
     assert not (tmp_path / "sent").exists()
 

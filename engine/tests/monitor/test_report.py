@@ -197,7 +197,7 @@ def test_a_signal_is_named_as_one() -> None:
 
 def test_a_failed_run_shows_its_reason(tmp_path: Path) -> None:
     attempt = {"ended_by": "failed", "reason": "ValueError: <no rows>", "from_step": 0, "step": 4}
-    facts = Facts({"state": "failed", "parts": [attempt]}, {})
+    facts = Facts({"state": "failed", "attempts": [attempt]}, {})
     assert "<li>Failed: ValueError: &lt;no rows&gt;</li>" in page(RunDir(tmp_path), facts)
     assert describe(attempt) == "steps 0 to 4: failed (ValueError: <no rows>)"
 

@@ -1,11 +1,9 @@
 """Verdicts. Those on GPUs are tried with samples made up here: this machine has none."""
 
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from train_anywhere.features.replay.bad_loss import BadLoss
 from train_anywhere.monitor.run_facts import Facts, GpuUse, NodeUse, Series
 from train_anywhere.monitor.verdicts import verdicts
 from train_anywhere.runs.folder import RunDir
@@ -26,14 +24,14 @@ def node(
 
 def facts(**fields: object) -> Facts:
     info = {"world_size": fields.pop("world_size", 4), "job_ids": ["7"]}
-    info |= {key: fields.pop(key, []) for key in ("parts", "hosts")}
+    info |= {key: fields.pop(key, []) for key in ("attempts", "hosts")}
     return Facts(info=info, config={"data": {"workers": 2}}, **fields)  # type: ignore[arg-type]
 
 
 HEALTHY = facts(
     nodes=(node("gpu33", [90, 88]), node("gpu34", [91, 80])),
     metrics={"train/loss": [(20.0, 1.0), (40.0, 0.5)]},
-    parts=[{"seconds": {"start": 20, "step": 1000, "data": 50, "checkpoint": 5}}],
+    attempts=[{"seconds": {"start": 20, "step": 1000, "data": 50, "checkpoint": 5}}],
 )
 
 
@@ -50,10 +48,6 @@ def test_a_loss_that_is_no_number(value: float) -> None:
 
 
 def test_what_the_machine_did(tmp_path: Path) -> None:
-    loss = asdict(BadLoss("train/loss", 33, 1, 12, 40, (1,), ("node2",), "machine"))
-    (said,) = verdicts(facts(parts=[{"nan": loss}]))
-    assert said.startswith("train/loss was nan or inf in step 33, first on rank 1 on node2, but finite when")
-    assert verdicts(facts(parts=[{"nan": loss | {"verdict": "repeated"}}])) == []
     (tmp_path / "bad_nodes").write_text("node2,node3\n")
     assert verdicts(facts(run=RunDir(tmp_path))) == [
         "node2, node3 failed more than once and are excluded: report this to the site, and meanwhile use cluster.exclude=node2,node3."
@@ -77,24 +71,24 @@ def test_gpus_without_a_task() -> None:
 def test_one_process_uses_all_gpus_of_a_node() -> None:
     """Such as Keras with strategy=mirrored."""
     nodes = (node("gpu33", [90, 90, 1, 90, 0], ranks=1),)
-    known = facts(nodes=nodes, parts=[{"devices": 4}], world_size=1)
+    known = facts(nodes=nodes, attempts=[{"devices": 4}], world_size=1)
     unused, idle = verdicts(known)
     assert unused == "1 of 5 GPUs got no task: set trainer.devices to the GPUs of a node."
     assert idle == "GPU 2 on gpu33 was idle 100% of the time (mean use 1%)."
 
 
 def test_waiting_for_data() -> None:
-    (said,) = verdicts(facts(parts=[{"seconds": {"step": 100, "data": 40}}]))
+    (said,) = verdicts(facts(attempts=[{"seconds": {"step": 100, "data": 40}}]))
     assert said == "training waited 40% of each step for data: raise data.workers (now 2)."
-    assert verdicts(facts(parts=[{"seconds": {"step": 10, "data": 4}}])) == []  # too short to say
+    assert verdicts(facts(attempts=[{"seconds": {"step": 10, "data": 4}}])) == []  # too short to say
 
 
 def test_waiting_for_others() -> None:
     seconds = {"step": 100, "data": 20, "others": 48}
-    (said,) = verdicts(facts(parts=[{"seconds": seconds}]))
+    (said,) = verdicts(facts(attempts=[{"seconds": seconds}]))
     assert said.startswith("ranks waited 60% of each step for the network and each other")
     slow = {"slow": [{"rank": 3, "factor": 1.5}]}
-    (said,) = verdicts(facts(parts=[{"seconds": seconds}], watch=slow))  # that is the reason
+    (said,) = verdicts(facts(attempts=[{"seconds": seconds}], watch=slow))  # that is the reason
     assert said.startswith("rank 3 took 1.5 times")
 
 
@@ -112,13 +106,13 @@ def test_nodes_of_an_earlier_attempt_do_not_count() -> None:
 
 
 def test_checkpoints_that_take_long() -> None:
-    (said,) = verdicts(facts(parts=[{"seconds": {"step": 100, "checkpoint": 20}}]))
+    (said,) = verdicts(facts(attempts=[{"seconds": {"step": 100, "checkpoint": 20}}]))
     assert "17% of the time for checkpoints" in said
 
 
 def test_work_that_was_lost() -> None:
     first = {"from_step": 0, "step": 100, "seconds": {"step": 100}}
-    (said,) = verdicts(facts(parts=[first, {"from_step": 50, "step": 100, "seconds": {"step": 50}}]))
+    (said,) = verdicts(facts(attempts=[first, {"from_step": 50, "step": 100, "seconds": {"step": 50}}]))
     assert said.startswith("33% of the time was spent on steps lost in a crash")
 
 

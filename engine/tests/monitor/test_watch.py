@@ -165,7 +165,7 @@ def test_hang_requeue_leaves_the_run_as_after_a_preemption(
     processes = ranks(run, 7, 7)
     look_until(watch, lambda: all(p.poll() == -signal.SIGKILL for p in processes), 30)
     info = run.read_info()
-    assert (info["state"], info["parts"][-1]["ended_by"], info["parts"][-1]["step"]) == (
+    assert (info["state"], info["attempts"][-1]["ended_by"], info["attempts"][-1]["step"]) == (
         "preempted",
         "hang",
         7,
@@ -328,7 +328,7 @@ def test_one_of_two_ranks_of_a_training_is_stopped(tmp_path: Path, words: list[s
     assert "engine/train_anywhere/training" in stacks["rank0.txt"]
     assert "MainThread" in stacks["rank1.txt"]  # by py-spy: a stopped process hears no signal
     info = json.loads((tmp_path / "latest" / "run.json").read_text())
-    assert (info["state"], info["parts"][-1]["ended_by"]) == ("preempted", "hang")
+    assert (info["state"], info["attempts"][-1]["ended_by"]) == ("preempted", "hang")
 
 
 def wait_for_step(monitor: Path, step: int) -> dict[str, Any]:

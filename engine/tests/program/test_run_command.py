@@ -165,7 +165,7 @@ def test_a_rank_that_fails_fails_the_run(run: Run, script: str, tmp_path: Path) 
 def test_the_exit_code_of_a_failed_program_is_the_reason(run: Run, script: str, tmp_path: Path) -> None:
     (ROOT / script).write_text("raise SystemExit(7)")
     assert run("trainer.accelerator=cpu", "--", script).returncode == 7
-    [attempt] = info((tmp_path / "results" / "latest").resolve())["parts"]
+    [attempt] = info((tmp_path / "results" / "latest").resolve())["attempts"]
     assert attempt["reason"] == f"rank 0: {script} ended with exit code 7"
 
 

@@ -22,7 +22,7 @@ from train_anywhere.files.plain_json import dumps, finite, loads
 from train_anywhere.monitor.report import page as page_of_report
 from train_anywhere.monitor.run_facts import read_facts
 from train_anywhere.runs import lock
-from train_anywhere.runs.folder import ATTEMPTS, RunDir
+from train_anywhere.runs.folder import ATTEMPTS, FORMAT, RunDir
 from train_anywhere.runs.rank_reports import read_reports
 from train_anywhere.search.study import find_folder, make_folder
 from train_anywhere.slurm.scaling.timing_table import open_table
@@ -40,6 +40,7 @@ ATTEMPT = {
 }  # fmt: skip
 GOOD: dict[str, dict[str, Any]] = {
     "run.json": {
+        "format": FORMAT,
         "state": "running", "framework": FIRST, "strategy": "auto", "cluster": "local", "world_size": 8, "hosts": ["n1"], "epoch": 1,
         "step": 14, "metrics": {"val/acc": 0.9}, "checkpoint": "/c", "rate": 3.5, "unit": "samples", "started": START, "ended": None,
         ATTEMPTS: [{**ATTEMPT, "step": 10, "ended_by": "failed"}, ATTEMPT],

@@ -1,14 +1,11 @@
 """Whether ranks that failed are started again: what the batch script is answered."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from train_anywhere.errors import REFUSED, STOPPED
 from train_anywhere.features.bad_nodes import nodes_file
-from train_anywhere.features.replay import bad_loss
-from train_anywhere.features.replay.bad_loss import BadLoss
 from train_anywhere.features.restarts.restart import Failure, Nodes, decide, main
 from train_anywhere.runs.debug import CAUSE, NODE, claim_first, describe_exit_code
 from train_anywhere.runs.folder import RunDir, create
@@ -144,21 +141,6 @@ def test_a_node_that_fails_twice_is_left_out(
     assert out == "node1\nnode3\n" and "the ranks start on node1, node3." in err
     nodes_file.add(run, "node4")
     assert (run.path / "bad_nodes").read_text() == "node2,node4\n"
-
-
-def test_a_loss_of_nan_is_computed_again_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run, loss = new_run(tmp_path), BadLoss("train/loss", 33, 1, 12, 40, (1,), ("node2",))
-    RunRecorder(run).record_start(2, JOB)
-    bad_loss.record(run, loss)
-    RunRecorder(run).record_failure("an error")
-    assert asked(run, 0) == 0
-    assert "again: recomputing the steps up to 40 from an earlier checkpoint." in capsys.readouterr().err
-    RunRecorder(run).record_start(2, JOB)
-    bad_loss.record_verdict(run, "repeated")
-    bad_loss.record(run, replace(loss, verdict="repeated"))
-    RunRecorder(run).record_failure("an error")
-    assert asked(run, 9) == 1
-    assert "not restarted: train/loss is nan or inf each time." in capsys.readouterr().err
 
 
 def test_exit_codes_in_words() -> None:

@@ -19,7 +19,7 @@ from train_anywhere.runs.attempts import (
     resume_summary,
     with_script_ends,
 )
-from train_anywhere.runs.folder import RunDir, create
+from train_anywhere.runs.folder import ATTEMPTS, RunDir, create
 from train_anywhere.runs.recorder import RunRecorder
 from train_anywhere.training.reporting.metrics_csv import CsvLog
 
@@ -44,7 +44,7 @@ def test_a_run_that_was_never_resumed_has_no_resume_summary(tmp_path: Path) -> N
     run = create(tmp_path, "a")
     attempt(run, 0, 5, "completed")
     assert resume_summary(run.read_info()) == ""
-    assert run.read_info()["parts"][0]["ended_by"] == "completed"
+    assert run.read_info()[ATTEMPTS][0]["ended_by"] == "completed"
 
 
 def test_who_ended_a_run_early_is_recorded_and_kept(tmp_path: Path) -> None:
@@ -64,9 +64,9 @@ def test_a_stop_loses_nothing_and_a_kill_what_came_after_the_checkpoint(tmp_path
     attempt(run, 9, 20, "completed")
     info = run.read_info()
     assert resume_summary(info) == "resumed 2 times, 3 steps lost"
-    assert [p["ended_by"] for p in info["parts"]] == ["USR1", "killed", "completed"]
-    assert [p["from_step"] for p in info["parts"]] == [0, 5, 9]
-    assert info["parts"][1]["hosts"] == ["node1"]
+    assert [p["ended_by"] for p in info[ATTEMPTS]] == ["USR1", "killed", "completed"]
+    assert [p["from_step"] for p in info[ATTEMPTS]] == [0, 5, 9]
+    assert info[ATTEMPTS][1]["hosts"] == ["node1"]
 
 
 def test_another_number_of_nodes_is_said(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_steps_that_were_not_logged_are_lost_too(tmp_path: Path) -> None:
     assert resume_summary(run.read_info()) == "resumed 1 time, 14 steps lost"
     # killed before the next heartbeat: the count of the attempt before is not its own
     attempt(run, 4, 6, None)
-    assert run.read_info()["parts"][1]["step"] == 4
+    assert run.read_info()[ATTEMPTS][1]["step"] == 4
 
 
 def test_the_heartbeat_counts_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,11 +117,11 @@ def test_each_attempt_says_where_it_ran_and_why_it_ended(tmp_path: Path) -> None
     RunRecorder(run).record_failure("an error")
     info = run.read_info()
     assert (info["state"], info["restarts"], info["job_ids"]) == ("failed", 1, ["7", "8.server"])
-    assert [(p["job"], p["ended_by"]) for p in info["parts"]] == [("7", "killed"), ("8.server", "failed")]
-    assert recorded_reason(info) == info["parts"][1]["reason"] == "an error"
+    assert [(p["job"], p["ended_by"]) for p in info[ATTEMPTS]] == [("7", "killed"), ("8.server", "failed")]
+    assert recorded_reason(info) == info[ATTEMPTS][1]["reason"] == "an error"
     RunRecorder(run).record_start(2, {"PBS_JOBID": "9.server"})
     info = run.read_info()
-    assert recorded_reason(info) == "" and info["parts"][1]["reason"] == "an error"
+    assert recorded_reason(info) == "" and info[ATTEMPTS][1]["reason"] == "an error"
 
 
 def test_an_attempt_ends_when_its_batch_script_was_done_with_it(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files.owned_folder import MARKER
 from train_anywhere.runs import folder
-from train_anywhere.runs.folder import RunDir, create, discard, open_run, point_latest
+from train_anywhere.runs.folder import FORMAT, RunDir, create, discard, open_run, point_latest
 
 
 def test_many_at_once_get_different_folders(tmp_path: Path) -> None:
@@ -60,10 +60,10 @@ def test_run_json_merges_and_is_always_whole(tmp_path: Path) -> None:
         ("completed", "failed\n", "completed"),
         ("completed", "running 7\n", "completed"),  # killed between the two files
         ("running", "queued\n", "running"),
-        ("running", "cancelled\n", "running"),  # an earlier version has resumed the run since
+        ("running", "cancelled\n", "running"),
         ("running", "", "running"),
         ("running", "\udcff", "running"),
-        ("running", None, "running"),  # a run folder of an earlier version
+        ("running", None, "running"),
     ],
 )
 def test_run_json_counts_except_for_what_a_batch_script_may_record(
@@ -77,8 +77,20 @@ def test_run_json_counts_except_for_what_a_batch_script_may_record(
         run.state_file.write_bytes(script.encode(errors="surrogateescape"))
     assert run.read_info()["state"] == state
     run.update(step=3)
-    assert json.loads(run.info_file.read_text()) == {"state": state, "step": 3}
+    assert json.loads(run.info_file.read_text()) == {"format": FORMAT, "state": state, "step": 3}
     assert run.state_file.read_text() == f"{state}\n"
+
+
+@pytest.mark.parametrize("other", ['{"state": "failed"}', '{"format": 2, "state": "failed"}'])
+def test_a_run_folder_of_another_version_is_refused(tmp_path: Path, other: str) -> None:
+    run = create(tmp_path, "a")
+    run.config.write_text("name: a\n")
+    run.info_file.write_text(other)
+    message = r"was written by another version of this project \(run.json has format (None|2), this version reads 1\): use the"
+    for read in (run.read_info, lambda: open_run(run.path), lambda: run.update(step=1)):
+        with pytest.raises(CheckpointError, match=message):
+            read()
+    assert run.info_file.read_text() == other
 
 
 def test_a_pipe_in_the_place_of_the_state_is_not_waited_for(tmp_path: Path) -> None:

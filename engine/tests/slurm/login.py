@@ -96,7 +96,7 @@ def check_curve(run: Path, last: int) -> None:
 
 def trained(run: Path, part: int = 0) -> int:
     """Steps that a part of a run (0: the first) has logged so far; 0 before it trains."""
-    begun = [p["from_step"] for p in info(run).get("parts", [])[part:] if "from_step" in p]
+    begun = [p["from_step"] for p in info(run).get("attempts", [])[part:] if "from_step" in p]
     return max(steps(run), default=0) - begun[0] if begun else 0
 
 

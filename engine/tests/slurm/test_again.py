@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 
 from engine.tests.slurm.login import EACH_STEP, Login, check_curve, log, set_step_seconds, trained, wait_for
-from engine.tests.training import poisoned
-from engine.tests.training.test_replay import STEP, WORDS
 from train_anywhere.testing.weights import final_weights, info, largest_difference
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
@@ -48,9 +46,9 @@ def test_a_job_goes_on_without_the_node_that_died(
     wait_for(lambda: trained(run) > 50, run, 300)
     assert info(run)["hosts"] == ["node1", "node2", "node3"]
     login.testbed.kill_node("node3")
-    wait_for(lambda: len(info(run)["parts"]) == 2 and trained(run, 1) > 0, run, 120)
+    wait_for(lambda: len(info(run)["attempts"]) == 2 and trained(run, 1) > 0, run, 120)
     assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
-    before, after = info(run)["parts"]
+    before, after = info(run)["attempts"]
     assert after["hosts"] == ["node1", "node2"] and before["job"] == after["job"]
     assert 0 <= before["step"] - after["from_step"] <= 20 + 5
     assert "again: node3 does not answer any more: the ranks start on node1, node2" in log(run)
@@ -60,7 +58,7 @@ def test_a_job_goes_on_without_the_node_that_died(
     whole = login.result(*same, "trainer.nodes=2")
     assert largest_difference(final_weights(run), final_weights(whole)) < 1e-5
     on_three, on_two = rows_of_batches(login.folder, job)
-    (alone,) = rows_of_batches(login.folder, info(whole)["parts"][0]["job"])
+    (alone,) = rows_of_batches(login.folder, info(whole)["attempts"][0]["job"])
     assert on_three[: before["step"]] == alone[: before["step"]]
     assert on_two[: 160 - after["from_step"]] == alone[after["from_step"] : 160]
 
@@ -115,11 +113,11 @@ def test_a_node_that_is_back_is_taken_in_by_the_next_requeue(login: Login, slow_
     wait_for(lambda: trained(run) > 30, run, 300)
     died = info(run)["hosts"][-1]
     login.testbed.kill_node(died)
-    wait_for(lambda: len(info(run)["parts"]) == 2 and trained(run, 1) > 0, run, 120)
+    wait_for(lambda: len(info(run)["attempts"]) == 2 and trained(run, 1) > 0, run, 120)
     login.testbed.boot_node(died)
     login.testbed.run(["scancel", "--signal=USR1", "--batch", job])
     assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
-    assert [part["world_size"] for part in info(run)["parts"]] == [3, 2, 3]
+    assert [part["world_size"] for part in info(run)["attempts"]] == [3, 2, 3]
     assert "on 3, then 2, then 3 nodes" in login.jobs("status", run.name)
     check_curve(run, 200)
 
@@ -133,7 +131,7 @@ def test_a_job_whose_script_died_goes_back_to_the_queue(login: Login, slow_steps
     wait_for(lambda: trained(run) > 30, run, 300)
     assert info(run)["hosts"][0] == "node1"
     login.testbed.kill_node("node1")
-    wait_for(lambda: len(info(run)["parts"]) == 2, run, 400)
+    wait_for(lambda: len(info(run)["attempts"]) == 2, run, 400)
     assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
     (said,) = (run / "debug").glob("*-script.txt")
     assert (
@@ -152,9 +150,9 @@ def test_killed_ranks_are_started_again_so_often(login: Login, slow_steps: str) 
     for part in range(2):
         wait_for(lambda part=part: trained(run, part) > 30, run, 300)
         kill_rank(login, info(run)["hosts"][part])
-        wait_for(lambda part=part: len(info(run)["parts"]) == part + 2, run, 120)
+        wait_for(lambda part=part: len(info(run)["attempts"]) == part + 2, run, 120)
     assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
-    *failed, last = (part["ended_by"] for part in info(run)["parts"])
+    *failed, last = (part["ended_by"] for part in info(run)["attempts"])
     assert {*failed} <= {"killed", "failed"} and last == "completed"
     assert len(re.findall(r"again: .*retry \d of 2", log(run))) == 2, log(run)
     check_curve(run, 300)
@@ -175,25 +173,6 @@ def test_a_failure_that_repeats_ends_the_job(login: Login, monkeypatch: pytest.M
 
 
 @pytest.mark.slow
-def test_a_loss_that_the_machine_spoilt_is_computed_again(
-    login: Login, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In the same job; the node is named, and the weights are those of a machine without a fault."""
-    brought = bring(login, monkeypatch, Path(poisoned.__file__).read_text())
-    target = "data._target_=brought.open_poisoned"
-    words = ["cluster=slurm", *WORDS, target, brought, "trainer.nodes=2", "trainer.devices=1"]
-    once = f"+data.once={login.folder / 'read'}"
-    job, run = login.submit(*words, once)
-    assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
-    assert f"step {STEP}, first on rank 1 on node2, but is finite now" in log(run)
-    before, after = info(run)["parts"]
-    assert before["job"] == after["job"] and before["nan"]["hosts"] == ["node2"]
-    assert (run / "bad_nodes").read_text() == "node2\n"
-    whole = login.result(*words, once)
-    assert largest_difference(final_weights(run), final_weights(whole)) == 0
-
-
-@pytest.mark.slow
 def test_a_job_comes_back_without_the_node_that_fails(login: Login, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its rank fails at two steps, and no retry is left; Slurm gives the job another node."""
     words = ["callbacks.trouble._target_=brought.Trouble", bring(login, monkeypatch, DEFECTIVE)]
@@ -201,7 +180,7 @@ def test_a_job_comes_back_without_the_node_that_fails(login: Login, monkeypatch:
     job, run = login.submit("cluster=slurm", *EACH_STEP, *KEPT, *size, *words)
     assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
     assert "not the first time on node2" in log(run)
-    *before, last = [part["hosts"] for part in info(run)["parts"]]
+    *before, last = [part["hosts"] for part in info(run)["attempts"]]
     assert before == [["node1", "node2"]] * 2 and "node2" not in last
     assert "node2 failed more than once" in login.jobs("status", run.name)
 

@@ -187,7 +187,7 @@ def test_torchrun_in_a_pbs_job_is_told_to_stop(testbed_for: Callable[..., Testbe
     wait_for(lambda: "epoch 2/1000" in pbs_log(run), run, 120)
     pbs.testbed.run(["scancel", "--signal=USR1", "--batch", job])
     wait_for(lambda: info(run)["state"] == "preempted", run, 60)
-    assert info(run)["parts"][-1]["ended_by"] == "SIGUSR1", pbs_log(run)
+    assert info(run)["attempts"][-1]["ended_by"] == "SIGUSR1", pbs_log(run)
 
 
 def of_rank(login: Login, rank: int) -> list[str]:

@@ -36,7 +36,7 @@ def test_nodes_powered_off_in_mid_epoch(login: Login, slow_steps: str, dies: lis
         login.testbed.boot_node(node)
     for job, run, _ in jobs:
         assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
-        before, after = info(run)["parts"]
+        before, after = info(run)["attempts"]
         assert (before["ended_by"], after["ended_by"]) == ("killed", "completed"), log(run)
         lost = before["step"] - after["from_step"]
         assert after["from_step"] >= INTERVAL and 0 <= lost <= INTERVAL
@@ -75,7 +75,7 @@ def test_what_a_killed_rank_left_on_its_node_is_published(login: Login, slow_ste
     again = re.match(r"Submitted job (\d+)", login.jobs("resubmit", run.name))
     assert again
     assert login.testbed.wait_job(again[1], 300) == "COMPLETED", log(run)
-    assert [part.get("from_step") for part in info(run)["parts"]] == [0, left]
+    assert [part.get("from_step") for part in info(run)["attempts"]] == [0, left]
     check_curve(run, 200)
 
 

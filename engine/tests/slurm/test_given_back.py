@@ -25,7 +25,7 @@ def test_idle_gpus_are_given_back(login: Login, shared_dir: Path) -> None:
     assert login.testbed.wait_job(next_job, 60) == "CANCELLED"
     assert "back to the queue" not in log(run) and log(run).count("(monitor.idle=stop): the run saves") == 1
     found = info(run)
-    assert found["parts"][-1]["ended_by"] == "idle" and len(found["parts"]) == 1
+    assert found["attempts"][-1]["ended_by"] == "idle" and len(found["attempts"]) == 1
     assert (run / "checkpoints" / f"{found['step']:08d}" / "manifest.json").is_file()
     shown = login.jobs("status", job)
     assert "cancelled" in shown and "Why:         all GPUs did nothing for" in shown and "Next:" in shown

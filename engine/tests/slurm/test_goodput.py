@@ -98,8 +98,8 @@ def test_goodput_of_a_slow_rank_a_requeue_and_a_crash(
             lambda: newest(run) >= slow_steps + 1100, run, 300
         )  # rank 0 looks at the others every minute
         login.testbed.run(["scancel", "--signal=USR1", "--batch", job])
-        wait_for(lambda: len(info(run)["parts"]) > 1 and "from_step" in info(run)["parts"][1], run, 120)
-        second = info(run)["parts"][1]["from_step"]
+        wait_for(lambda: len(info(run)["attempts"]) > 1 and "from_step" in info(run)["attempts"][1], run, 120)
+        second = info(run)["attempts"][1]["from_step"]
         goal = second - second % 100 + 180
         wait_for(lambda: newest(run) >= goal, run, 120)
         process = login.testbed.run(

@@ -96,5 +96,5 @@ def test_members_of_an_array_stop_alone(login: Login, slow_steps: str) -> None:
         assert login.testbed.wait_job(member, 300) == "COMPLETED", log(runs[member])
         check_curve(runs[member], 300)
     assert login.testbed.job_states(cancelled) == ["CANCELLED"]
-    parts = {member: len(info(run)["parts"]) for member, run in runs.items()}
+    parts = {member: len(info(run)["attempts"]) for member, run in runs.items()}
     assert parts == {requeued: 2, cancelled: 1, third: 1}

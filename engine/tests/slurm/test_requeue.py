@@ -80,7 +80,7 @@ def test_a_time_limit_that_is_too_short(login: Login, slow_steps: str) -> None:
     limit = ["cluster.time=1", "cluster.signal_seconds=1"]
     job, run = login.submit("cluster=slurm", *limit, *EACH_STEP, "trainer.max_steps=1200", slow_steps)
     assert login.testbed.wait_job(job, 900) == "COMPLETED", log(run)
-    parts = info(run)["parts"]
+    parts = info(run)["attempts"]
     assert len(parts) > 1
     assert [part["ended_by"] for part in parts] == ["SIGUSR1"] * (len(parts) - 1) + ["completed"]
     went_on_without_loss(login, job, run, 1200)
@@ -119,7 +119,7 @@ def test_preemption_by_a_job_of_a_higher_partition(
     assert urgent.returncode == 0, urgent.stderr
     for launch, (job, run) in zip(launches, jobs, strict=True):
         assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
-        first, second = (part["ended_by"] for part in info(run)["parts"])
+        first, second = (part["ended_by"] for part in info(run)["attempts"])
         # TERM is from Slurm to its tasks, USR1 from the batch script. Without control groups torchrun's children get both.
         both = launch == "torchrun" and "proctrack/cgroup" not in login.testbed.layout.conf
         expected = {"SIGTERM", "SIGUSR1"} if both else {"SIGTERM" if launch == "srun" else "SIGUSR1"}
@@ -164,7 +164,7 @@ def test_a_node_whose_ranks_are_done_leaves_the_others_their_time(
     )
     assert urgent.returncode == 0, urgent.stderr
     assert login.testbed.wait_job(job, 200) == "COMPLETED", log(run)
-    first, second = (part["ended_by"] for part in info(run)["parts"])
+    first, second = (part["ended_by"] for part in info(run)["attempts"])
     assert first in ("SIGTERM", "SIGUSR1") and second == "completed", log(run)
     went_on_without_loss(login, job, run, 300)
 
@@ -183,7 +183,7 @@ def test_requeued_again_and_again(login: Login, slow_steps: str) -> None:
         )
     assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
     assert login.testbed.wait_job(undisturbed, 300) == "COMPLETED", log(whole)
-    assert len(info(run)["parts"]) == times + 1
+    assert len(info(run)["attempts"]) == times + 1
     went_on_without_loss(login, job, run, 30 * times)
     assert largest_difference(final_weights(run), final_weights(whole)) == 0
 
@@ -201,14 +201,14 @@ def test_a_chain_for_sites_where_jobs_can_t_requeue_themselves(
     jobs = (run / "jobs.txt").read_text().split()
     states = [trillium.testbed.wait_job(job, 300) for job in jobs]
     assert states == ["FAILED", "COMPLETED", "COMPLETED"], log(run)
-    assert [part["job"] for part in info(run)["parts"]] == jobs[:2]
+    assert [part["job"] for part in info(run)["attempts"]] == jobs[:2]
     assert "nothing to do" in (run / f"slurm-{jobs[2]}.out").read_text()
     went_on_without_loss(trillium, first, run, 50)
 
 
 def went_on_without_loss(login: Login, job: str, run: Path, last: int) -> None:
     """One folder, one curve from the first step to the last, and `jobs.py status` says so."""
-    resumed = len(info(run)["parts"]) - 1
+    resumed = len(info(run)["attempts"]) - 1
     assert [path.name for path in login.results.glob("*/*")].count(run.name) == 1
     assert f"resumed {resumed} time{'s' if resumed > 1 else ''}, 0 steps lost" in login.jobs("status", job)
     check_curve(run, last)

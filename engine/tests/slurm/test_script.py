@@ -57,7 +57,7 @@ def test_only_the_member_that_stops_is_requeued(login: Login, slow_steps: str) -
     wait_for(lambda: "back to the queue" in log(runs[2]), runs[2], 60)
     wait_for(lambda: {*states(login, array).values()} == {"COMPLETED", "CANCELLED"}, runs[2], 300)
     assert states(login, array)[f"{array}_1"] == "CANCELLED"
-    assert [len(info(run)["parts"]) for run in runs] == [1, 1, 2]
+    assert [len(info(run)["attempts"]) for run in runs] == [1, 1, 2]
 
 
 @pytest.mark.parametrize("signal", ["USR1", "TERM"])
@@ -72,7 +72,7 @@ def test_a_signal_before_the_ranks_is_not_lost(login: Login, shared_dir: Path, s
     (shared_dir / "go").touch()
     assert login.testbed.wait_job(job, 200) == "COMPLETED", log(run)
     assert f"Asked to stop ({signal}) before the ranks were started." in log(run)
-    assert log(run).count("setting up") == 2 and len(info(run)["parts"]) == 1
+    assert log(run).count("setting up") == 2 and len(info(run)["attempts"]) == 1
 
 
 def test_a_signal_ends_a_step_ahead_of_the_ranks(login: Login, shared_dir: Path) -> None:
@@ -154,7 +154,7 @@ def test_a_slurm_that_does_not_answer_is_asked_again(
     wait_for(lambda: trained(run) > 1, run, 120)
     usr1(login, job)
     assert login.testbed.wait_job(job, 240) == "COMPLETED", log(run)
-    assert len(info(run)["parts"]) == 2
+    assert len(info(run)["attempts"]) == 2
     assert "jobs.py resubmit" not in log(run)
 
 

@@ -58,7 +58,7 @@ def test_a_stopped_rank_is_named_and_the_job_comes_back(login: Login, slow_steps
         assert len([*(run / "monitor").glob("stacks-node*-rank[01].txt")]) == 2
     for job, run in jobs:
         assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
-        first, second = info(run)["parts"]
+        first, second = info(run)["attempts"]
         assert (first["ended_by"], second["ended_by"]) == ("hang", "completed")
         assert first["step"] - second["from_step"] <= 6  # what was staged has been published
         assert info(run)["state"] == "completed"

@@ -166,7 +166,7 @@ def test_a_fault_of_the_validation_is_found_before_training(
             "monitor.report=false", f"paths.results={tmp_path}/{count}",
         )  # fmt: skip
         assert done.returncode != 0 and "row 0 is damaged" in done.stderr
-        assert (info(tmp_path / str(count) / "latest")["parts"][-1].get("step") or 0) == step
+        assert (info(tmp_path / str(count) / "latest")["attempts"][-1].get("step") or 0) == step
 
 
 @FRAMEWORKS

@@ -47,9 +47,9 @@ class AsyncCheckpointer:
         """The newest checkpoint that is in the run folder."""
         return self.worker.newest
 
-    def newest_good(self, until: int | None) -> SavedCheckpoint | None:
-        """Return the newest checkpoint that can be read, at most of step `until`."""
-        return self.store.newest_good(until)
+    def newest_good(self) -> SavedCheckpoint | None:
+        """Return the newest checkpoint that can be read."""
+        return self.store.newest_good()
 
     def best(self) -> SavedCheckpoint | None:
         """Return the best checkpoint."""
@@ -146,7 +146,7 @@ class NoCheckpointer:
     newest: SavedCheckpoint | None = None
     events: EventFileSync | None = None
 
-    def newest_good(self, until: int | None) -> SavedCheckpoint | None:
+    def newest_good(self) -> SavedCheckpoint | None:
         """Return None."""
 
     def best(self) -> SavedCheckpoint | None:

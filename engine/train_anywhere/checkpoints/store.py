@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Literal
 
 from train_anywhere.checkpoints.disk.manifest import (
-    MANIFEST,
     copy_files,
     find_damage,
     flush_files,
@@ -23,7 +22,6 @@ from train_anywhere.checkpoints.disk.manifest import (
     load_manifest,
     ownership_marker,
     parse_step,
-    read_manifest,
     write_manifest,
 )
 from train_anywhere.checkpoints.disk.writes import print_line, sync_folder
@@ -32,7 +30,7 @@ from train_anywhere.checkpoints.resume_check import unreadable_message
 from train_anywhere.checkpoints.retention import Retention
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files.atomic import move, set_aside, write_atomic
-from train_anywhere.files.owned_folder import MARKER, NotOwnedError, OwnedFolder, adopt, check_owned
+from train_anywhere.files.owned_folder import NotOwnedError, OwnedFolder, check_owned
 from train_anywhere.files.plain_json import dumps
 from train_anywhere.files.removal import make_empty, print_once, remove
 
@@ -102,11 +100,10 @@ class CheckpointStore:
                 continue
         return found
 
-    def newest_good(self, until: int | None = None) -> SavedCheckpoint | None:
+    def newest_good(self) -> SavedCheckpoint | None:
         """Return the newest checkpoint whose checksums match, or None without checkpoints; damaged ones are reported and skipped.
 
-        The next commit renames the damaged ones, because the run resumes from an earlier checkpoint. Checkpoints after step `until` are
-        treated like damaged ones: the loss was not finite after that step.
+        The next commit renames the damaged ones, because the run resumes from an earlier checkpoint.
 
         Raises:
             CheckpointError: all checkpoints are damaged; they are left unchanged.
@@ -114,9 +111,6 @@ class CheckpointStore:
         complete, found = self._list_complete(), list[str]()
         while complete:
             path = complete.pop()
-            if until is not None and (_parse_folder(path) or 0) > until:
-                self._damaged[path] = "of steps that are computed again"
-                continue
             damage = self._find_damage(path)
             if damage is None:
                 return load_manifest(path)
@@ -220,30 +214,16 @@ class CheckpointStore:
     def _remove(self, path: Path) -> None:
         step = _parse_folder(path)
         assert step is not None, path
-        self._add_marker(path, step)
         remove(self._place(step, path.name))
 
     def _is_ours(self, path: Path) -> bool:
         step = _parse_folder(path)
         assert step is not None, path
-        self._add_marker(path, step)
         try:
             check_owned(self._place(step, path.name))
         except (NotOwnedError, FileNotFoundError):
             return False
         return True
-
-    def _add_marker(self, path: Path, step: int) -> None:
-        """Add the ownership marker to a checkpoint of an older version, if its manifest has this step and names all of its files."""
-        if os.path.lexists(path / MARKER):
-            return
-        try:
-            manifest = read_manifest(path)
-        except (OSError, ValueError):
-            return
-        inside = {str(p.relative_to(path)) for p in path.rglob("*") if p.is_symlink() or not p.is_dir()}
-        if manifest.get("step") == step and inside <= {MANIFEST, *manifest["files"]}:
-            adopt(self._place(step, path.name))
 
     def _keep_damaged(self, path: Path) -> None:
         damage = self._find_damage(path) or self._damaged.get(path, "not of this run")

@@ -4,7 +4,7 @@
     python src/report.py SWEEP      write a page that compares the members of a sweep
 
 RUN is a run folder, a run id or a job id; without it, the newest run. SWEEP is the id of a submitted sweep. Every run writes its
-report at its end. Use this command for a run that is still training, was killed, or is from an older version.
+report at its end. Use this command for a run that is still training or was killed.
 """
 
 import argparse

@@ -32,18 +32,6 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def is_equal(one: Any, other: Any) -> bool:
-    """Return whether two values are equal; run folders of earlier versions have the string '0' for the key 0."""
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        spelled = {str(key): value for key, value in other.items()}
-        return len(one) == len(other) and all(
-            str(k) in spelled and is_equal(v, spelled[str(k)]) for k, v in one.items()
-        )
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(is_equal, one, other))
-    return bool(one == other)
-
-
 def as_typed(value: object) -> str:
     """Return a value of the configuration as it is typed, such as `null`."""
     return {"None": "null", "True": "true", "False": "false"}.get(str(value), str(value))

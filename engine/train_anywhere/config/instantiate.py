@@ -10,7 +10,6 @@ from typing import Any
 from train_anywhere.config.open_groups import ARGS, HYDRA, PARTIAL, RECURSIVE, TARGET, OpenSection
 from train_anywhere.config.strict import did_you_mean
 from train_anywhere.errors import ConfigError, ProjectError
-from train_anywhere.renamed import current_name
 
 TARGET_DEFAULTS_FIRST = {"seed"}
 """Supplied arguments that do not replace a default of the target: a fixed split stays the same in a sweep over seeds."""
@@ -60,7 +59,6 @@ def locate(dotted: str, key: str) -> Any:
     Raises:
         ConfigError: the name does not exist, or its module can't be imported.
     """
-    dotted = current_name(dotted)
     parts = dotted.split(".")
     for length in range(len(parts) - 1, 0, -1):
         module = ".".join(parts[:length])

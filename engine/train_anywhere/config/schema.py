@@ -47,8 +47,8 @@ ValidationInterval = (
 )
 """Optimizer steps (int) or a fraction of an epoch (float) between two validations."""
 
-DetectNan = Literal["warn", "stop", "replay", "off"]
-"""The reaction to a loss of nan or inf, see features/nan_watch and features/replay."""
+DetectNan = Literal["warn", "stop", "off"]
+"""The reaction to a loss of nan or inf, see features/nan_watch."""
 
 Seed = Annotated[int, Range(at_least=0, at_most=2**32 - 1)]
 Mode = Literal["min", "max"]
@@ -121,7 +121,7 @@ class Trainer:
     log_every_n_steps: Count = key(20, "optimizer steps between two rows of metrics")
     detect_nan: DetectNan = key(
         "warn",
-        "what a loss of nan or inf does: warn | stop | replay (compute it again: is the device faulty?) | off",
+        "what a loss of nan or inf does: warn | stop | off",
     )
     early_stopping: EarlyStopping
     deterministic: bool = key(False, "true: only deterministic operations, else an error; slower")

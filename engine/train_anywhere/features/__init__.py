@@ -8,7 +8,6 @@ idle        `monitor.idle`: reports GPUs that do nothing, or ends the run
 notify      `monitor.notify`: messages when a run fails, hangs or is done
 serve       `monitor.serve`, `monitor.dashboard`: TensorBoard and a dashboard on the first node
 interval    `checkpoint.interval` and `every_n_*`: checkpoints within an epoch
-replay      `trainer.detect_nan=replay`: recomputes a loss of nan or inf
 nan_watch   `trainer.detect_nan`: reports a loss of nan or inf
 bad_nodes   excludes nodes that failed twice when the job is requeued
 after       `after=RUN`: starts when another run is complete
@@ -47,7 +46,6 @@ BUILT_IN = {
     "notify": "Notify",
     "serve": "Serve",
     "interval": "CheckpointInterval",
-    "replay": "ReplayNan",
     "nan_watch": "ReportNan",
     "bad_nodes": "BadNodes",
     "after": "After",
@@ -163,8 +161,6 @@ class Features:
         order = reversed(self.all) if stage == "at_end" else self.all
         return [f"{one.name}/{stage}.sh.j2" for one in order if one.has_template(stage)]
 
-    at = templates  # the name in outlines of version 0.1.0
-
     def before_submission(self, results: Path) -> "Features":
         """Prepare files on the login node, and return features with completed settings. Raises SubmitError."""
         return replace(self, settings={f.name: f.before_submission(self[f.name], results) for f in self.all})
@@ -193,11 +189,6 @@ class Features:
                 stack.enter_context(one.in_rank(heartbeat))
             yield
 
-    @property
-    def needs_batch_counts(self) -> bool:
-        """Whether any observer needs `Step.batch_counts`."""
-        return any(one.needs_batch_counts for one in self.all)
-
     def observers(self, rank: Rank) -> list[Observer]:
         """Return the observers of a rank's training loop."""
         return [observer for one in self.all if (observer := one.observer(rank))]
@@ -206,15 +197,6 @@ class Features:
     def stager(self) -> Staged:
         """The function that maps a path of the data set to the path to read instead."""
         return next((found for one in self.all if (found := one.stager())), as_it_is)
-
-    def resume_until(self, run: RunDir) -> int | None:
-        """Return the last step whose checkpoint the run may resume from; None: no limit."""
-        limits = [limit for one in self.all if (limit := one.resume_until(run)) is not None]
-        return min(limits, default=None)
-
-    def restart_reason(self, run: RunDir) -> str:
-        """Return why the ranks that just failed should be restarted on this machine; empty: no restart."""
-        return next((why for one in self.all if (why := one.restart_reason(run))), "")
 
 
 def problems(config: Config, ask: Callable[[Feature], Iterable[str]]) -> list[str]:

@@ -1,7 +1,7 @@
 """Base class of optional features: each method is a hook that does nothing until a subclass overrides it."""
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,21 +9,8 @@ from typing import Any, Protocol
 
 from train_anywhere.config.schema import Config
 from train_anywhere.data.known import Staged
-from train_anywhere.renamed import accept_old_methods, old_attribute
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.summary import display_path
-
-OLD_HOOKS = {
-    "wanted": "is_on",
-    "counts": "needs_batch_counts",
-    "has": "has_template",
-    "follow": "find_dependency",
-    "parts": "node_services",
-    "staging": "stager",
-    "starts_again": "restart_reason",
-    "why": "exit_reason",
-}
-"""Names of hooks in version 0.1.0, which features of projects may define, and the current names."""
 
 STAGES = ("requeue", "before_ranks", "ranks", "after_ranks", "at_end")
 """Stages of the batch script at which a feature can include a template, in this order: docs/how-to/batch-script.md."""
@@ -75,8 +62,6 @@ class Step:
         epoch: number of the epoch, from 0.
         batch: batches done in this epoch.
         metrics: metrics since they were last read, reduced over all ranks.
-        batch_counts: with `Feature.needs_batch_counts`, a pair for each device of this process: batches since the metrics were last
-            read, and the number of them before the first loss that is not finite.
         last: whether an epoch, or a validation within it, ends with this step: `after_validation` gets its metrics too.
     """
 
@@ -84,10 +69,7 @@ class Step:
     epoch: int
     batch: int
     metrics: Mapping[str, float]
-    batch_counts: Sequence[tuple[int, int]] = ()
     last: bool = False
-
-    counted = old_attribute("counted", "batch_counts")
 
 
 class Observer:
@@ -160,8 +142,6 @@ class Rank:
         devices: number of devices over all ranks.
         accumulate: batches in an optimizer step.
         sum_over_ranks: sums each number over the ranks; all of them must call it together.
-        save_batch: (epoch, batch, rank, file) writes that rank's batch to a file and returns its row numbers; None if the data can't be
-            read again.
     """
 
     run: RunDir
@@ -170,11 +150,6 @@ class Rank:
     devices: int
     accumulate: int
     sum_over_ranks: Callable[[list[float]], list[float]]
-    save_batch: Callable[[int, int, int, Path], list[int]] | None
-
-    first = old_attribute("first", "first_device")
-    total = old_attribute("total", "sum_over_ranks")
-    keep = old_attribute("keep", "save_batch")
 
 
 class Feature:
@@ -187,19 +162,13 @@ class Feature:
         config: configuration of the run; not set when `find_dependency`, `exit_reason`, `verdicts` or `rows` is called.
         name: key of the feature in `Job.features`, and name of its template folder.
         exports: environment variables of its templates that the ranks need on other nodes.
-        needs_batch_counts: whether its observer needs `Step.batch_counts`, which costs one small operation per batch.
         python: shell word that starts Python in the job; empty: the one from the configuration.
     """
 
     config: Config
     name = ""
-    needs_batch_counts = False
     exports: tuple[str, ...] = ()
     python = ""
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        accept_old_methods(cls, OLD_HOOKS)
 
     @property
     def on_node(self) -> bool:
@@ -277,14 +246,6 @@ class Feature:
     def stager(self) -> Staged | None:
         """Return a function that maps a path of the data set to the path to read instead, or None."""
         return None
-
-    def resume_until(self, run: RunDir) -> int | None:
-        """Return the last step whose checkpoint the run may resume from; None: no limit."""
-        return None
-
-    def restart_reason(self, run: RunDir) -> str:
-        """Return why the ranks that just failed should be restarted on this machine; empty: no restart."""
-        return ""
 
     def after_ranks_here(self, run: RunDir) -> None:
         """Run after the ranks and the monitor of a run on this machine have ended."""

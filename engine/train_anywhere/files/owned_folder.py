@@ -58,16 +58,6 @@ def make_owned(place: OwnedFolder, private: bool = False) -> None:
             _write_marker(folder, place.marker)
 
 
-def adopt(place: OwnedFolder) -> None:
-    """Write the marker into a folder that has none, which the caller has recognised as ours by its content.
-
-    A folder that can't be marked stays unmarked and is never removed.
-    """
-    with suppress(OSError), open_below(place.root, place.names) as folder:
-        if os.fstat(folder).st_uid == os.getuid():
-            _write_marker(folder, place.marker, os.O_EXCL)
-
-
 def check_owned(place: OwnedFolder, private: bool = False) -> None:
     """Raise an error unless the folder is ours.
 
@@ -161,9 +151,9 @@ def _read_marker(folder: int) -> str | None:
         os.close(file)
 
 
-def _write_marker(folder: int, text: str, new: int = 0) -> None:
+def _write_marker(folder: int, text: str) -> None:
     how = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    file = os.open(MARKER, how | new, 0o666, dir_fd=folder)
+    file = os.open(MARKER, how, 0o666, dir_fd=folder)
     try:
         os.write(file, f"{text}\n".encode())
         os.fsync(file)

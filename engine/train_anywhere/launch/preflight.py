@@ -20,7 +20,6 @@ from train_anywhere.data.known import Known
 from train_anywhere.data.order.batch_check import too_large
 from train_anywhere.errors import ConfigError, DataError
 from train_anywhere.files import ENGINE, ROOT
-from train_anywhere.renamed import current_name
 from train_anywhere.training.native_network import missing_facts
 from train_anywhere.training.plan import make_plan
 
@@ -96,7 +95,6 @@ def _call_check(dotted: str, section: str, known: Mapping[str, Any]) -> Any:
     Raises:
         ConfigError: it is another function.
     """
-    dotted = current_name(dotted)
     *parts, _ = dotted.split(".")
     valid = parts[-1:] == ["checks"] and all(part.isidentifier() for part in parts)
     folders = _check_folders(parts) if valid else ()

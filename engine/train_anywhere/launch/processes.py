@@ -70,16 +70,12 @@ MONITOR_MODULES = ("train_anywhere.monitor.node", "train_anywhere.monitor.report
 def run_here(
     run: RunDir, layout: Layout, start: Start | None = None, signals: list[int] | None = None
 ) -> int:
-    """Train in `run` on this machine, and restart failed ranks if a feature requests it; return the exit code of training.
+    """Train in `run` on this machine; return the exit code of training.
 
     `start` starts all ranks; None: a single rank runs in this process. The signals that were forwarded to ranks are added to `signals`.
     """
     inside = layout.world_size == 1 and start is None
-    code = run_rank(run) if inside else _run_ranks(run, layout.world_size, start, signals)
-    while code == 1 and (why := _restart_reason(run)):
-        print(why, file=sys.stderr, flush=True)
-        code = _run_ranks(run, layout.world_size, start, signals)
-    return code
+    return run_rank(run) if inside else _run_ranks(run, layout.world_size, start, signals)
 
 
 def _run_ranks(run: RunDir, ranks: int, start: Start | None, signals: list[int] | None) -> int:
@@ -94,12 +90,6 @@ def _run_ranks(run: RunDir, ranks: int, start: Start | None, signals: list[int] 
     if code not in (0, REFUSED):
         recover_leftovers(run)
     return code
-
-
-def _restart_reason(run: RunDir) -> str:
-    with contextlib.suppress(ProjectError):  # an unreadable run folder is not why the ranks failed
-        return Features.of(load_frozen(run)).restart_reason(run)
-    return ""
 
 
 def check_recorded(run: RunDir, code: int) -> int:

@@ -21,7 +21,6 @@ from train_anywhere.distributed.network.addresses import node_name
 from train_anywhere.features import Features
 from train_anywhere.features.feature import NodeService
 from train_anywhere.files.ordinary import make_folder, open_file
-from train_anywhere.renamed import accept_old_methods
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import read_frozen
 
@@ -81,7 +80,6 @@ def run_services(services: list[NodeService], done: Callable[[], bool], run: Run
 
 
 def _repeat(service: NodeService, stop: threading.Event, run: RunDir) -> None:
-    accept_old_methods(type(service), {"look": "poll"})
     while not stop.wait(service.every_seconds) and attempt(lambda: service.poll(time.time()), run):
         pass
 

@@ -18,8 +18,11 @@ from train_anywhere.files.removal import hidden_name, print_once, remove, remove
 from train_anywhere.files.typed_paths import resolve_as_typed
 from train_anywhere.runs.run_info import is_info
 
-ATTEMPTS = "parts"
-"""Key of the attempts in run.json, see `runs/attempts.py`; it keeps its old name because a run may continue with older code."""
+FORMAT = 1
+"""Version of what a run folder holds, in run.json and in the manifest of each checkpoint."""
+
+ATTEMPTS = "attempts"
+"""Key of the attempts in run.json, see `runs/attempts.py`."""
 
 JOBS = "jobs.txt"
 """File of the run folder with the ids of the jobs that were submitted for it, one per line."""
@@ -68,7 +71,7 @@ class RunDir:
         ended with 0.
 
         Raises:
-            CheckpointError: run.json is damaged or can't be read.
+            CheckpointError: run.json is damaged, can't be read, or is from another version of this project.
         """
         try:
             content = loads(read_text(self.info_file))
@@ -78,6 +81,7 @@ class RunDir:
             raise CheckpointError(f"{self.info_file} {_describe_error(error)}; {REMEDY}") from error
         if not is_info(content, ATTEMPTS):
             raise CheckpointError(f"{self.info_file} is not what this project writes there; {REMEDY}")
+        _refuse_other_format(self.path, content)
         content |= self._deferred
         state = self._read_state_file()
         if state in SCRIPT_STATES.get(str(content.get("state")), ()):
@@ -91,7 +95,7 @@ class RunDir:
         """
         with _writing:
             before = self.read_info() if known is None else known
-            content = {**before, **fields}
+            content = {"format": FORMAT, **before, **fields}
             if content.get("state") != before.get("state"):
                 content = self._with_servers(content)
             write_or_overwrite(self.info_file, dumps(content))
@@ -153,6 +157,15 @@ def _describe_error(error: Exception) -> str:
     if isinstance(error, OSError):
         return f"can't be read ({error.strerror or error})"
     return f"is damaged ({'not UTF-8' if isinstance(error, UnicodeDecodeError) else 'no JSON'})"
+
+
+def _refuse_other_format(folder: Path, info: Mapping[str, Any]) -> None:
+    """Raise CheckpointError if the content of run.json is from a version of this project whose run folders differ."""
+    if info and info.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{folder} was written by another version of this project (run.json has format {info.get('format')}, this version reads "
+            f"{FORMAT}): use the version that wrote it, or start a new run."
+        )
 
 
 def create(results: Path, name: str, run_id: str | None = None) -> RunDir:
@@ -271,7 +284,7 @@ def open_run(path: str | Path) -> RunDir:
     """Open an existing run folder.
 
     Raises:
-        CheckpointError: the path is not a run folder.
+        CheckpointError: the path is not a run folder, or is one of another version of this project.
     """
     # pathlib raises for ~nobody and for circular links
     folder = resolve_as_typed(os.path.expanduser(path))
@@ -281,6 +294,9 @@ def open_run(path: str | Path) -> RunDir:
         raise CheckpointError(
             f"{path} is not a run folder (it has no config.yaml); name one like {example_run(folder)}."
         )
+    with suppress(OSError, ValueError):  # what reads run.json reports its damage
+        info = loads(read_text(folder / "run.json"))
+        _refuse_other_format(folder, info if isinstance(info, dict) else {})
     return RunDir(folder)
 
 

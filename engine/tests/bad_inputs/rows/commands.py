@@ -42,8 +42,8 @@ INFO = {
     "jobs that are numbers": {"job_ids": [7]},
     "a step that is a list": {"step": [1]},
     "metrics that are a number": {"metrics": 3},
-    "an attempt of words": {"parts": [{"step": "x"}]},
-    "seconds that are words": {"parts": [{"seconds": {"step": "x"}}]},
+    "an attempt of words": {"attempts": [{"step": "x"}]},
+    "seconds that are words": {"attempts": [{"seconds": {"step": "x"}}]},
 }
 SCALING = {
     "devices=1,2 trainer.nodes=x": "^error: nodes=x is not a number of nodes; use nodes=1,2.$",

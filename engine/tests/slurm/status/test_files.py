@@ -22,7 +22,7 @@ def make(tmp_path: Path, live: Any = None, **attempt: Any) -> tuple[RunDir, dict
     (tmp_path / "monitor").mkdir()
     if live is not None:
         (tmp_path / "monitor" / "live.json").write_text(live if isinstance(live, str) else json.dumps(live))
-    info = {"epoch": 1, "step": 5, "parts": [{"started": BEGAN.isoformat(), **attempt}]}
+    info = {"epoch": 1, "step": 5, "attempts": [{"started": BEGAN.isoformat(), **attempt}]}
     return RunDir(tmp_path), info
 
 

@@ -84,7 +84,7 @@ def test_a_job_that_started_no_rank_says_why(tmp_path: Path, log: str, says: str
     said = explain_start_failure(run, {})
     assert says in said and bool(said) == bool(says)
     assert (
-        explain_start_failure(run, {"parts": [{"step": 1}]}) == ""
+        explain_start_failure(run, {"attempts": [{"step": 1}]}) == ""
     )  # ranks have trained: the log tells more
 
 

@@ -118,7 +118,7 @@ def test_the_command_colors_states_on_a_terminal_only(tmp_path: Path, colors: bo
     folder = tmp_path / "digits" / "20260101-000000-aaaa"
     folder.mkdir(parents=True)
     (folder / "config.yaml").touch()
-    (folder / "run.json").write_text('{"state": "failed"}')
+    (folder / "run.json").write_text('{"format": 1, "state": "failed"}')
     ours, theirs = pty.openpty()
     command = [sys.executable, str(ROOT / "src/jobs.py"), "list", "--results", str(tmp_path)]
     environ = {**os.environ, "TERM": "xterm", **({} if colors else {"NO_COLOR": "1"})}
@@ -132,7 +132,7 @@ def made(folder: Path, **info: object) -> RunEntry:
     """Return a run of this machine that has such a run.json."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.yaml").touch()
-    (folder / "run.json").write_text(json.dumps(info))
+    (folder / "run.json").write_text(json.dumps({"format": 1, **info}))
     return read_entry(folder)
 
 
@@ -145,7 +145,7 @@ def test_a_killed_run_did_not_take_until_now(tmp_path: Path) -> None:
 
 def test_a_failed_run_shows_its_reason(tmp_path: Path) -> None:
     attempt = {"ended_by": "failed", "reason": "ValueError: no rows, at mine.py:3 in step"}
-    shown = page(make_report(made(tmp_path, state="failed", parts=[attempt]), None, {}, {}, False))
+    shown = page(make_report(made(tmp_path, state="failed", attempts=[attempt]), None, {}, {}, False))
     assert "Why:         ValueError: no rows, at mine.py:3 in step" in shown.splitlines()
 
 

@@ -27,7 +27,7 @@ def sweep(folder: Path, members: int) -> None:
             if failed
             else {"state": "completed", "step": 20, "metrics": {"val/loss": number / 8}}
         )
-        (run / "run.json").write_text(dumps(state))
+        (run / "run.json").write_text(dumps({"format": 1, **state}))
         if not failed:
             (run / "metrics.csv").write_text(f"step,epoch,val/loss,lr\n10,1,0.5,0.1\n20,2,{number / 8},0.1\n")
 

@@ -19,6 +19,7 @@ from train_anywhere.files.atomic import read_text, write_atomic
 from train_anywhere.files.ordinary import open_file
 from train_anywhere.files.owned_folder import MARKER
 from train_anywhere.files.plain_json import dumps
+from train_anywhere.runs.folder import FORMAT
 
 MANIFEST = "manifest.json"
 
@@ -30,7 +31,9 @@ def write_manifest(folder: Path, info: CheckpointInfo, files: Files, **more: str
     """Write the manifest of the checkpoint in `folder`. Metrics that are nan or inf are left out."""
     metrics = {k: v for k, v in info.metrics.items() if math.isfinite(v)}
     fields = {name: getattr(info, name) for name in INFO_FIELDS}
-    write_atomic(folder / MANIFEST, dumps({**fields, **more, "metrics": metrics, "files": files}))
+    write_atomic(
+        folder / MANIFEST, dumps({"format": FORMAT, **fields, **more, "metrics": metrics, "files": files})
+    )
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
@@ -56,9 +59,10 @@ def _are_files(files: object) -> bool:
 def load_manifest(folder: Path) -> SavedCheckpoint:
     """Return the checkpoint in `folder` from its manifest. Raises OSError, ValueError."""
     manifest = read_manifest(folder)
+    if manifest.get("format") != FORMAT:
+        raise ValueError(f"{folder / MANIFEST} is from another version of this project")
     try:
-        fields = {"seconds": 0.0, **manifest}  # earlier versions wrote no seconds
-        saved = SavedCheckpoint(path=folder, **{name: fields[name] for name in INFO_FIELDS})
+        saved = SavedCheckpoint(path=folder, **{name: manifest[name] for name in INFO_FIELDS})
     except KeyError as missing:
         raise ValueError(f"{folder / MANIFEST} has no {missing}") from missing
     position = (saved.step, saved.epoch, saved.batch)
@@ -143,11 +147,13 @@ def copy_file(source: Path, target: Path, pause: Callable[[], None] = lambda: No
 def find_damage(folder: Path, checksums: bool = True) -> str | None:
     """Return what is wrong with the checkpoint in `folder`; None if its checksums match. Without `checksums` compare only sizes."""
     try:
-        files = read_manifest(folder)["files"]
+        manifest = read_manifest(folder)
+        if manifest.get("format") != FORMAT:
+            return f"another version of this project wrote it: format {manifest.get('format')}, not {FORMAT}"
         load_manifest(folder)
     except (OSError, ValueError):
         return "no readable manifest.json"
-    for name, expected in files.items():
+    for name, expected in manifest["files"].items():
         try:
             if _differs(folder / name, expected if checksums else {"size": expected["size"]}):
                 return f"{name} does not match its checksum"

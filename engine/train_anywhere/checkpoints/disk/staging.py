@@ -6,8 +6,7 @@
 
 `stage.json` in the run folder records this path for recovery after a crash, when the variables that named the local disk may be gone.
 The record is used only if the path ends in the name, user id and run id of this run, and `files/removal.py` can prove that the folder
-is this run's: no link below the local disk, access for this user only, with the marker of the run. The names `stage.json`,
-`stage of run` and `growing-` stay, so that folders of earlier versions are found.
+is this run's: no link below the local disk, access for this user only, with the marker of the run.
 """
 
 import json

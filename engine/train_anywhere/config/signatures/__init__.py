@@ -36,7 +36,6 @@ from train_anywhere.config.signatures.names import Names, Place, Thing
 from train_anywhere.config.signatures.parameters import PROPERTY_DECORATORS, decorator_names, read_signature
 from train_anywhere.config.strict import did_you_mean, nearest
 from train_anywhere.files import ENGINE, ROOT
-from train_anywhere.renamed import current_name
 
 __all__ = ["NO_DEFAULT", "Definition", "Parameter", "TargetError", "read", "read_import_calls"]
 
@@ -58,7 +57,7 @@ def read(dotted: str, roots: Sequence[Path] = (ROOT,)) -> Definition:
     Raises:
         TargetError: the class or function does not exist, or a file of the project is not valid Python.
     """
-    return _read(current_name(dotted), tuple(roots))
+    return _read(dotted, tuple(roots))
 
 
 @functools.cache
@@ -86,7 +85,7 @@ def read_import_calls(dotted: str, roots: tuple[Path, ...] = (ROOT,)) -> list[tu
     Raises:
         TargetError: as `read`.
     """
-    modules, parts = _names(roots).modules, _split_name(current_name(dotted))
+    modules, parts = _names(roots).modules, _split_name(dotted)
     places = [parts[:length] for length in range(1, len(parts))] + [read(dotted, roots).name.split(".")[:-1]]
     found = {".".join(place): modules.find(".".join(place)) for place in places if place}
     return [

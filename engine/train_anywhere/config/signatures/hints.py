@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal, Optional, Union, get_args, get_origi
 from train_anywhere.config.limits import Items, Range
 from train_anywhere.config.signatures.modules import Module
 from train_anywhere.config.signatures.names import Names
-from train_anywhere.renamed import current_name
 
 _SCALARS: dict[str, Any] = {f"builtins.{kind.__name__}": kind for kind in (int, float, bool, str)}
 _SEQUENCES = {"List", "Sequence", "Iterable", "Collection", "MutableSequence"}
@@ -64,7 +63,7 @@ class _Reader:
         raise _UnknownHint
 
     def _read_name(self, node: ast.Name | ast.Attribute, depth: int) -> Any:
-        name = current_name(self.names.imported_name(self.module, node) or "")
+        name = self.names.imported_name(self.module, node) or ""
         if name in _SCALARS:
             return _SCALARS[name]
         if name.startswith(_IMPORTABLE):
@@ -122,7 +121,7 @@ class _Reader:
     def _read_rule(self, kind: Any, node: ast.expr) -> Range | Items:
         rule_class = None
         if isinstance(node, ast.Call):
-            name = current_name(self.names.imported_name(self.module, node.func) or "")
+            name = self.names.imported_name(self.module, node.func) or ""
             rule_class = _import_name(name) if name.startswith(_IMPORTABLE) else None
         if rule_class not in (Range, Items) or not isinstance(node, ast.Call):
             raise _UnknownHint

@@ -1,8 +1,7 @@
 """A data set as a PyTorch DataLoader of whole batches, in the order of `train_anywhere.data.order.assignment`."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -10,7 +9,6 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from train_anywhere.data.order.assignment import BatchOrder, batches_per_epoch
 from train_anywhere.data.order.batch_check import check_batch
-from train_anywhere.data.order.batch_file import save_batch
 from train_anywhere.data.order.prefetch import read_ahead
 from train_anywhere.data.torch.samples import Reader
 from train_anywhere.data.torch.unpadded_batches import UnpaddedOrder
@@ -92,15 +90,6 @@ class Batches(Dataset[Any]):
         sizes = getattr(self.reader.dataset, "sizes", None)
         indices, weights = self.order.rows(length, epoch, batch, sizes=sizes)
         return Batch(self.reader.read(indices, epoch, self.train), torch.from_numpy(weights))
-
-    def keep(self, epoch: int, batch: int, rank: int, file: Path) -> list[int]:
-        """Write a rank's part of a batch to a file; return the numbers of its rows. Raises DataError, OSError."""
-        own, length = replace(self.size, rank=rank), len(self.reader.dataset)
-        if isinstance(self.order, UnpaddedOrder):
-            indices = replace(self.order, order=own).rows(length, epoch, batch)
-        else:
-            indices, _ = own.rows(length, epoch, batch)
-        return save_batch(file, indices, self.reader.read(indices, epoch, self.train))
 
 
 class BatchLoader(DataLoader[Any]):

@@ -18,8 +18,7 @@ class NanWatch(Observer):
     """Observer that checks losses; every rank has one, since all have the same metrics.
 
     Args:
-        mode: warn: print a warning once; stop: end the run; off: do nothing; replay: end the run if `features/replay/recompute.py` did
-            not, which recomputes only training steps of tasks.
+        mode: warn: print a warning once; stop: end the run; off: do nothing.
         run: the run folder, on the rank that prints the warning.
     """
 
@@ -36,7 +35,7 @@ class NanWatch(Observer):
         """Check the metrics of optimizer step `step`.
 
         Raises:
-            NotFiniteError: a loss is nan or inf, and the mode is stop or replay.
+            NotFiniteError: a loss is nan or inf, and the mode is stop.
         """
         bad = find_nonfinite_loss(metrics)
         if self.mode == "off" or not bad or self._reported:
@@ -45,10 +44,9 @@ class NanWatch(Observer):
         what = f"{bad} is {metrics[bad]} at step {step}"
         if self.run:
             record_event(self.run, "nan", what)
-        if self.mode in ("stop", "replay"):
-            limit = " (it recomputes only training steps of a task)" if self.mode == "replay" else ""
+        if self.mode == "stop":
             raise NotFiniteError(
-                f"{what}, and trainer.detect_nan={self.mode} ends the run{limit}; {NAN_ADVICE}. "
+                f"{what}, and trainer.detect_nan=stop ends the run; {NAN_ADVICE}. "
                 "Checkpoints newer than the best one may hold such values too."
             )
         if self.run:

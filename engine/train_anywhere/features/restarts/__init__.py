@@ -1,4 +1,4 @@
-"""Restarts of the ranks within a job: `cluster.retries`, replays, and elastic jobs that lose a node.
+"""Restarts of the ranks within a job: `cluster.retries`, and elastic jobs that lose a node.
 
 restart         decides after a failure whether to restart the ranks, and on which nodes
 script_watch    requeues an elastic job that lost the node with its batch script
@@ -13,10 +13,9 @@ from train_anywhere.runs.folder import RunDir
 
 
 def may_restart(cluster: Cluster, trainer: Trainer) -> bool:
-    """Return whether a job has `cluster.retries` or `trainer.detect_nan=replay`, or is elastic with `cluster.no_kill`."""
+    """Return whether a job has `cluster.retries`, or is elastic with `cluster.no_kill`."""
     fewest, most = trainer.node_range
-    replays = trainer.detect_nan == "replay" and not trainer.fast_dev_run
-    return bool(cluster.retries) or replays or (fewest < most and cluster.no_kill)
+    return bool(cluster.retries) or (fewest < most and cluster.no_kill)
 
 
 class Restarts(Feature):

@@ -21,7 +21,6 @@ from typing import Any
 from train_anywhere.distributed.network.hostlist import expand_hosts
 from train_anywhere.errors import REFUSED, STOPPED, ProjectError
 from train_anywhere.features.bad_nodes import nodes_file
-from train_anywhere.features.replay.bad_loss import BadLoss, read
 from train_anywhere.files.atomic import read_text
 from train_anywhere.runs.attempts import read_logged_step, read_recorded_step, running_job
 from train_anywhere.runs.debug import CAUSE, NODE, describe_exit_code, launch_id, read_claim
@@ -41,7 +40,6 @@ class Failure:
         step: optimizer steps done.
         same: consecutive failures of this job's ranks at this step.
         cause: message of the first rank to fail; empty if it was killed.
-        loss: the loss of nan or inf that ended the ranks with `trainer.detect_nan=replay`.
         node: node of the first rank to fail, if it also failed there before, at another step; else empty.
         program: whether a program failed, which has no steps and may exit with any code.
     """
@@ -50,7 +48,6 @@ class Failure:
     step: int
     same: int
     cause: str
-    loss: BadLoss | None = None
     node: str = ""
     program: bool = False
 
@@ -147,10 +144,6 @@ def decide(failure: Failure, nodes: Nodes, retries: int, used: int, requeue: boo
         return Decision(STOPPED, f"{gone}, and {fewer}: requeueing the job.")
     if failure.code == REFUSED and not (failure.program and failure.cause):
         return Decision(1, "not restarted: the ranks refused to start (see above).")
-    if failure.loss and failure.loss.verdict == "repeated":
-        return Decision(1, f"not restarted: {failure.loss.metric} is nan or inf each time.")
-    if failure.loss:
-        return Decision(0, f"recomputing the steps up to {failure.loss.at} from an earlier checkpoint.")
     if failure.same > 1:
         return Decision(1, f"not restarted: {failure.sentence}, {failure.same} times in a row.")
     if failure.node and any(short(node) == failure.node for node in nodes.left):
@@ -177,7 +170,7 @@ def read_failure(run: RunDir, code: int) -> Failure:
     if is_program(run):
         return Failure(code, step, 1, cause, program=True)
     same = 1 + _earlier_failures(attempts[:-1], step)
-    return Failure(code, step, same, cause, read(newest), _bad_node(run))
+    return Failure(code, step, same, cause, _bad_node(run))
 
 
 def _bad_node(run: RunDir) -> str:

@@ -24,8 +24,8 @@ def is_complete(run: RunDir, config: Config) -> bool:
         return bool(config.program == frozen["program"])
     before = frozen["trainer"]
     longer = trainer.max_epochs > before["max_epochs"] or _is_more(before["max_steps"], trainer.max_steps)
-    longer = longer or _is_more(*map(_time_limit, (before.get("max_time"), trainer.max_time)))
-    longer = longer or (trainer.min_epochs or 1) > (before.get("min_epochs") or 1)
+    longer = longer or _is_more(*map(_time_limit, (before["max_time"], trainer.max_time)))
+    longer = longer or (trainer.min_epochs or 1) > (before["min_epochs"] or 1)
     return not longer and before["early_stopping"] == vars(trainer.early_stopping)
 
 
@@ -50,6 +50,6 @@ def completion_message(run: RunDir, config: Config) -> str:
     if not config.trainer.fast_dev_run:
         limits = {key: before[key] for key in ("max_epochs", "max_steps") if before[key]}
         more = " ".join(f"trainer.{key}={2 * limit}" for key, limit in limits.items())
-        more += " trainer.max_time=null" if before.get("max_time") else ""
+        more += " trainer.max_time=null" if before["max_time"] else ""
         message += f" To train longer: {train_command()} resume={shlex.quote(folder)} {more}"
     return f"{fit(message, terminal_width())}\n{format_summary(run, config)}"

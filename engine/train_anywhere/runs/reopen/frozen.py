@@ -17,7 +17,6 @@ from train_anywhere.config.schema import Config
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files.atomic import read_text, write_with_backup
 from train_anywhere.files.terminal.printable import mask_urls
-from train_anywhere.renamed import update_override, update_tree
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.links import find_special_files
 
@@ -46,7 +45,7 @@ def write_frozen(run: RunDir, config: Config, overrides: Sequence[str]) -> None:
 
 
 def read_frozen(run: RunDir) -> dict[str, Any]:
-    """Return the configuration in config.yaml, with the current names of modules.
+    """Return the configuration in config.yaml.
 
     Raises:
         CheckpointError: it is damaged or can't be read.
@@ -64,18 +63,17 @@ def read_frozen(run: RunDir) -> dict[str, Any]:
         raise CheckpointError(f"{run.config} is damaged (no configuration); {_remedy(run)}")
     if gone := [key for key in REQUIRED_KEYS if key not in tree]:
         raise CheckpointError(f"{run.config} is damaged (it lacks {', '.join(gone)}); {_remedy(run)}")
-    update_tree(tree)
     return tree
 
 
 def read_overrides(run: RunDir) -> list[str]:
-    """Return the overrides of the run from overrides.txt, with the current names of modules.
+    """Return the overrides of the run from overrides.txt.
 
     Raises:
         CheckpointError: it is damaged or can't be read.
     """
     try:
-        return [update_override(line) for line in read_text(run.overrides).splitlines() if line]
+        return [line for line in read_text(run.overrides).splitlines() if line]
     except OSError as error:
         raise CheckpointError(
             f"{run.overrides} can't be read ({error.strerror or error}); {_remedy(run)}"

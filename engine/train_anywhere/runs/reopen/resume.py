@@ -8,7 +8,7 @@ from typing import Any
 
 from train_anywhere.config.checks.strategy_table import SHARDED_STRATEGIES
 from train_anywhere.config.command.compose import compose, list_groups, quote_value
-from train_anywhere.config.flat import flatten, is_equal, unflatten
+from train_anywhere.config.flat import flatten, unflatten
 from train_anywhere.errors import ConfigError
 from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.reopen.frozen import (
@@ -142,7 +142,7 @@ def merge_resumed(tree: Mapping[str, Any], run: RunDir, overrides: Sequence[str]
     changed = {k: v for k, v in after.items() if k not in before or before[k] != v}
     gone = [k for k in before if k not in after]
     fixed = [k for k in changed if k.startswith(FIXED_KEYS) and k not in COMMAND_KEYS]
-    refused = [k for k in fixed if not is_equal(frozen.get(k), changed[k])]
+    refused = [k for k in fixed if frozen.get(k) != changed[k]]
     refused += [k for k in changed if k == "strategy.name" and _differ_in_shards(frozen.get(k), changed[k])]
     if refused:
         raise _refusal({k: changed[k] for k in refused}, frozen)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from train_anywhere.config.flat import flatten, is_equal
+from train_anywhere.config.flat import flatten
 from train_anywhere.config.load import FOLDERS, to_tree
 from train_anywhere.config.open_groups import CHECK, LIST_GROUPS, SINGLE_GROUPS, TARGET
 from train_anywhere.config.paths import expand, make_absolute
@@ -140,7 +140,7 @@ def refuse_untrusted(
     found = {f"{line!r} in overrides.txt": "would read your environment" for line in lines} | {
         f"{k}={flat[k]!r}": does
         for k, does in find_outward_values(flat, training).items()
-        if not _same(k, flat[k], known.get(k)) and not _is_recorded(folder, k, flat[k], trusted)
+        if not _same(k, flat[k], known.get(k)) and _digest(folder, k, flat[k]) not in trusted
     }
     if found:
         raise ConfigError(
@@ -157,7 +157,7 @@ def _same(key: str, value: Any, known: Any) -> bool:
     if key in FOLDERS and not VARIABLE.search(f"{value}"):
         with suppress(ValueError, AttributeError, TypeError):  # no such user, not a string
             return make_absolute(expand(value)) == make_absolute(expand(known))
-    return is_equal(value, known)
+    return bool(value == known)
 
 
 def find_untrusted_lines(folder: Path, lines: Sequence[str]) -> list[str]:
@@ -216,14 +216,6 @@ def _read_hex(script: Path) -> str:
         return script.read_bytes().hex()
     except OSError as error:
         raise SubmitError(f"{script} can't be read: {error.strerror}.") from error
-
-
-def _is_recorded(folder: Path, key: str, value: Any, trusted: set[str]) -> bool:
-    """Return whether the user has run the value. Older records have the values of {0: a, 1: b} one by one."""
-    if _digest(folder, key, value) in trusted:
-        return True
-    inner = value.items() if isinstance(value, Mapping) else ()
-    return bool(inner) and all(_is_recorded(folder, f"{key}.{k}", v, trusted) for k, v in inner)
 
 
 def _digest(path: Path, key: str, value: object) -> str:

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,8 +46,12 @@ def find_best(found: Sequence[RunEntry], metric: str | None = None, mode: str | 
 
     Raises:
         SubmitError: there is nothing to compare, or the mode is not known.
+        CheckpointError: no run.json can be read.
     """
-    watched = {run.folder.path: monitored_metric(run.folder) for run in found}
+    readable = [run for run in found if _is_readable(run.folder)]
+    if not readable:
+        found[0].folder.read_info()  # raises the reason
+    watched = {run.folder.path: monitored_metric(run.folder) for run in readable}
     name = metric or next((m for m, _ in watched.values() if m), None)
     if name is None:
         raise SubmitError(
@@ -70,6 +75,14 @@ def find_best(found: Sequence[RunEntry], metric: str | None = None, mode: str | 
     path, step, value = choose(points, key=lambda point: point[2])
     left_out = len(found) - len(measured)
     return Best(path.name, path, name, way, value, step, len(measured), left_out, rerun_command(RunDir(path)))
+
+
+def _is_readable(run: RunDir) -> bool:
+    """Return whether run.json can be read; `list` and `status` print why not."""
+    with suppress(CheckpointError):
+        run.read_info()
+        return True
+    return False
 
 
 def rerun_command(run: RunDir) -> str:

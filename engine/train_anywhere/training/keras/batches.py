@@ -1,7 +1,6 @@
 """The batches of training and evaluation, distributed by the strategy."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -11,7 +10,6 @@ from train_anywhere.config.schema import Config
 from train_anywhere.data.dataset import DataSet, Splits
 from train_anywhere.data.order.assignment import BatchOrder, batches_per_epoch
 from train_anywhere.data.order.batch_check import too_large
-from train_anywhere.data.order.batch_file import save_batch
 from train_anywhere.data.tf.pipeline import row_spec, tf_dataset
 from train_anywhere.data.tf.samples import to_data_set
 from train_anywhere.data.tf.streams import Stream, is_stream
@@ -65,14 +63,6 @@ class TaskLoader:
             return batches if plan.accumulate == 1 else stack_batches(batches, plan.accumulate)
 
         return self.strategy.dataset(make_rank_batches)
-
-    def keep(self, epoch: int, batch: int, rank: int, file: Path) -> list[int]:
-        """Write one device's rows of a training batch to a file, and return the numbers of the rows. Raises DataError, OSError."""
-        dataset = self.splits["train"]
-        assert dataset
-        rows, _ = self._order(rank, self.strategy.replicas, train=True).rows(len(dataset), epoch, batch)
-        read = dataset.read(rows, epoch, True)
-        return save_batch(file, rows, self.prepare(read) if self.prepare else read)
 
     def evaluation(self, split: str, limit: int) -> tuple[tf.data.Dataset, None]:
         """Return the first `limit` batches in the order of the data, all of the same size, and None: no batch is smaller."""

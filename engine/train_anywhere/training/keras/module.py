@@ -33,29 +33,16 @@ class RunningSums:
 
     Args:
         count: number of sums.
-        watched: whether to count the batches before the first whose sums are not finite, see `features/replay/recompute.py`.
     """
 
-    def __init__(self, count: int, watched: bool = False) -> None:
+    def __init__(self, count: int) -> None:
         self.sums = per_replica(count)
-        self.batches = per_replica(2) if watched else None
         self.distribution = tf.distribute.get_strategy()
         self._zeros = tf.zeros(count, tf.float64)
 
     def add(self, sums: tf.Tensor) -> None:
         """Add the sums of a batch, float64 [count]."""
         self.sums.assign_add(sums)
-        if self.batches is not None:
-            good = tf.reduce_all(tf.math.is_finite(self.sums))
-            self.batches.assign_add(tf.stack([tf.ones((), tf.float64), tf.cast(good, tf.float64)]))
-
-    def take_batch_counts(self) -> list[tuple[int, int]]:
-        """Return, for each replica of this process, the batches since the last call, and those before the first with sums not finite."""
-        if self.batches is None:
-            return []
-        return [
-            (int(batches), int(good)) for batches, good in self._take(self.batches, tf.zeros(2, tf.float64))
-        ]
 
     def take(self) -> list[float]:
         """Return the sums of this process since the last call."""
@@ -263,7 +250,6 @@ class TaskModule(Module):
         strategy: averages the gradients over the ranks.
         accumulate: batches per optimizer step; above 1, each step gets a stack of them.
         jit_compile: whether XLA compiles the network with its loss and gradients; it can't compile collectives and reading data.
-        watched: see `RunningSums`.
     """
 
     multi_step = True
@@ -275,13 +261,12 @@ class TaskModule(Module):
         strategy: Strategy,
         accumulate: int,
         jit_compile: bool = False,
-        watched: bool = False,
     ) -> None:
         super().__init__(network, strategy)
         self.task, self.accumulate, self.jit_compile = task, accumulate, jit_compile
         self.unit, self.metric_names = task.unit, task.names("train", "val", "test")
         self.counts_units = task.unit in task.sums
-        self.sums = RunningSums(len(task.sums), watched)
+        self.sums = RunningSums(len(task.sums))
         self.trace()
 
     def trace(self) -> None:

@@ -13,7 +13,6 @@ from train_anywhere.data.dataset import DataSet, Splits
 from train_anywhere.data.first_rows import check_first_rows
 from train_anywhere.data.tf.arrays import to_arrays
 from train_anywhere.errors import ConfigError
-from train_anywhere.features import Features
 from train_anywhere.tasks import Task
 from train_anywhere.training.keras.batches import TaskLoader
 from train_anywhere.training.keras.dropin.gradients import average_in_apply, build_optimizer
@@ -60,7 +59,6 @@ def open_native(
             strategy,
             plan.accumulate,
             config.trainer.compile,
-            Features.of(config).needs_batch_counts,
         )
     module.optimizers, module.no_decay = [network.optimizer], config.optimizer.no_decay
     module.learning_rate = make_rate_reader(network.optimizer)

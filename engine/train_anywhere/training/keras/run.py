@@ -25,7 +25,6 @@ from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.rank_reports import report_weights
 from train_anywhere.tasks import Task
-from train_anywhere.training.keras.batches import TaskLoader
 from train_anywhere.training.keras.checkpoint.position import Position
 from train_anywhere.training.keras.checkpoint.random_state import seed_everything, split_seeds
 from train_anywhere.training.keras.checkpoint.state import (
@@ -89,7 +88,7 @@ def train_and_test(strategy: Strategy, name: str, config: Config, process: RankP
     module, loader, plan = open_task(config, strategy)
     writes = strategy.rank == 0 and not config.trainer.fast_dev_run
     checkpointer = open_checkpointer(config.checkpoint, run) if writes else NoCheckpointer()
-    newest = checkpointer.newest_good(Features.of(config).resume_until(run))
+    newest = checkpointer.newest_good()
     if writes and recorder:
         recorder.record_first_step(newest.step if newest else 0)
     position, state = restore_or_initialize(config, module, newest)
@@ -214,7 +213,6 @@ def make_observers(module: Module, loader: Loader, plan: Plan, config: Config, r
         devices=strategy.replicas,
         accumulate=plan.accumulate,
         sum_over_ranks=strategy.sum,
-        save_batch=loader.keep if isinstance(loader, TaskLoader) else None,
     )
     return Observers(Features.of(config).observers(rank))
 

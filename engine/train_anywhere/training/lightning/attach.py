@@ -14,7 +14,6 @@ from train_anywhere.config.checks.monitors import describe_best_checkpoint
 from train_anywhere.config.schema import Checkpoint
 from train_anywhere.data.torch.user_loader import Stream
 from train_anywhere.errors import CheckpointError
-from train_anywhere.features import Features
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.recorder import RunRecorder
 from train_anywhere.training.lightning.checkpoint.random_state import RandomState
@@ -51,8 +50,7 @@ def attach(
     config, sharded = metrics.config, isinstance(trainer.strategy, FullyShardedStrategy)
     writes = not config.trainer.fast_dev_run and trainer.is_global_zero
     checkpointer = open_checkpointer(config.checkpoint, run, sharded=sharded) if writes else None
-    until = Features.of(config).resume_until(run)
-    saved = trainer.strategy.broadcast(checkpointer.store.newest_good(until) if checkpointer else None)
+    saved = trainer.strategy.broadcast(checkpointer.store.newest_good() if checkpointer else None)
     if writes and recorder:
         recorder.record_first_step(saved.step if saved else 0)
         recorder.steps_done = lambda: trainer.steps_done

@@ -21,29 +21,15 @@ class RunningSums:
 
     Args:
         count: the number of sums.
-
-    Attributes:
-        watched: count the batches before the first one with sums that are not finite, see `features/replay/recompute.py`.
     """
 
     def __init__(self, count: int) -> None:
         self.count = count
         self.sums: Tensor | None = None
-        self.watched = False
-        self._batches, self._good = 0, torch.zeros((), dtype=torch.int64)
 
     def add(self, sums: Tensor) -> None:
         """Add the sums of a batch [count]."""
         self.sums = sums.double() if self.sums is None else self.sums + sums
-        if self.watched:
-            self._batches += 1
-            self._good = torch.isfinite(self.sums).all() + self._good.to(sums.device)
-
-    def take_batch_counts(self) -> tuple[int, int]:
-        """Return the batches since the last call, and how many of them came before the first sum that is not finite."""
-        batches, self._batches = self._batches, 0
-        good, self._good = int(self._good), torch.zeros((), dtype=torch.int64)
-        return batches, good
 
     def take(self, device: torch.device) -> Tensor:
         """Return the sums of this rank since the last call, float64 [count]."""

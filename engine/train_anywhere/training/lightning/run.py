@@ -19,7 +19,6 @@ from train_anywhere.runs.debug import launch_id
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.rank_reports import report_weights
 from train_anywhere.training.lightning.attach import add_callbacks, add_loggers, attach, note_start
-from train_anywhere.training.lightning.batches import IndexedSplit
 from train_anywhere.training.lightning.checkpoint.random_state import seed_everything
 from train_anywhere.training.lightning.checkpoint.state import FILE, CheckpointCallback, TrainingStopped
 from train_anywhere.training.lightning.dropin.loggers import RunLogger
@@ -38,7 +37,7 @@ from train_anywhere.training.lightning.loop.metrics import ModuleMetrics, TaskMe
 from train_anywhere.training.lightning.loop.profiler import TorchRecording
 from train_anywhere.training.lightning.loop.training_check import TrainingCheck
 from train_anywhere.training.lightning.module import TaskModule
-from train_anywhere.training.lightning.rank_splits import RankSplits, UserLoaders
+from train_anywhere.training.lightning.rank_splits import UserLoaders
 from train_anywhere.training.lightning.setup import Setup, describe, make_setup, min_seconds_per_token
 from train_anywhere.training.plan import uneven_rows_note
 from train_anywhere.training.profile import StepProfile
@@ -146,11 +145,7 @@ def train_and_test(config: Config, process: RankProcess) -> Outcome:
 
 def make_observers(setup: Setup, features: Features, run: RunDir) -> Observers:
     """Return the observers of the features, which the loop of this rank calls."""
-    trainer, module, splits = setup.trainer, setup.module, setup.splits
-    split = splits.train if isinstance(splits, RankSplits) else None
-    native = isinstance(module, TaskModule)
-    if native:
-        module.train_sums.watched = features.needs_batch_counts
+    trainer, module = setup.trainer, setup.module
 
     def sum_over_ranks(numbers: list[float]) -> list[float]:
         own = torch.tensor(numbers, dtype=torch.float64, device=module.device)
@@ -158,12 +153,11 @@ def make_observers(setup: Setup, features: Features, run: RunDir) -> Observers:
 
     rank = Rank(
         run=run,
-        native=native,
+        native=isinstance(module, TaskModule),
         first_device=trainer.global_rank,
         devices=trainer.world_size,
         accumulate=setup.plan.accumulate,
         sum_over_ranks=sum_over_ranks,
-        save_batch=split.batches.keep if isinstance(split, IndexedSplit) else None,
     )
     return Observers(features.observers(rank))
 

@@ -108,7 +108,7 @@ def test_slurm_variables_do_not_matter(make_config: MakeConfig, monkeypatch: pyt
     assert (trainer.world_size, trainer.global_rank) == (1, 0)
 
 
-def test_fsdp_tests_without_inference_mode() -> None:
+def test_fsdp_tests_without_inference_mode(make_config: MakeConfig) -> None:
     """With NCCL, parameters that fsdp makes in inference mode can't be read: `state_dict()` in a hook would fail."""
     assert not make_setup(
         make_config("strategy=fsdp", "model=cnn"), Topology()

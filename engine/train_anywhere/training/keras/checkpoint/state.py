@@ -34,9 +34,6 @@ STATE_TYPES: dict[str, tuple[type, ...]] = {
 }
 """Keys of state.json and the types of their values."""
 
-STATE_DEFAULTS: dict[str, Any] = {"ended": False, "flags": [], "built": [], "callbacks": {}}
-"""Values of keys that earlier versions did not write."""
-
 
 class StateWriter:
     """Saves checkpoints: copies model, optimizer and position, which the checkpointer then writes while training continues."""
@@ -126,7 +123,7 @@ def restore(saved: SavedCheckpoint, module: Module, state: Mapping[str, Any]) ->
 
 
 def read_state(file: Path) -> dict[str, Any]:
-    """Return the content of a checkpoint's state.json, with defaults for keys that earlier versions did not write.
+    """Return the content of a checkpoint's state.json.
 
     Raises:
         CheckpointError: the file can't be read, or does not hold exactly the keys and types of `STATE_TYPES`.
@@ -135,7 +132,7 @@ def read_state(file: Path) -> dict[str, Any]:
         state = json.loads(file.read_text())
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{file} can't be read: {error}.") from error
-    state = {**STATE_DEFAULTS, **state} if isinstance(state, dict) else {}
+    state = state if isinstance(state, dict) else {}
     wrong = [key for key, types in STATE_TYPES.items() if key not in state or type(state[key]) not in types]
     if not wrong:
         wrong = [f for f in state["flags"] if type(f) is not bool] + [

@@ -49,7 +49,7 @@ class Metrics:
 
     def restore(self, arrays: list[np.ndarray]) -> None:
         """Continue from these states: the first replica gets them, the others start at zero."""
-        # a checkpoint of an earlier version has no rows
+        # user code may have added or removed metrics since
         for variable, array in zip(self.variables, arrays, strict=False):
             for number, copy in enumerate(self.strategy.local_values(variable)):
                 copy.assign(tf.cast(array if number == 0 else np.zeros_like(array), copy.dtype))

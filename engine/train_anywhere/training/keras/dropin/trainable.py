@@ -17,7 +17,7 @@ def read_flags(model: keras.Model) -> list[bool]:
 
 
 def set_flags(model: keras.Model, flags: Sequence[bool]) -> None:
-    """Set the flags that `read_flags` returned; flags of another number, as from an old checkpoint without them, are ignored."""
+    """Set the flags that `read_flags` returned; flags of another number are ignored."""
     parts = trainable_parts(model)
     if len(flags) == len(parts):
         for part, flag in zip(parts, flags, strict=True):

@@ -20,7 +20,7 @@ from train_anywhere.training.keras.loop.agreement import refuse_different_layers
 from train_anywhere.training.keras.loop.logs import BatchLogs
 from train_anywhere.training.keras.loop.steps_per_call import StepsPerCall, has_batch_hooks
 from train_anywhere.training.keras.loop.tensorboard import MetricsWriter
-from train_anywhere.training.keras.module import Module, TaskModule
+from train_anywhere.training.keras.module import Module
 from train_anywhere.training.max_time import Timer
 from train_anywhere.training.plan import Plan
 from train_anywhere.training.stop import Stop
@@ -131,9 +131,8 @@ class TrainingCallback:
             metrics = self._measure()
             if not position.pending:  # else `end_epoch` writes the row, together with the validation
                 self.metrics.write(position.step, position.epoch, metrics)
-            counted = self.module.sums.take_batch_counts() if isinstance(self.module, TaskModule) else ()
             self.observers.after_step(
-                Step(position.step, position.epoch, position.batch, metrics, counted, last=position.pending)
+                Step(position.step, position.epoch, position.batch, metrics, last=position.pending)
             )
         self.batch_logs = BatchLogs(self.module, "train", metrics)
         batches = count * self.plan.accumulate

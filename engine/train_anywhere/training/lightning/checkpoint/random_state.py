@@ -34,9 +34,6 @@ STATE = np.dtype(
 
 SIZE = STATE.itemsize
 
-PICKLED = 16384
-"""Bytes per rank in checkpoints of earlier versions, which held a pickle."""
-
 
 def seed_everything(seed: int) -> None:
     """Seed Python, numpy and torch on every device."""
@@ -109,12 +106,6 @@ class RandomState(pl.Callback):
             CheckpointError: the entry is not random states.
         """
         saved = checkpoint.get("random_states")
-        if isinstance(saved, Tensor) and saved.shape[1:] == (PICKLED,):
-            self.report(
-                "the random states of this checkpoint are a pickle of an earlier version, and reading it could run code: random numbers "
-                "start anew."
-            )
-            return
         _check_states(saved)
         self.saved = saved
 

@@ -172,7 +172,7 @@ def trainable_state(trainer: pl.Trainer) -> dict[str, Any]:
 
 
 def set_flags(module: nn.Module, saved: dict[str, Any]) -> None:
-    """Set `requires_grad` and the modes as saved; a checkpoint of an earlier version has none."""
+    """Set `requires_grad` and the modes as saved."""
     parameters, layers = dict(module.named_parameters()), dict(module.named_modules())
     for name, trainable in saved.get("requires_grad", {}).items():
         if name in parameters and parameters[name].requires_grad != trainable:

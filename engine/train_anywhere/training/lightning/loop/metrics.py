@@ -1,6 +1,5 @@
 """The metrics of a task of this project, and those that a user's module logs."""
 
-from dataclasses import replace
 from typing import Any
 
 import lightning.pytorch as pl
@@ -50,7 +49,7 @@ class TaskMetrics(MetricsCallback):
         assert isinstance(module, TaskModule)
         if not step.last:
             self._write(trainer, dict(step.metrics))
-        self.observers.after_step(replace(step, batch_counts=[module.train_sums.take_batch_counts()]))
+        self.observers.after_step(step)
 
     def _learning_rate(self, module: pl.LightningModule, step: int) -> dict[str, float]:
         assert isinstance(module, TaskModule)
