@@ -87,8 +87,8 @@ def test_defaults_are_not_shared(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("trainer:\nfeatures:\n", ""),
-        ("trainer: []\n", "error: trainer=[] is not a section of keys."),
-        ("cluster: {setup: {a: 1}}\n", "cluster.setup={'a': 1}"),
+        ("trainer: []\n", "error: trainer='[]' is not a section of keys."),
+        ("cluster: {setup: {a: 1}}\n", "cluster.setup='{'a': 1}' is not a list"),
         ("trainer: {max_epoch: 3}\n", "Did you mean 'trainer.max_epochs'?"),
     ],
 )
