@@ -495,7 +495,8 @@ def render_training_step(spec: Spec) -> Iterator[str]:
         if any("schedule" in o for o in module.get("optimizers", [])):
             yield "        schedulers = self.lr_schedulers()"
             yield "        for one in schedulers if isinstance(schedulers, list) else [schedulers]:"
-            yield "            one.step(*[loss.detach()] * isinstance(one, torch.optim.lr_scheduler.ReduceLROnPlateau))"
+            yield "            watched = [self.all_gather(loss.detach()).mean()]  # the same on all ranks"
+            yield "            one.step(*watched * isinstance(one, torch.optim.lr_scheduler.ReduceLROnPlateau))"
         returns = "tensor" if returns == "tensor" else "nothing"
     elif returns == "none":
         yield f"        if len(x) % 2 == 0 and int(ids({values[0]})[0]) % 3 == 0:"
