@@ -127,7 +127,10 @@ class Connector(_LoggerConnector):
         """Undo what hooks change that read metrics: Lightning then computes those of an epoch before its end."""
         known = (self._callback_metrics, self._logged_metrics, self._progress_bar_metrics)
         before = [dict(metrics) for metrics in known]
+        computed = [(metric, metric._computed) for metric in (self.trainer._results or {}).values()]
         yield
+        for metric, value in computed:
+            metric._computed = value
         for metrics, values in zip(known, before, strict=True):
             metrics.clear()
             metrics.update(values)
