@@ -3,6 +3,7 @@
 python engine/tests/differential/run.py lightning --programs 2000 --seed 1
 python engine/tests/differential/run.py lightning --only 33                    one program, printed
 python engine/tests/differential/run.py lightning --fault iter --programs 300  stop at the first program that shows it
+python engine/tests/differential/run.py lightning --programs 100 --sums FILE   a batch of a long run, added to a file
 """
 
 import argparse
@@ -21,11 +22,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from engine.tests.differential.draws import count_names, shrink  # noqa: E402
 from engine.tests.differential.table import find_row, read_rows  # noqa: E402
+from engine.tests.differential.tally import add_batch, find_problems  # noqa: E402
 
-LEAST = 20
-"""How often each hook and argument is drawn at least in the long form."""
 LONG = 2000
-"""Number of programs of a long form."""
+"""Number of programs of a long run on one rank."""
 
 
 def main() -> int:
@@ -45,6 +45,7 @@ def main() -> int:
     parser.add_argument("--shrink", type=int, default=0, help="runs to shrink the example of each kind")
     parser.add_argument("--kind", default="", help="shrink only the examples of kinds that contain this")
     parser.add_argument("--fault", default="", help="plant a fault in this project")
+    parser.add_argument("--sums", type=Path, help="add draws and needed rows of the table to this file")
     options = parser.parse_args()
     tested: Any = importlib.import_module(f"engine.tests.differential.{options.framework}.check")
     tested.warm_up()
@@ -62,12 +63,8 @@ def main() -> int:
             else "\n".join(f"{kind}\n    {text}" for kind, text in found.items())
         )
         return 0 if isinstance(found, str) else has_faults(found, tested, options.ranks)
-    counts, kinds, refused, used = (
-        Counter[str](),
-        dict[str, list[tuple[int, str]]](),
-        Counter[str](),
-        set[str | None](),
-    )
+    counts, kinds, refused = Counter[str](), dict[str, list[tuple[int, str]]](), Counter[str]()
+    rows = Counter[str]()
     start, equal = time.monotonic(), 0
     for number, seed in enumerate(range(options.seed, options.seed + options.programs), 1):
         spec = tested.draw_program(seed, options.ranks)
@@ -76,7 +73,7 @@ def main() -> int:
             refused[found] += 1
             continue
         count_names(spec, counts)
-        used |= {find_row(kind, options.ranks, tested.INTENDED) for kind in found}
+        rows.update({find_row(kind, options.ranks, tested.INTENDED) or "FAULT" for kind in found})
         equal += not has_faults(found, tested, options.ranks)
         for kind, example in found.items():
             kinds.setdefault(kind, []).append((seed, example))
@@ -99,17 +96,13 @@ def main() -> int:
                 f"    --spec '{json.dumps(shrink(spec, lambda s, k=kind: k in check(s), options.shrink))}'",
                 flush=True,
             )
-    print("drawn:", ", ".join(f"{name} {count}" for name, count in sorted(counts.items())))
-    problems = []
+    form = "ranks" if options.ranks > 1 else "stops" if options.stops else "alone"
+    drawn = {name: counts[name] for name in tested.DRAWN}
+    sums = add_batch(options.sums, form, options.programs, drawn, rows.elements())
+    print("rows of the table, with the number of programs that needed them:", dict(rows))
+    problems = find_problems(sums, LONG, tested.DRAWN, read_rows(options.framework))
     if options.fault:
         problems.append(f"the fault {options.fault} is not found")
-    if options.programs >= LONG:
-        problems += [f"{name} is drawn {counts[name]} times" for name in tested.DRAWN if counts[name] < LEAST]
-        if options.stops or options.ranks > 1:
-            print(
-                "rows of the table that were not needed here:",
-                sorted(read_rows(options.framework).keys() - used),
-            )
     print("\n".join(problems))
     return int(bool(problems) or any(not find_row(kind, options.ranks, tested.INTENDED) for kind in kinds))
 

@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import re
 import sys
 import time
 from collections import Counter
@@ -11,14 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[4]
-PAGE = ROOT / "docs/concepts/own-code.md"
-MIN_DRAWS = 20
+sys.path[:0] = [str(ROOT), str(ROOT / "engine")]
 
+from engine.tests.differential.table import read_rows  # noqa: E402
+from engine.tests.differential.tally import add_batch, find_problems  # noqa: E402
 
-def intended() -> set[str]:
-    """Return the keys of Keras in the table of intended differences."""
-    section = PAGE.read_text().partition("## Differences from the framework alone")[2].partition("\n## ")[0]
-    return {*re.findall(r"^\| `(keras-[a-z-]+)` \|", section, re.MULTILINE)}
+LONG = 400
+"""Number of programs of a long run on one rank."""
 
 
 def shrink(spec: dict, kind: str, find: Callable[[dict], list[str]], until: float) -> dict:
@@ -54,14 +52,14 @@ def main() -> int:
         "--ranks", type=int, default=1, choices=(1, 2), help="2: compare two devices with one"
     )
     parser.add_argument("--part", default="0/1", help="only programs n of m: 1/2")
+    parser.add_argument("--sums", type=Path, help="add draws and needed rows of the table to this file")
     parser.add_argument("--seconds", type=float, default=1e9, help="draw no further program after this time")
     options = parser.parse_args()
-    sys.path[:0] = [str(ROOT), str(ROOT / "engine")]
     os.environ |= {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
     from engine.tests.differential.keras import sides
     from engine.tests.differential.keras.specs import count_draws, draw
 
-    table, needed, counts, start = intended(), Counter[str](), Counter[str](), time.monotonic()
+    table, needed, counts, start = {*read_rows("keras")}, Counter[str](), Counter[str](), time.monotonic()
     kinds: dict[str, tuple[dict, str, Callable]] = {}
     seen: Counter[str] = Counter()
     part, parts = map(int, options.part.split("/"))
@@ -90,7 +88,7 @@ def main() -> int:
                     kinds.setdefault(kind, (spec, line, find))
         for key in sides.translations(spec) & table:
             if (
-                options.ranks == 1 and options.programs >= 100 and not needed[key]
+                options.ranks == 1 and options.programs >= 50 and not needed[key]
             ):  # without it, the program must differ
                 needed[key] += bool(sides.compare(spec, (sides.translations(spec) & table) - {key}))
         if missing := sides.translations(spec) - table:
@@ -104,16 +102,12 @@ def main() -> int:
             flush=True,
         )
     print("\ndraws:", ", ".join(f"{name} {number}" for name, number in sorted(counts.items())))
-    few = (
-        [name for name, number in counts.items() if number < MIN_DRAWS]
-        if parts == 1 and options.programs >= 400
-        else []
-    )
-    print("drawn less than 20 times:", few or "none")
-    unused = sorted(table - {*+needed}) if options.ranks == 1 and options.programs >= 100 else []
-    print(f"rows of the table: {dict(needed)}; never needed: {unused or 'none'}")
+    form = "ranks" if options.ranks > 1 else "stops" if options.stops else "alone"
+    sums = add_batch(options.sums, form, seen["programs"], counts, needed.elements())
+    problems = find_problems(sums, LONG, sums.get("alone", {"draws": {}})["draws"], table)
+    print(f"rows of the table: {dict(needed)}", *problems, sep="\n")
     print(f"seed {options.seed}, {options.ranks} ranks, {time.monotonic() - start:.0f} s:", dict(seen))
-    return int(bool(kinds or few or (unused and options.programs >= 400 and parts == 1)))
+    return int(bool(kinds or problems))
 
 
 if __name__ == "__main__":

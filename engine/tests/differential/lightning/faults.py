@@ -3,6 +3,7 @@
 from typing import Any
 
 from lightning.pytorch.trainer.connectors.data_connector import _DataConnector
+from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection
 from torch.utils.data import DataLoader
 
 from train_anywhere.training.lightning import run as engine
@@ -24,12 +25,13 @@ def hook_out_of_order() -> None:
 
 
 def mean_ignores_rows() -> None:
-    """Take the mean of the ranks' means, whatever their numbers of rows."""
+    """Take the mean of the batches' and ranks' means, whatever their numbers of rows."""
 
     def reduce_metrics(metrics: list[Any], on_step: bool, strategy: Any) -> list[Any]:
         means = [m._forward_cache if on_step else m.value / m.cumulated_batch_size for m in metrics]
         return [strategy.reduce(mean, reduce_op="mean") for mean in means]
 
+    _ResultCollection._extract_batch_size = lambda *_: 1  # type: ignore[method-assign]
     logged_values._reduce_metrics = reduce_metrics
     logged_values.Results._sync = lambda self, value, reduce_op, group: self._over_ranks(
         value, reduce_op, group
@@ -49,5 +51,5 @@ def loader_without_iter() -> None:
 
 
 FAULTS = {"order": hook_out_of_order, "mean": mean_ignores_rows, "iter": loader_without_iter}
-EXPECTED = {"order": ("order",), "mean": ("means",), "iter": ("rows",)}
+EXPECTED = {"order": ("order",), "mean": ("means", "values in"), "iter": ("rows",)}
 """Beginnings of the kinds of differences that a fault shows."""

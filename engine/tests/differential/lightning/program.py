@@ -154,6 +154,7 @@ def draw_program(seed: int, ranks: int = 1) -> Spec:
     if ranks > 1:
         evaluate_all_rows(draws, spec)
         spec["module"]["returns"] = "tensor"  # a rank without a loss lets the others wait
+        spec["module"]["synced"] = True  # Lightning's schedules would watch the loss of rank 0
     if draws.maybe(0.1) and not spec["module"].get("manual"):
         spec["accumulate"] = {"1": 2}
         spec["trainer"].pop("accumulate_grad_batches", None)
@@ -171,7 +172,8 @@ def evaluate_all_rows(draws: Draws, spec: Spec) -> None:
         for loader in spec["data"][split]:
             loader.pop("drop_last", None)
             loader["kind"] = draws.choice(("map", "own_iter"))
-        spec["trainer"].pop(f"limit_{split}_batches", None)
+        for limit in (f"limit_{split}_batches", "overfit_batches"):
+            spec["trainer"].pop(limit, None)
         spec["module"]["log"].append({"hook": f"{stage}_step", "value": "ids", "name": f"mean_{split}",
                                       "sync_dist": draws.maybe(0.5)})  # fmt: skip
 
@@ -481,7 +483,8 @@ def render_training_step(spec: Spec) -> Iterator[str]:
     yield f"        x, y = xy({values[0]})"
     yield "        loss = (self(x) - y).square().mean()"
     if any(one.get("schedule") == "plateau" for one in module.get("optimizers", [])):
-        yield "        self.log('watched', loss, on_step=False, on_epoch=True)"
+        synced = ", sync_dist=True" * bool(module.get("synced"))
+        yield f"        self.log('watched', loss, on_step=False, on_epoch=True{synced})"
     for number, log in enumerate(module.get("log", [])):
         if log.get("hook") == "training_step":
             yield from render_log(log, str(number), values[0], "self")
@@ -495,7 +498,8 @@ def render_training_step(spec: Spec) -> Iterator[str]:
         if any("schedule" in o for o in module.get("optimizers", [])):
             yield "        schedulers = self.lr_schedulers()"
             yield "        for one in schedulers if isinstance(schedulers, list) else [schedulers]:"
-            yield "            one.step(*[loss.detach()] * isinstance(one, torch.optim.lr_scheduler.ReduceLROnPlateau))"
+            yield "            watched = [self.all_gather(loss.detach()).mean()]  # the same on all ranks"
+            yield "            one.step(*watched * isinstance(one, torch.optim.lr_scheduler.ReduceLROnPlateau))"
         returns = "tensor" if returns == "tensor" else "nothing"
     elif returns == "none":
         yield f"        if len(x) % 2 == 0 and int(ids({values[0]})[0]) % 3 == 0:"

@@ -81,6 +81,8 @@ class RandomState(pl.Callback):
         if self._kept is None:
             self._kept = _state(trainer.lightning_module.device)
 
+    before_validation = keep_states
+
     def release_states(self) -> None:
         """Forget the state that was kept."""
         self._kept = None

@@ -6,6 +6,8 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.fabric.utilities import move_data_to_device
+from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 from torchmetrics import Metric
 
@@ -13,6 +15,9 @@ from train_anywhere.data.torch.user_loader import Stream
 
 META = ("prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx", "metric_attribute")
 """Attributes in which Lightning keeps the arguments of `self.log`."""
+
+SHOWN = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
+"""Attributes of Lightning's logger connector with the values that user code reads from the Trainer."""
 
 
 class RankState(pl.Callback):
@@ -28,6 +33,7 @@ class RankState(pl.Callback):
     def __init__(self, stream: Stream | None, report: Callable[[str], None]) -> None:
         self.stream, self.report = stream, report
         self.saved: dict[str, Any] | None = None
+        self._kept: dict[str, Any] = {}
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
@@ -35,10 +41,18 @@ class RankState(pl.Callback):
         """Gather the states of all ranks."""
         own = {
             "logged": _logged_metrics(trainer),
-            "metrics": {name: _metric_state(m) for name, m in _metrics(pl_module)},
+            **(self._kept or _read_metrics(trainer, pl_module)),
             "loader": self.stream.position() if self.stream else trainer.fit_loop.loader_position(),  # type: ignore[attr-defined]
         }
         checkpoint["rank_states"] = gather(own, trainer)
+
+    def before_validation(self, trainer: pl.Trainer) -> None:
+        """Keep the metrics: a run that is stopped in a validation within training runs it again."""
+        self._kept = _read_metrics(trainer, trainer.lightning_module)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Forget the metrics before the validation."""
+        self._kept = {}
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
@@ -49,25 +63,32 @@ class RankState(pl.Callback):
             self.report(
                 f"metrics of the interrupted epoch start anew: {len(saved)} ranks counted them, and this run has {trainer.world_size}."
             )
+            self.saved = unpack(saved[0]) | {"metrics": {}, "logged": []} if saved else None
             return
         self.saved = unpack(saved[trainer.global_rank])
-        if self.stream and self.saved:
+        if self.stream:
             self.stream.restore(self.saved["loader"])
-        elif self.saved:
+        else:
             trainer.fit_loop.resumed_loader = self.saved["loader"] or None  # type: ignore[attr-defined]
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Restore the metrics of the interrupted epoch."""
-        if self.saved is None:
+    def training_started(self, trainer: pl.Trainer) -> None:
+        """Restore the metrics as they were after the last batch, without those that start hooks have logged again."""
+        saved, self.saved = self.saved, None
+        if saved is None or not trainer.ckpt_path:  # LearningRateFinder restores a checkpoint of its own
             return
-        found = dict(_metrics(pl_module))
-        for name, state in self.saved["metrics"].items():
+        module: Any = trainer.lightning_module
+        connector: Any = trainer._logger_connector
+        connector.reset_results()
+        found = dict(_metrics(module))
+        for name, state in saved["metrics"].items():
             if name in found:
-                _restore_metric(found[name], state, pl_module.device)
-        for entry in self.saved["logged"]:
-            _restore_logged(trainer, pl_module, entry)
-        trainer._logger_connector.resumed = bool(self.saved["logged"])  # type: ignore[attr-defined]
-        self.saved = None
+                _restore_metric(found[name], state, module.device)
+        for entry in saved["logged"]:
+            _restore_logged(trainer, module, entry)
+        if batches := trainer.fit_loop.epoch_loop.batch_progress.current.ready:
+            connector._first_loop_iter = batches == 1
+        for kind, values in saved["shown"].items():
+            setattr(connector, kind, move_data_to_device(values, module.device))
 
 
 def _metrics(module: nn.Module) -> list[tuple[str, Metric]]:
@@ -75,7 +96,8 @@ def _metrics(module: nn.Module) -> list[tuple[str, Metric]]:
 
 
 def _metric_state(metric: Metric) -> dict[str, Any]:
-    return {"updates": metric._update_count, "state": dict(metric.metric_state)}
+    state = {n: [*v] if isinstance(v, list) else v.clone() for n, v in metric.metric_state.items()}
+    return {"updates": metric._update_count, "state": state}
 
 
 def _restore_metric(metric: Metric, saved: dict[str, Any], device: torch.device) -> None:
@@ -90,18 +112,28 @@ def _logged_metrics(trainer: pl.Trainer) -> list[dict[str, Any]]:
     entries = []
     for metric in trainer.fit_loop.epoch_loop._results.values():
         meta = metric.meta
-        if metric.has_reset or not meta.on_epoch:
+        if metric.has_reset:
             continue
         entry = {name: getattr(meta, name) for name in META} | {"fx": meta.fx, "name": meta.name}
         entry |= {
             "reduce_fx": meta.reduce_fx.__name__,
             "sync": meta.sync.should,
             "first": meta.sync.rank_zero_only,
+            "step": metric._forward_cache,
         }
         if metric.is_tensor:
             entry |= {"value": metric.value, "size": getattr(metric, "cumulated_batch_size", None)}
         entries.append(entry)
     return entries
+
+
+def _read_metrics(trainer: pl.Trainer, module: pl.LightningModule) -> dict[str, Any]:
+    """Return the states of torchmetrics, and the values that user code reads from the Trainer."""
+    shown = {} if trainer.native else {kind: getattr(trainer._logger_connector, kind) for kind in SHOWN}  # type: ignore[attr-defined]
+    return {
+        "metrics": {name: _metric_state(metric) for name, metric in _metrics(module)},
+        "shown": {k: apply_to_collection(dict(v), Tensor, Tensor.detach) for k, v in shown.items()},
+    }
 
 
 def _restore_logged(trainer: pl.Trainer, module: pl.LightningModule, entry: dict[str, Any]) -> None:
@@ -121,6 +153,7 @@ def _restore_logged(trainer: pl.Trainer, module: pl.LightningModule, entry: dict
     )
     metric = results[f"{fx}.{name}"]
     metric.meta.sync.should = entry["sync"]
+    metric._forward_cache = move_data_to_device(entry["step"], module.device)
     if "value" in entry:
         metric.value = value
         if entry["size"] is not None:

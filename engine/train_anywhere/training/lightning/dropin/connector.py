@@ -20,7 +20,7 @@ Receiver = Callable[[bool, pl.Trainer, Mapping[str, float]], None]
 
 
 class Connector(_LoggerConnector):
-    """Lightning's logger connector with four changes.
+    """Lightning's logger connector with three changes.
 
     Values of `self.log` are reduced over all ranks, in one exchange when they are read: at a logged step, at the end of a loop,
     and at the end of its hooks. `collected` has every metric of the last loop, including those logged only for callbacks.
@@ -34,22 +34,16 @@ class Connector(_LoggerConnector):
 
     Attributes:
         collected: metrics by name, of the loop that ended last.
-        resumed: whether the metrics include batches of this epoch from before a resume.
     """
 
     def __init__(self, trainer: pl.Trainer, monitors: Iterable[str]) -> None:
         super().__init__(trainer)
         self.monitors = [*monitors]
         self.collected: dict[str, Any] = {}
-        self.resumed = False
         self._logging = False
         self._receive: Receiver = lambda *_: None
         self._reduced: set[str] = set()
         self._step_reduced = False
-
-    def should_reset_tensors(self, fx: str) -> bool:
-        """Return whether metrics start anew: at the first batch, unless the epoch started before a resume."""
-        return False if self.resumed else super().should_reset_tensors(fx)
 
     def on_batch_start(self, batch: Any, dataloader_idx: int | None = None) -> None:
         """Treat values that are logged from now on as this rank's own."""
@@ -58,7 +52,6 @@ class Connector(_LoggerConnector):
 
     def update_train_step_metrics(self) -> None:
         """Log a training step if due."""
-        self.resumed = False
         if self.should_update_logs:
             self._reduce(on_step=True)
             self._step_reduced = True
@@ -72,7 +65,6 @@ class Connector(_LoggerConnector):
     def epoch_end_reached(self) -> None:
         """Reduce the epoch's metrics after its last batch, before the hooks that may read them."""
         super().epoch_end_reached()
-        self.resumed = False
         if self.trainer.training:
             # in a resumed epoch Lightning would not update schedules that watch a metric
             self.trainer.fit_loop._restarting = False
@@ -135,7 +127,10 @@ class Connector(_LoggerConnector):
         """Undo what hooks change that read metrics: Lightning then computes those of an epoch before its end."""
         known = (self._callback_metrics, self._logged_metrics, self._progress_bar_metrics)
         before = [dict(metrics) for metrics in known]
+        computed = [(metric, metric._computed) for metric in (self.trainer._results or {}).values()]
         yield
+        for metric, value in computed:
+            metric._computed = value
         for metrics, values in zip(known, before, strict=True):
             metrics.clear()
             metrics.update(values)

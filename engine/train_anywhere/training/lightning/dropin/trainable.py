@@ -122,6 +122,12 @@ class FitLoop(_FitLoop):
         return False
 
     @property
+    def done(self) -> bool:
+        """Whether training is over; a run that was stopped in the validation after its last step resumes with it."""
+        validation = self.epoch_loop.val_loop.batch_progress.total
+        return super().done and not (self.restarting and validation.ready > validation.processed)
+
+    @property
     def skip(self) -> bool:
         """Whether nothing is left to do. A run that resumes at its end is not skipped: it calls the end hooks again."""
         return super().skip and not self.trainer.ckpt_path

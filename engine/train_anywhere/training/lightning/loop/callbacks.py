@@ -53,7 +53,6 @@ class MetricsCallback(pl.Callback):
         self.stopping = self.saving = False
         self.clock = Clock(self.heartbeat)
         self._lr: Any = None
-        self._seen: dict[str, float] = {}
         self._units: float | None = None
         self._for_next_row: dict[str, float] = {}
         self._unlogged: dict[str, float] = {}
@@ -72,25 +71,17 @@ class MetricsCallback(pl.Callback):
     ) -> None:
         """Save the last learning rate, for an epoch that resumes with its validation and is still to be written."""
         checkpoint["lr"] = None if self._lr is None else float(self._lr)
-        if not self.native:
-            logged = trainer._logger_connector._callback_metrics
-            checkpoint["callback_metrics"] = {name: float(value) for name, value in logged.items()}
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Restore the last learning rate, and the metrics that callbacks and schedules see."""
+        """Restore the last learning rate."""
         self._lr = checkpoint.get("lr")
-        self._seen = checkpoint.get("callback_metrics", {})
 
     # --- training -------------------------------------------------------------------------------------------------------
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Provide the metrics from before a resume, for schedules that watch one of them, and start the first epoch."""
-        named = self.metrics if self.native else self._seen
-        known = {name: torch.tensor(value, dtype=torch.float64) for name, value in named.items()}
-        # the property would compute those that were just logged
-        trainer._logger_connector._callback_metrics.update(known)
+        """Start the first epoch."""
         self.timer.start()
         self.clock.batch_over()
         self.heartbeat.enter("step", "data")

@@ -138,8 +138,8 @@ class FastEpochLoop(_TrainingEpochLoop):
         validates = self.validation_follows()
         self.mid_epoch = not over and validates
         for callback in trainer.callbacks if validates else ():  # type: ignore[attr-defined]
-            if hasattr(callback, "keep_states"):
-                callback.keep_states(trainer)
+            if hasattr(callback, "before_validation"):
+                callback.before_validation(trainer)
         if self.mid_epoch:
             self._validate_mid_epoch(data_fetcher)
         elif over or trainer.lr_scheduler_configs or not self._fast:
@@ -163,10 +163,7 @@ class FastEpochLoop(_TrainingEpochLoop):
 
     def _validate_mid_epoch(self, data_fetcher: _DataFetcher) -> None:
         trainer: Any = self.trainer
-        connector = trainer._logger_connector
-        resumed, connector.resumed = connector.resumed, False  # the metrics of training continue afterwards
         super().on_advance_end(data_fetcher)
-        connector.resumed = resumed
         for callback in trainer.callbacks if not trainer.should_stop else ():
             if hasattr(callback, "validation_over"):
                 callback.validation_over(trainer, trainer.lightning_module)

@@ -39,11 +39,15 @@ class TaskMetrics(MetricsCallback):
         """Return the names of all metrics of the task."""
         return self.task.names("train", "val", "test")
 
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Provide the metrics from before a resume, for schedules that watch one of them, and start the first epoch."""
+        _provide(trainer, self.metrics)
+        super().on_train_start(trainer, pl_module)
+
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Reduce the metrics of the validation, and provide them to schedules and callbacks that watch one of them."""
         super().on_validation_epoch_end(trainer, pl_module)
-        known = {n: torch.tensor(v, dtype=torch.float64) for n, v in self.epoch_metrics.items()}
-        trainer.callback_metrics.update(known)
+        _provide(trainer, self.epoch_metrics)
 
     def _use_metrics(self, trainer: pl.Trainer, module: pl.LightningModule, step: Step) -> None:
         assert isinstance(module, TaskModule)
@@ -81,6 +85,11 @@ class TaskMetrics(MetricsCallback):
     def _write(self, trainer: pl.Trainer, metrics: dict[str, float]) -> None:
         trainer._logger_connector.send(metrics, steps_done(trainer))  # type: ignore[attr-defined]
         super()._write(trainer, metrics)
+
+
+def _provide(trainer: pl.Trainer, metrics: dict[str, float]) -> None:
+    """Let schedules and callbacks watch metrics."""
+    trainer.callback_metrics.update({n: torch.tensor(v, dtype=torch.float64) for n, v in metrics.items()})
 
 
 class ModuleMetrics(MetricsCallback):

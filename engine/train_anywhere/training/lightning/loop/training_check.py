@@ -15,6 +15,15 @@ class TrainingCheck(pl.Callback):
         self.batches = self.skipped = 0
         self.stepped = self.has_gradient = False
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the counts so far, which a resumed run continues."""
+        return {name: getattr(self, name) for name in ("batches", "skipped", "stepped", "has_gradient")}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue the counts of the run that is resumed."""
+        for name, value in state_dict.items():
+            setattr(self, name, value)
+
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
