@@ -14,7 +14,6 @@ PACKAGES = {
     "src.after": "inference",
     "src.checkpoints": "checkpoints",
     "src.config": "config",
-    "src.data.text": "data.text",
     "src.distributed": "distributed",
     "src.doctor": "commands.doctor",
     "src.errors": "errors",
@@ -42,7 +41,6 @@ src.config config.checks strategies=strategy_table targets
 src.config config.command command_line compose diagnose explained sentences refusal yaml_files members json_schema
 src.data data arrays=array_data base=dataset sets=open_data archives download listing
 src.data data.order ahead=prefetch batch=fits draws=random_numbers keep=keep_batch order=assignment shuffle
-src.data.text data.text build=token_files cache=token_cache parts=document_split
 src.data data.tf tf_arrays=arrays tf_drop_in=unpadded tf_groups=groups tf_pipeline=pipeline tf_samples=samples tf_streams=streams
 src.data data.torch torch_arrays=arrays torch_draws=draws torch_foreign=user_loader torch_loader=loader torch_order=unpadded
 src.data data.torch torch_samples=samples
