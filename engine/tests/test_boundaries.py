@@ -17,7 +17,7 @@ TORCH = {"torch", "lightning", "torchmetrics"}
 TENSORFLOW = {"tensorflow", "keras"}
 FRAMEWORKS = TORCH | TENSORFLOW | {"horovod"}
 TRACKERS = {"wandb", "mlflow"}
-HEAVY = FRAMEWORKS | {"numpy", "scipy", "sklearn", "PIL", "sentencepiece"}
+HEAVY = FRAMEWORKS | {"numpy", "scipy", "sklearn", "PIL", "tokenizers"}
 
 GROUND = {"errors", "files"}
 LOWER = GROUND | {"config", "distributed", "runs"}
@@ -206,7 +206,7 @@ REASONS = {
     "numpy": "headers of a data set are read on the login node",
     "PIL": "names of pictures are read on the login node",
     "torch": "TensorBoard's writer takes a second to import, and may be turned off",
-    "sentencepiece": "bytes are tokens without it",
+    "tokenizers": "bytes are tokens without it",
     "wandb": "a tracker is imported where it is chosen",
     "mlflow": "a tracker is imported where it is chosen",
     "train_anywhere.features.sampler.sampler": "a container may have no psutil",

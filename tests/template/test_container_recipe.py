@@ -27,7 +27,7 @@ def test_packages_of_the_image_are_those_of_the_requirements() -> None:
 
 OF_THE_IMAGE = {
     *("torch", "numpy", "pillow", "rich", "psutil", "setuptools", "tensorboard"),
-    *("omegaconf", "sentencepiece", "nvidia-ml-py"),
+    *("omegaconf", "tokenizers", "nvidia-ml-py"),
 }
 """What NVIDIA's image has, hydra-core brings, or a run can do without."""
 

@@ -202,9 +202,6 @@ def test_texts_are_read_from_a_copy_of_their_tokens(
     config = make_config(*words, f"cluster.local_disk={disk}")
     splits = open_splits(config.data, "lightning", 0, make_stager(config.cluster.local_disk))
     plain = open_splits(config.data, "lightning", 0)
-    assert splits.facts["tokenizer"] == plain.facts["tokenizer"], (
-        "what is read after the training is not on a node"
-    )
     rows = np.arange(5)
     ours, theirs = splits.train.read(rows, 0, True), plain.train.read(rows, 0, True)
     assert ours.keys() == theirs.keys()

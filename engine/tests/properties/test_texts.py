@@ -8,7 +8,6 @@ from datetime import datetime
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given
@@ -21,8 +20,7 @@ from train_anywhere.config.command.compose import parse_override
 from train_anywhere.config.limits import Span, span_bounds
 from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
-from train_anywhere.data.text.tokenizer import MODEL, read_tokenizer, train_bpe
-from train_anywhere.errors import ConfigError, DataError, SubmitError
+from train_anywhere.errors import ConfigError, SubmitError
 from train_anywhere.features import serve
 from train_anywhere.features.serve.dashboard import PORT
 from train_anywhere.monitor import heartbeat
@@ -244,26 +242,3 @@ def test_any_sweep_is_searched_or_refused(typed: str) -> None:
         return
     for [end] in space.extremes():
         assert parse_override(end) is not None, end
-
-
-@pytest.fixture(scope="module")
-def model() -> bytes:
-    """A small tokenizer."""
-    return train_bpe([f"text number {n} of some" for n in range(50)], 320, 10**5)
-
-
-@bounded(60)
-@given(st.data())
-def test_a_damaged_tokenizer_is_refused_or_still_one(
-    model: bytes, results: Path, data: st.DataObject
-) -> None:
-    at, cut = data.draw(st.integers(0, len(model) - 1)), data.draw(st.integers(0, len(model)))
-    damaged = model[:at] + data.draw(st.binary(max_size=4)) + model[at + data.draw(st.integers(0, 4)) :]
-    folder = results
-    (folder / MODEL).write_bytes(data.draw(st.sampled_from([damaged, model[:cut], b""])))
-    try:
-        tokenizer = read_tokenizer(folder, "bpe", 320)
-    except DataError as error:
-        assert MODEL in str(error)
-        return
-    assert isinstance(tokenizer.decode(np.arange(320)), str)

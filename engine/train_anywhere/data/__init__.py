@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from train_anywhere.data.known import Known, Staged, as_it_is
     from train_anywhere.data.listing import describe, is_hidden, left_out, walk
     from train_anywhere.data.order.shuffle import permutation
+    from train_anywhere.data.prepared_folder import prepare_folder
 
 __all__ = [
     "ArraySet",
@@ -31,6 +32,7 @@ __all__ = [
     "is_hidden",
     "left_out",
     "permutation",
+    "prepare_folder",
     "walk",
 ]
 
@@ -47,6 +49,7 @@ _MODULES = {
     "is_hidden": "listing",
     "left_out": "listing",
     "permutation": "order.shuffle",
+    "prepare_folder": "prepared_folder",
     "walk": "listing",
 }
 

@@ -86,7 +86,7 @@ HERE = {
     "trainer.compile=max": r"trainer\.compile='max' is not true or false",
     "trainer.channels_last=1": r"trainer\.channels_last='1' is not true or false",
     "data=text data.vocabulary=many": r"data\.vocabulary='many' is not a whole number",
-    "data=text data.tokenizer=null": r"data\.tokenizer=null is not one of bytes, bpe",
+    "data=text data.tokenizer=null": r"data\.tokenizer=null is not one of bytes, bpe or a string",
 }
 STAGE: dict[str, tuple[str, dict[str, Damage]]] = {
     "data=imagefolder data.dir={row}/a.tar": (r"a\.tar is an archive, which has to be unpacked before it is read; use data\.stage=true", {"row/a.tar": "no tar"}),
