@@ -32,7 +32,7 @@ TYPED = {
     "data.cache={row}/closed/tokens": r"data\.cache: tokens can.t be written to .*you can't write to .*closed; use data\.cache=FOLDER",
     "data.cache={row}/a-file": r"data\.cache: .*a-file is a file, not a folder",
     "data.cache=null": r"data\.cache=null is not a string",
-        "data.files='*.txt'": r"data\.files=.*is not a list",
+    "data.files='*.txt'": r"data\.files=.*is not a list",
     "data.val_fraction=0": r"data\.val_fraction=0 must be above 0",
     "data.val_fraction=0.7 data.test_fraction=0.3": r"data\.val_fraction=0\.7 and data\.test_fraction=0\.3 leave nothing to train on",
     "data.test_fraction=1": r"data\.test_fraction=1 must be below 1",
