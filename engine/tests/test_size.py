@@ -1,0 +1,102 @@
+"""Each package of the engine has at most the lines and statements of a table.
+
+A change that needs more raises the numbers in the same commit and says why there. `python engine/tests/test_size.py` prints
+the table of the present code, rounded up.
+"""
+
+import ast
+import io
+import tokenize
+from collections import Counter
+from pathlib import Path
+
+ENGINE = Path(__file__).parents[1] / "train_anywhere"
+STEP = 20
+"""The numbers of the table are multiples of this, so that a fix of a few lines needs no new table."""
+
+LIMITS = {
+    ".": (260, 100),
+    "checkpoints": (1940, 1160),
+    "commands": (1940, 1240),
+    "config": (6120, 3600),
+    "data": (2120, 1180),
+    "distributed": (1720, 900),
+    "features": (4320, 2540),
+    "files": (1380, 820),
+    "inference": (780, 460),
+    "launch": (1840, 1200),
+    "monitor": (2240, 1240),
+    "plugins": (280, 140),
+    "program": (560, 340),
+    "runs": (2200, 1240),
+    "search": (900, 540),
+    "slurm": (8320, 4640),
+    "testing": (600, 360),
+    "training": (14360, 8220),
+}
+"""Lines and statements by package; "." has the modules next to the packages."""
+
+MOST_LINES = 51720
+MOST_STATEMENTS = 29760
+"""Limits of the whole engine. They fall with the code, and rise only by what a new feature was planned to cost."""
+
+
+def count(path: Path) -> Counter[str]:
+    """Return lines and statements of a module. A statement is a logical line that is not a docstring."""
+    text = path.read_text()
+    owners = [n for n in ast.walk(ast.parse(text)) if isinstance(n, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))]  # fmt: skip
+    docstrings = sum(ast.get_docstring(owner, clean=False) is not None for owner in owners)
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    logical = sum(token.type == tokenize.NEWLINE for token in tokens)
+    return Counter(lines=text.count("\n"), statements=logical - docstrings)
+
+
+def measure(root: Path) -> dict[str, tuple[int, int]]:
+    """Return lines and statements of each package directly below a folder."""
+    sums: dict[str, Counter[str]] = {}
+    for path in sorted(root.rglob("*.py")):
+        parts = path.relative_to(root).parts
+        sums.setdefault(parts[0] if parts[1:] else ".", Counter()).update(count(path))
+    return {name: (found["lines"], found["statements"]) for name, found in sums.items()}
+
+
+def excess(found: dict[str, tuple[int, int]], limits: dict[str, tuple[int, int]]) -> list[str]:
+    """Return a message for each package that is above its limits or has none."""
+    return [
+        f"{name}: {lines} lines and {statements} statements, at most {limits.get(name, (0, 0))}"
+        for name, (lines, statements) in found.items()
+        if lines > limits.get(name, (0, 0))[0] or statements > limits.get(name, (0, 0))[1]
+    ]
+
+
+def test_packages_are_within_their_sizes() -> None:
+    assert not excess(measure(ENGINE), LIMITS)
+
+
+def test_the_whole_engine_is_within_its_size() -> None:
+    found = measure(ENGINE).values()
+    assert sum(lines for lines, _ in found) <= MOST_LINES
+    assert sum(statements for _, statements in found) <= MOST_STATEMENTS
+
+
+def test_every_package_of_the_table_exists() -> None:
+    assert LIMITS.keys() == measure(ENGINE).keys()
+
+
+def test_one_more_line_is_found(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    module = tmp_path / "data" / "rows.py"
+    module.write_text(
+        '"""Rows."""\n\n\ndef first(\n    rows: list,\n):\n    """Return the first row."""\n    return rows[0]\n'
+    )
+    assert measure(tmp_path) == {"data": (8, 2)}
+    assert not excess(measure(tmp_path), {"data": (8, 2)})
+    assert excess(measure(tmp_path), {"data": (7, 2)}) and excess(measure(tmp_path), {"data": (8, 1)})
+    assert excess(measure(tmp_path), {})
+
+
+if __name__ == "__main__":
+    table = measure(ENGINE)
+    for name, numbers in sorted(table.items()):
+        print(f'    "{name}": {tuple(-(-number // STEP) * STEP for number in numbers)},')
+    print([-(-sum(numbers) // STEP) * STEP for numbers in zip(*table.values(), strict=True)])
