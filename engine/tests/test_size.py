@@ -44,7 +44,8 @@ MOST_STATEMENTS = 29760
 def count(path: Path) -> Counter[str]:
     """Return lines and statements of a module. A statement is a logical line that is not a docstring."""
     text = path.read_text()
-    owners = [n for n in ast.walk(ast.parse(text)) if isinstance(n, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))]  # fmt: skip
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    owners = [node for node in ast.walk(ast.parse(text)) if isinstance(node, kinds)]
     docstrings = sum(ast.get_docstring(owner, clean=False) is not None for owner in owners)
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
     logical = sum(token.type == tokenize.NEWLINE for token in tokens)
