@@ -80,7 +80,7 @@ def test_all_contradictions_at_once() -> None:
 
 def test_a_range_may_have_a_hint() -> None:
     batches = said("", "trainer.limit_val_batches", 1.5)
-    assert batches[0].endswith("must be at most 1; use a number of batches (10) or a fraction of them (0.1).")
+    assert batches[0].endswith("must be at most 1; use a number of batches (10) or a fraction (0.1).")
     assert said("", "trainer.gradient_clip_val", 0)[0].endswith("; null turns clipping off.")
 
 

@@ -182,22 +182,6 @@ def test_a_service_that_fails_or_hangs_leaves_the_others(
 
 
 @pytest.mark.filterwarnings("ignore:.* is called poll now:FutureWarning")
-def test_a_service_with_the_method_of_before_is_polled(make_run: MakeRun) -> None:
-    class Old:
-        every_seconds = 0.01
-        looks = 0
-
-        def look(self, now: float) -> None:
-            self.looks += 1
-
-        def close(self) -> None:
-            pass
-
-    service = Old()
-    run_services([service], lambda: time.sleep(0.01) or service.looks > 1, make_run()[1])  # type: ignore[func-returns-value,list-item]
-    assert service.looks > 1
-
-
 @pytest.mark.parametrize("stuck", [False, True])
 @pytest.mark.quick("False")
 def test_a_run_here_has_one_and_ends_it(make_run: MakeRun, stuck: bool) -> None:

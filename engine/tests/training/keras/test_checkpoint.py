@@ -102,20 +102,6 @@ def test_the_state_is_read(tmp_path: Path) -> None:
     assert read_state(tmp_path / "state.json") == REST
 
 
-def test_a_state_of_earlier_versions_is_read(tmp_path: Path) -> None:
-    earlier = {
-        key: value for key, value in REST.items() if key not in ("ended", "flags", "built", "callbacks")
-    }
-    (tmp_path / "state.json").write_text(json.dumps(earlier))
-    assert read_state(tmp_path / "state.json") == {
-        **earlier,
-        "ended": False,
-        "flags": [],
-        "built": [],
-        "callbacks": {},
-    }
-
-
 @pytest.mark.parametrize(
     "text",
     [

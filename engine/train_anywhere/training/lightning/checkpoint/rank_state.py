@@ -7,7 +7,6 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.fabric.utilities import move_data_to_device
-from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 from torchmetrics import Metric
 
@@ -132,7 +131,10 @@ def _read_metrics(trainer: pl.Trainer, module: pl.LightningModule) -> dict[str, 
     shown = {} if trainer.native else {kind: getattr(trainer._logger_connector, kind) for kind in SHOWN}  # type: ignore[attr-defined]
     return {
         "metrics": {name: _metric_state(metric) for name, metric in _metrics(module)},
-        "shown": {k: apply_to_collection(dict(v), Tensor, Tensor.detach) for k, v in shown.items()},
+        "shown": {
+            kind: {name: v.detach() if isinstance(v, Tensor) else v for name, v in values.items()}
+            for kind, values in shown.items()
+        },
     }
 
 
