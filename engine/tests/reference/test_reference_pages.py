@@ -25,8 +25,9 @@ NO_VARIABLES = {
 NOT_OF_USERS = {
     *("CMAKE_POLICY_VERSION_MINIMUM", "HOROVOD_GPU_OPERATIONS", "HOROVOD_LOCAL_VERSION"),
     *("HOROVOD_WITHOUT_MPI", "HOROVOD_WITH_GLOO", "HOROVOD_WITH_MPI", "LC_ALL"),
+    "TOKENIZERS_PARALLELISM",
 }
-"""Variables that only programs get which the project starts: Horovod's build, queries of the scheduler."""
+"""Variables that only programs get which the project starts: Horovod's build, queries of the scheduler, forks after a tokenizer was trained."""
 
 
 def first_cells(page: str) -> set[str]:
