@@ -27,7 +27,7 @@ NOT_OF_USERS = {
     *("HOROVOD_WITHOUT_MPI", "HOROVOD_WITH_GLOO", "HOROVOD_WITH_MPI", "LC_ALL"),
     "TOKENIZERS_PARALLELISM",
 }
-"""Variables that only programs get which the project starts: Horovod's build, queries of the scheduler, forks after a tokenizer was trained."""
+"""Variables that only programs get which the project starts: Horovod's build, queries of the scheduler, tokenizers."""
 
 
 def first_cells(page: str) -> set[str]:
