@@ -30,19 +30,17 @@ class Bytes:
 class Pieces:
     """A tokenizer like `Bytes`, of a tokenizer.json file.
 
-    With `literal`, names of special tokens in a document are ordinary characters.
-
     Raises:
-        DataError: the file is not a tokenizer, or the library is not installed.
+        DataError: the file is not a tokenizer or fails at a document, or the library is not installed.
     """
 
-    def __init__(self, file: Path, literal: bool) -> None:
+    def __init__(self, file: Path) -> None:
+        self._file = file
         library = _library()
         try:
             self._tokenizer = library.Tokenizer.from_file(str(file))
         except Exception as error:  # the library's errors have no class of their own
             raise DataError(f"data.tokenizer: {file} is not a tokenizer.json file ({error}).") from error
-        self._tokenizer.encode_special_tokens = literal
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         ids = self._tokenizer.get_vocab()
@@ -52,7 +50,10 @@ class Pieces:
 
     def encode(self, text: str) -> np.ndarray:
         """Return the tokens of a string, integers [n], without `end`."""
-        return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int64)
+        try:
+            return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int64)
+        except Exception as error:
+            raise DataError(f"data.tokenizer: {self._file} fails at {text[:60]!r} ({error}).") from error
 
     def decode(self, tokens: np.ndarray) -> str:
         """Return the string of tokens [n]; special and unknown ones become nothing."""
@@ -60,7 +61,7 @@ class Pieces:
 
 
 def train_bpe(documents: Iterable[str], vocabulary: int, file: Path) -> None:
-    """Train a tokenizer of at most `vocabulary` tokens, deterministically, and save it.
+    """Train a tokenizer of at most `vocabulary` tokens with the one between documents, deterministically, and save it.
 
     Byte-pair encoding, R. Sennrich et al., https://arxiv.org/abs/1508.07909, on bytes, so that no character is unknown.
     """
@@ -68,11 +69,9 @@ def train_bpe(documents: Iterable[str], vocabulary: int, file: Path) -> None:
     level = library.pre_tokenizers.ByteLevel
     tokenizer = library.Tokenizer(library.models.BPE())
     tokenizer.pre_tokenizer, tokenizer.decoder = level(add_prefix_space=False), library.decoders.ByteLevel()
+    alphabet = sorted(level.alphabet())
     trainer = library.trainers.BpeTrainer(
-        vocab_size=vocabulary,
-        special_tokens=[END[0]],
-        initial_alphabet=sorted(level.alphabet()),
-        show_progress=False,
+        vocab_size=vocabulary - 1, initial_alphabet=alphabet, show_progress=False
     )
     tokenizer.train_from_iterator(documents, trainer)
     tokenizer.save(str(file))
