@@ -117,21 +117,17 @@ def text(
     sizes = {"bytes": 257, "bpe": vocabulary}
     if val_fraction + test_fraction >= 1:
         problems.append(
-            f"data.val_fraction={val_fraction:g} and data.test_fraction={test_fraction:g} leave nothing to train on; their sum must be "
-            "below 1, such as data.val_fraction=0.1 data.test_fraction=0.1."
+            f"data.val_fraction={val_fraction:g} and data.test_fraction={test_fraction:g} leave nothing to train on; use a sum below 1."
         )
     elif look and dir is not None:
         try:
-            path = Path(resolve_node_path(dir))
-            found = len(list(islice(read_documents(path, files, text_key), 3)))
-            if found < 3:
-                split_sizes(found, val_fraction, test_fraction, path)
+            documents = read_documents(Path(resolve_node_path(dir)), files, text_key)
+            if (found := len(list(islice(documents, 3)))) < 3:
+                split_sizes(found, val_fraction, test_fraction)
         except DataError as error:
             problems.append(str(error))
     if look and tokenizer not in sizes and not os.path.isfile(resolve_node_path(tokenizer)):
-        problems.append(
-            f"data.tokenizer={tokenizer} is not bytes, bpe or a tokenizer.json file; use one of them."
-        )
+        problems.append(f"data.tokenizer={tokenizer} is not bytes, bpe or a tokenizer.json file.")
     ready = not look or cache.startswith("$") or any(Path(cache).glob("tokens-*"))
     if words := None if ready else write_problem(Path(cache)):
         problems.append(f"data.cache: tokens can't be written to {cache}: {words}; use data.cache=FOLDER.")

@@ -17,8 +17,9 @@ def list_files(path: Path, patterns: Sequence[str]) -> Iterator[Path]:
         yield path
         return
     if not os.path.isdir(path):
-        what = "is a pipe or a device" if os.path.exists(path) else "does not exist"
-        raise DataError(f"data.dir: {path} {what}; use data.dir=FOLDER with text files, or one file.")
+        raise DataError(
+            f"data.dir: {path} does not exist or is no file; use data.dir=FOLDER with text files."
+        )
     for name, kind in walk(str(path)):
         file = Path(name)
         if kind != "hidden" and any(fnmatch(file.name.lower(), p.lower()) for p in patterns):
@@ -46,7 +47,7 @@ def read_documents(path: Path | None, patterns: Sequence[str], key: str) -> Iter
                     yield text
         except (OSError, UnicodeDecodeError) as error:
             raise DataError(
-                f"{file} can't be read ({error}); allow it (chmod u+r), convert it (iconv -t UTF-8), or name others with data.files=['*.txt']."
+                f"{file} can't be read ({error}); allow it (chmod u+r), convert it (iconv -t UTF-8), or name others (data.files=['*.txt'])."
             ) from error
 
 
@@ -62,18 +63,13 @@ def _parse(line: bytes, where: str, key: str) -> str:
         ) from error
 
 
-def split_sizes(different: int, val_fraction: float, test_fraction: float, source: object) -> tuple[int, int]:
-    """Return the number of different documents for val and test; a fraction above 0 is at least one document.
-
-    Raises:
-        DataError: none is left to train on; `source` is for the message.
-    """
+def split_sizes(different: int, val_fraction: float, test_fraction: float) -> tuple[int, int]:
+    """Return the number of different documents for val and test. Raises DataError if none is left to train on."""
     test = max(1, int(test_fraction * different)) if test_fraction else 0
     val = max(1, int(val_fraction * different))
     if val + test < different:
         return val, test
-    use = ", or use data.test_fraction=0" if test else ""
     raise DataError(
-        f"data.dir: {source} has too few documents: {different} different, and these fractions need {val + test + 1}; add some, name them "
-        f"(data.files=['*.NAME']), or split them into more files or lines of *.jsonl{use}."
+        f"data.dir has too few documents: {different} different, and these fractions need {val + test + 1}; add some, name them "
+        "(data.files=['*.NAME']), or split them into more files or lines of *.jsonl."
     )

@@ -100,51 +100,37 @@ def open_text(
     """
     path = None if dir is None else Path(resolve_node_path(dir))
     tokenizer = resolve_node_path(tokenizer)
+    read = partial(read_documents, path, files, text_key)
     own = [] if tokenizer in ("bytes", "bpe") else [Path(tokenizer)]
-
-    def state() -> list[Any]:
-        found = [] if path is None else list_files(path, files)
-        try:
-            stats = [(str(file), file.stat()) for file in (*own, *found)]
-        except OSError as error:
-            raise DataError(f"{error.filename} can't be read ({error.strerror}).") from error
-        return [sys.version if path is None else "", *((name, s.st_size, s.st_mtime_ns) for name, s in stats)]
-
-    known = state()
+    text = Pieces(own[0]) if own else Bytes()
+    found = [] if path is None else list_files(path, files)
+    stats = [(str(file), file.stat()) for file in (*own, *found)]
 
     def write(folder: Path) -> None:
-        read = partial(read_documents, path, files, text_key)
-        split = assign_splits([*map(_digest, read())], val_fraction, test_fraction, path)
-        _log(f"{len(split):,} documents: writing tokens to {folder.parent}")
+        split = assign_splits(read(), val_fraction, test_fraction)
+        print(f"{len(split):,} documents: writing tokens to {folder.parent}", file=sys.stderr)
         if tokenizer == "bpe":
             train_bpe(compress(read(), split == 0), vocabulary, folder / TOKENIZER)
-        # not strict: files that change meanwhile are detected below
-        _write_tokens(folder, zip(read(), split.tolist(), strict=False), _tokenizer(folder, tokenizer))
-        if state() != known:
-            raise DataError(f"data.dir: {path} changed while it was read; start again when it is complete.")
+        words = Pieces(folder / TOKENIZER) if tokenizer == "bpe" else text
+        _write_tokens(folder, zip(read(), split.tolist(), strict=True), words)
 
-    inputs = [
-        2,
-        known,
-        files,
-        text_key,
-        tokenizer,
-        tokenizer == "bpe" and vocabulary,
-        val_fraction,
-        test_fraction,
-    ]
-    name = f"tokens-{hashlib.sha256(json.dumps(inputs).encode()).hexdigest()[:24]}"
+    known: list[Any] = [sys.version, *((name, status.st_size, status.st_mtime_ns) for name, status in stats)]
+    known += [text_key, tokenizer, tokenizer == "bpe" and vocabulary, val_fraction, test_fraction]
+    name = f"tokens-{hashlib.sha256(json.dumps(known).encode()).hexdigest()[:24]}"
     folder = prepare_folder(Path(resolve_node_path(cache)) / name, write)
-    text = _tokenizer(folder, tokenizer)
+    if tokenizer == "bpe":
+        text = Pieces(folder / TOKENIZER)
     near = staged(folder)  # ranks read the token files in each epoch, not the documents
-    splits = {}
     try:
-        for split, (type, targets, width) in json.loads((near / INFO).read_text()).items():
-            file = near / f"{split}.tokens"
-            splits[split] = TokenRows(file, type, targets, width, length, text.end, documents == "apart")
-            if len(splits[split].tokens) != targets + 1:
-                raise ValueError(f"{file.name} has the wrong size")
-    except (OSError, ValueError, TypeError) as error:
+        splits = {
+            split: TokenRows(
+                near / f"{split}.tokens", type, targets, width, length, text.end, documents == "apart"
+            )
+            for split, (type, targets, width) in json.loads((near / INFO).read_text()).items()
+        }
+        if any(len(rows.tokens) != rows.targets + 1 for rows in splits.values()):
+            raise ValueError("a file has the wrong size")
+    except (OSError, ValueError) as error:
         raise DataError(
             f"data.cache: {near} is damaged ({error}); delete it, the next run writes it again."
         ) from error
@@ -153,21 +139,20 @@ def open_text(
     return Splits(splits["train"], splits["val"], splits.get("test"), facts)
 
 
-def assign_splits(
-    digests: list[int], val_fraction: float, test_fraction: float, source: object
-) -> np.ndarray:
-    """Return the index in `SPLITS` of each document, int8 [n], from 64-bit digests; `source` is for the message.
+def assign_splits(documents: Iterable[str], val_fraction: float, test_fraction: float) -> np.ndarray:
+    """Return the index in `SPLITS` of each document, int8 [n].
 
-    The documents of the smallest digests are for test, the next for val. So equal documents are always in the same split, names and
+    The documents of the smallest checksums are for test, the next for val. So equal documents are always in the same split, names and
     order of files do not matter, and a new document moves few others. Raises DataError if there are too few.
     """
+    digests = [int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) for text in documents]
     different, rank = np.unique(np.array(digests, np.uint64), return_inverse=True)
-    val, test = split_sizes(len(different), val_fraction, test_fraction, source)
+    val, test = split_sizes(len(different), val_fraction, test_fraction)
     return np.where(rank < test, 2, np.where(rank < test + val, 1, 0)).astype(np.int8)
 
 
 def _write_tokens(folder: Path, documents: Iterable[tuple[str, int]], text: Bytes | Pieces) -> None:
-    """Write the token files of all documents, each with the index of its split in `SPLITS`, and log it."""
+    """Write the token files of all documents, each with the index of its split in `SPLITS`."""
     type = "<u2" if text.size <= 2**16 else "<u4"
     targets, width = [0, 0, 0], [0, 0, 0]
     with ExitStack() as stack:
@@ -181,18 +166,3 @@ def _write_tokens(folder: Path, documents: Iterable[tuple[str, int]], text: Byte
                 width[n] += len(document.encode())
     info = {name: [type, targets[n], width[n] / targets[n]] for n, name in enumerate(SPLITS) if targets[n]}
     (folder / INFO).write_text(json.dumps(info))
-    _log(", ".join(f"{count:,} tokens to {name}" for name, (_, count, _) in info.items()))
-
-
-def _tokenizer(folder: Path, tokenizer: str) -> Bytes | Pieces:
-    if tokenizer == "bytes":
-        return Bytes()
-    return Pieces(folder / TOKENIZER if tokenizer == "bpe" else Path(tokenizer))
-
-
-def _digest(text: str) -> int:
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
-
-
-def _log(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

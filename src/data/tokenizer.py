@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -31,14 +30,14 @@ class Pieces:
     """A tokenizer like `Bytes`, of a tokenizer.json file.
 
     Raises:
-        DataError: the file is not a tokenizer or fails at a document, or the library is not installed.
+        DataError: the file is not a tokenizer.
     """
 
     def __init__(self, file: Path) -> None:
-        self._file = file
-        library = _library()
+        import tokenizers
+
         try:
-            self._tokenizer = library.Tokenizer.from_file(str(file))
+            self._tokenizer = tokenizers.Tokenizer.from_file(str(file))
         except Exception as error:  # the library's errors have no class of their own
             raise DataError(f"data.tokenizer: {file} is not a tokenizer.json file ({error}).") from error
         self._tokenizer.no_truncation()
@@ -50,10 +49,7 @@ class Pieces:
 
     def encode(self, text: str) -> np.ndarray:
         """Return the tokens of a string, integers [n], without `end`."""
-        try:
-            return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int64)
-        except Exception as error:
-            raise DataError(f"data.tokenizer: {self._file} fails at {text[:60]!r} ({error}).") from error
+        return np.array(self._tokenizer.encode(text, add_special_tokens=False).ids, np.int64)
 
     def decode(self, tokens: np.ndarray) -> str:
         """Return the string of tokens [n]; special and unknown ones become nothing."""
@@ -65,7 +61,8 @@ def train_bpe(documents: Iterable[str], vocabulary: int, file: Path) -> None:
 
     Byte-pair encoding, R. Sennrich et al., https://arxiv.org/abs/1508.07909, on bytes, so that no character is unknown.
     """
-    library = _library()
+    import tokenizers as library
+
     level = library.pre_tokenizers.ByteLevel
     tokenizer = library.Tokenizer(library.models.BPE())
     tokenizer.pre_tokenizer, tokenizer.decoder = level(add_prefix_space=False), library.decoders.ByteLevel()
@@ -77,13 +74,3 @@ def train_bpe(documents: Iterable[str], vocabulary: int, file: Path) -> None:
     tokenizer.save(str(file))
     # the training has started threads, of which the library warns in each process that is forked later
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-
-
-def _library() -> Any:
-    try:
-        import tokenizers
-    except ImportError as error:
-        raise DataError(
-            "data.tokenizer needs `pip install tokenizers`; without it, use data.tokenizer=bytes."
-        ) from error
-    return tokenizers

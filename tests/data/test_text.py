@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tokenizers
 
 from src.data.checks import text as check
 from src.data.text import open_text
@@ -113,19 +112,13 @@ def test_one_file_holds_all_documents(opened: Callable[..., Splits], tmp_path: P
     assert splits.test is None and [len(documents_of(splits, name)) for name in ("train", "val")] == [8, 2]
 
 
-def write_words(file: Path) -> None:
-    """Write a tokenizer that knows one word alone."""
-    tokenizers.Tokenizer(tokenizers.models.WordLevel({"x": 0}, unk_token="?")).save(str(file))
-
-
 @pytest.mark.parametrize(
     ("write", "says"),
     [
         (lambda file: file.write_text("{}"), r"tokenizer: .*own\.json is not a tokenizer\.json file \("),
         (lambda file: file.write_bytes(b"\xff\0"), r"own\.json is not a tokenizer\.json file \("),
-        (lambda file: None, r"own\.json can't be read \(No such file"),
+        (lambda file: None, r"own\.json is not a tokenizer\.json file \(No such file"),
         (lambda file: file.mkdir(), r"own\.json is not a tokenizer\.json file \("),
-        (write_words, r"own\.json fails at '.*the cat"),
     ],
 )
 def test_a_tokenizer_that_fails_is_named(
@@ -174,7 +167,7 @@ def test_processes_at_once_write_the_tokens_once(corpus: Path, tmp_path: Path) -
 def test_damaged_token_files_are_named(opened: Callable[..., Splits]) -> None:
     file = opened().train.file
     os.truncate(file, 100)
-    with pytest.raises(DataError, match=r"is damaged \(train\.tokens has the wrong size\); delete it"):
+    with pytest.raises(DataError, match=r"is damaged \(a file has the wrong size\); delete it"):
         opened()
 
 

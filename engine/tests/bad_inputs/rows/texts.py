@@ -3,9 +3,9 @@
 from engine.tests.bad_inputs.row import Row, fifo, folder, link, read_only, unreadable, with_mode
 
 FILES = {
-    "an empty folder": ({"row/texts": folder}, r"row/texts has too few documents: 0 different.*data\.files="),
-    "pictures alone": ({"row/texts/a.png": b"\x89PNG"}, r"row/texts has too few documents: 0 different"),
-    "hidden files alone": ({"row/texts/.a.txt": "text"}, r"row/texts has too few documents: 0 different"),
+    "an empty folder": ({"row/texts": folder}, r"data\.dir has too few documents: 0 different.*data\.files="),
+    "pictures alone": ({"row/texts/a.png": b"\x89PNG"}, r"data\.dir has too few documents: 0 different"),
+    "hidden files alone": ({"row/texts/.a.txt": "text"}, r"data\.dir has too few documents: 0 different"),
     "empty files": ({"row/texts/a.txt": "", "row/texts/b.md": ""}, r"too few documents: 0 different, .*add some"),
     "a file that may not be read": ({"row/texts/a.txt": with_mode(0, b"text")}, r"a\.txt can't be read \(.*Permission denied.*; allow it \(chmod u\+r\)"),
     "a folder that may not be read": ({"row/texts/in/a.txt": "text", "row/texts/in": unreadable}, r"texts/in can't be listed \(Permission denied\)"),
@@ -27,7 +27,7 @@ FILES = {
 }  # fmt: skip
 TYPED = {
     "data.dir={row}/none": r"data\.dir: .*/none does not exist",
-    "data.dir=/dev/zero": r"/dev/zero is a pipe or a device",
+    "data.dir=/dev/zero": r"/dev/zero does not exist or is no file",
     "data.dir=''": r"data\.dir='' is empty; use null for no value",
     "data.dir=~nosuchuser": "~nosuchuser",
     "data.dir={row}/" + "x" * 300: r"data\.dir=.*too long",
