@@ -17,9 +17,7 @@ def list_files(path: Path, patterns: Sequence[str]) -> Iterator[Path]:
         yield path
         return
     if not os.path.isdir(path):
-        raise DataError(
-            f"data.dir: {path} does not exist or is no file; use data.dir=FOLDER with text files."
-        )
+        raise DataError(f"data.dir: {path} does not exist or is no file; use data.dir=FOLDER with texts.")
     for name, kind in walk(str(path)):
         file = Path(name)
         if kind != "hidden" and any(fnmatch(file.name.lower(), p.lower()) for p in patterns):
