@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from src.data.class_folders import class_folders
-from src.data.documents import JSON_LINES, digest, list_files, read_documents, read_file, split_sizes
+from src.data.documents import read_documents, split_sizes
 from src.data.mnist_files import missing_files, raw_folder, train_length
 from train_anywhere.config import resolve_node_path, write_problem
 from train_anywhere.data import Known, is_archive
@@ -17,9 +17,6 @@ from train_anywhere.errors import DataError
 
 LARGEST_IMAGE = 2**28
 """Largest number of float32 values of one synthetic image, or of the means of all classes: 1 GiB."""
-
-MAX_FILES, MAX_BYTES = 1000, 2**20
-"""The most documents that are read before a run starts; of more, files and first lines are looked at."""
 
 LABELS = ("classes", "outputs")
 """Facts of a data set with classes, besides its shape, that are known only after it is read."""
@@ -117,53 +114,22 @@ def text(
 ) -> Known:
     """Return the size of rows and of the vocabulary, unless it is a file's, and why documents or the cache can't be used."""
     problems = []
+    sizes = {"bytes": 257, "bpe": vocabulary}
     if val_fraction + test_fraction >= 1:
         problems.append(
-            f"data.val_fraction={val_fraction:g} and data.test_fraction={test_fraction:g} leave nothing to train on; their sum must be "
-            "below 1, such as data.val_fraction=0.1 data.test_fraction=0.1."
+            f"data.val_fraction={val_fraction:g} and data.test_fraction={test_fraction:g} leave nothing to train on; use a sum below 1."
         )
     elif look and dir is not None:
         try:
-            _check_documents(
-                Path(resolve_node_path(dir)), files, text_key, val_fraction, test_fraction, length
-            )
+            documents = read_documents(Path(resolve_node_path(dir)), files, text_key)
+            if (found := len(list(islice(documents, 3)))) < 3:
+                split_sizes(found, val_fraction, test_fraction)
         except DataError as error:
             problems.append(str(error))
-    sizes = {"bytes": 257, "bpe": vocabulary}
-    if look and tokenizer not in sizes and not Path(resolve_node_path(tokenizer)).is_file():
-        problems.append(
-            f"data.tokenizer={tokenizer} is not bytes, bpe or a tokenizer.json file; use one of them."
-        )
-    if look and not cache.startswith("$") and not any(Path(cache).glob("tokens-*")):
-        words = write_problem(Path(cache))
-        problems += (
-            [f"data.cache: tokens can't be written to {cache}: {words}; use data.cache=FOLDER."]
-            if words
-            else []
-        )
+    if look and tokenizer not in sizes and not os.path.isfile(resolve_node_path(tokenizer)):
+        problems.append(f"data.tokenizer={tokenizer} is not bytes, bpe or a tokenizer.json file.")
+    ready = not look or cache.startswith("$") or any(Path(cache).glob("tokens-*"))
+    if words := None if ready else write_problem(Path(cache)):
+        problems.append(f"data.cache: tokens can't be written to {cache}: {words}; use data.cache=FOLDER.")
     facts = {"length": length} | ({"vocabulary": sizes[tokenizer]} if tokenizer in sizes else {})
     return Known(None, facts, tuple(problems), ("vocabulary", "text"))
-
-
-def _check_documents(
-    path: Path, patterns: list[str], key: str, val_fraction: float, test_fraction: float, length: int
-) -> None:
-    """Raise DataError if documents can't be read, or are too few or too short, as far as a short look shows it."""
-    files = list(islice(list_files(path, patterns), MAX_FILES))
-    size = sum(file.stat().st_size for file in files)
-    if not size and len(files) < MAX_FILES:
-        raise DataError(
-            f"data.dir: {path} has no text files ({', '.join(patterns)}), or only empty ones; add some, or use data.files=['*.NAME']."
-        )
-    for file in files:
-        if file.suffix.lower() == JSON_LINES or not os.access(file, os.R_OK):
-            next(read_file(file, key), None)
-    if len(files) == MAX_FILES or size > MAX_BYTES:
-        return
-    documents = list(read_documents(path, patterns, key))
-    split_sizes(len(set(map(digest, documents))), val_fraction, test_fraction, path)
-    if (size := sum(len(document.encode()) + 1 for document in documents)) < length:
-        raise DataError(
-            f"data.dir: {path} is too short: {size} bytes do not fill one row of data.length={length}; add documents, or use "
-            f"data.length={max(2, size // 4)}."
-        )

@@ -2,33 +2,25 @@
 
 import hashlib
 import json
-import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from itertools import compress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from src.data.documents import digest, list_files, read_documents, split_sizes
+from src.data.documents import list_files, read_documents, split_sizes
 from src.data.tokenizer import Bytes, Pieces, train_bpe
 from train_anywhere.config import AbsoluteFolder, Probability, Range, resolve_node_path
 from train_anywhere.data import Splits, Staged, as_it_is, prepare_folder
 from train_anywhere.errors import DataError
 
-Documents = Callable[[], Iterator[str]]
 SPLITS = ("train", "val", "test")
 INFO, TOKENIZER = "info.json", "tokenizer.json"
-
-MAX_CHARACTERS = 2**25
-"""About the most characters to train a tokenizer on, a sample of the training documents."""
-
-SMALL = 2**26
-"""Bytes of documents up to which their content decides whether token files are up to date; above, sizes and times decide."""
 
 
 @dataclass
@@ -52,14 +44,10 @@ class TokenRows:
     end: int
     apart: bool
 
-    @cached_property
+    @property
     def tokens(self) -> np.ndarray:
-        """The memory-mapped file, [targets + 1]."""
+        """The memory-mapped file, [targets + 1]; not kept, of which a loader's process would get a copy."""
         return np.memmap(self.file, self.type, mode="r")
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out the memory map, of which a loader's process would get a copy."""
-        return {name: value for name, value in vars(self).items() if name != "tokens"}
 
     def __len__(self) -> int:
         return -(-self.targets // self.length)
@@ -113,112 +101,68 @@ def open_text(
     path = None if dir is None else Path(resolve_node_path(dir))
     tokenizer = resolve_node_path(tokenizer)
     read = partial(read_documents, path, files, text_key)
-    state = partial(_state, path, files, tokenizer)
-    known = state()
+    own = [] if tokenizer in ("bytes", "bpe") else [Path(tokenizer)]
+    text = Pieces(own[0]) if own else Bytes()
+    found = [] if path is None else list_files(path, files)
+    stats = [(str(file), file.stat()) for file in (*own, *found)]
 
     def write(folder: Path) -> None:
-        rows = np.array([(digest(document), len(document)) for document in read()], np.uint64).reshape(-1, 2)
-        split = assign_splits(rows[:, 0], val_fraction, test_fraction, path)
-        step = 1 + int(rows[:, 1].sum()) // MAX_CHARACTERS
-        write_tokens(folder, read, split, step, tokenizer, vocabulary)
-        if state() != known:
-            raise DataError(f"data.dir: {path} changed while it was read; start again when it is complete.")
+        split = assign_splits(read(), val_fraction, test_fraction)
+        print(f"{len(split):,} documents: writing tokens to {folder.parent}", file=sys.stderr)
+        if tokenizer == "bpe":
+            train_bpe(compress(read(), split == 0), vocabulary, folder / TOKENIZER)
+        words = Pieces(folder / TOKENIZER) if tokenizer == "bpe" else text
+        _write_tokens(folder, zip(read(), split.tolist(), strict=True), words)
 
-    inputs = json.dumps([1, known, text_key, tokenizer == "bpe" and vocabulary, val_fraction, test_fraction])
-    name = f"tokens-{hashlib.sha256(inputs.encode()).hexdigest()[:24]}"
+    known: list[Any] = [sys.version, *((name, status.st_size, status.st_mtime_ns) for name, status in stats)]
+    known += [text_key, tokenizer, tokenizer == "bpe" and vocabulary, val_fraction, test_fraction]
+    name = f"tokens-{hashlib.sha256(json.dumps(known).encode()).hexdigest()[:24]}"
     folder = prepare_folder(Path(resolve_node_path(cache)) / name, write)
-    text = _read_tokenizer(folder, tokenizer)
+    if tokenizer == "bpe":
+        text = Pieces(folder / TOKENIZER)
     near = staged(folder)  # ranks read the token files in each epoch, not the documents
-    splits = {}
     try:
-        for split, facts in json.loads((near / INFO).read_text()).items():
-            file = near / f"{split}.tokens"
-            splits[split] = TokenRows(file, *facts, length, text.end, documents == "apart")
-            if len(splits[split].tokens) != splits[split].targets + 1:
-                raise ValueError(f"{file.name} has the wrong size")
-    except (OSError, ValueError, TypeError) as error:
+        splits = {
+            split: TokenRows(
+                near / f"{split}.tokens", type, targets, width, length, text.end, documents == "apart"
+            )
+            for split, (type, targets, width) in json.loads((near / INFO).read_text()).items()
+        }
+        if any(len(rows.tokens) != rows.targets + 1 for rows in splits.values()):
+            raise ValueError("a file has the wrong size")
+    except (OSError, ValueError) as error:
         raise DataError(
             f"data.cache: {near} is damaged ({error}); delete it, the next run writes it again."
         ) from error
     size = vocabulary if tokenizer == "bpe" else text.size
-    return Splits(**splits, facts={"vocabulary": size, "length": length, "text": text})
+    facts = {"vocabulary": size, "length": length, "text": text}
+    return Splits(splits["train"], splits["val"], splits.get("test"), facts)
 
 
-def _state(path: Path | None, files: list[str], tokenizer: str) -> list[Any]:
-    """Return what the token files depend on: the tokenizer, names of files, and their contents, or sizes and times of large ones."""
-    own = [] if tokenizer in ("bytes", "bpe") else [Path(tokenizer)]
-    if path is None:
-        return [tokenizer, *map(digest, read_documents(None, (), "")), *map(_checksum, own)]
-    found = [(file, file.stat()) for file in list_files(path, files)]
-    small = sum(status.st_size for _, status in found) <= SMALL
-    states = [_checksum(file) if small else [s.st_size, s.st_mtime_ns] for file, s in found]
-    names = [str(file.relative_to(path)) for file, _ in found]
-    return [tokenizer if not own else "", names, states, *map(_checksum, own)]
+def assign_splits(documents: Iterable[str], val_fraction: float, test_fraction: float) -> np.ndarray:
+    """Return the index in `SPLITS` of each document, int8 [n].
 
-
-def _checksum(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
-
-
-def assign_splits(
-    digests: np.ndarray, val_fraction: float, test_fraction: float, source: object
-) -> np.ndarray:
-    """Return the index in `SPLITS` of each document, int8 [n], from the digests, uint64 [n]; `source` is for the message.
-
-    The documents of the smallest digests are for test, the next for val. So equal documents are always in the same split, names and
+    The documents of the smallest checksums are for test, the next for val. So equal documents are always in the same split, names and
     order of files do not matter, and a new document moves few others. Raises DataError if there are too few.
     """
-    different = np.unique(digests)
-    val, test = split_sizes(len(different), val_fraction, test_fraction, source)
-    rank = np.searchsorted(different, digests)
+    digests = [int.from_bytes(hashlib.sha256(text.encode()).digest()[:8]) for text in documents]
+    different, rank = np.unique(np.array(digests, np.uint64), return_inverse=True)
+    val, test = split_sizes(len(different), val_fraction, test_fraction)
     return np.where(rank < test, 2, np.where(rank < test + val, 1, 0)).astype(np.int8)
 
 
-def write_tokens(
-    folder: Path, read: Documents, split: np.ndarray, step: int, tokenizer: str, vocabulary: int
-) -> None:
-    """Write the tokenizer and the token files of all documents, and log it.
-
-    Args:
-        folder: an empty folder.
-        read: returns an iterator over the documents.
-        split: int8 [n], the index in `SPLITS` of each document.
-        step: each `step`-th training document is used to train a tokenizer.
-        tokenizer: "bytes", "bpe" with `vocabulary` tokens, or a tokenizer.json file.
-        vocabulary: number of tokens of "bpe".
-
-    Raises:
-        DataError: a document can't be read.
-    """
-    _log(f"{len(split):,} documents: writing tokens to {folder.parent}")
-    if tokenizer == "bpe":
-        sample = np.isin(np.arange(len(split)), np.flatnonzero(split == 0)[::step])
-        train_bpe(compress(read(), sample), vocabulary, folder / TOKENIZER)
-    elif tokenizer != "bytes":
-        shutil.copyfile(tokenizer, folder / TOKENIZER)
-    text = _read_tokenizer(folder, tokenizer)
+def _write_tokens(folder: Path, documents: Iterable[tuple[str, int]], text: Bytes | Pieces) -> None:
+    """Write the token files of all documents, each with the index of its split in `SPLITS`."""
     type = "<u2" if text.size <= 2**16 else "<u4"
-    counts = {name: [0, 0] for n, name in enumerate(SPLITS) if (split == n).any()}
+    targets, width = [0, 0, 0], [0, 0, 0]
     with ExitStack() as stack:
-        opened = {name: stack.enter_context((folder / f"{name}.tokens").open("xb")) for name in counts}
-        for file in opened.values():
+        files = [stack.enter_context((folder / f"{name}.tokens").open("xb")) for name in SPLITS]
+        for file in files:
             file.write(np.array([text.end], type).tobytes())
-        # not strict: the caller detects files that change meanwhile
-        for document, n in zip(read(), split.tolist(), strict=False):
-            tokens = text.encode(document)
-            if len(tokens):
-                opened[SPLITS[n]].write(np.append(tokens, text.end).astype(type).tobytes())
-                counts[SPLITS[n]][0] += len(tokens) + 1
-                counts[SPLITS[n]][1] += len(document.encode())
-    info = {name: [type, targets, size / max(1, targets)] for name, (targets, size) in counts.items()}
+        for document, n in documents:
+            if len(tokens := text.encode(document)):
+                files[n].write(np.append(tokens, text.end).astype(type).tobytes())
+                targets[n] += len(tokens) + 1
+                width[n] += len(document.encode())
+    info = {name: [type, targets[n], width[n] / targets[n]] for n, name in enumerate(SPLITS) if targets[n]}
     (folder / INFO).write_text(json.dumps(info))
-    _log(", ".join(f"{targets:,} tokens to {name}" for name, (targets, _) in counts.items()))
-
-
-def _read_tokenizer(folder: Path, tokenizer: str) -> Bytes | Pieces:
-    return Bytes() if tokenizer == "bytes" else Pieces(folder / TOKENIZER, literal=tokenizer == "bpe")
-
-
-def _log(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

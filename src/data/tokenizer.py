@@ -3,7 +3,6 @@
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -30,19 +29,17 @@ class Bytes:
 class Pieces:
     """A tokenizer like `Bytes`, of a tokenizer.json file.
 
-    With `literal`, names of special tokens in a document are ordinary characters.
-
     Raises:
-        DataError: the file is not a tokenizer, or the library is not installed.
+        DataError: the file is not a tokenizer.
     """
 
-    def __init__(self, file: Path, literal: bool) -> None:
-        library = _library()
+    def __init__(self, file: Path) -> None:
+        import tokenizers
+
         try:
-            self._tokenizer = library.Tokenizer.from_file(str(file))
+            self._tokenizer = tokenizers.Tokenizer.from_file(str(file))
         except Exception as error:  # the library's errors have no class of their own
             raise DataError(f"data.tokenizer: {file} is not a tokenizer.json file ({error}).") from error
-        self._tokenizer.encode_special_tokens = literal
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         ids = self._tokenizer.get_vocab()
@@ -60,31 +57,20 @@ class Pieces:
 
 
 def train_bpe(documents: Iterable[str], vocabulary: int, file: Path) -> None:
-    """Train a tokenizer of at most `vocabulary` tokens, deterministically, and save it.
+    """Train a tokenizer of at most `vocabulary` tokens with the one between documents, deterministically, and save it.
 
     Byte-pair encoding, R. Sennrich et al., https://arxiv.org/abs/1508.07909, on bytes, so that no character is unknown.
     """
-    library = _library()
+    import tokenizers as library
+
     level = library.pre_tokenizers.ByteLevel
     tokenizer = library.Tokenizer(library.models.BPE())
     tokenizer.pre_tokenizer, tokenizer.decoder = level(add_prefix_space=False), library.decoders.ByteLevel()
+    alphabet = sorted(level.alphabet())
     trainer = library.trainers.BpeTrainer(
-        vocab_size=vocabulary,
-        special_tokens=[END[0]],
-        initial_alphabet=sorted(level.alphabet()),
-        show_progress=False,
+        vocab_size=vocabulary - 1, initial_alphabet=alphabet, show_progress=False
     )
     tokenizer.train_from_iterator(documents, trainer)
     tokenizer.save(str(file))
     # the training has started threads, of which the library warns in each process that is forked later
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-
-
-def _library() -> Any:
-    try:
-        import tokenizers
-    except ImportError as error:
-        raise DataError(
-            "data.tokenizer needs `pip install tokenizers`; without it, use data.tokenizer=bytes."
-        ) from error
-    return tokenizers

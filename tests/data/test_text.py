@@ -1,5 +1,6 @@
 """data=text: documents, splits, tokenizers, the cache and rows."""
 
+import json
 import os
 import pickle
 import subprocess
@@ -71,7 +72,7 @@ def test_each_document_is_in_one_split_and_comes_back(
 
 @pytest.mark.parametrize("text", ["", " ", "\n", "\r\n", "<|endoftext|>", "\0", "\u65e5 \U0001f389 e\u0301"])
 def test_strings_come_back_exactly(tmp_path: Path, text: str) -> None:
-    bpe = Pieces(Path(tokenizer_file(tmp_path)), literal=True)
+    bpe = Pieces(Path(tokenizer_file(tmp_path)))
     for tokenizer in (Bytes(), bpe):
         tokens = tokenizer.encode(text)
         assert tokenizer.decode(tokens) == text and tokenizer.end not in tokens
@@ -98,11 +99,54 @@ def test_changed_documents_are_tokenized_again(opened: Callable[..., Splits], co
     before = opened().train.file
     assert opened().train.file == before
     file = corpus / "00.txt"
-    times = file.stat()
-    file.write_bytes(file.read_bytes()[::-1])
-    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    status = file.stat()
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
     assert opened().train.file != before
     assert opened(tokenizer="bpe").train.file != opened(tokenizer="bpe", vocabulary=330).train.file
+
+
+def test_one_file_holds_all_documents(opened: Callable[..., Splits], tmp_path: Path) -> None:
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text("".join(json.dumps({"text": f"{n} {WORDS}"}) + "\n" for n in range(10)))
+    splits = opened(dir=str(lines), test_fraction=0)
+    assert splits.test is None and [len(documents_of(splits, name)) for name in ("train", "val")] == [8, 2]
+
+
+@pytest.mark.parametrize(
+    ("write", "says"),
+    [
+        (lambda file: file.write_text("{}"), r"tokenizer: .*own\.json is not a tokenizer\.json file \("),
+        (lambda file: file.write_bytes(b"\xff\0"), r"own\.json is not a tokenizer\.json file \("),
+        (lambda file: None, r"own\.json is not a tokenizer\.json file \(No such file"),
+        (lambda file: file.mkdir(), r"own\.json is not a tokenizer\.json file \("),
+    ],
+)
+def test_a_tokenizer_that_fails_is_named(
+    opened: Callable[..., Splits], tmp_path: Path, write: Callable[[Path], Any], says: str
+) -> None:
+    write(tmp_path / "own.json")
+    with pytest.raises(DataError, match=says):
+        opened(tokenizer=str(tmp_path / "own.json"))
+    assert not [*(tmp_path / "cache").glob("*tokens-*")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("a.txt", b"caf\xe9", r"a\.txt can't be read \(.*byte 0xe9 in position 3.*iconv"),
+        (
+            "a.jsonl",
+            b'{"text": "a"}\nno',
+            r"a\.jsonl, line 2 is not a JSON object with a string 'text': 'no'",
+        ),
+    ],
+)
+def test_a_document_that_cant_be_read_is_named(
+    opened: Callable[..., Splits], corpus: Path, name: str, content: bytes, says: str
+) -> None:
+    (corpus / name).write_bytes(content)
+    with pytest.raises(DataError, match=says):
+        opened()
 
 
 def test_processes_at_once_write_the_tokens_once(corpus: Path, tmp_path: Path) -> None:
@@ -123,7 +167,7 @@ def test_processes_at_once_write_the_tokens_once(corpus: Path, tmp_path: Path) -
 def test_damaged_token_files_are_named(opened: Callable[..., Splits]) -> None:
     file = opened().train.file
     os.truncate(file, 100)
-    with pytest.raises(DataError, match=r"is damaged \(train\.tokens has the wrong size\); delete it"):
+    with pytest.raises(DataError, match=r"is damaged \(a file has the wrong size\); delete it"):
         opened()
 
 
@@ -136,6 +180,5 @@ def test_a_submission_refuses_what_is_missing_or_too_short(corpus: Path, tmp_pat
     assert problems(corpus, tmp_path) == ()
     assert "does not exist" in problems(tmp_path / "none", tmp_path)[0]
     assert "has too few documents: 1 different" in problems(corpus / "00.txt", tmp_path)[0]
-    assert "do not fill one row" in problems(corpus, tmp_path, length=100_000)[0]
     assert "not bytes, bpe or a tokenizer.json" in problems(corpus, tmp_path, tokenizer="/none")[0]
     assert not (tmp_path / "cache").exists()

@@ -19,7 +19,8 @@ from train_anywhere.testing.plugin import require_packages
 
 Train = Callable[..., "CompletedProcess[str]"]
 PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")),
+    *(ROOT / name for name in ("README.md", "AGENTS.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")),
+    *ROOT.glob("engine/CONTRIBUTING.md"),  # not with an installed engine
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 

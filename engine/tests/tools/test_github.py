@@ -115,7 +115,10 @@ def test_the_container_copies_and_runs_what_is_there() -> None:
 
 
 def test_links_of_the_pages_at_the_top_lead_somewhere() -> None:
-    pages = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", ".github/pull_request_template.md")
+    pages = (
+        *("AGENTS.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", ".github/pull_request_template.md"),
+        *("engine/CONTRIBUTING.md", "engine/README.md"),
+    )
     links = [
         (ROOT / page).parent / link
         for page in pages
@@ -126,7 +129,7 @@ def test_links_of_the_pages_at_the_top_lead_somewhere() -> None:
 
 def test_the_page_for_agents_is_short_and_names_what_is_there() -> None:
     text = (ROOT / "AGENTS.md").read_text()
-    assert text.count("\n") <= 60
+    assert text.count("\n") <= 25
     targets = set(re.findall(r"^([a-z -]+):", (ROOT / "Makefile").read_text(), re.M))
     assert set(re.findall(r"\bmake ([a-z-]+)", text)) <= {word for line in targets for word in line.split()}
     named = re.findall(r"`((?:configs|src|slurm|engine|tests)/[\w/.]*)`", text)

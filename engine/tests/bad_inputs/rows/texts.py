@@ -3,16 +3,18 @@
 from engine.tests.bad_inputs.row import Row, fifo, folder, link, read_only, unreadable, with_mode
 
 FILES = {
-    "an empty folder": ({"row/texts": folder}, r"row/texts has no text files \(\*\.txt, \*\.md, \*\.jsonl\).*data\.files="),
-    "pictures alone": ({"row/texts/a.png": b"\x89PNG"}, r"row/texts has no text files"),
-    "hidden files alone": ({"row/texts/.a.txt": "text"}, r"row/texts has no text files"),
-    "empty files": ({"row/texts/a.txt": "", "row/texts/b.md": ""}, r"or only empty ones; add some"),
-    "a file that may not be read": ({"row/texts/a.txt": with_mode(0, b"text")}, r"a\.txt can't be read \(Permission denied\); allow it \(chmod u\+r\)"),
+    "an empty folder": ({"row/texts": folder}, r"data\.dir has too few documents: 0 different.*data\.files="),
+    "pictures alone": ({"row/texts/a.png": b"\x89PNG"}, r"data\.dir has too few documents: 0 different"),
+    "hidden files alone": ({"row/texts/.a.txt": "text"}, r"data\.dir has too few documents: 0 different"),
+    "empty files": ({"row/texts/a.txt": "", "row/texts/b.md": ""}, r"too few documents: 0 different, .*add some"),
+    "a file that may not be read": ({"row/texts/a.txt": with_mode(0, b"text")}, r"a\.txt can't be read \(.*Permission denied.*; allow it \(chmod u\+r\)"),
     "a folder that may not be read": ({"row/texts/in/a.txt": "text", "row/texts/in": unreadable}, r"texts/in can't be listed \(Permission denied\)"),
-    "a pipe": ({"row/texts/a.txt": fifo}, r"a\.txt is a pipe or a device, not a text file"),
-    "a link to nothing": ({"row/texts/a.txt": link("nothere")}, r"a\.txt is a link to nothing"),
-    "a link to itself": ({"row/texts/a.txt": link("a.txt")}, r"a\.txt is a link to nothing"),
+    "a pipe": ({"row/texts/a.txt": fifo}, r"a\.txt: pipes or devices can't be read"),
+    "a link to nothing": ({"row/texts/a.txt": link("nothere")}, r"a\.txt: dead links can't be read"),
+    "a link to itself": ({"row/texts/a.txt": link("a.txt")}, r"a\.txt: dead links can't be read"),
     "a loop of folders": ({"row/texts/a.txt": "text", "row/texts/up": link("../texts")}, r"texts/up is a link to a folder that contains it, a loop; remove the link"),
+    "one file": ({"row/texts/a.txt": "text"}, r"too few documents: 1 different, and these fractions need 3"),
+    "Latin": ({"row/texts/a.txt": b"caf\xe9"}, r"a\.txt can't be read \(.*0xe9 in position 3.*iconv -t UTF-8"),
     "no JSON": ({"row/texts/a.jsonl": "text\n"}, r"a\.jsonl, line 1 is not a JSON object with a string"),
     "JSON over several lines": ({"row/texts/a.jsonl": '{\n"text": "a"\n}\n'}, r"a\.jsonl, line 1 is not a JSON object with a string"),
     "a list in JSON": ({"row/texts/a.jsonl": '["a"]\n'}, r"line 1 is not a JSON object with a string"),
@@ -25,7 +27,7 @@ FILES = {
 }  # fmt: skip
 TYPED = {
     "data.dir={row}/none": r"data\.dir: .*/none does not exist",
-    "data.dir=/dev/zero": r"/dev/zero is a pipe or a device",
+    "data.dir=/dev/zero": r"/dev/zero does not exist or is no file",
     "data.dir=''": r"data\.dir='' is empty; use null for no value",
     "data.dir=~nosuchuser": "~nosuchuser",
     "data.dir={row}/" + "x" * 300: r"data\.dir=.*too long",
