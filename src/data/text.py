@@ -129,11 +129,11 @@ def open_text(
     folder = prepare_folder(Path(resolve_node_path(cache)) / name, write)
     text = _read_tokenizer(folder, tokenizer)
     near = staged(folder)  # ranks read the token files in each epoch, not the documents
-    splits = {}
+    splits: dict[str, Any] = {}
     try:
-        for split, facts in json.loads((near / INFO).read_text()).items():
+        for split, (kind, targets, width) in json.loads((near / INFO).read_text()).items():
             file = near / f"{split}.tokens"
-            splits[split] = TokenRows(file, *facts, length, text.end, documents == "apart")
+            splits[split] = TokenRows(file, kind, targets, width, length, text.end, documents == "apart")
             if len(splits[split].tokens) != splits[split].targets + 1:
                 raise ValueError(f"{file.name} has the wrong size")
     except (OSError, ValueError, TypeError) as error:

@@ -122,7 +122,7 @@ def train_and_test(strategy: Strategy, name: str, config: Config, process: RankP
             config, plan, position, module, loader, metrics, checkpoints, process.stop, user_callbacks, states
         )
         callback.restored = state
-        callback.observers = make_observers(module, loader, plan, config, run)
+        callback.observers = make_observers(module, config, run)
         with metrics.finalize_loggers(position):
             fit_and_check(callback)
             process.heartbeat.enter("checkpoint")  # also while the weights are compared
@@ -203,7 +203,7 @@ def fingerprint(module: Module) -> list[float]:
     return [float(tf.reduce_sum(tf.abs(tf.cast(tf.convert_to_tensor(v), tf.float64)))) for v in variables]
 
 
-def make_observers(module: Module, loader: Loader, plan: Plan, config: Config, run: RunDir) -> Observers:
+def make_observers(module: Module, config: Config, run: RunDir) -> Observers:
     """Return the observers of the run's features for this rank."""
     strategy = module.strategy
     rank = Rank(
@@ -211,8 +211,6 @@ def make_observers(module: Module, loader: Loader, plan: Plan, config: Config, r
         native=isinstance(module, TaskModule),
         first_device=strategy.rank * (strategy.replicas // strategy.processes),
         devices=strategy.replicas,
-        accumulate=plan.accumulate,
-        sum_over_ranks=strategy.sum,
     )
     return Observers(Features.of(config).observers(rank))
 

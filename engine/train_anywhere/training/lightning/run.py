@@ -3,7 +3,7 @@
 import gc
 import traceback
 from contextlib import nullcontext, suppress
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import distributed
@@ -145,19 +145,12 @@ def train_and_test(config: Config, process: RankProcess) -> Outcome:
 
 def make_observers(setup: Setup, features: Features, run: RunDir) -> Observers:
     """Return the observers of the features, which the loop of this rank calls."""
-    trainer, module = setup.trainer, setup.module
-
-    def sum_over_ranks(numbers: list[float]) -> list[float]:
-        own = torch.tensor(numbers, dtype=torch.float64, device=module.device)
-        return cast(list[float], trainer.strategy.reduce(own, reduce_op="sum").tolist())
-
+    trainer = setup.trainer
     rank = Rank(
         run=run,
-        native=isinstance(module, TaskModule),
+        native=isinstance(setup.module, TaskModule),
         first_device=trainer.global_rank,
         devices=trainer.world_size,
-        accumulate=setup.plan.accumulate,
-        sum_over_ranks=sum_over_ranks,
     )
     return Observers(features.observers(rank))
 

@@ -263,7 +263,7 @@ def make_trainer(
         enable_model_summary=False,
         # fully_shard makes parameters anew at the first forward pass; in inference mode nothing could read them as weights
         # (https://github.com/pytorch/pytorch/issues/95957, for which Lightning does the same with its own strategy)
-        **{"inference_mode": not isinstance(strategy, FullyShardedStrategy)} | config.trainer.extra,
+        **{"inference_mode": not isinstance(strategy, FullyShardedStrategy), **config.trainer.extra},
     )
 
 
