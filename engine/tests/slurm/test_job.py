@@ -24,9 +24,9 @@ def test_auto_is_the_whole_node_of_the_preset(job: Callable[..., Job]) -> None:
     assert (made.ranks, made.tasks, made.cpus_per_task, made.world_size) == ((8, 8, 8, 8), 32, 8, 32)
 
 
-def test_torchrun_is_one_task_per_node(job: Callable[..., Job]) -> None:
+def test_torchrun_is_one_task_per_node_with_the_cpus_of_its_ranks(job: Callable[..., Job]) -> None:
     made = job("cluster=alvis", "trainer.nodes=2", "cluster.cpus_per_task=3")
-    assert (made.launch, made.tasks, made.tasks_per_node) == ("torchrun", 2, 1)
+    assert (made.launch, made.tasks, made.tasks_per_node, made.cpus_of_task) == ("torchrun", 2, 1, 12)
 
 
 def test_an_uneven_job_has_a_task_per_rank_however_it_is_launched(job: Callable[..., Job]) -> None:

@@ -114,6 +114,11 @@ class Job:
         """The number of tasks on each node of an even job."""
         return self.tasks // self.nodes
 
+    @property
+    def cpus_of_task(self) -> int:
+        """The number of CPUs of one of `tasks`."""
+        return self.cpus_per_task * (self.world_size // self.tasks)
+
 
 def make_job(config: Config, run: str, code: str, members: Sequence[int] | None = None) -> Job:
     """Resolve the configuration of a run, or of the first member of an array, into a job.
