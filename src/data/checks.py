@@ -3,7 +3,6 @@
 They run where a job is submitted, so neither they nor their imports may load numpy or a framework.
 """
 
-import math
 import os
 from itertools import islice
 from pathlib import Path
@@ -14,9 +13,6 @@ from src.data.mnist_files import missing_files, raw_folder, train_length
 from train_anywhere.config import resolve_node_path, write_problem
 from train_anywhere.data import Known, is_archive
 from train_anywhere.errors import DataError
-
-LARGEST_IMAGE = 2**28
-"""Largest number of float32 values of one synthetic image, or of the means of all classes: 1 GiB."""
 
 LABELS = ("classes", "outputs")
 """Facts of a data set with classes, besides its shape, that are known only after it is read."""
@@ -75,24 +71,6 @@ def imagefolder(
     return Known(
         None, {"shape": (image_size, image_size, channels)}, later=(*LABELS, "class_names", "row_names")
     )
-
-
-def synthetic(height: int, width: int, channels: int, classes: int, length: int) -> Known:
-    """Return the length and shape, with a problem if images or classes of this size do not fit into memory."""
-    sizes = {
-        f"data.height={height} data.width={width} data.channels={channels}": math.prod(
-            (height, width, channels)
-        ),
-        f"data.classes={classes} data.height={height} data.channels={channels}": math.prod(
-            (classes, height, channels)
-        ),
-    }
-    problems = [
-        f"{keys} need {count:,} numbers in memory, and the limit is {LARGEST_IMAGE:,}; use smaller ones."
-        for keys, count in sizes.items()
-        if count > LARGEST_IMAGE
-    ]
-    return Known(length, {"shape": (height, width, channels)}, tuple(problems), LABELS)
 
 
 def friedman(length: int) -> Known:

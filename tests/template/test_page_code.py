@@ -3,10 +3,12 @@
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.template.test_readme import PAGES, Train, command_blocks, commands, own_files
+from train_anywhere.errors import DataError
 from train_anywhere.files import ROOT
 
 TESTED_ELSEWHERE = {"add-a-feature.md"}
@@ -74,3 +76,12 @@ def test_every_python_block_is_tested() -> None:
 def used(page: Path) -> bool:
     """Return whether a command of the page names the module of each file."""
     return all(any(f"={Path(n).stem}." in c for c in commands(page)) for n in own_files(page))
+
+
+def test_the_check_of_an_own_data_set_refuses_a_missing_file(tmp_path: Path) -> None:
+    (page,) = (page for page in PAGES if page.name == "own-dataset.md")
+    names: dict[str, Any] = {}
+    exec(own_files(page)["checks.py"], names)
+    with pytest.raises(DataError, match=r"has no table\.csv"):
+        names["table"](str(tmp_path), True)
+    assert names["table"](str(tmp_path), False).facts == {"outputs": 1}

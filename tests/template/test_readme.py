@@ -75,7 +75,9 @@ TRAIN = [
 
 @pytest.mark.parametrize("page, command", TRAIN)
 def test_train_commands_pass_their_checks(train: Train, tmp_path: Path, page: str, command: str) -> None:
-    arguments = [a for a in shlex.split(command)[2:] if not a.startswith(("resume=", "init=", "after=")) and a != "-m"]
+    arguments = [
+        a for a in shlex.split(command)[2:] if not a.startswith(("resume=", "init=", "after=")) and a != "-m"
+    ]
     if "hydra/sweeper=optuna" in arguments:  # its values stay: they are what is searched
         arguments.insert(0, "-m")
     else:

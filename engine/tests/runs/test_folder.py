@@ -81,7 +81,7 @@ def test_run_json_counts_except_for_what_a_batch_script_may_record(
     assert run.state_file.read_text() == f"{state}\n"
 
 
-@pytest.mark.parametrize("other", ['{"state": "failed"}', '{"format": 2, "state": "failed"}'])
+@pytest.mark.parametrize("other", ['{"state": "failed", "parts": []}', '{"format": 2, "state": "failed"}'])
 def test_a_run_folder_of_another_version_is_refused(tmp_path: Path, other: str) -> None:
     run = create(tmp_path, "a")
     run.config.write_text("name: a\n")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from train_anywhere.errors import NotFiniteError
-from train_anywhere.features.nan_watch.nan_watch import NanWatch
+from train_anywhere.features.nan_watch import NanWatch
 from train_anywhere.files.plain_json import dumps
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.summary import find_nonfinite_loss

@@ -140,16 +140,12 @@ class Rank:
         native: whether the loop trains a task of this project, not a module of the user.
         first_device: number of this process's first device.
         devices: number of devices over all ranks.
-        accumulate: batches in an optimizer step.
-        sum_over_ranks: sums each number over the ranks; all of them must call it together.
     """
 
     run: RunDir
     native: bool
     first_device: int
     devices: int
-    accumulate: int
-    sum_over_ranks: Callable[[list[float]], list[float]]
 
 
 class Feature:

@@ -1,4 +1,4 @@
-"""Cheap checks before a run starts: is the data there, do batches fit the memory, does the model fit the data, are packages installed?
+"""Cheap checks before a run starts: of the data, its facts for the model, the memory of a batch, and installed packages.
 
 The checks look at names and headers of files; a damaged row is only found when it is read.
 """
@@ -46,7 +46,7 @@ def data_problems(config: Config, devices: int, look: bool = True) -> list[str]:
     messages += [
         *known.problems,
         _memory_problem(batch_size, known, devices),
-        *_model_problems(config, known),
+        *_facts_problems(config, known),
     ]
     found = [m for m in messages if m] + _missing_packages(config) + init_problems(config)
     if length and not found and batch_size % devices == 0:
@@ -126,20 +126,11 @@ def _memory_problem(batch_size: int, known: Known, devices: int) -> str:
     )
 
 
-def _model_problems(config: Config, known: Known) -> list[str]:
-    """Return the facts that the model needs and the data set does not give, else the message of the model's `_check_`, if any."""
-    model = config.model
-    if task_has_network(config.task, config.framework):
+def _facts_problems(config: Config, known: Known) -> list[str]:
+    """Return a message for each fact that the model needs and the data set does not give."""
+    if known.later is None or task_has_network(config.task, config.framework):
         return []
-    if known.later is not None and (
-        problems := missing_facts(config.model, config.data.name, [*known.facts, *known.later])
-    ):
-        return problems
-    if model.check is None:
-        return []
-    facts = {argument: known.facts[fact] for argument, fact in model.from_data.items() if fact in known.facts}
-    problem = _call_check(model.check, "model", {**facts, **model.arguments})
-    return [problem] if isinstance(problem, str) else []
+    return missing_facts(config.model, config.data.name, [*known.facts, *known.later])
 
 
 def _schedule_problems(config: Config, length: int, devices: int) -> list[str]:

@@ -161,9 +161,10 @@ def _describe_error(error: Exception) -> str:
 
 def _refuse_other_format(folder: Path, info: Mapping[str, Any]) -> None:
     """Raise CheckpointError if the content of run.json is from a version of this project whose run folders differ."""
-    if info and info.get("format") != FORMAT:
+    found = info.get("format", None if "parts" in info else FORMAT)  # the attempts of older versions
+    if found != FORMAT:
         raise CheckpointError(
-            f"{folder} was written by another version of this project (run.json has format {info.get('format')}, this version reads "
+            f"{folder} was written by another version of this project (run.json has format {found}, this version reads "
             f"{FORMAT}): use the version that wrote it, or start a new run."
         )
 

@@ -4,7 +4,6 @@ start_search    checks the command, then runs the study
 space           converts `key=interval(...)` on the command line to Optuna's distributions
 study           the trials so far, in Optuna's journal in the study's folder
 loop            runs several trials at once; `local_trials` and `cluster_trials` start them
-trial_table     the table that is printed at the end
 
 results/<name>/<study>/        study.log  Optuna's journal       study.json  the command       code/  the code that all jobs run
 results/<name>/<study>-<n>/    the run folder of trial n

@@ -61,7 +61,6 @@ EVIL = {
     "a _check_ of the system": (HEAD + "data:\n  _target_: os.mkdir\n  _check_: os.mkdir\n  path: HACKED\n", r"data\._check_=os\.mkdir would be called"),
     "a _check_ of this project that is none": (HEAD + "data:\n  _check_: train_anywhere.files.removal.remove_file\n", r"must be a function in a file checks\.py"),
     "a _check_ above the project": (HEAD + "data:\n  _check_: ..checks.x\n", r"data\._check_=\.\.checks\.x would be called"),
-    "a _check_ for something else": (HEAD + "data:\n  _check_: src.models.checks.gpt\n  heads: 3\n  kv_heads: 3\n  width: 7\n  _target_: os.mkdir\n", r"data\._check_=src\.models\.checks\.gpt returns a str"),
     "a log that calls the system": (HEAD + "hydra:\n  job_logging:\n    version: 1\n    root: {handlers: [a]}\n    handlers: {a: {'()': os.system, command: x}}\n", "Unable to configure handler 'a'"),
 }  # fmt: skip
 ROWS = [

@@ -73,6 +73,6 @@ ROWS = [
     *numbers("cluster.site.max_gpus", "0 -1", COUNT, "cluster=slurm"),
     Row("data.batch_size=5000", r"data\.batch_size=5000.*1,?(437|259)", name="a batch larger than the digits"),
     Row("cluster=slurm data.batch_size=5000", r"data\.batch_size=5000.*1,?(437|259)", name="a batch larger than the digits, submitted"),
-    Row("data=synthetic data.length=10 data.batch_size=20", r"data\.batch_size=20.*10", name="a batch larger than the data"),
+    Row("experiment=regression data.length=10 data.batch_size=20", r"data\.batch_size=20.*10", name="a batch larger than the data"),
     Row("trainer.accumulate_grad_batches=1000", r"trainer\.accumulate_grad_batches=1000", name="more accumulation than batches"),
 ]  # fmt: skip

@@ -147,7 +147,7 @@ ROWS = [
     Row("resume={run}", r"(written|read-only|writable)", files={"{run}": read_only}, name="resume= of a read-only run folder"),
     Row("resume={run}", r"can't be read|[Pp]ermission", files={"{run}": unreadable}, name="resume= of an unreadable run folder"),
     Row("resume={run}", r"run\.json", files={"{run}/run.json": '{"state": '}, name="resume= where run.json is cut off"),
-    *(Row(words, r"was written by another version of this project \(run\.json has format None", command=command, files={"{run}/run.json": '{"state": "failed"}'}, name=f"{command} {words} of another version")
+    *(Row(words, r"was written by another version of this project \(run\.json has format None", command=command, files={"{run}/run.json": '{"state": "failed", "parts": []}'}, name=f"{command} {words} of another version")
       for command, words in (("train", "resume={run}"), ("train", "init={run}"), ("evaluate", "{run}"), ("report", "{run}"), ("jobs", "best {run}"), ("jobs", "status {run}"))),
     Row("resume={run}", r"(run\.json|written)", files={"{run}/run.json": lambda p: (p.unlink(), p.mkdir())[0], "{run}/metrics.csv": gone}, name="resume= where run.json is a folder, no metrics"),
     *(Row("resume={job}", "(touch|HACKED).*trust=true|trust=true", files={"{job}/config.yaml": edited(old, new), "{job}": foreign},

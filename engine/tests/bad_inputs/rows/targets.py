@@ -50,8 +50,6 @@ WORDS = {
     "checkpoint.monitor=val/mae": "checkpoint.monitor=val/mae is not a known metric; use one of train/loss, train/acc, val/loss, val/acc.",
     "experiment=regression checkpoint.monitor=val/acc": "use one of train/loss, train/mae, train/r2, val/loss, val/mae, val/r2.",
     "experiment=regression data.noise=-1": "data.noise=-1 must not be negative.",
-    "experiment=gpt_text model.heads=3": "model.heads=3 does not divide model.width=128; use model.width=132.",
-    "experiment=gpt_text model.kv_heads=3": "model.kv_heads=3 does not divide model.heads=4; use model.kv_heads=2.",
     "experiment=gpt_text model.layers=0": "model.layers=0 must be at least 1.",
     "cluster=slurm task._target_=mine.LitModul": "mine has no LitModul",
     "data=custom": r"data\._target_ is missing; give it a class or function",

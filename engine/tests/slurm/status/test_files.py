@@ -12,7 +12,7 @@ import pytest
 from train_anywhere.files import disk_clock
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.slurm.status.sources import run_files
-from train_anywhere.slurm.status.sources.node_samples import line
+from train_anywhere.slurm.status.text_page import sample_line
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -55,11 +55,11 @@ def test_a_node_whose_clock_is_wrong_is_as_old_as_its_files(tmp_path: Path, ahea
     sampled = run.path / "monitor" / "node1.json"
     sampled.write_text(json.dumps({"every_seconds": 10, "sample": {"time": now, "cpu_use_percent": 5}}))
     assert run_files.read_progress(run, info).moved == pytest.approx(0, abs=5)
-    assert line(run_files.read_nodes(run, {"hosts": ["node1"]})["node1"]) == "CPUs 5%"
+    assert sample_line(run_files.read_nodes(run, {"hosts": ["node1"]})["node1"]) == "CPUs 5%"
     for path in (run.path / "monitor" / "live.json", sampled):
         os.utime(path, (time.time() - 100, time.time() - 100))
     assert run_files.read_progress(run, info).moved == pytest.approx(100, abs=5)
-    assert line(run_files.read_nodes(run, {"hosts": ["node1"]})["node1"]) == "CPUs 5%; 100 s ago"
+    assert sample_line(run_files.read_nodes(run, {"hosts": ["node1"]})["node1"]) == "CPUs 5%; 100 s ago"
 
 
 @pytest.mark.parametrize("ahead", [-7200, 7200])

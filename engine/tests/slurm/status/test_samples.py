@@ -7,7 +7,7 @@ import pytest
 
 from train_anywhere.features.sampler.gpus import Gpu
 from train_anywhere.features.sampler.sampler import columns
-from train_anywhere.slurm.status.sources.node_samples import line
+from train_anywhere.slurm.status.text_page import sample_line
 
 
 def content(gpus: int, age: float = 0.0) -> dict[str, Any]:
@@ -22,19 +22,19 @@ def content(gpus: int, age: float = 0.0) -> dict[str, Any]:
 
 
 def test_each_gpu_has_its_use() -> None:
-    assert line(content(2)) == "GPU 0 90%, 34 of 80 GiB; GPU 1 89%, 34 of 80 GiB; CPUs 45%"
+    assert sample_line(content(2)) == "GPU 0 90%, 34 of 80 GiB; GPU 1 89%, 34 of 80 GiB; CPUs 45%"
 
 
 def test_of_many_there_is_the_mean() -> None:
-    assert line(content(16)) == "16 GPUs 82% on average, 75% the least; CPUs 45%"
+    assert sample_line(content(16)) == "16 GPUs 82% on average, 75% the least; CPUs 45%"
 
 
 def test_an_old_sample_says_so() -> None:
-    assert line(content(0, age=100)) == "CPUs 45%; 100 s ago"
+    assert sample_line(content(0, age=100)) == "CPUs 45%; 100 s ago"
 
 
 @pytest.mark.parametrize(
     "odd", [{}, {"sample": 3}, {"sample": {"gpu0_use_percent": None}}, {"gpus": [3], "sample": {"x": "y"}}]
 )
 def test_what_it_does_not_know_it_leaves_out(odd: dict[str, Any]) -> None:
-    assert line(odd) == ""
+    assert sample_line(odd) == ""

@@ -12,13 +12,13 @@ import lightning.pytorch as pl
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from engine.tests.training.tracking.wandb_log import read_history
 from train_anywhere.config.command.command_line import to_hydra_overrides
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.lightning.dropin.validated_weights import ValidatedWeights
 from train_anywhere.training.lightning.dropin.visible import Callbacks
-from train_anywhere.training.tracking.wandb_log import read_history
 
 from . import visible_strangers as strangers
 from .conftest import Fit

@@ -23,9 +23,9 @@ def main(folder: str, first: str, last: str, end: str, *overrides: str) -> None:
     """Run the attempt."""
     run = RunDir(Path(folder))
     config = load(compose(overrides))
-    csv, step = CsvLog(run.metrics_csv), int(first) - 1
-    loggers = open_loggers(config, run, True, step, csv.logged_points(step))
-    csv.resume(step)
+    csv = CsvLog(run.metrics_csv)
+    loggers = open_loggers(config, run, True)
+    csv.resume(int(first) - 1)
     if os.environ.get("KILL_CHILDREN"):
         for process in psutil.Process().children(recursive=True):
             process.kill()

@@ -8,7 +8,6 @@ import pytest
 
 from train_anywhere.training.tracking import guards
 from train_anywhere.training.tracking.guards import Guard, Sender
-from train_anywhere.training.tracking.sent_metrics import SentMetrics
 
 
 class Logger:
@@ -36,7 +35,7 @@ FAILED = "loggers.mine failed (no route to host); training continues"
 
 def test_a_guard_says_one_line_and_calls_no_more(capsys: pytest.CaptureFixture[str]) -> None:
     logger = Logger(refused=(2,))
-    guard = Guard("mine", logger, SentMetrics())
+    guard = Guard("mine", logger)
     for step in (1, 2, 3):
         guard.log_metrics({"a": 1.0}, step)
     guard.finalize("completed")
@@ -44,19 +43,18 @@ def test_a_guard_says_one_line_and_calls_no_more(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err == f"{FAILED} without it.\n"
 
 
-def test_a_guard_leaves_out_what_was_sent(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_guard_passes_everything_on(capsys: pytest.CaptureFixture[str]) -> None:
     logger = Logger()
-    guard = Guard("mine", logger, SentMetrics([("a", 1), ("b", 1), ("a", 2)]))
-    for step in (1, 2, 3):
-        guard.log_metrics({"a": 1.0, "b": 2.0}, step)
+    guard = Guard("mine", logger)
+    guard.log_metrics({"a": 1.0, "b": 2.0}, 3)
     guard.finalize("completed")
-    assert logger.rows == [({"b": 2.0}, 2), ({"a": 1.0, "b": 2.0}, 3)]
+    assert logger.rows == [({"a": 1.0, "b": 2.0}, 3)]
     assert (logger.ended, capsys.readouterr().err) == (["completed"], "")
     assert guard.logger is logger
 
 
 def test_a_guard_needs_no_finalize() -> None:
-    Guard("mine", object(), SentMetrics()).finalize("completed")
+    Guard("mine", object()).finalize("completed")
 
 
 def test_a_sender_keeps_the_order_and_sends_all() -> None:

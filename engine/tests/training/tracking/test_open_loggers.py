@@ -45,10 +45,10 @@ def run(tmp_path: Path) -> RunDir:
 
 def test_a_logger_is_given_what_it_takes(make_config: Make, run: RunDir) -> None:
     config = make_config(*NEUTRAL, f"{HERE}.Mine", "loggers.mine.level=3", "optimizer.lr=0.25")
-    (mine,) = open_loggers(config, run, True, 10, [("a", 20)])
+    (mine,) = open_loggers(config, run, True)
     assert mine.logger.given == (str(run.path), run.id, 0.25, 3)
     mine.log_metrics({"a": 1.0, "b": 2.0}, 20)
-    assert mine.logger.rows == [({"b": 2.0}, 20)]
+    assert mine.logger.rows == [({"a": 1.0, "b": 2.0}, 20)]
 
 
 def test_only_the_first_rank_has_loggers(make_config: Make, run: RunDir) -> None:

@@ -16,11 +16,12 @@ PROJECT = {"id": "p", "name": "p", "entity": ENTITY}
 
 
 class Server(ThreadingHTTPServer):
-    """Attributes: `runs`, the rows of each run as JSON by its id; `url`."""
+    """Attributes: `runs`, the rows of each run as JSON by its id; `summaries`, the last values of each; `url`."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.runs: dict[str, list[str]] = {}
+        self.summaries: dict[str, str] = {}
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
 
     def graphql(self, operation: str, variables: dict[str, Any]) -> dict[str, Any]:
@@ -45,7 +46,11 @@ class Server(ThreadingHTTPServer):
         if name not in self.runs:
             return None
         lines = {"logLineCount": 0, "eventsLineCount": 0, "historyLineCount": len(self.runs[name])}
-        tails = {"historyTail": json.dumps(self.runs[name][-1:]), "eventsTail": "[]", "summaryMetrics": "{}"}
+        tails = {
+            "historyTail": json.dumps(self.runs[name][-1:]),
+            "eventsTail": "[]",
+            "summaryMetrics": self.summaries.get(name, "{}"),
+        }
         return {
             "id": "r",
             "name": name,
@@ -69,7 +74,10 @@ class _Handler(BaseHTTPRequestHandler):
             )
         *_, run, _ = self.path.split("/")  # /files/<entity>/<project>/<run>/file_stream
         rows = self.server.runs.setdefault(run, [])
-        if new := (sent.get("files") or {}).get("wandb-history.jsonl"):
+        files = sent.get("files") or {}
+        if summary := files.get("wandb-summary.json"):
+            self.server.summaries[run] = summary["content"][-1]
+        if new := files.get("wandb-history.jsonl"):
             rows[new["offset"] : new["offset"] + len(new["content"])] = new["content"]
         return self._answer({})
 

@@ -43,7 +43,7 @@ SUPPLIED: Mapping[type[OpenSection], tuple[str, ...]] = {
         "initial_learning_rate",
         "decay_steps",
     ),
-    Logger: ("save_dir", "dir", "folder", "run_id", "internet", "parameters", "first_step", "seen"),
+    Logger: ("save_dir", "dir", "folder", "run_id", "internet", "parameters"),
 }
 """Arguments that this project passes to a target that takes them, unless the section sets them."""
 

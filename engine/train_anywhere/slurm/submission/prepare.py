@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 from train_anywhere import features
 from train_anywhere.config.command.members import Tree, load_members, refuse_mixed_members
 from train_anywhere.config.schema import Config
+from train_anywhere.distributed import programs
 from train_anywhere.errors import ConfigError, SchedulerError, SubmitError
 from train_anywhere.files.terminal.output import protect_output
 from train_anywhere.runs.folder import RunDir, open_run
@@ -17,7 +19,6 @@ from train_anywhere.runs.lock import RunLock
 from train_anywhere.runs.reopen.completion import completion_message, is_complete
 from train_anywhere.runs.reopen.resume import merge_resumed
 from train_anywhere.slurm import rules
-from train_anywhere.slurm.rules import slurm_conf
 from train_anywhere.slurm.rules.rule_request import DataCheck, Request
 from train_anywhere.slurm.scheduler import client, queue
 from train_anywhere.slurm.script import clean_environment
@@ -35,6 +36,34 @@ from train_anywhere.slurm.submission.allocation import (
     missing_variables,
 )
 from train_anywhere.slurm.submission.submit import run_in_allocation, submit
+
+
+def slurm_conf_problems(job: Job) -> list[str]:
+    """Return a message for each limit of slurm.conf that an array or uneven job breaks; none if Slurm does not answer."""
+    uneven = job.gpus and not job.even
+    if job.cluster.scheduler != "slurm" or not (job.members or uneven):
+        return []
+    try:
+        conf = programs.query(["scontrol", "show", "config"], unknown="(?!)")
+    except SchedulerError:
+        return []
+    return [*_limit_problems(job, dict(re.findall(r"^(\w+) *= (.*?) *$", conf, re.MULTILINE)))]
+
+
+def _limit_problems(job: Job, conf: dict[str, str]) -> Iterator[str]:
+    limit, select = conf.get("MaxArraySize", ""), conf.get("SelectType", "")
+    if job.members and limit.isdecimal() and max(job.members) >= int(limit):
+        yield (
+            f"the sweep has {len(job.members)} members, but an array of this cluster can have at most {limit} (MaxArraySize of `scontrol "
+            f"show config`); submit it in parts, each with -m and at most {limit} members."
+        )
+    if job.gpus and not job.even and select == "select/linear":
+        yield (
+            f"this cluster has SelectType={select} (SelectTypeParameters={conf.get('SelectTypeParameters', '')}), which gives each node "
+            f"of a job the same number of GPUs, and trainer.total_devices={sum(job.devices)} on {job.nodes} nodes is uneven; use "
+            f"trainer.nodes={job.nodes} trainer.devices={max(job.devices)} trainer.total_devices=null."
+        )
+
 
 RunCheck = Callable[[RunDir], None]
 """Raises CheckpointError for a run that can't be resumed; injected so that `slurm` does not import `checkpoints`."""
@@ -82,7 +111,7 @@ def start(
             print(completion_message(run, members[0].config))
             return [None]
         refuse_unreadable(run)
-    limits = [] if here else slurm_conf.problems(request.job)
+    limits = [] if here else slurm_conf_problems(request.job)
     if members[0].config.dry_run:
         show_dry_run(request, here, limits)
         return [None] * len(members)

@@ -1,7 +1,7 @@
 """Train one rank with Keras, from the configuration to the outcome: data, model, strategy, resume, fit, test."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Literal
 
@@ -9,11 +9,13 @@ import keras
 import tensorflow as tf
 
 from train_anywhere.checkpoints.checkpointer import NoCheckpointer
+from train_anywhere.checkpoints.choice import read_chosen
 from train_anywhere.checkpoints.info import SavedCheckpoint
+from train_anywhere.checkpoints.init_run import select_weights
 from train_anywhere.checkpoints.recovery import open_checkpointer
 from train_anywhere.config.checks.monitors import describe_best_checkpoint
 from train_anywhere.config.instantiate import explain_target_errors, instantiate
-from train_anywhere.config.schema import Config, Trainer
+from train_anywhere.config.schema import Config, Init, Trainer
 from train_anywhere.data.dataset import DataSet
 from train_anywhere.data.open_data import open_splits
 from train_anywhere.data.tf.pipeline import plain_data_errors
@@ -22,7 +24,7 @@ from train_anywhere.errors import ConfigError, ProjectError
 from train_anywhere.features import Features
 from train_anywhere.features.feature import Observers, Rank
 from train_anywhere.runs.attempts import Outcome
-from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.rank_reports import report_weights
 from train_anywhere.tasks import Task
 from train_anywhere.training.keras.checkpoint.position import Position
@@ -31,12 +33,12 @@ from train_anywhere.training.keras.checkpoint.state import (
     RAW_WEIGHTS,
     StateWriter,
     read_state,
+    read_weights,
     restore,
     restore_weights,
 )
 from train_anywhere.training.keras.dropin.model import open_dropin
 from train_anywhere.training.keras.dropin.user_callbacks import make_callbacks
-from train_anywhere.training.keras.initial_weights import load_initial_weights
 from train_anywhere.training.keras.loop.agreement import refuse_different_weights
 from train_anywhere.training.keras.loop.callbacks import Loader, TrainingCallback
 from train_anywhere.training.keras.loop.epochs import fit
@@ -58,6 +60,33 @@ from train_anywhere.training.resume_messages import (
     refuse_other_framework,
     resume_message,
 )
+
+SEED_STATE = "seed_generator_state"
+"""Suffix of the names of random states, which are not loaded: a new run uses its own seed."""
+
+
+def load_initial_weights(init: Init, module: Module, report: Callable[[str], None]) -> None:
+    """Load the weights that `init` names into the model, if it names any; `report` prints a line.
+
+    Raises:
+        CheckpointError: the weights can't be read, or do not fit.
+    """
+    if init.run is None:
+        return
+
+    def read(saved: SavedCheckpoint) -> dict[str, object]:
+        refuse_other_framework(saved, "keras")
+        return dict(read_weights(saved.path))
+
+    stored = read_chosen(open_run(init.run), init.checkpoint, read)
+    own = {name: variable for name, variable in module.weights().items() if not name.endswith(SEED_STATE)}
+    stored = {name: array for name, array in stored.items() if not name.endswith(SEED_STATE)}
+    for name in select_weights(_shapes(own), _shapes(stored), init, report):
+        own[name].assign(stored[name])
+
+
+def _shapes(arrays: dict) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(array.shape) for name, array in arrays.items()}
 
 
 def train(config: Config, process: RankProcess) -> Outcome:
@@ -122,7 +151,7 @@ def train_and_test(strategy: Strategy, name: str, config: Config, process: RankP
             config, plan, position, module, loader, metrics, checkpoints, process.stop, user_callbacks, states
         )
         callback.restored = state
-        callback.observers = make_observers(module, loader, plan, config, run)
+        callback.observers = make_observers(module, config, run)
         with metrics.finalize_loggers(position):
             fit_and_check(callback)
             process.heartbeat.enter("checkpoint")  # also while the weights are compared
@@ -203,7 +232,7 @@ def fingerprint(module: Module) -> list[float]:
     return [float(tf.reduce_sum(tf.abs(tf.cast(tf.convert_to_tensor(v), tf.float64)))) for v in variables]
 
 
-def make_observers(module: Module, loader: Loader, plan: Plan, config: Config, run: RunDir) -> Observers:
+def make_observers(module: Module, config: Config, run: RunDir) -> Observers:
     """Return the observers of the run's features for this rank."""
     strategy = module.strategy
     rank = Rank(
@@ -211,8 +240,6 @@ def make_observers(module: Module, loader: Loader, plan: Plan, config: Config, r
         native=isinstance(module, TaskModule),
         first_device=strategy.rank * (strategy.replicas // strategy.processes),
         devices=strategy.replicas,
-        accumulate=plan.accumulate,
-        sum_over_ranks=strategy.sum,
     )
     return Observers(Features.of(config).observers(rank))
 

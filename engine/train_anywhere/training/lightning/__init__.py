@@ -7,7 +7,6 @@ rank_splits      the splits of the data for this rank; `batches` loads them
 trainer          Lightning's Trainer without its signals, checkpoints and output
 hardware         TF32, channels-last weights, torch.compile, fused optimizers
 optim            optimizers and torch's schedules
-initial_weights  weights of another run (`init=RUN`)
 loop             the loop over training steps, metrics, early stopping, a check that something was trained
 checkpoint       save and restore checkpoints
 strategies       ddp, fsdp, horovod, ...

@@ -37,7 +37,6 @@ from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrate
 from train_anywhere.training.lightning.trainer import Trainer
 from train_anywhere.training.reporting.metrics_csv import CsvLog
 from train_anywhere.training.resume_messages import refuse_other_framework, resume_message
-from train_anywhere.training.tracking import MetricPoint
 
 
 def attach(
@@ -115,12 +114,10 @@ def add_loggers(trainer: Trainer, run: RunDir, checkpoints: CheckpointCallback) 
     loggers: list[Logger] = []
     if not config.trainer.fast_dev_run:
         step = saved.step if saved else 0
-        seen: frozenset[MetricPoint] = frozenset()
         if config.monitor.csv and trainer.is_global_zero:
             metrics.csv = CsvLog(run.metrics_csv, metrics.names())
-            seen = frozenset(metrics.csv.logged_points(step))
             metrics.csv.resume(step)
-        loggers += make_loggers(config, run, trainer.is_global_zero, step, seen)
+        loggers += make_loggers(config, run, trainer.is_global_zero)
         if config.monitor.tensorboard:
             # Lightning counts steps from 0
             purged = step if metrics.native else step - 1

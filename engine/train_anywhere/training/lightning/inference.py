@@ -26,7 +26,6 @@ from train_anywhere.training.lightning.checkpoint.random_state import seed_every
 from train_anywhere.training.lightning.checkpoint.restorer import add_left_out
 from train_anywhere.training.lightning.checkpoint.stored_weights import WEIGHTS, read_checkpoint
 from train_anywhere.training.lightning.dropin.model import explain_lightning_errors, make_task
-from train_anywhere.training.lightning.dropin.predictions import CollectPredictions, as_numpy, concatenate
 from train_anywhere.training.lightning.module import TaskModule
 from train_anywhere.training.lightning.rank_splits import Opener, find_source, from_module, list_loaders
 from train_anywhere.training.lightning.strategies.choose import make_strategy
@@ -34,6 +33,48 @@ from train_anywhere.training.lightning.strategies.rank_device import pick_device
 from train_anywhere.training.lightning.trainer import Trainer, make_trainer
 from train_anywhere.training.native_network import build_network
 from train_anywhere.training.plan import Plan, limit_batches
+
+
+class CollectPredictions(pl.Callback):
+    """Callback that collects what a network returns, without padding rows."""
+
+    def __init__(self, network: nn.Module) -> None:
+        self.newest: Any = None
+        self.batches: list[Any] = []
+        self.hook = network.register_forward_hook(self._remember)
+
+    def _remember(self, module: nn.Module, arguments: Any, output: Any) -> None:
+        self.newest = output
+
+    def on_test_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:
+        """Keep the predictions of a batch; rows of weight 0 are padding."""
+        real = batch.weight > 0
+        self.batches.append(
+            as_numpy(pytree.tree_map(lambda t: t[real] if isinstance(t, Tensor) else t, self.newest))
+        )
+
+    def arrays(self) -> Any:
+        """Return the predictions of all rows, in their order: arrays [n, ...]."""
+        return concatenate(self.batches)
+
+
+def as_numpy(tree: Any) -> Any:
+    """Return the tree with numpy arrays in place of tensors; bfloat16, which numpy lacks, becomes float32."""
+
+    def array(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        return (value.float() if value.dtype == torch.bfloat16 else value).detach().cpu().numpy()
+
+    return pytree.tree_map(array, tree)
+
+
+def concatenate(batches: list[Any]) -> Any:
+    """Return trees of arrays [b, ...] as one tree of arrays [n, ...]. Raises ConfigError if there are none."""
+    if not batches:
+        raise ConfigError("there is no row to predict.")
+    return pytree.tree_map(lambda *arrays: np.concatenate([np.atleast_1d(a) for a in arrays]), *batches)
+
 
 LARGEST_ONNX = 2**30
 """Most bytes of weights inside an ONNX file, which is a protobuf of at most 2 GiB; more are written to a second file."""

@@ -2,13 +2,18 @@
 
 import gc
 import traceback
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from typing import Any, Literal, cast
+from functools import partial
+from typing import Any, Literal
 
 import torch
-from torch import distributed
+from torch import Tensor, distributed, nn
 
-from train_anywhere.config.schema import Config
+from train_anywhere.checkpoints.choice import read_chosen
+from train_anywhere.checkpoints.info import SavedCheckpoint
+from train_anywhere.checkpoints.init_run import select_weights
+from train_anywhere.config.schema import Config, Init
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError, iterate_causes
 from train_anywhere.features import Features
@@ -16,11 +21,12 @@ from train_anywhere.features.feature import Observers, Rank
 from train_anywhere.files.ordinary import make_folder
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.debug import launch_id
-from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.rank_reports import report_weights
 from train_anywhere.training.lightning.attach import add_callbacks, add_loggers, attach, note_start
 from train_anywhere.training.lightning.checkpoint.random_state import seed_everything
 from train_anywhere.training.lightning.checkpoint.state import FILE, CheckpointCallback, TrainingStopped
+from train_anywhere.training.lightning.checkpoint.stored_weights import StoredWeights
 from train_anywhere.training.lightning.dropin.loggers import RunLogger
 from train_anywhere.training.lightning.dropin.model import (
     explain_lightning_errors,
@@ -31,7 +37,6 @@ from train_anywhere.training.lightning.dropin.validated_weights import (
     copy_weights,
     user_hooks,
 )
-from train_anywhere.training.lightning.initial_weights import load_initial_weights
 from train_anywhere.training.lightning.loop.agreement import refuse_different_weights
 from train_anywhere.training.lightning.loop.metrics import ModuleMetrics, TaskMetrics
 from train_anywhere.training.lightning.loop.profiler import TorchRecording
@@ -39,10 +44,36 @@ from train_anywhere.training.lightning.loop.training_check import TrainingCheck
 from train_anywhere.training.lightning.module import TaskModule
 from train_anywhere.training.lightning.rank_splits import UserLoaders
 from train_anywhere.training.lightning.setup import Setup, describe, make_setup, min_seconds_per_token
+from train_anywhere.training.lightning.strategies.deferred_weights import DeferredWeights
 from train_anywhere.training.plan import uneven_rows_note
 from train_anywhere.training.profile import StepProfile
 from train_anywhere.training.rank_process import RankProcess
 from train_anywhere.training.reporting.progress import Progress
+from train_anywhere.training.resume_messages import refuse_other_framework
+
+
+def load_initial_weights(
+    init: Init, module: nn.Module, report: Callable[[str], None], deferred: DeferredWeights | None = None
+) -> None:
+    """Load the weights of the run that `init` names, if any; `deferred` holds weights without memory. Every rank calls it.
+
+    Raises:
+        CheckpointError: the weights can't be read, or do not fit.
+    """
+    if init.run is None:
+        return
+
+    def read(saved: SavedCheckpoint) -> StoredWeights:
+        refuse_other_framework(saved, "lightning")
+        return StoredWeights(saved.path)
+
+    stored = read_chosen(open_run(init.run), init.checkpoint, read)
+    own = {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
+    taken = select_weights({name: tuple(t.shape) for name, t in own.items()}, stored.shapes, init, report)
+    for name in taken:
+        if own[name].is_meta and deferred:
+            deferred.set_value(own[name], partial(stored.read, name))
+    module.load_state_dict({n: stored.read(n) for n in taken if not own[n].is_meta}, strict=False)
 
 
 def train(config: Config, process: RankProcess) -> Outcome:
@@ -145,19 +176,12 @@ def train_and_test(config: Config, process: RankProcess) -> Outcome:
 
 def make_observers(setup: Setup, features: Features, run: RunDir) -> Observers:
     """Return the observers of the features, which the loop of this rank calls."""
-    trainer, module = setup.trainer, setup.module
-
-    def sum_over_ranks(numbers: list[float]) -> list[float]:
-        own = torch.tensor(numbers, dtype=torch.float64, device=module.device)
-        return cast(list[float], trainer.strategy.reduce(own, reduce_op="sum").tolist())
-
+    trainer = setup.trainer
     rank = Rank(
         run=run,
-        native=isinstance(module, TaskModule),
+        native=isinstance(setup.module, TaskModule),
         first_device=trainer.global_rank,
         devices=trainer.world_size,
-        accumulate=setup.plan.accumulate,
-        sum_over_ranks=sum_over_ranks,
     )
     return Observers(features.observers(rank))
 

@@ -100,18 +100,6 @@ class CsvLog:
             if from_scratch or kept != rows:
                 self._rewrite(kept)
 
-    def logged_points(self, since: int = 0) -> set[tuple[str, int]]:
-        """Return the name and step of each value from step `since` on; before `resume`, those that earlier attempts logged."""
-        rows = ((self._step(row), _parse_line(row)) for row in self._rows())
-        names = [(at, name) for at, name in enumerate(self.columns) if name not in ("step", "epoch")]
-        return {
-            (name, at_step)
-            for at_step, cells in rows
-            if at_step is not None and at_step >= since
-            for at, name in names
-            if cells[at]
-        }
-
     def _rows(self) -> list[str]:
         return _read_lines(self.path)[1:] if self._whole is None else self._whole
 

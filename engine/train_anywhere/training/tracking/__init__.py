@@ -4,7 +4,7 @@
     python src/train.py loggers=[wandb,mlflow] loggers.mlflow.tracking_uri=http://mlflow.site:5000
 
 `Wandb` and `MLflow` are independent of the framework; their packages are imported only when they are chosen. A run stays one tracked run
-when it is stopped and resumed: the name of the run folder identifies it, and a metric that it already holds is not sent again.
+when it is stopped and resumed: the name of the run folder identifies it. Steps that are trained again may be logged twice.
 `open_loggers` creates all loggers of the configuration on rank 0.
 """
 
@@ -14,6 +14,5 @@ from train_anywhere.training.tracking.open_loggers import (
     open_loggers,
     tracker_run_id,
 )
-from train_anywhere.training.tracking.sent_metrics import MetricPoint
 
-__all__ = ["GuardedLogger", "MetricPoint", "make_logger", "open_loggers", "tracker_run_id"]
+__all__ = ["GuardedLogger", "make_logger", "open_loggers", "tracker_run_id"]

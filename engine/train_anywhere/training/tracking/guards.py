@@ -6,8 +6,6 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from train_anywhere.training.tracking.sent_metrics import SentMetrics
-
 RETRY_S = 60.0
 """Seconds until a rejected row is sent again."""
 
@@ -30,17 +28,15 @@ class Guard:
     Args:
         name: name of the logger in the configuration.
         logger: the object made from the configuration, also an attribute.
-        sent: metrics that earlier attempts gave it.
     """
 
-    def __init__(self, name: str, logger: Any, sent: SentMetrics) -> None:
-        self.name, self.logger, self.sent = name, logger, sent
+    def __init__(self, name: str, logger: Any) -> None:
+        self.name, self.logger = name, logger
         self.failed = False
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        """Log the metrics that no earlier attempt has logged for this number of optimizer steps."""
-        if unsent := self.sent.unsent(metrics, step):
-            self._try(lambda: self.logger.log_metrics(unsent, step))
+        """Log the metrics of this number of optimizer steps."""
+        self._try(lambda: self.logger.log_metrics(metrics, step))
 
     def finalize(self, status: str) -> None:
         """Close the logger at the end of an attempt; `status` is completed, preempted or failed."""

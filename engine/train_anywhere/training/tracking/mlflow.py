@@ -3,12 +3,11 @@
 import os
 import re
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from train_anywhere.training.tracking import checks
-from train_anywhere.training.tracking.sent_metrics import MetricPoint, SentMetrics
 
 TAG = "run_id"
 """Tag that identifies a run in later attempts."""
@@ -42,8 +41,6 @@ class MLflow:
         run_id: value of the tag that identifies the run.
         internet: whether the site has internet.
         parameters: the configuration with dotted keys.
-        first_step: optimizer steps done by earlier attempts.
-        seen: metrics that earlier attempts have logged, in case the store can't be read.
     """
 
     def __init__(
@@ -58,8 +55,6 @@ class MLflow:
         run_id: str,
         internet: bool = True,
         parameters: Mapping[str, Any] | None = None,
-        first_step: int = 0,
-        seen: Collection[MetricPoint] = (),
     ) -> None:
         checks.mlflow()
         for variable, value in ENVIRONMENT.items():
@@ -72,23 +67,20 @@ class MLflow:
         self.experiment = self.client  # the name of Lightning's loggers
         experiment = self._experiment(project)
         self.id = self._find_run(experiment, run_id)
-        if resumed := self.id is not None:
+        if self.id is not None:
             self.client.update_run(self.id, status="RUNNING")
         else:
             named = {**(tags or {}), TAG: run_id}
             self.id = self.client.create_run(experiment, tags=named, run_name=name or run_id).info.run_id
         self._log_parameters(parameters or {})
-        self.sent = SentMetrics(self._logged_before(first_step, seen) if resumed else ())
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        """Log the metrics that no earlier attempt has logged for this number of optimizer steps."""
+        """Log a point of each metric; steps that are trained again after a kill get a second one."""
         from mlflow.entities import Metric
 
-        named = {_valid_name(name): value for name, value in metrics.items()}
         now = int(time.time() * 1000)
-        if unsent := self.sent.unsent(named, step):
-            points = [Metric(name, value, now, step) for name, value in unsent.items()]
-            self.client.log_batch(self.id, metrics=points)
+        points = [Metric(_valid_name(name), value, now, step) for name, value in metrics.items()]
+        self.client.log_batch(self.id, metrics=points)
 
     def finalize(self, status: str) -> None:
         """Set the status of the run at the end of an attempt; `status` is completed, preempted or failed."""
@@ -129,15 +121,6 @@ class MLflow:
             self.client.log_batch(self.id, params=new[at : at + PARAMETERS])
         if changed:
             self.client.log_batch(self.id, tags=changed)
-
-    def _logged_before(self, since: int, seen: Collection[MetricPoint]) -> Collection[MetricPoint]:
-        """Return the name and step of each metric that the run has from optimizer step `since` on."""
-        names = self.client.get_run(self.id).data.metrics
-        try:
-            points = {name: self.client.get_metric_history(self.id, name) for name in names}
-        except Exception:  # a killed process may leave an incomplete line in a file
-            return {(_valid_name(name), step) for name, step in seen}
-        return {(name, p.step) for name, history in points.items() for p in history if p.step >= since}
 
 
 def _valid_name(name: str) -> str:

@@ -1,6 +1,6 @@
 """Create the loggers of a configuration for one rank."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,42 +12,32 @@ from train_anywhere.config.schema import Config
 from train_anywhere.errors import ProjectError
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.tracking.guards import Guard, Sender, report_failure
-from train_anywhere.training.tracking.sent_metrics import MetricPoint, SentMetrics
 
 GuardedLogger = Guard | Sender
 """A logger whose `log_metrics(metrics, step)` and `finalize(status)` never raise; `.logger` is the object made from the configuration."""
 
 
-def open_loggers(
-    config: Config, run: RunDir, first: bool, step: int = 0, seen: Iterable[MetricPoint] = ()
-) -> list[GuardedLogger]:
+def open_loggers(config: Config, run: RunDir, first: bool) -> list[GuardedLogger]:
     """Return the loggers of the `loggers` section; none on other ranks than 0, and none with `trainer.fast_dev_run`.
 
     Args:
         config: the configuration.
         run: the run folder.
         first: whether this is rank 0.
-        step: optimizer steps done by earlier attempts, at the checkpoint that training starts from.
-        seen: content of metrics.csv before it was cut back to that step (`CsvLog.logged_points`), for loggers that don't remember what
-            they were given.
 
     Raises:
         ConfigError: a target does not accept its arguments, or its package is not installed.
     """
     if not first or config.trainer.fast_dev_run:
         return []
-    seen = frozenset(seen)
-    makers = {
-        name: partial(make_logger, name, section, config, run, step, seen)
+    opened = (
+        _open_guarded(name, partial(make_logger, name, section, config, run))
         for name, section in config.loggers.items()
-    }
-    opened = (_open_guarded(name, make, seen) for name, make in makers.items())
+    )
     return [logger for logger in opened if logger is not None]
 
 
-def make_logger(
-    name: str, section: Logger, config: Config, run: RunDir, step: int = 0, seen: Iterable[MetricPoint] = ()
-) -> Any:
+def make_logger(name: str, section: Logger, config: Config, run: RunDir) -> Any:
     """Return the unguarded object that a section of `loggers` names; it gets those facts about the run that it has arguments for.
 
     Raises:
@@ -64,8 +54,6 @@ def make_logger(
         run_id=tracker_run_id(run),
         internet=config.cluster.site.internet,
         parameters=flatten(to_tree(config)),  # keeps `${oc.env:TOKEN}` unresolved: the value may be a secret
-        first_step=max(0, step - 1),  # a framework may count the steps of a module's own metrics from 0
-        seen=seen,
     )
 
 
@@ -75,7 +63,7 @@ def tracker_run_id(run: RunDir) -> str:
     return f"{run.id}-{before + 1}" if before else run.id
 
 
-def _open_guarded(name: str, make: Callable[[], Any], seen: frozenset[MetricPoint]) -> GuardedLogger | None:
+def _open_guarded(name: str, make: Callable[[], Any]) -> GuardedLogger | None:
     try:
         logger = make()
     except ProjectError:
@@ -83,6 +71,6 @@ def _open_guarded(name: str, make: Callable[[], Any], seen: frozenset[MetricPoin
     except Exception as error:
         report_failure(name, error, "training continues without it")
         return None
-    # the engine's own loggers may be called from any thread, and remember what they were given
+    # the engine's own loggers may be called from any thread
     is_own = type(logger).__module__.startswith(f"{__package__}.")
-    return Sender(name, logger) if is_own else Guard(name, logger, SentMetrics(seen))
+    return Sender(name, logger) if is_own else Guard(name, logger)

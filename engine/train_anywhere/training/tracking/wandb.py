@@ -2,15 +2,16 @@
 
 import os
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from train_anywhere.files.ordinary import make_folder
 from train_anywhere.training.tracking import checks
-from train_anywhere.training.tracking.sent_metrics import MetricPoint, SentMetrics
-from train_anywhere.training.tracking.wandb_log import STEP, logged_points
+
+STEP = "trainer/global_step"
+"""Key of the number of optimizer steps done in each row; frameworks use the same name."""
 
 QUIET = {
     "console": "off",
@@ -44,6 +45,8 @@ class Wandb:
     Without internet, a reachable server or an API key, an attempt is written into the run folder, and
     `wandb sync RUN/wandb/offline-run-*` uploads all attempts into the one run, in their order.
 
+    A resumed run repeats the steps after its checkpoint bit for bit. An online attempt leaves out those before the last one at the server.
+
     Args:
         project: project of the run at W&B.
         name: name of the run; `run_id` by default.
@@ -56,8 +59,6 @@ class Wandb:
         run_id: id of the run at W&B.
         internet: whether the site has internet.
         parameters: the configuration with dotted keys.
-        first_step: optimizer steps done by earlier attempts.
-        seen: metrics that earlier attempts have logged, in case W&B's own files can't be read.
     """
 
     def __init__(
@@ -74,8 +75,6 @@ class Wandb:
         run_id: str,
         internet: bool = True,
         parameters: Mapping[str, Any] | None = None,
-        first_step: int = 0,
-        seen: Collection[MetricPoint] = (),
     ) -> None:
         checks.wandb()
         cache = str(Path(folder, "wandb", "cache"))  # by default in the home folder
@@ -86,15 +85,14 @@ class Wandb:
         self.about |= {"id": run_id, "name": name or run_id, "dir": folder, "config": dict(parameters or {})}
         self.settings = {**QUIET, **(settings or {})}
         self.run = self.experiment = self._start(offline=not internet if offline is None else offline)
-        rows_there = None if self.offline else self.run.starting_step
-        self.sent = SentMetrics(_logged_before(Path(folder), run_id, first_step, rows_there, seen))
+        self.last_step = _last_step(self.run)
         self.run.define_metric(STEP, hidden=True)
         self.run.define_metric("*", step_metric=STEP)
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        """Log the metrics that no earlier attempt has logged for this number of optimizer steps."""
-        if unsent := self.sent.unsent(metrics, step):
-            self.run.log({**unsent, STEP: step})
+        """Log a row, unless the server has rows of a later step: other metrics of its last step may be missing there."""
+        if step >= self.last_step:
+            self.run.log({**metrics, STEP: step})
 
     def finalize(self, status: str) -> None:
         """Finish the run at the end of an attempt; `status` is completed, preempted or failed."""
@@ -136,10 +134,8 @@ class Wandb:
             wandb.teardown()
 
 
-def _logged_before(
-    folder: Path, run_id: str, since: int, rows_there: int | None, seen: Collection[MetricPoint]
-) -> Collection[MetricPoint]:
-    try:
-        return logged_points(folder, run_id, since, rows_there)
-    except Exception:  # W&B may change the format of its files
-        return seen
+def _last_step(run: Any) -> int:
+    """Return the optimizer step of the last row at the server; 0 if there is none, or if the summary is that of another row."""
+    step = run.summary.get(STEP)
+    known = isinstance(step, int) and run.summary.get("_step") == run.starting_step - 1
+    return step if known else 0

@@ -90,8 +90,7 @@ class MetricsWriter:
         self.progress = progress
         self.csv = CsvLog(run.metrics_csv, names) if events and config.monitor.csv else None
         self.board = TensorBoard(events, step) if events and config.monitor.tensorboard else None
-        seen = self.csv.logged_points() if self.csv else ()  # before it is cut back
-        self.loggers = open_loggers(config, run, events is not None, step, seen)
+        self.loggers = open_loggers(config, run, events is not None)
         refuse_loggers(self.loggers)
         if self.csv:
             self.csv.resume(step)

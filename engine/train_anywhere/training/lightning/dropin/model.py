@@ -1,7 +1,7 @@
 """Use a user's LightningModule, callbacks and loggers unchanged."""
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -27,7 +27,7 @@ from train_anywhere.training.lightning.hardware import explain_compile_error
 from train_anywhere.training.lightning.module import set_learning_rate
 from train_anywhere.training.lightning.optim import apply_settings, configure_optimizer
 from train_anywhere.training.plan import Plan
-from train_anywhere.training.tracking import MetricPoint, make_logger, open_loggers, tracker_run_id
+from train_anywhere.training.tracking import make_logger, open_loggers, tracker_run_id
 from train_anywhere.training.tracking.wandb import Wandb
 
 
@@ -118,12 +118,9 @@ def make_callbacks(sections: Mapping[str, Callback]) -> list[pl.Callback]:
     return chosen
 
 
-def make_loggers(
-    config: Config, run: RunDir, first: bool, step: int, seen: Iterable[MetricPoint]
-) -> list[Logger]:
+def make_loggers(config: Config, run: RunDir, first: bool) -> list[Logger]:
     """Return the loggers of the configuration on every rank; only those of the `first` rank write.
 
-    Earlier attempts made `step` optimizer steps; metrics.csv held the points `seen` before it was cut back to that step.
     Raises ConfigError if a logger takes other arguments, or has no `log_metrics`.
     """
     loggers: dict[str, Logger] = {}
@@ -137,10 +134,10 @@ def make_loggers(
             loggers[name] = kind(name, run.path, tracker_run_id(run))
             continue
         with explain_target_errors(f"{where}._target_={dotted}"):
-            logger = make_logger(name, section, config, run, step, seen)
+            logger = make_logger(name, section, config, run)
         logger.log_hyperparams(to_tree(config))
         loggers[name] = logger
-    for one in open_loggers(replace(config, loggers=others), run, first, step, seen):
+    for one in open_loggers(replace(config, loggers=others), run, first):
         if not hasattr(one.logger, "log_metrics"):
             raise ConfigError(
                 f"loggers.{one.name} is a {type(one.logger).__qualname__}, which has no log_metrics(metrics, step)."

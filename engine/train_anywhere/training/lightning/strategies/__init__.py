@@ -4,6 +4,5 @@ ddp, dp               on torch's DistributedDataParallel and DataParallel
 fsdp                  on torch's fully_shard; `blocks` finds the layers to split, `deferred_weights` builds a model without memory
 horovod               sends gradients itself, see `horovod_gradients`
 environment           passes the ranks that `train_anywhere.distributed` has found to Lightning
-rendezvous            the store in which the ranks of torch meet
 rank_device           the device of this rank
 """

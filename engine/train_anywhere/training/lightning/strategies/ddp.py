@@ -1,6 +1,7 @@
 """torch's DistributedDataParallel (DDP): each rank has the whole model, and gradients are averaged during the backward pass."""
 
 import gc
+from datetime import timedelta
 from typing import Any, cast
 
 import lightning.pytorch as pl
@@ -9,15 +10,44 @@ from lightning.fabric.utilities.seed import reset_seed
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from torch import Tensor, distributed, nn
+from torch.distributed import HashStore, Store, TCPStore
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.constants import default_pg_timeout
 from torch.nn.parallel import DistributedDataParallel
 
+from train_anywhere.distributed.network.rendezvous_socket import listen, rendezvous_address
+from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError
 from train_anywhere.training.lightning.dropin.trainable import late_unfreeze_error
 from train_anywhere.training.lightning.loop.private import _init_dist_connection
 from train_anywhere.training.lightning.strategies.environment import TopologyEnvironment
-from train_anywhere.training.lightning.strategies.rendezvous import open_store
+
+
+def open_store(topology: Topology, timeout: timedelta) -> Store | None:
+    """Return this rank's client of the store; None under torchrun, which has its own store.
+
+    By default torch would listen on all interfaces, even for a single rank.
+
+    Raises:
+        TopologyError: the port is already used.
+    """
+    if topology.launched_by == "torchrun":
+        return None
+    if topology.world_size == 1:
+        return HashStore()
+    address, port = rendezvous_address(topology), topology.coordinator_port
+    if topology.rank != 0:
+        return TCPStore(address, port, topology.world_size, is_master=False, timeout=timeout)
+    server = listen(topology, port)
+    return TCPStore(
+        address,
+        port,
+        topology.world_size,
+        is_master=True,
+        timeout=timeout,
+        master_listen_fd=server.detach(),  # torch closes it
+    )
+
 
 COMPRESSION_HOOKS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
 """Hooks of torch that send gradients, by the name of the compression."""
