@@ -24,20 +24,20 @@ LIMITS = {
     "features": (4320, 2540),
     "files": (1380, 820),
     "inference": (780, 460),
-    "launch": (1840, 1200),
+    "launch": (1820, 1200),
     "monitor": (2240, 1240),
     "plugins": (280, 140),
     "program": (560, 340),
     "runs": (2200, 1240),
-    "search": (900, 540),
-    "slurm": (8320, 4640),
+    "search": (880, 540),
+    "slurm": (8300, 4640),
     "testing": (600, 360),
-    "training": (14360, 8220),
+    "training": (14140, 8100),
 }
 """Lines and statements by package; "." has the modules next to the packages."""
 
-MOST_LINES = 51720
-MOST_STATEMENTS = 29760
+MOST_LINES = 51480
+MOST_STATEMENTS = 29620
 """Limits of the whole engine. They fall with the code, and rise only by what a new feature was planned to cost."""
 
 
