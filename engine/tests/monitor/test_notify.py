@@ -200,6 +200,18 @@ def test_events_are_sent_while_the_run_trains_and_at_its_end(server: Server, mak
     assert {text.split(" ", 2)[2] for _, _, text in server.posted[1:]} == {"failed: broken", "nan: later"}
 
 
+def test_the_end_of_a_run_waits_no_longer_than_the_limit(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, run = make_run("monitor.notify='sleep 20'")
+    run.update(state="completed")
+    monkeypatch.setattr("train_anywhere.features.notify.LIMIT_S", 0.5)
+    began = time.monotonic()
+    for feature in Features.of(config).all:
+        feature.after_ranks_here(run)
+    assert time.monotonic() - began < 5
+
+
 @pytest.mark.parametrize("value", ["ftp://host/x", "https://", "http://host:port/", "mail 'me"])
 def test_a_value_that_can_not_work_is_refused(make_config: Callable[..., Config], value: str) -> None:
     config = make_config(f"monitor.notify={value!r}" if "'" not in value else f'monitor.notify="{value}"')
