@@ -74,8 +74,9 @@ def test_every_python_block_is_tested() -> None:
 
 
 def used(page: Path) -> bool:
-    """Return whether a command of the page names the module of each file."""
-    return all(any(f"={Path(n).stem}." in c for c in commands(page)) for n in own_files(page))
+    """Return whether a command or a block of YAML of the page names the module of each file."""
+    named = [f"={c}" for c in page.read_text().split(": ")] + commands(page)
+    return all(any(f"={Path(n).stem}." in text for text in named) for n in own_files(page))
 
 
 def test_the_check_of_an_own_data_set_refuses_a_missing_file(tmp_path: Path) -> None:

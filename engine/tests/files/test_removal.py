@@ -207,7 +207,7 @@ OWNERS = {
     # the folder of a Slurm on this machine, for tests: marked by it, and with files of Slurm's own users
     "engine/train_anywhere/slurm/testbed/testbed_cluster.py": {"rmtree"},
     "engine/train_anywhere/distributed/horovod/build.py": {"replace"},  # in the cache of wheels
-    "engine/train_anywhere/features/notify/messages.py": {"rename"},  # its own files in RUN/monitor
+    "engine/train_anywhere/features/notify/__init__.py": {"rename"},  # its own files in RUN/monitor
 }
 """Who may remove or rename what it names itself; everybody else asks these."""
 

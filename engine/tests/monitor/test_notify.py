@@ -1,7 +1,6 @@
 """`monitor.notify` with real commands and a real web server on this machine; of a killed rank: tests/slurm/test_killed_rank_message.py."""
 
 import json
-import signal
 import socket
 import threading
 import time
@@ -15,10 +14,10 @@ import pytest
 
 from train_anywhere.config.schema import Config
 from train_anywhere.features import Features, problems
-from train_anywhere.features.notify import messages
-from train_anywhere.features.notify.events import record_event
+from train_anywhere.features.notify import __main__ as program
+from train_anywhere.features.notify import record_event
 from train_anywhere.files.terminal.printable import mask_urls
-from train_anywhere.monitor.node import make_services, run_services
+from train_anywhere.monitor.node import make_services
 from train_anywhere.monitor.report.page import write_report
 from train_anywhere.runs.folder import RunDir
 
@@ -93,31 +92,43 @@ def test_a_command_gets_the_message_of_a_complete_run(tmp_path: Path, train: Tra
 def test_a_command_that_fails_changes_nothing(tmp_path: Path, train: Train) -> None:
     done = train(*SMALL, "monitor.notify='exit 3'", f"paths.results={tmp_path / 'results'}")
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("monitor.notify: exit failed (exit code 3); the run is not affected.") == 1
+    assert (
+        done.stderr.count("monitor.notify: the command failed (exit code 3); the run is not affected.") == 1
+    )
 
 
-def test_whatever_goes_wrong_is_returned(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_whatever_goes_wrong_is_one_line(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(messages, "PATIENCE_S", 0.5)
+    """It has no secret: of a command nothing, of a URL only the host, in whichever letters it is typed."""
+    monkeypatch.setattr(program, "LIMIT_S", 5.5)
     run, began = RunDir(tmp_path / "digits" / "1"), time.monotonic()
-    assert messages.send(run, "sleep 100; true", "done", "") == "no end within 0 s"
-    assert messages.send(run, "exec 0<&-; sleep 0.1", "done", "x" * 10**7) == ""  # it does not read its input
+
+    def failure(target: str, text: str = "") -> str:
+        program.send(run, target, "done", text)
+        return capsys.readouterr().err
+
+    assert "the command failed (sh did not answer within 0.5 s and was killed)" in failure("sleep 100; true")
+    assert not failure("exec 0<&-; sleep 0.1", "x" * 10**7)  # it does not read its input
+    assert "the command failed (exit code 1)" in failure(f"A='x {SECRET}' false")
+    monkeypatch.setattr(program, "LIMIT_S", 10.0)
+    assert not failure(server.url, "a\nb \ud800") and server.posted[-1][2] == "digits 1 done: a\\nb ?"
     server.status = 404
-    assert messages.send(run, server.url, "done", "a\nb") == "HTTP status 404"
-    assert server.posted[-1][2] == "digits 1 done: a\\nb"
+    printed = failure(server.url.replace("http", "HTTP"))
+    assert "HTTP://127.0.0.1" in printed and "HTTP Error 404" in printed and "secret" not in printed
+    printed = failure(f"{server.url} x")
+    assert "InvalidURL" in printed and "secret" not in printed
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{free.getsockname()[1]}/"
-    assert "refused" in messages.send(run, url, "done", "")
-    assert time.monotonic() - began < 10
+        assert "refused" in failure(f"http://127.0.0.1:{free.getsockname()[1]}/")
+    assert time.monotonic() - began < 30
 
 
 def test_a_webhook_that_answers_too_slowly_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It sends a byte now and then, so that no single wait is long."""
-    monkeypatch.setattr(messages, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(program, "LIMIT_S", 6.0)
 
     def answer(listener: socket.socket) -> None:
         connection, _ = listener.accept()
@@ -129,42 +140,9 @@ def test_a_webhook_that_answers_too_slowly_is_given_up(
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=answer, args=(listener,), daemon=True).start()
         began, url = time.monotonic(), f"http://127.0.0.1:{listener.getsockname()[1]}/"
-        assert messages.send(RunDir(tmp_path), url, "done", "") == "no answer within 0 s"
+        program.send(RunDir(tmp_path), url, "done", "")
         assert time.monotonic() - began < 10
-
-
-def test_a_secret_is_not_printed(
-    server: Server, make_run: MakeRun, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Of a command only the name, of a URL only the host, in whichever letters it is typed."""
-    _, run = make_run()
-    url = server.url.replace("http", "HTTP")
-    server.status = 500
-    commands = [f"false {SECRET}", f"A='x {SECRET}' false", f"(false {SECRET})"]
-    for number, target in enumerate([url, f"{url} x", *commands]):
-        record_event(run, "done", str(number))
-        messages.send_events(run, target, "event-*.json")
-    (_, _, text), shown = server.posted[0], capsys.readouterr().err
-    assert text.endswith("done: 0")
-    assert "HTTP://127.0.0.1" in shown and "monitor.notify: false failed (exit code 1)" in shown
-    assert "the command failed" in shown and "secret" not in shown
-
-
-def test_a_command_that_hangs_ends_with_the_monitor(
-    make_run: MakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _, run = make_run()
-    started = tmp_path / "started"
-    sender = messages.Sender(
-        run, f"if [ -e {started} ]; then cat >>{started}; else touch {started}; sleep 600; fi"
-    )
-    sender.every_seconds = 0.01
-    record_event(run, "hung", "now")
-    run_services([sender], lambda: time.sleep(0.01) or started.exists(), run)  # type: ignore[func-returns-value]
-    assert sender.command and sender.command.wait(5) == -signal.SIGKILL
-    run.update(state="preempted")
-    messages.send_end(run, sender.target)
-    assert started.read_text().endswith("hung: now\n") and not capsys.readouterr().err
+    assert "did not answer within 1 s" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -183,42 +161,55 @@ def test_a_command_that_hangs_ends_with_the_monitor(
         ("preempted", 1, ""),
     ],
 )
-def test_ranks_that_could_not_record_why(
-    make_run: MakeRun, tmp_path: Path, state: str, code: int, text: str
-) -> None:
+def test_ranks_that_could_not_record_why(make_run: MakeRun, state: str, code: int, text: str) -> None:
     _, run = make_run()
     run.update(state=state)
-    messages.send_end(run, f"cat >{tmp_path / 'sent'}", code)
-    sent = tmp_path / "sent"
-    assert (sent.read_text().partition(" failed: ")[2] if sent.exists() else "") == (text and f"{text}\n")
+    program.record_end(run, code)
+    path = run.monitor / "event-failed.json"
+    assert (json.loads(path.read_text())["text"] if path.exists() else "") == text
 
 
-def test_the_run_of_another_job_has_not_failed(make_run: MakeRun, tmp_path: Path) -> None:
+def test_the_run_of_another_job_has_not_failed(make_run: MakeRun) -> None:
     """A job whose ranks refuse to start, because another job trains in the folder."""
     _, run = make_run()
     run.update(state="running", attempts=[{"job": "8"}])
-    messages.send_end(run, f"touch {tmp_path / 'sent'}", 2)
-    assert not (tmp_path / "sent").exists()
+    program.record_end(run, 2)
+    assert not [*run.monitor.glob("event-*")]
 
 
-def test_events_are_sent_while_the_run_trains(server: Server, make_run: MakeRun) -> None:
-    """Not those of an earlier attempt; those that a killed monitor has left, at the end."""
+def test_events_are_sent_while_the_run_trains_and_at_its_end(server: Server, make_run: MakeRun) -> None:
+    """Each once; the monitor waits for none."""
     config, run = make_run(
         f"monitor.notify={server.url}", "monitor.sample_seconds=null", "monitor.hang_minutes=null"
     )
-    record_event(run, "idle", "before")
-    (sender,) = make_services(run, Features.of(config))
+    features = Features.of(config)
+    (sender,) = make_services(run, features)
     record_event(run, "hung", "now")
     sender.poll(0.0)
     sender.poll(0.0)
+    end = time.monotonic() + 30
+    while not server.posted and time.monotonic() < end:
+        time.sleep(0.1)
     record_event(run, "nan", "later")
-    (run.monitor / "event-nan.json").rename(run.monitor / "event-nan.json.sending")
-    run.update(state="preempted")  # it may continue, so nothing is sent about its end
-    messages.send_end(run, server.url)
-    assert [text.split(" ", 2)[2] for _, _, text in server.posted] == ["hung: now", "nan: later"]
-    run.update(state="running")  # a run whose rank 0 was killed
-    messages.send_end(run, server.url)
-    assert "failed: its ranks were killed" in server.posted[-1][2]
+    run.update(state="failed", attempts=[{"reason": "broken"}])
+    for _ in range(2):
+        for feature in features.all:
+            feature.after_ranks_here(run)
+        run.update(state="preempted")  # it may continue, so nothing is sent about its end
+    assert server.posted[0][2].endswith("hung: now") and len(server.posted) == 3
+    assert {text.split(" ", 2)[2] for _, _, text in server.posted[1:]} == {"failed: broken", "nan: later"}
+
+
+def test_the_end_of_a_run_waits_no_longer_than_the_limit(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, run = make_run("monitor.notify='sleep 20'")
+    run.update(state="completed")
+    monkeypatch.setattr("train_anywhere.features.notify.LIMIT_S", 0.5)
+    began = time.monotonic()
+    for feature in Features.of(config).all:
+        feature.after_ranks_here(run)
+    assert time.monotonic() - began < 5
 
 
 @pytest.mark.parametrize("value", ["ftp://host/x", "https://", "http://host:port/", "mail 'me"])

@@ -10,7 +10,7 @@ from train_anywhere.features.hangs import kill_ranks, stacks
 from train_anywhere.features.hangs.hangs import Hang, describe, find_hang, minority_ranks
 from train_anywhere.features.hangs.startup import StartupWatch
 from train_anywhere.features.hangs.stragglers import Stragglers
-from train_anywhere.features.notify.events import record_event
+from train_anywhere.features.notify import record_event
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.ordinary import make_folder
 from train_anywhere.files.plain_json import dumps

@@ -1,7 +1,6 @@
 """`monitor.idle`: report GPUs that do nothing, or end the run before the site cancels its job; see `idle_gpus.py`."""
 
 from collections.abc import Callable
-from typing import Any
 
 from train_anywhere.features.feature import Feature, NodeService
 from train_anywhere.runs.folder import RunDir
@@ -43,14 +42,3 @@ class IdleGpus(Feature):
         from train_anywhere.features.idle.idle_gpus import IdleWatch
 
         return [lambda: IdleWatch(run, self.config, host)]
-
-    def verdicts(self, facts: Any) -> list[str]:
-        """Return a sentence if all GPUs did nothing for long."""
-        from train_anywhere.features.idle.idle_gpus import longest_idle
-
-        minutes = longest_idle(facts.run) if facts.run else 0
-        if not minutes:
-            return []
-        return [
-            f"all GPUs did nothing for {minutes} min: check that the training is on the GPU and does not wait for a disk or the network."
-        ]

@@ -10,7 +10,6 @@ import os
 import signal
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from typing import Any
 
 from train_anywhere.config.cluster import SIGNAL_S
@@ -19,9 +18,8 @@ from train_anywhere.distributed.launcher_env import hosts_by_rank
 from train_anywhere.features.hangs.kill_ranks import end_run, kill, send, start_of_job
 from train_anywhere.features.hangs.rank_watch import WRITES_PER_S, unwatched_ranks
 from train_anywhere.features.hangs.supervisor import print_line
-from train_anywhere.features.notify.events import record_event
+from train_anywhere.features.notify import record_event
 from train_anywhere.features.serve.servers import is_first
-from train_anywhere.monitor.live import write
 from train_anywhere.monitor.ranks import ENDED, GONE, NodeRanks, RankStatus, mappings, read_json
 from train_anywhere.runs.attempts import IDLE, hosts, request_stop, running_job, stop_request, was_killed
 from train_anywhere.runs.folder import RunDir
@@ -50,9 +48,6 @@ SAMPLE_S = 60
 
 EVERY_S = 10.0
 """Least seconds between two looks, which is the default interval of the samples."""
-
-FILE = "idle.json"
-"""File in RUN/monitor with the longest time in minutes in which all GPUs did nothing."""
 
 Gpu = tuple[str, int]
 """Host and number of a GPU."""
@@ -132,23 +127,18 @@ class IdleWatch:
                 self._spans[host, gpu] = (begin if idle and now - last <= self.longest_gap else now, now)
 
     def _judge(self) -> None:
-        """Print GPUs that have become idle, record how long all were, and decide to stop."""
+        """Print GPUs that have become idle, and decide to stop."""
         lengths = {gpu: (last - begin) / 60 for gpu, (begin, last) in self._spans.items()}
         idle = {gpu for gpu, minutes in lengths.items() if minutes >= WARN_MINUTES}
         new, self._reported = idle - self._reported, idle
         shortest = min(lengths.values(), default=0.0)
-        if shortest >= WARN_MINUTES and shortest >= longest_idle(self.run) + 1:
-            with suppress(OSError):
-                write(self.run.monitor / FILE, {"minutes": int(shortest)})
         if self.stops and shortest >= STOP_MINUTES:
             reason = f"all GPUs{self.where} did nothing for {int(shortest)} min (monitor.idle=stop)"
             queue = ", and its job is not requeued" if self.in_job else ""
             print_line(f"{reason}: the run saves a checkpoint and ends{queue}.")
             request_stop(self.run, self.start, reason)
             record_event(self.run, "idle", reason)
-        elif new and (
-            self.in_job or len(idle) == len(lengths)
-        ):  # on this machine, other GPUs are not the run's
+        elif new and (self.in_job or len(idle) == len(lengths)):  # here, other GPUs are not the run's
             print_line(line := self._describe(sorted(idle), len(lengths)))
             record_event(self.run, "idle", line)
 
@@ -157,9 +147,7 @@ class IdleWatch:
         if len(idle) == number:
             which = f"all {number} GPUs{self.where} have" if number > 1 else f"the GPU{self.where} has"
         else:
-            named = ", ".join(f"GPU {gpu} of {host}" for host, gpu in idle[:4]) + (
-                ", ..." if len(idle) > 4 else ""
-            )
+            named = ", ".join([f"GPU {gpu} of {host}" for host, gpu in idle[:4]] + ["..."] * (len(idle) > 4))
             which = f"{len(idle)} of {number} GPUs ({named}) {'have' if len(idle) > 1 else 'has'}"
         site = ", and many sites cancel such jobs" if self.in_job else ""
         run = display_path(self.run.path)
@@ -174,9 +162,3 @@ class IdleWatch:
             content = read_json(path.with_suffix(".json"))
             if isinstance(content.get("sample"), dict):
                 yield path.stem, content["sample"].get("time"), content
-
-
-def longest_idle(run: RunDir) -> int:
-    """Return the longest time in minutes in which all GPUs did nothing, as far as it was reported; 0 if it was short."""
-    minutes = read_json(run.monitor / FILE).get("minutes")
-    return minutes if isinstance(minutes, int) else 0

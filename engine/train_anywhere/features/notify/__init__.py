@@ -1,25 +1,50 @@
-"""`monitor.notify`: messages when a run fails, hangs, has a loss of nan, leaves its GPUs idle, or is done.
-
-events      files in RUN/monitor with what has happened, written by ranks and monitors
-messages    sends them: the monitor of the first node, and at the end the batch script, which outlives the ranks
-"""
+"""`monitor.notify`: messages when a run fails, hangs, has a loss of nan, leaves its GPUs idle, or is done; `__main__` sends one."""
 
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Literal
 from urllib.parse import urlsplit
 
 from train_anywhere.features.feature import Feature, NodeService
+from train_anywhere.files.root import with_engine
 from train_anywhere.files.terminal.printable import mask_urls
+from train_anywhere.monitor.live import write
 from train_anywhere.runs.folder import RunDir
+
+LIMIT_S = 30.0
+"""Longest time in seconds that the end of a run waits for its messages."""
+
+
+def record_event(run: RunDir, kind: Literal["failed", "hung", "nan", "idle", "done"], text: str) -> None:
+    """Write an event to RUN/monitor. A disk that fails loses the message, which the log has too."""
+    with suppress(OSError):
+        write(run.monitor / f"event-{kind}.json", {"kind": kind, "text": text})
+
+
+def take_events(run: RunDir) -> list[str]:
+    """Return names of the files of new events, which are renamed so that each is sent once. Raises OSError."""
+    files = sorted(run.monitor.glob("event-*.json"))
+    return [path.rename(path.with_name(path.name.replace("event", "sent", 1))).name for path in files]
+
+
+def start(run: RunDir, what: str) -> subprocess.Popen[bytes]:
+    """Start a process that sends an event, or the end of the run; see `__main__`. Raises OSError."""
+    command = [sys.executable, "-m", __name__, str(run.path), what]
+    quiet = subprocess.DEVNULL
+    return subprocess.Popen(command, env=with_engine(), stdin=quiet, stdout=quiet, start_new_session=True)
 
 
 class Notify(Feature):
-    """Send messages to a command or a webhook."""
+    """Send messages to a command or a webhook; the object is also the service that does so in the first node's monitor."""
 
     name = "notify"
     on_node = True
+    every_seconds = 2.0
+    run: RunDir
 
     def is_on(self) -> bool:
         """Return whether `monitor.notify` is set."""
@@ -40,15 +65,21 @@ class Notify(Feature):
         ]
 
     def node_services(self, run: RunDir, host: str) -> list[Callable[[], NodeService]]:
-        """Return the sender, on the first node only."""
-        from train_anywhere.features.notify.messages import Sender
+        """Return this object, on the first node only."""
         from train_anywhere.features.serve.servers import is_first
 
-        target = str(self.config.monitor.notify)
-        return [lambda: Sender(run, target)] if is_first(host) else []
+        self.run = run
+        return [lambda: self] if is_first(host) else []
+
+    def poll(self, now: float) -> None:
+        """Start a process for each new event; nothing waits for it. Raises OSError."""
+        for name in take_events(self.run):
+            start(self.run, name)
+
+    def close(self) -> None:
+        """Do nothing: the processes end by themselves."""
 
     def after_ranks_here(self, run: RunDir) -> None:
         """Send how the run ended."""
-        from train_anywhere.features.notify.messages import send_end
-
-        send_end(run, str(self.config.monitor.notify))
+        with suppress(OSError, subprocess.TimeoutExpired):
+            start(run, "0").wait(LIMIT_S)
