@@ -21,7 +21,7 @@ LIMITS = {
     "config": (6120, 3600),
     "data": (2120, 1180),
     "distributed": (1720, 900),
-    "features": (4320, 2540),
+    "features": (4180, 2460),
     "files": (1380, 820),
     "inference": (780, 460),
     "launch": (1820, 1200),
@@ -36,8 +36,8 @@ LIMITS = {
 }
 """Lines and statements by package; "." has the modules next to the packages."""
 
-MOST_LINES = 51480
-MOST_STATEMENTS = 29620
+MOST_LINES = 51340
+MOST_STATEMENTS = 29540
 """Limits of the whole engine. They fall with the code, and rise only by what a new feature was planned to cost."""
 
 
