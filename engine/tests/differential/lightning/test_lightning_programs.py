@@ -36,14 +36,15 @@ def test_programs_do_the_same_as_with_lightning_alone(seed: int, programs: int) 
 
 @pytest.mark.parametrize(
     ("seed", "programs"),
-    [(2000, 12), (20005, 1), (20071, 1), (20093, 1), (20013, 1), (50046, 1)],
+    [(2000, 12), (20005, 1), (20071, 1), (20093, 1), (20013, 1), (20037, 1), (50046, 1)],
 )
 def test_programs_resume_to_the_same_result(seed: int, programs: int) -> None:
     """Programs that have differed.
 
     20005: a loader that saves its position is stopped at the end of an epoch. 20071: metrics are read before the
     first batch after a resume. 20093: a validation is stopped that shares a torchmetric with training. 20013: the test
-    is stopped. 50046: the validation after the last step of max_steps is stopped.
+    is stopped. 20037: an epoch reads a fixed number of batches of an IterableDataset. 50046: the validation after the
+    last step of max_steps is stopped.
     """
     compare("--programs", str(programs), "--seed", str(seed), "--stops")
 

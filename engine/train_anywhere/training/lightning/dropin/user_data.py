@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch.trainer.states import RunningStage
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
-from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
+from torch.utils.data.dataloader import _DatasetKind, _SingleProcessDataLoaderIter
 from torch.utils.data.distributed import DistributedSampler
 
 from train_anywhere.data.order.assignment import BatchOrder
@@ -133,7 +133,7 @@ def _without_reading(fetcher: _DataFetcher) -> Iterator[None]:
     found = [
         (one, one._dataset_fetcher)
         for one in inner
-        if type(one) is _SingleProcessDataLoaderIter and hasattr(one._dataset, "__getitem__")
+        if type(one) is _SingleProcessDataLoaderIter and one._dataset_kind == _DatasetKind.Map
     ]
     for one, _ in found:
         one._dataset_fetcher = _NoRows()
