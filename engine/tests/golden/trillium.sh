@@ -143,7 +143,7 @@ trap 'tell_ranks Ctrl-C; trap "woken=yes; kill \$launcher || true" INT' INT
 # ---- next to the ranks: a process on each node samples it (train_anywhere/monitor). It exits when its input is closed
 errors=$RUN/monitor/errors.txt  # its errors, if it can't start
 { mkdir -p "$RUN/monitor" && : >"$errors"; } 2>/dev/null || errors=/dev/null
-normal='^(srun: (Job step aborted: |Terminating |Force Terminated |forcing job termination|got SIGCONT)|srun: error: [^ ]+: tasks? [0-9,-]+: (Terminated|Exited with exit code 75)$|slurmstepd[^ ]*: error: [*]+ (STEP|JOB) [^ ]+ ON [^ ]+ CANCELLED AT [^ ]+( DUE (TO|to) (TIME LIMIT|PREEMPTION|JOB REQUEUE|SIGNAL Terminated))? [*]+)'
+normal='^(srun: (Job step aborted: |Terminating |Force Terminated |forcing job termination|got SIGCONT|cluster configuration lacks )|srun: error: [^ ]+: tasks? [0-9,-]+: (Terminated|Exited with exit code 75)$|slurmstepd[^ ]*: error: [*]+ (STEP|JOB) [^ ]+ ON [^ ]+ CANCELLED AT [^ ]+( DUE (TO|to) (TIME LIMIT|PREEMPTION|JOB REQUEUE|SIGNAL Terminated))? [*]+)'
 keep_errors() {  # what Slurm prints when any job is stopped is no error: without one, the file stays empty
     local kept='' line
     trap '' TERM INT USR1

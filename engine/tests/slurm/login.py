@@ -19,8 +19,11 @@ EACH_STEP = ("model=mlp", "trainer.max_epochs=1000", "trainer.log_every_n_steps=
 """A training that `trainer.max_steps` ends; each step has its row in metrics.csv and its point in TensorBoard."""
 
 NORMAL = """\
+srun: cluster configuration lacks support for cpu binding
 srun: Job step aborted: Waiting up to 32 seconds for job step to finish.
-slurmstepd: error: *** STEP 7.1 ON node1 CANCELLED AT 2026-11-27T07:20:50 ***
+srun: got SIGCONT
+slurmstepd-node1: error: *** STEP 7.1 ON node1 CANCELLED AT 2026-11-27T07:20:50 ***
+srun: forcing job termination
 slurmstepd: error: *** JOB 7 ON node1 CANCELLED AT 2026-11-27T07:20:50 DUE TO TIME LIMIT ***
 slurmstepd: error: *** STEP 7.1 ON node1 CANCELLED AT 2026-11-27T07:20:50 DUE TO JOB REQUEUE ***
 srun: error: node1: task 0: Terminated
