@@ -2,14 +2,19 @@
 
 README, citation and site get the name as typed; packages, environments and folders get `my-project`. REPO is the repository
 on GitHub: it fills the badges of the README, its link "Use this template", and the addresses in pages, site and citation.
-It can be run again, and commits nothing: `git diff` shows the changes.
+It can be run again, and commits nothing: `git diff` shows the changes. The next call finishes one that was killed.
 """
 
+import json
+import os
 import re
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+
+PLAN = ROOT / ".rename.json"
+"""The changed files of a rename, with their texts before and after; a killed rename leaves it."""
 
 TITLE = r"^# (.+)$"
 """Pattern of the README's first line, from which the current title is read."""
@@ -61,6 +66,9 @@ def main(arguments: list[str]) -> int:
     title, repo = (*(argument.strip() for argument in arguments), "", "")[:2]
     if problem := name_problem(title, repo):
         return refuse(problem)
+    if PLAN.exists():
+        print("An interrupted rename is finished first:")
+        write_planned()
     old = re.search(TITLE, (ROOT / "README.md").read_text(), re.MULTILINE)
     if old is None:
         return refuse(
@@ -76,13 +84,29 @@ def main(arguments: list[str]) -> int:
         for place in PLACES | ADDRESSES
         if (ROOT / place).exists()
     }
-    for place, text in texts.items():
-        if text != (ROOT / place).read_text():
-            (ROOT / place).write_text(text)
-            print(place)
+    old_texts = {place: (ROOT / place).read_text() for place in texts}
+    plan = {place: (old_texts[place], text) for place, text in texts.items() if text != old_texts[place]}
+    replace(PLAN, json.dumps(plan))
+    write_planned()
     at = f" at https://github.com/{repo}" if repo else ""
     print(f"\nThe project is called {title} ({after['slug']}){at}. Look at `git diff`, then commit it.")
     return 0
+
+
+def write_planned() -> None:
+    """Write the planned files, except one that has changed since, and forget the plan."""
+    for place, (before, after) in json.loads(PLAN.read_text()).items():
+        if (ROOT / place).read_text() == before:
+            replace(ROOT / place, after)
+            print(place)
+    PLAN.unlink()
+
+
+def replace(path: Path, text: str) -> None:
+    """Write a file in one step: after a kill it has its old or its new text."""
+    new = path.with_name(f".{path.name}.new")
+    new.write_text(text)
+    os.replace(new, path)
 
 
 def refuse(sentence: str) -> int:

@@ -161,7 +161,7 @@ OUT_OF_RANGE: list[tuple[str, str, list[object]]] = [
     ("", "trainer.check_val_every_n_epoch", [0, -1]),
     ("", "trainer.val_check_interval", [0, 0.0, -1, 1.5, NAN, INF, HUGE]),
     ("", "trainer.num_sanity_val_steps", [-2, 1.5]),
-    ("", "trainer.max_time", ["", "90", "1:30", 43200, "00:00:00:00"]),
+    ("", "trainer.max_time", ["", "90", "1:30", 43200, "00:00:00:00", "25:61:61", "1:60:00", "0:00:60", "-1:00:00", "1::00"]),
     ("", "trainer.log_every_n_steps", [0, -1]),
     ("", "trainer.early_stopping.patience", [-1, 1.5]),
     ("", "trainer.early_stopping.min_delta", [-1, NAN, INF]),

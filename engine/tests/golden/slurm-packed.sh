@@ -188,9 +188,19 @@ exec {listener}> >(srun --overlap --nodes=1 --ntasks=1 --mem=0 --export=ALL cat 
 # ---- next to the ranks: a process on each node samples it (train_anywhere/monitor). It exits when its input is closed
 errors=$RUN/monitor/errors.txt  # its errors, if it can't start
 { mkdir -p "$RUN/monitor" && : >"$errors"; } 2>/dev/null || errors=/dev/null
+normal='^(srun: (Job step aborted: |Terminating |Force Terminated |forcing job termination|got SIGCONT|cluster configuration lacks )|srun: error: [^ ]+: tasks? [0-9,-]+: (Terminated|Exited with exit code 75)$|slurmstepd[^ ]*: error: [*]+ (STEP|JOB) [^ ]+ ON [^ ]+ CANCELLED AT [^ ]+( DUE (TO|to) (TIME LIMIT|PREEMPTION|JOB REQUEUE|SIGNAL Terminated))? [*]+)'
+keep_errors() {  # what Slurm prints when any job is stopped is no error: without one, the file stays empty
+    local kept='' line
+    trap '' TERM INT USR1
+    exec >"$errors" 2>/dev/null
+    while IFS= read -r line || [ -n "$line" ]; do
+        kept+=$line$'\n'
+        [[ $line =~ $normal ]] || { printf %s "$kept"; exec cat; }
+    done
+}
 exec {monitor}> >(unset SLURM_CPUS_PER_TASK SRUN_CPUS_PER_TASK SLURM_TRES_PER_TASK; exec srun --overlap --whole --mem=0 --cpu-bind=none \
     --nodes=2 --ntasks=2 --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 --export=ALL \
-    "$CODE/train_anywhere/features/pack_env/python" -m train_anywhere.monitor.node "$RUN" 2>"$errors")
+    "$CODE/train_anywhere/features/pack_env/python" -m train_anywhere.monitor.node "$RUN" 2> >(keep_errors))
 
 [ -z "$told" ] || tell_ranks "$told"  # a signal that came before the traps were set
 woken=yes

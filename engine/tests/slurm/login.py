@@ -18,6 +18,19 @@ SMALL = ("trainer.max_epochs=1", "monitor.tensorboard=false", "monitor.ranks=tru
 EACH_STEP = ("model=mlp", "trainer.max_epochs=1000", "trainer.log_every_n_steps=1")
 """A training that `trainer.max_steps` ends; each step has its row in metrics.csv and its point in TensorBoard."""
 
+NORMAL = """\
+srun: cluster configuration lacks support for cpu binding
+srun: Job step aborted: Waiting up to 32 seconds for job step to finish.
+srun: got SIGCONT
+slurmstepd-node1: error: *** STEP 7.1 ON node1 CANCELLED AT 2026-11-27T07:20:50 ***
+srun: forcing job termination
+slurmstepd: error: *** JOB 7 ON node1 CANCELLED AT 2026-11-27T07:20:50 DUE TO TIME LIMIT ***
+slurmstepd: error: *** STEP 7.1 ON node1 CANCELLED AT 2026-11-27T07:20:50 DUE TO JOB REQUEUE ***
+srun: error: node1: task 0: Terminated
+srun: error: node[1-2]: tasks 0-1: Exited with exit code 75
+srun: Terminating StepId=7.1"""
+"""Lines that Slurm prints when a job reaches its time limit, is cancelled or is requeued."""
+
 
 class Login:
     """A person on the login node.

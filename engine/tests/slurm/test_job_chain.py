@@ -199,6 +199,34 @@ def test_variables_of_squeue_do_not_hide_jobs(
     assert "job 4001 is running" in refused(fakes, SubmitError, f"resume={ended}")
 
 
+@pytest.mark.parametrize("jobs", ["4001", "4001 4002"])
+@pytest.mark.quick("4001")
+def test_ctrl_c_while_jobs_are_awaited(fakes: Fakes, jobs: str) -> None:
+    """As in a terminal, squeue gets it too; the jobs continue, and nothing cancels them."""
+    count = len(jobs.split())
+    fakes.chain("exit 9", good=count)
+    fakes("squeue", f"cat {fakes.queue}; sleep 1")
+    words = ["cluster=slurm", "wait=true", f"cluster.chain={count}", f"paths.results={fakes.results}"]
+    command = [sys.executable, str(ROOT / "src" / "train.py"), *words]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            # the last job is recorded, and squeue runs
+            wait_until(lambda: len(fakes.asked("sbatch")) == count and fakes.asked("squeue"))
+            time.sleep(0.3)
+            os.killpg(process.pid, signal.SIGINT)
+            said = process.communicate(timeout=30)[1]
+        finally:
+            process.kill()
+    assert process.returncode == 130, said
+    expected = "job 4001 continues. To stop it" if count == 1 else "jobs 4001, 4002 continue. To stop them"
+    assert f"error: interrupted: no longer waiting; {expected}: src/jobs.py cancel.\n" == said
+    assert not fakes.asked("scancel") and fakes.queue.read_text().count("PENDING") == count
+    [run] = fakes.runs()
+    assert (run / "jobs.txt").read_text().split() == jobs.split()
+
+
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.quick("True")
 def test_ctrl_c_while_sbatch_runs(fakes: Fakes, again: bool) -> None:

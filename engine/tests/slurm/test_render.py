@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.tests.slurm.login import NORMAL
 from train_anywhere.checkpoints.recovery import recover_leftovers
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.launcher_env import job_port
@@ -367,6 +368,18 @@ def test_whatever_the_side_process_does_the_job_ends_as_its_ranks(
     """It fails, is killed, does not end before `_run` gives up, or complains: the exit code and the log are those of the ranks."""
     done = _run(make_config, tmp_path, "echo trained", side=side)
     assert (done.returncode, done.stdout.replace("\n", ""), done.stderr) == (0, "trained", "")
+
+
+@pytest.mark.parametrize("real", ["", "slurmstepd: error: Detected 1 oom_kill event", "No module named x"])
+def test_errors_of_the_monitor_are_kept_without_lines_of_a_normal_end(
+    make_config: Callable[..., Config], tmp_path: Path, real: str
+) -> None:
+    lines = f"{NORMAL}\n{real}\n{NORMAL}" if real else NORMAL
+    side = f"printf %s {shlex.quote(lines)} >&2; touch {tmp_path}/side"
+    wait = f"until [ -e {tmp_path}/side ]; do sleep 0.1; done; sleep 0.5"
+    done = _run(make_config, tmp_path, wait, side=side)
+    errors = (tmp_path / "monitor" / "errors.txt").read_text()
+    assert (done.returncode, done.stderr, errors.strip()) == (0, "", lines if real else "")
 
 
 def test_a_module_that_can_not_be_loaded_ends_the_job(

@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import signal
+import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable
@@ -10,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.tests.slurm.login import SMALL, Login, log
+from engine.tests.slurm.login import EACH_STEP, SMALL, Login, log, wait_for
 from train_anywhere.files import ROOT
 from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 from train_anywhere.testing.weights import info
@@ -70,6 +72,25 @@ def test_wait_and_logs_follow_until_the_end(login: Login) -> None:
     _, run = login.submit("cluster=slurm", "wait=true", *SMALL)
     assert info(run)["state"] == "completed"
     assert "test/acc 0." in login.jobs("logs", "-f")
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_waiting_leaves_the_job(login: Login) -> None:
+    """The job continues until it is cancelled, which is no error of its monitor."""
+    words = ["cluster=slurm", "wait=true", *EACH_STEP, f"paths.results={login.results}"]
+    command = [sys.executable, str(ROOT / "src" / "train.py"), *words]
+    environ = {**login.testbed.env(), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen(command, cwd=login.folder, env=environ, stderr=subprocess.PIPE, text=True) as first:
+        wait_for(lambda: [*login.results.glob("*/*/monitor/*.csv")], login.results, 120)
+        first.send_signal(signal.SIGINT)
+        said = first.communicate(timeout=60)[1]
+    [run] = {path.parent.parent for path in login.results.glob("*/*/monitor/*.csv")}
+    [job] = (run / "jobs.txt").read_text().split()
+    assert first.returncode == 130 and f"no longer waiting; job {job} continues." in said, said
+    assert login.testbed.run(["squeue", "--noheader", f"--jobs={job}", "--format=%T"]).stdout == "RUNNING\n"
+    login.testbed.run(["scancel", job])
+    login.testbed.wait_job(job, 60)
+    assert (run / "monitor" / "errors.txt").read_text() == ""
 
 
 @pytest.mark.slow

@@ -48,6 +48,36 @@ def test_nothing_keeps_the_old_name_and_a_second_name_replaces_the_first(tmp_pat
     assert rename(project, "Grid_2").stdout.startswith("\nThe project is called")  # no file changed
 
 
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, "tools")
+import rename
+replace, calls = os.replace, []
+def replace_or_die(source, target):
+    calls.append(target)
+    if len(calls) == {step}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(source, target)
+os.replace = replace_or_die
+rename.main(["First Name", "lab/first"])
+"""
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 5, 8])
+def test_the_next_call_finishes_a_killed_rename(tmp_path: Path, step: int) -> None:
+    """Whatever it is called now, no file keeps an earlier name, nor is a file left that git shows."""
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "killed").mkdir()
+    whole, project = copy_project(tmp_path / "whole"), copy_project(tmp_path / "killed")
+    killed = run_command(project, sys.executable, "-c", KILLED.format(step=step))
+    assert killed.returncode == -9, killed.stderr
+    for name in ("First Name", "Grid_2")[step % 2 :]:  # the same name again, or another one at once
+        assert [rename(folder, name, "lab/last").returncode for folder in (project, whole)] == [0, 0]
+        assert run_command(project, "git", "diff").stdout == run_command(whole, "git", "diff").stdout
+    assert run_command(project, "git", "status", "--short", "--ignored").stdout.count("rename") == 0
+    assert not [*project.rglob(".*.new")] and naming(project, re.compile("first.name", re.IGNORECASE)) == []
+
+
 def test_badges_and_addresses_are_those_of_the_repository(tmp_path: Path) -> None:
     project = copy_project(tmp_path)
     assert "github.com/" not in re.sub(r"- .*", "", (project / "README.md").read_text())

@@ -13,7 +13,7 @@ from train_anywhere.training.max_time import Timer
         ("01:02:03:04", 93784),
         ("12:00:00", 43200),
         ("1-12:00:00", 129600),
-        ("00:90:00", 5400),
+        ("1:30:00", 5400),
     ],
 )
 def test_times_of_lightning_and_of_slurm(written: str, seconds: int) -> None:

@@ -259,6 +259,11 @@ def test_extra_arguments_reach_lightning_s_trainer(train: Train, tmp_path: Path)
             "trainer.max_time=90 is not a time above 0; use days:hours:minutes:seconds",
         ),
         (["trainer.max_time=00:00:00:00"], "is not a time above 0"),
+        (
+            ["trainer.max_time=25:61:61"],
+            "max_time=25:61:61 has minutes or seconds above 59; use 01:02:02:01,",
+        ),
+        (["trainer.max_time=-1:00:00"], "trainer.max_time=-1:00:00 is not a time above 0; use days:hours"),
         (["trainer.num_sanity_val_steps=-2"], "trainer.num_sanity_val_steps=-2 must be at least -1"),
         (["trainer.min_epochs=20"], "trainer.min_epochs=20 is more than trainer.max_epochs=15"),
     ],

@@ -106,8 +106,17 @@ class Duration:
 
     def __call__(self, value: str) -> tuple[str, str]:
         """Return the time and "", or an allowed one and the problem."""
-        if _DURATION.fullmatch(value) and duration_seconds(value):
-            return value, ""
+        found = _DURATION.fullmatch(value)
+        if found and (total := duration_seconds(value)):
+            if max(int(part) for part in found.groups()[2:]) < 60:
+                return value, ""
+            minutes, seconds = divmod(total, 60)
+            hours, minutes = divmod(minutes, 60)
+            shown = f"{hours // 24:02}:{hours % 24:02}:{minutes:02}:{seconds:02}"
+            return (
+                "1:00:00",
+                f'has minutes or seconds above 59; use {shown}, with quotes in YAML: "{shown}"',
+            )
         return (
             "1:00:00",
             'is not a time above 0; use days:hours:minutes:seconds, with quotes in YAML: "00:12:00:00"',

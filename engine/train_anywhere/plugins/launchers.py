@@ -34,15 +34,10 @@ class _Composer(Launcher):
         trees: list[dict[str, Any]] = []
         first, base = None, None
         for member in members:
-            changed: list[Override] | None = changed_values(first, member) if first else None
-            if (
-                base is None
-                or changed is None
-                or set(base.hydra.runtime.choices) & {o.key_or_group for o in changed}
-            ):
-                first, base = member, loader.load_sweep_config(self.config, list(member))
-                trees.append(to_plain_tree(base))
-                continue
+            changed = changed_values(first, member) if first else None
+            groups = set(base.hydra.runtime.choices) if base else set()
+            if changed is None or groups & {override.key_or_group for override in changed}:
+                first, base, changed = member, loader.load_sweep_config(self.config, list(member)), []
             config = deepcopy(base)
             ConfigLoaderImpl._apply_overrides_to_config(changed, config)
             trees.append(to_plain_tree(config))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.tests.slurm.login import EACH_STEP, Login, trained, wait_for
+from engine.tests.slurm.login import EACH_STEP, NORMAL, Login, trained, wait_for
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.slurm.scheduler.queue import JobStates
 from train_anywhere.slurm.status.find_runs import RunEntry
@@ -77,6 +77,12 @@ def test_a_job_without_a_log_is_explained(tmp_path: Path) -> None:
             "Invalid generic resource: Slurm could not start",
         ),
         ("an ordinary line\n", ""),
+        (f"{NORMAL}\n", ""),
+        (
+            f"{NORMAL}\nslurmstepd: error: *** STEP 7.0 ON node1 CANCELLED AT 2026-11-27T07:20:50 DUE TO NODE FAILURE, SEE LOG ***\n",
+            "NODE FAILURE, SEE LOG ***: Slurm could not start",
+        ),
+        ("srun: error: node1: task 0: Exited with exit code 1\n", "exit code 1: Slurm could not start"),
     ],
 )
 def test_a_job_that_started_no_rank_says_why(tmp_path: Path, log: str, says: str) -> None:

@@ -33,6 +33,14 @@ CANCEL_TIMEOUT_S = 3.0
 END_TIMEOUT_S = 45.0
 """Seconds until a cancelled job must have left the queue: Slurm's KillWait, 30 s by default, and a margin."""
 
+NORMAL_END = (
+    r"srun: (Job step aborted: |Terminating |Force Terminated |forcing job termination|got SIGCONT|cluster configuration lacks )"
+    r"|srun: error: [^ ]+: tasks? [0-9,-]+: (Terminated|Exited with exit code 75)$"
+    r"|slurmstepd[^ ]*: error: [*]+ (STEP|JOB) [^ ]+ ON [^ ]+ CANCELLED AT [^ ]+"
+    r"( DUE (TO|to) (TIME LIMIT|PREEMPTION|JOB REQUEUE|SIGNAL Terminated))? [*]+"
+)
+"""Start of a line that Slurm prints without an error: a job was cancelled or requeued, or its time is over. For bash and Python."""
+
 SACCT = ("sacct", "--noheader", "--parsable2", "--allocations")
 """Command that prints one line per job of the accounting, without job steps."""
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from train_anywhere.config.paths import is_on_node, make_absolute
 from train_anywhere.errors import ConfigError
 from train_anywhere.files import ROOT
+from train_anywhere.slurm.scheduler.queue import NORMAL_END
 from train_anywhere.slurm.script import begin_time, units
 from train_anywhere.slurm.script.job import Job
 
@@ -132,6 +133,7 @@ def _render(job: Job) -> str:
         distribution=distribution(job),
         pyxis=pyxis(job),
         inside=apptainer(job),
+        normal_end=NORMAL_END,
     )
 
 

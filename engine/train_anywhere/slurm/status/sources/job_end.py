@@ -47,7 +47,7 @@ START_FAILURES = (
     (r"The following module\(s\) are unknown: .+", "compare cluster.modules with `module avail` on the cluster"),
     (r".*Unable to locate a modulefile for .+", "compare cluster.modules with `module avail` on the cluster"),
     (r"^\S*(bash|sh|python\S*): .*(No such file or directory|Permission denied|command not found)$", SHARED),
-    (r"(slurmstepd|srun): error: .+", "Slurm could not start the ranks"),
+    (rf"(?!{queue.NORMAL_END})(slurmstepd|srun): error: .+", "Slurm could not start the ranks"),
 )  # fmt: skip
 """Patterns of a log whose job started no rank, and what to do; the first that matches counts."""
 
