@@ -441,6 +441,19 @@ class Reads(keras.callbacks.Callback):
         self.losses.append((logs or {}).get("loss"))
 
 
+class ReadsHistory(keras.callbacks.Callback):
+    """Reads the history of the model where training begins and ends, as user code may."""
+
+    begun: list = []  # noqa: RUF012
+    ended: list = []  # noqa: RUF012
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        self.begun.append(type(self.model.history))
+
+    def on_train_end(self, logs: Any = None) -> None:
+        self.ended.append((list(self.model.history.epoch), dict(self.model.history.history)))
+
+
 class AddsMetrics(keras.callbacks.Callback):
     """Adds a number and a text to the logs of an epoch, and another number in the first one only."""
 

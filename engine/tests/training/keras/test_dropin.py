@@ -644,6 +644,26 @@ def test_callbacks_of_keras_get_logs(make_run: Make, tmp_path: Path) -> None:
     assert run_keras(config, open_run(run.path)).step == outcome.step
 
 
+def test_the_history_of_a_model_is_that_of_fit(make_run: Make) -> None:
+    """It has each epoch and what other callbacks add to the logs, also in a resumed run."""
+    import keras
+
+    from engine.tests.training.keras.strangers import ReadsHistory
+
+    ReadsHistory.begun.clear()
+    ReadsHistory.ended.clear()
+    callbacks = (f"+callbacks.a._target_={HERE}.ReadsHistory", f"+callbacks.b._target_={HERE}.AddsMetrics")
+    _, run = trained(make_run, task("OwnStep"), *callbacks, "trainer.max_epochs=1")
+    config, _ = make_run(*BASE, task("OwnStep"), *callbacks)
+    run_keras(config, open_run(run.path))
+    assert ReadsHistory.begun == [keras.callbacks.History] * 2
+    (first, _), (epochs, history) = ReadsHistory.ended
+    assert (first, epochs) == ([0], [0, 1, 2])
+    ends = [row for row in rows(run) if row["val/loss"]]
+    for name, column in (("loss", "train/loss"), ("val_loss", "val/loss"), ("val_other", "val/other")):
+        assert history[name] == pytest.approx([float(row[column]) for row in ends], rel=1e-5)
+
+
 def test_what_a_callback_adds_to_the_logs_is_logged(make_run: Make) -> None:
     """The best checkpoint may be that with the best such value."""
     callback = f"+callbacks.adds._target_={HERE}.AddsMetrics"

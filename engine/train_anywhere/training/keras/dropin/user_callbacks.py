@@ -49,6 +49,10 @@ def make_callbacks(
             saved[f"{name} {type(callback).__module__}.{type(callback).__qualname__}"] = callback
         if position.step and _is_one_of(callback, ("CSVLogger",)):
             callback.append = True
+    if sections and not any(isinstance(one, keras.callbacks.History) for one in callbacks):
+        # behind those that add to the logs, as in `fit`; the list sets `model.history` to it
+        callbacks.append(keras.callbacks.History())
+        saved["history"] = callbacks[-1]
     module.model.stop_training = False
     callback_list = keras.callbacks.CallbackList(
         callbacks,
