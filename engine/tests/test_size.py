@@ -18,7 +18,7 @@ LIMITS = {
     ".": (260, 100),
     "checkpoints": (1940, 1160),
     "commands": (1940, 1240),
-    "config": (6120, 3600),
+    "config": (6140, 3600),
     "data": (2120, 1180),
     "distributed": (1720, 900),
     "features": (4180, 2460),
@@ -26,18 +26,18 @@ LIMITS = {
     "inference": (780, 460),
     "launch": (1820, 1200),
     "monitor": (2240, 1240),
-    "plugins": (280, 140),
+    "plugins": (300, 160),
     "program": (560, 340),
     "runs": (2200, 1240),
     "search": (880, 540),
-    "slurm": (8300, 4640),
+    "slurm": (8320, 4640),
     "testing": (600, 360),
-    "training": (14140, 8100),
+    "training": (14160, 8100),
 }
 """Lines and statements by package; "." has the modules next to the packages."""
 
-MOST_LINES = 51340
-MOST_STATEMENTS = 29540
+MOST_LINES = 51400
+MOST_STATEMENTS = 29580
 """Limits of the whole engine. They fall with the code, and rise only by what a new feature was planned to cost."""
 
 

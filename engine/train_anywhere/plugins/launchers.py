@@ -1,7 +1,7 @@
 """Hydra launchers that submit composed configurations or run them here, by calling `slurm` and `launch`."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -31,37 +31,32 @@ class _Composer(Launcher):
         if len(members) == 1 and list(members[0]) == list(self.config.hydra.overrides.task):
             return [to_plain_tree(self.config)]
         loader = self.context.config_loader
-        trees: list[dict[str, Any]] = []
-        first, base = None, None
-        for member in members:
-            changed = changed_values(first, member) if first else None
-            groups = set(base.hydra.runtime.choices) if base else set()
-            if changed is None or groups & {override.key_or_group for override in changed}:
-                first, base, changed = member, loader.load_sweep_config(self.config, list(member)), []
+        trees, first, base = [], [""], self.config
+        for member in map(list, members):
+            changed = changed_values(first, member, set(base.hydra.runtime.choices))
+            if changed is None:
+                first, base, changed = member, loader.load_sweep_config(self.config, member), []
             config = deepcopy(base)
             ConfigLoaderImpl._apply_overrides_to_config(changed, config)
             trees.append(to_plain_tree(config))
         return trees
 
 
-def changed_values(first: Sequence[str], member: Sequence[str]) -> list[Override] | None:
+def changed_values(first: list[str], member: list[str], groups: Collection[Any]) -> list[Override] | None:
     """Return the overrides of a member that differ from those of the first one; None if it needs a composition of its own.
 
     Hydra needs 80 ms of CPU for a composition, and sets values like `seed=2` only after it.
     """
-    if len(member) != len(first):
+    if len(member) != len(first) or "" in first:
         return None
-    before, after = (OverridesParser.create().parse_overrides(list(words)) for words in (first, member))
+    before, after = (OverridesParser.create().parse_overrides(words) for words in (first, member))
     changed = [new for old, new in zip(before, after, strict=True) if old.input_line != new.input_line]
     same = all(old.key_or_group == new.key_or_group for old, new in zip(before, after, strict=True))
-    plain = all(
-        o.type == OverrideType.CHANGE and not o.package and isinstance(o.value(), PLAIN) for o in changed
-    )
-    keys = [f"{o.key_or_group}." for o in after]
+    values = {o.key_or_group: isinstance(o.value(), PLAIN) and o.type == OverrideType.CHANGE for o in changed}
+    keys = [f"{o.key_or_group}." for o in after if o.key_or_group not in groups]
     nested = any(a.startswith(b) for n, a in enumerate(keys) for m, b in enumerate(keys) if n != m)
-    return (
-        changed if same and plain and not nested and not any(k.startswith("hydra.") for k in keys) else None
-    )
+    own = not same or nested or not all(values.values()) or any(k in groups for k in values)
+    return None if own or any(k.startswith("hydra.") for k in keys) else changed
 
 
 class SlurmLauncher(_Composer):
