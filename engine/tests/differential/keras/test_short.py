@@ -31,6 +31,16 @@ def test_stopped_programs_resume_bit_for_bit() -> None:
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
 
 
+@pytest.mark.slow
+def test_compiled_metrics_of_an_own_step_are_built_on_two_devices() -> None:
+    """As `fit` does with MirroredStrategy."""
+    command = [sys.executable, str(RUN), "--programs", "1", "--seed", "90185", "--ranks", "2"]
+    spec = draw(90185)
+    assert "train_step" in spec["own"] and spec["weighted"] and spec["returns"] == "metrics"
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
+
+
 def test_programs_are_repeatable_json_and_shrink_to_the_plain_one() -> None:
     from collections import Counter
 

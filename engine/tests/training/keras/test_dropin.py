@@ -664,6 +664,18 @@ def test_the_history_of_a_model_is_that_of_fit(make_run: Make) -> None:
         assert history[name] == pytest.approx([float(row[column]) for row in ends], rel=1e-5)
 
 
+@pytest.mark.slow
+def test_an_optimizer_of_keras_counts_steps_and_not_accumulated_batches(make_run: Make) -> None:
+    config, run = make_run(
+        "framework=keras", "model=mlp", "data=synthetic", "optimizer=custom", "optimizer._target_=keras.optimizers.Adam",
+        "trainer.accumulate_grad_batches=2", "trainer.limit_train_batches=8", "trainer.max_epochs=1", "data.batch_size=8",
+        "trainer.accelerator=cpu", *NO_EVALUATION,
+    )  # fmt: skip
+    outcome = run_keras(config, run)
+    (count,) = (value for name, value in bits(outcome).items() if name.endswith("/iteration"))
+    assert (outcome.step, np.frombuffer(count, np.int64)[0]) == (4, 4)
+
+
 def test_what_a_callback_adds_to_the_logs_is_logged(make_run: Make) -> None:
     """The best checkpoint may be that with the best such value."""
     callback = f"+callbacks.adds._target_={HERE}.AddsMetrics"

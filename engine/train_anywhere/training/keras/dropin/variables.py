@@ -78,10 +78,13 @@ def build_variables(
         create_variables(
             lambda data: model(keras.utils.unpack_x_y_sample_weight(data)[0]), train, quiet=own_step
         )
-        if not own_step:
+        if not own_step or model._compile_metrics is not None:  # `fit` builds those of an own step, too
             values = [(v, tf.convert_to_tensor(v.value)) for v in model.variables]
             create_variables(
-                lambda data: masked.append(build_compiled(model, data)), train, quiet=False, values=values
+                lambda data: masked.append(build_compiled(model, data) and not own_step),
+                train,
+                quiet=own_step,
+                values=values,
             )
         if own_step:
             create_variables(model.train_step, train, quiet=True)
