@@ -18,7 +18,9 @@ HANGS = "exec sleep 1000"
 KEPT = r"row/(results|home/\.local).*"
 """What stays where a job may have been submitted: its run folder, and the record that its user trusts it."""
 
-PUT_BACK = r"row/results/digits/20260102-000000-bbbb/(config\.yaml|overrides\.txt|run\.json|job\.sbatch)"
+PUT_BACK = (
+    r"row/results/digits/20260102-000000-bbbb/(config\.yaml|overrides\.txt|run\.json|job\.sbatch|jobs\.txt)"
+)
 """Files of a run that had to be renewed before the scheduler was asked, and hold again what they held."""
 
 SUBMITS: dict[str, tuple[str, str]] = {
