@@ -28,7 +28,7 @@ def record_event(run: RunDir, kind: Literal["failed", "hung", "nan", "idle", "do
 def take_events(run: RunDir) -> list[str]:
     """Return names of the files of new events, which are renamed so that each is sent once. Raises OSError."""
     files = sorted(run.monitor.glob("event-*.json"))
-    return [path.rename(path.with_name(path.name.replace("event", "sent", 1))).name for path in files]
+    return [path.rename(path.with_name(path.name.replace("event-", "sent-", 1))).name for path in files]
 
 
 def start(run: RunDir, what: str) -> subprocess.Popen[bytes]:
