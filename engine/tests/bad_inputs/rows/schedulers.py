@@ -23,6 +23,9 @@ PUT_BACK = (
 )
 """Files of a run that had to be renewed before the scheduler was asked, and hold again what they held."""
 
+OWN_RUNS = r"row/home/\.local(/state(/train-anywhere(/trusted)?)?)?"
+"""The list of runs that this user made, written before the scheduler is asked, so that a kill loses none; a refused one is only a line in it."""
+
 SUBMITS: dict[str, tuple[str, str]] = {
     "refuses": (
         'echo "sbatch: error: invalid account" >&2; exit 1',
@@ -164,14 +167,14 @@ DOCTOR = {
 }
 
 ROWS = [
-    *(Row("cluster=slurm paths.results={row}/results", says, programs={"sbatch": body}, writes="" if body.endswith("exit 1") else KEPT, name=f"sbatch {what}", limit=150 if body == HANGS else 20)
+    *(Row("cluster=slurm paths.results={row}/results", says, programs={"sbatch": body}, writes=OWN_RUNS if body.endswith("exit 1") else KEPT, name=f"sbatch {what}", limit=150 if body == HANGS else 20)
       for what, (body, says) in SUBMITS.items()),
-    Row("cluster=slurm", "sbatch is not on this machine: .*dry_run=true", name="no sbatch"),
-    Row("cluster=slurm", "sbatch", files={"row/bin/sbatch": "no program\n"}, name="sbatch may not be executed"),
-    Row("cluster=slurm", "sbatch", files={"row/bin/sbatch": folder}, name="sbatch is a folder"),
-    Row("cluster=slurm", "sbatch", files={"row/bin/sbatch": with_mode(0o755, b"\x7fELF\0\0")}, name="sbatch is of another machine"),
-    Row("cluster=pbs", "qsub is not on this machine", name="no qsub"),
-    Row("cluster=pbs", "qsub refused the job: .*no queue", programs={"qsub": "echo no queue >&2; exit 3"}, name="qsub refuses"),
+    Row("cluster=slurm", "sbatch is not on this machine: .*dry_run=true", writes=OWN_RUNS, name="no sbatch"),
+    Row("cluster=slurm", "sbatch", files={"row/bin/sbatch": "no program\n"}, writes=OWN_RUNS, name="sbatch may not be executed"),
+    Row("cluster=slurm", "sbatch", files={"row/bin/sbatch": folder}, writes=OWN_RUNS, name="sbatch is a folder"),
+    Row("cluster=slurm", "sbatch", files={"row/bin/sbatch": with_mode(0o755, b"\x7fELF\0\0")}, writes=OWN_RUNS, name="sbatch is of another machine"),
+    Row("cluster=pbs", "qsub is not on this machine", writes=OWN_RUNS, name="no qsub"),
+    Row("cluster=pbs", "qsub refused the job: .*no queue", programs={"qsub": "echo no queue >&2; exit 3"}, writes=OWN_RUNS, name="qsub refuses"),
     Row("cluster=slurm dry_run=test", "sbatch is not on this machine", name="dry_run=test without sbatch"),
     Row("cluster=slurm dry_run=test", "sbatch --test-only: exit code 1: .*invalid account", programs={"sbatch": SUBMITS["refuses"][0]}, name="dry_run=test refused"),
     Row("cluster=neuron dry_run=test", "neuron rejects jobs without comment", programs={"sbatch": "echo ok"}, name="dry_run=test of a refused request"),
