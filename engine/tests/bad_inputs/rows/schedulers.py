@@ -189,7 +189,7 @@ ROWS = [
           ("squeue fails with new words", "trainer.max_epochs=3", {"squeue": FAILS, "sacct": FAILS, "scontrol": FAILS, "sbatch": "echo 4002"}),
           ("squeue is missing", "", {"sbatch": "echo 4002"}))),
     Row("resume={job}", "job 4001 is running and belongs to this run: two would overwrite", programs={"squeue": QUEUED, "sbatch": "echo 4002"}, name="resume= of a run whose job runs"),
-    Row("resume={job}", "sbatch refused the job: .*invalid account", programs={"squeue": "echo '4001|FAILED'", "sbatch": SUBMITS["refuses"][0]}, writes=PUT_BACK, name="resume= that sbatch refuses"),
+    Row("resume={job}", "sbatch refused the job: .*invalid account", programs={"squeue": "echo '4001|FAILED'", "sbatch": SUBMITS["refuses"][0]}, writes=f"{PUT_BACK}|{OWN_RUNS}", name="resume= that sbatch refuses"),
     Row("cancel {job}", "scancel.*(4001|Unable|refused|failed)", command="jobs", programs={"squeue": QUEUED, "scancel": FAILS}, name="scancel fails"),
     Row("cancel {job}", "scancel.*not on this machine", command="jobs", programs={"squeue": QUEUED}, name="scancel is missing"),
     Row("cancel {job}", "scancel.*(second|answer)", command="jobs", programs={"squeue": QUEUED, "scancel": HANGS}, name="scancel hangs", limit=90),
