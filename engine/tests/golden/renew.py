@@ -75,9 +75,9 @@ def script(name: str) -> str:
     overrides = [*CASES[name].split(), "paths.results=/scratch/me/project/results", "paths.data=/nowhere"]
     run = "/scratch/me/project/results/digits/20261120-101502-a1b2"
     job = make_job(load(compose(overrides)), run, f"{run}/code", range(4) if name.endswith("sweep") else None)
-    if job.python == sys.executable:
-        job = dataclasses.replace(job, python="/home/me/.venv/bin/python")
-    return render(job)
+    here = "/home/me/.venv/bin/python"
+    python = here if job.python == job.supervisor else job.python
+    return render(dataclasses.replace(job, python=python, supervisor=here))
 
 
 def headers() -> str:

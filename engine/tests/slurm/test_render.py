@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 from engine.tests.slurm.login import NORMAL
-from train_anywhere.checkpoints.recovery import recover_leftovers
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.launcher_env import job_port
 from train_anywhere.errors import ConfigError
@@ -466,6 +465,9 @@ def _run(
 ) -> subprocess.CompletedProcess[str]:
     """Run the script of a one-rank job with a shell line in the place of srun, and another one for the side process."""
     RunDir(folder).update(state=state)
+    (folder / "train_anywhere").symlink_to(ENGINE / "train_anywhere")
+    (folder / "configs").symlink_to(ROOT / "configs")
+    write_frozen(RunDir(folder), make_config(*words), [])
     prepare(RunDir(folder))
     _tool(folder / "srun", f'case "$*" in *train_anywhere.monitor.node*) {side}; exit ;; esac; {srun}')
     _tool(folder / "scontrol", scontrol)

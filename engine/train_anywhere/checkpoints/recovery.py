@@ -5,11 +5,9 @@ After a crash, this command publishes the complete checkpoints on this node's di
     PYTHONPATH=engine python -m train_anywhere.checkpoints.recovery RUN
 """
 
-import signal
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
 from train_anywhere.checkpoints.disk.copy_files import copy_leftovers
@@ -21,8 +19,7 @@ from train_anywhere.checkpoints.store import CheckpointStore
 from train_anywhere.config.load import load
 from train_anywhere.errors import CheckpointError, ProjectError
 from train_anywhere.files.ordinary import make_folder
-from train_anywhere.runs.attempts import extend_newest
-from train_anywhere.runs.folder import ATTEMPTS, RunDir, open_run
+from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.lock import RunLock
 from train_anywhere.runs.reopen.frozen import read_frozen
 
@@ -70,15 +67,12 @@ def recover(run: RunDir) -> SavedCheckpoint | None:
     return checkpointer.newest
 
 
-def recover_leftovers(run: RunDir, code: int = 0) -> int:
-    """Call `recover` in a process that runs after the ranks, whose launcher ended with `code`; return an exit code."""
+def recover_leftovers(run: RunDir) -> int:
+    """Call `recover` in a process that runs after the ranks; return an exit code."""
     try:
         with RunLock(run):
             saved = recover(run)
             stays = _recover_program(run)
-            if info := run.read_info():
-                # run.json takes over the state that the batch script wrote to the file `state`
-                run.update(**_killed(run, info, code))
     except (CheckpointError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -87,16 +81,6 @@ def recover_leftovers(run: RunDir, code: int = 0) -> int:
     for why in stays:
         print(f"error: {why}.", file=sys.stderr)
     return 1 if stays else 0
-
-
-def _killed(run: RunDir, info: Mapping[str, Any], code: int) -> dict[str, Any]:
-    """Return the newest attempt with the reason of its failure, if ranks were killed before they could record one."""
-    newest = (info.get(ATTEMPTS) or [{}])[-1]
-    if code != 128 + signal.SIGKILL or info.get("state") != "failed" or "reason" in newest:
-        return {}
-    reason = "a rank was killed by signal SIGKILL, often the memory limit"
-    print_line(f"{reason}.")
-    return {ATTEMPTS: extend_newest(run, ended_by="failed", reason=reason)}
 
 
 def _recover_program(run: RunDir) -> list[str]:
@@ -111,9 +95,9 @@ def _recover_program(run: RunDir) -> list[str]:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) not in (2, 3):
+    if len(sys.argv) != 2:
         sys.exit("usage: PYTHONPATH=engine python -m train_anywhere.checkpoints.recovery RUN")
     try:
-        sys.exit(recover_leftovers(open_run(sys.argv[1]), int("".join(sys.argv[2:]) or 0)))
+        sys.exit(recover_leftovers(open_run(sys.argv[1])))
     except CheckpointError as problem:
         sys.exit(f"error: {problem}")

@@ -19,6 +19,7 @@ configs/train.yaml: docs/how-to/add-a-feature.md. Other packages call features t
 """
 
 import importlib
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -31,7 +32,7 @@ from train_anywhere.config.open_groups import TARGET, split_section
 from train_anywhere.config.schema import Config
 from train_anywhere.data.known import Staged, as_it_is
 from train_anywhere.errors import ConfigError
-from train_anywhere.features.feature import STAGES, Dependency, Feature, NodeService, Observer, Rank, Step
+from train_anywhere.features.feature import Dependency, Feature, NodeService, Observer, Rank, Step
 from train_anywhere.files import ROOT
 from train_anywhere.runs.folder import RunDir
 
@@ -51,10 +52,10 @@ BUILT_IN = {
     "after": "After",
     "chain": "Chain",
 }
-"""Folders and their classes. The batch script includes templates in this order, and in reverse order at its end."""
+"""Folders and their classes, in the order in which they start; they end in the reverse one."""
 
 INNERMOST = {"restarts": "Restarts"}
-"""Feature that comes after those of the project: its templates are the innermost loop, around each start of the ranks."""
+"""Feature that comes after those of the project."""
 
 
 def built_in(classes: Mapping[str, str] | None = None) -> list[Feature]:
@@ -152,14 +153,19 @@ class Features:
         return next((one.python for one in self.all if one.python), "")
 
     @property
-    def exports(self) -> list[str]:
-        """Environment variables that ranks on other nodes need."""
-        return [name for one in self.all for name in one.exports]
+    def variables(self) -> dict[str, str]:
+        """Environment variables that the batch script exports."""
+        return {name: value for one in self.all for name, value in one.variables(self[one.name]).items()}
 
-    def templates(self, stage: str) -> list[str]:
-        """Return names of the templates to include at a stage of the batch script."""
-        order = reversed(self.all) if stage == "at_end" else self.all
-        return [f"{one.name}/{stage}.sh.j2" for one in order if one.has_template(stage)]
+    @property
+    def supervising(self) -> list[Feature]:
+        """The features that have something to do around the ranks of a job."""
+        return [one for one in self.all if type(one).supervise is not Feature.supervise]
+
+    def supervise(self, job: Any, stack: ExitStack) -> None:
+        """Enter the contexts of all features around the ranks; one that fails is printed, and does not end the run."""
+        for one in self.supervising:
+            stack.enter_context(_printed(one, job))
 
     def before_submission(self, results: Path) -> "Features":
         """Prepare files on the login node, and return features with completed settings. Raises SubmitError."""
@@ -172,8 +178,9 @@ class Features:
     @property
     def in_script(self) -> dict[str, Any]:
         """Settings of the features that change the batch script, which all members of an array share."""
-        changing = [f for f in self.all if f.python or f.exports or any(map(f.has_template, STAGES))]
-        return {one.name: self[one.name] for one in changing} | {"a process on each node": self.on_node}
+        changing = [f for f in self.all if f.python or f.variables(self[f.name])]
+        on = {"a process on each node": self.on_node, "a feature around the ranks": bool(self.supervising)}
+        return {one.name: self[one.name] for one in changing} | on
 
     # --- the nodes and the ranks
 
@@ -197,6 +204,24 @@ class Features:
     def stager(self) -> Staged:
         """The function that maps a path of the data set to the path to read instead."""
         return next((found for one in self.all if (found := one.stager())), as_it_is)
+
+
+@contextmanager
+def _printed(one: Feature, job: Any) -> Iterator[None]:
+    """Run within the context of a feature, and print its errors."""
+    context = None
+    try:
+        context = one.supervise(job)
+        context.__enter__()
+    except Exception as error:
+        print(f"features.{one.name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        context = None
+    yield
+    if context:
+        try:
+            context.__exit__(None, None, None)
+        except Exception as error:
+            print(f"features.{one.name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
 
 
 def problems(config: Config, ask: Callable[[Feature], Iterable[str]]) -> list[str]:

@@ -1,6 +1,5 @@
 """Base class of optional features: each method is a hook that does nothing until a subclass overrides it."""
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -11,9 +10,6 @@ from train_anywhere.config.schema import Config
 from train_anywhere.data.known import Staged
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.summary import display_path
-
-STAGES = ("requeue", "before_ranks", "ranks", "after_ranks", "at_end")
-"""Stages of the batch script at which a feature can include a template, in this order: docs/how-to/batch-script.md."""
 
 
 @dataclass(frozen=True)
@@ -156,14 +152,12 @@ class Feature:
 
     Attributes:
         config: configuration of the run; not set when `find_dependency`, `exit_reason`, `verdicts` or `rows` is called.
-        name: key of the feature in `Job.features`, and name of its template folder.
-        exports: environment variables of its templates that the ranks need on other nodes.
+        name: key of the feature in `Job.features`.
         python: shell word that starts Python in the job; empty: the one from the configuration.
     """
 
     config: Config
     name = ""
-    exports: tuple[str, ...] = ()
     python = ""
 
     @property
@@ -200,7 +194,7 @@ class Feature:
     # --- the batch job
 
     def settings(self) -> Any:
-        """Return what templates read as `job.features[name]`; all members of an array must have the same settings."""
+        """Return what `variables` and templates read as `job.features[name]`; all members of an array must have the same."""
         return True
 
     def before_submission(self, settings: Any, results: Path) -> Any:
@@ -211,15 +205,17 @@ class Feature:
         """Prepare the code snapshot, and return the completed settings. Raises OSError."""
         return settings
 
-    @classmethod
-    def folder(cls) -> Path:
-        """Return the folder of the templates `<stage>.sh.j2`, which is that of the class's module."""
-        return Path(inspect.getfile(cls)).parent
+    def variables(self, settings: Any) -> Mapping[str, str]:
+        """Return environment variables that the batch script exports; $NAME in a value is a variable of the job."""
+        return {}
 
-    @classmethod
-    def has_template(cls, stage: str) -> bool:
-        """Return whether the class has a template for a stage."""
-        return (cls.folder() / f"{stage}.sh.j2").is_file()
+    def supervise(self, job: Any) -> AbstractContextManager[Any]:
+        """Return a context around all starts of the ranks, in the process that watches them.
+
+        `job` is a `train_anywhere.job.batch_job.Job`, or a `train_anywhere.launch.processes.LocalRun`. Both have `run`, `environ` (of the
+        ranks), `run_on_each_node`, `run_python` and, at the end of the context, `code`: the exit code.
+        """
+        return nullcontext()
 
     def find_dependency(self, info: Mapping[str, Any], scheduler: str, results: Path) -> Dependency | None:
         """Return the run that a job waits for; see `train_anywhere.features.find_dependency`."""
@@ -242,9 +238,6 @@ class Feature:
     def stager(self) -> Staged | None:
         """Return a function that maps a path of the data set to the path to read instead, or None."""
         return None
-
-    def after_ranks_here(self, run: RunDir) -> None:
-        """Run after the ranks and the monitor of a run on this machine have ended."""
 
     # --- the status and the report
 

@@ -11,12 +11,14 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from train_anywhere.distributed.launcher_env import hosts_by_rank
 from train_anywhere.distributed.network import addresses
 from train_anywhere.distributed.network.lost_rank import lost_rank
 from train_anywhere.errors import NOT_FINITE
+from train_anywhere.monitor.ranks import short
 from train_anywhere.runs.debug import append_debug, describe_exit_code
 from train_anywhere.runs.folder import RunDir
 
@@ -27,8 +29,10 @@ def main(arguments: Sequence[str]) -> int:
     sys.argv = [module, *words]
     # torchrun's store logs a page for each lost peer, before torchrun itself reports it
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    if "SLURM_NODEID" in os.environ and module == "torch.distributed.run":
-        sys.argv = [module, *set_rendezvous_host(words, os.environ["SLURM_NODEID"])]
+    if module == "torch.distributed.run":
+        # torchrun must outlive its ranks at a TERM, see the batch script; this is its option --signals-to-handle
+        os.environ.setdefault("PET_SIGNALS_TO_HANDLE", "SIGINT,SIGHUP,SIGQUIT")
+        sys.argv = [module, *add_rendezvous(words, os.environ)]
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except Exception as error:
@@ -46,17 +50,25 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def set_rendezvous_host(words: Sequence[str], node: str) -> list[str]:
-    """Return torchrun's arguments with addresses that all nodes can reach, and node 0 of the job step as the rendezvous host.
+def add_rendezvous(words: Sequence[str], environ: Mapping[str, str]) -> list[str]:
+    """Return torchrun's arguments with the number of ranks on this node, and the address at which its nodes meet.
 
-    torchrun would use the host name and its addresses, which may differ from Slurm's or be loopback.
+    The address is one that all nodes can reach, and the rendezvous host is node 0 of the job step. torchrun would use the host name and
+    its addresses, which may differ from Slurm's or be loopback.
     """
-    found = [re.fullmatch("(--rdzv-endpoint=)(.*)(:[0-9]+)", word) for word in words]
-    resolved = [
-        f"{m[1]}{addresses.address_of(m[2])}{m[3]}" if m else w for m, w in zip(found, words, strict=True)
+    if not any(word.startswith("--nnodes=") for word in words):
+        return [*words]
+    hosts = [short(host) for host in hosts_by_rank(environ["TRAIN_HOSTS"]).values()]
+    at = f"{addresses.address_of(environ['MASTER_ADDR'])}:{environ['MASTER_PORT']}"
+    return [
+        f"--nproc-per-node={hosts.count(short(environ['SLURMD_NODENAME']))}",
+        "--rdzv-backend=c10d",
+        f"--rdzv-id={environ['SLURM_JOB_ID']}",
+        f"--rdzv-endpoint={at}",
+        f"--rdzv-conf=is_host={int(environ['SLURM_NODEID'] == '0')}",
+        f"--local-addr={addresses.address_of(addresses.node_name())}",
+        *words,
     ]
-    local = f"--local-addr={addresses.address_of(addresses.node_name())}"
-    return [f"--rdzv-conf=is_host={int(node == '0')}", local, *resolved] if any(found) else resolved
 
 
 def describe_rank_exit(error: Exception) -> tuple[int, str] | None:

@@ -81,7 +81,7 @@ def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
         for note in import_call_notes(config):
             print(f"note: {note}", flush=True)
     with run_monitor(run, config):
-        code = run_here(run, layout)
+        code = run_here(run, layout, retries=config.cluster.retries)
     if before and never_trained(run):
         point_latest(results, before)
     return code

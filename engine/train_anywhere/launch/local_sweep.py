@@ -60,7 +60,8 @@ def run_all(trees: Sequence[Mapping[str, Any]], overrides: Sequence[Sequence[str
         run = make_run(member.config, member.overrides, layout, f"{sweep}-{number - 1}")
         claim_sweep(run)
         with run_monitor(run, member.config, start), _restore_handlers():
-            finished.append(FinishedMember(run, member.config, run_here(run, layout, start, signals)))
+            code = run_here(run, layout, start, signals, member.config.cluster.retries)
+            finished.append(FinishedMember(run, member.config, code))
         if signals:
             left = len(members) - number
             print(f"\nstopped at member {number} of {len(members)}; {left} did not start.", file=sys.stderr)

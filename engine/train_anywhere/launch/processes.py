@@ -15,21 +15,23 @@ from train_anywhere.config.checks.strategy_table import LAUNCHERS
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.discover import discover
 from train_anywhere.distributed.layout import Layout, local_layout
-from train_anywhere.errors import INTERRUPTED, NOT_FINITE, REFUSED, STOPPED, ConfigError, ProjectError
+from train_anywhere.distributed.network.addresses import node_name
+from train_anywhere.errors import INTERRUPTED, NOT_FINITE, STOPPED, ConfigError, ProjectError
 from train_anywhere.features import Features
 from train_anywhere.files import ROOT, with_engine
 from train_anywhere.files.terminal.output import outlive_terminal, protect_output
+from train_anywhere.job.restart import Nodes
+from train_anywhere.job.supervisor import Signals, Supervisor
 from train_anywhere.launch.exits import follow_parent, rank_environment
 from train_anywhere.launch.forkserver import ForkServer, Process
+from train_anywhere.launch.launcher import to_shell_code
 from train_anywhere.launch.rank import load_frozen, run_rank
+from train_anywhere.runs.debug import describe_exit_code
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
 from train_anywhere.training.stop import SIGNALS
 
 MONITOR_EXIT_S = 0.2
 """How long a run that has ended waits for its monitor process, which may take longer because its priority is low."""
-
-KILLED = 128 + signal.SIGKILL
-"""Exit code of killed ranks, among others those that hung: see features/hangs/kill_ranks.py."""
 
 Start = Callable[..., Process]
 """A function that starts a program: `subprocess.Popen`, or `ForkServer.start`."""
@@ -68,42 +70,93 @@ MONITOR_MODULES = ("train_anywhere.monitor.node", "train_anywhere.monitor.report
 
 
 def run_here(
-    run: RunDir, layout: Layout, start: Start | None = None, signals: list[int] | None = None
+    run: RunDir,
+    layout: Layout,
+    start: Start | None = None,
+    signals: list[int] | None = None,
+    retries: int = 0,
 ) -> int:
     """Train in `run` on this machine; return the exit code of training.
 
-    `start` starts all ranks; None: a single rank runs in this process. The signals that were forwarded to ranks are added to `signals`.
+    `start` starts all ranks; None: a single rank without retries runs in this process. The signals that were forwarded to ranks are added
+    to `signals`.
     """
-    inside = layout.world_size == 1 and start is None
-    return run_rank(run) if inside else _run_ranks(run, layout.world_size, start, signals)
-
-
-def _run_ranks(run: RunDir, ranks: int, start: Start | None, signals: list[int] | None) -> int:
+    if layout.world_size == 1 and start is None and not retries:
+        return run_rank(run)
     protect_output()
     outlive_terminal()
-    code = watch_ranks(start_ranks(run, ranks, start or subprocess.Popen), signals=signals)
-    code = check_recorded(run, code)
-    info = run.read_info()
-    if code in (0, KILLED) and info.get("state") == "preempted":
-        ended_by = (info.get(ATTEMPTS) or [{}])[-1].get("ended_by")
-        code = INTERRUPTED if ended_by == "SIGINT" else STOPPED
-    if code not in (0, REFUSED):
-        recover_leftovers(run)
-    return code
+    received = Signals()
+    for number in SIGNALS:  # not SIGHUP: a run continues when its terminal is closed
+        signal.signal(number, received.handle)
+    place = LocalRun(run, layout.world_size, start or subprocess.Popen, retries)
+    code = Supervisor(place, received).supervise()
+    if signals is not None:
+        signals += received.numbers
+    ended_by = (run.read_info().get(ATTEMPTS) or [{}])[-1].get("ended_by")
+    return INTERRUPTED if code == STOPPED and "SIGINT" in (ended_by, received.first) else code
 
 
-def check_recorded(run: RunDir, code: int) -> int:
-    """Return the exit code of the ranks, or 1 if all exited with 0 before rank 0 recorded the end of the run."""
-    if run.read_info().get("state") != "running":
-        return code
-    with contextlib.suppress(ProjectError):  # an unreadable run folder is not why the ranks failed
-        if load_frozen(run).program:
-            run.update(state="failed" if code else "completed")
-            return code
-    if code:
-        return code
-    print(f"the process of {run.path} exited with code 0 before the end of the run.", file=sys.stderr)
-    return 1
+class LocalRun:
+    """The place of the ranks on this machine, see `train_anywhere.job.supervisor.Place`.
+
+    Args:
+        run: the run folder.
+        ranks: number of ranks.
+        start: starts them.
+        retries: `cluster.retries`.
+
+    Attributes:
+        code: the exit code of the run, where it is known; see `Feature.supervise`.
+    """
+
+    announces = requeues = False
+    start_id = "local/0"
+    code = 0
+
+    def __init__(
+        self, run: RunDir, ranks: int = 1, start: Start = subprocess.Popen, retries: int = 0
+    ) -> None:
+        self.run, self.ranks, self._start = run, ranks, start
+        self.several, self.retries = ranks > 1, retries or None
+        self.environ: dict[str, str] = {}
+        self.program = False
+        with contextlib.suppress(ProjectError):  # the ranks report an unreadable run folder
+            self.program = bool(load_frozen(run).program)
+
+    def start(self, number: int) -> "LocalRanks":
+        """Start the ranks, with the environment variables that `discover` reads."""
+        environs = _environments(self.ranks)
+        self.environ = environs[0]
+        command = build_rank_command(self.run)
+        return LocalRanks([self._start(command, env=e, start_new_session=True) for e in environs])
+
+    def publish(self) -> None:
+        """Publish the complete checkpoints that killed ranks left on this node's disk."""
+        recover_leftovers(self.run)
+
+    def find_nodes(self) -> Nodes:
+        """Return no nodes: all ranks run here."""
+        return Nodes((), (), 1)
+
+    def use_nodes(self, nodes: tuple[str, ...]) -> None:
+        """Do nothing."""
+
+    def run_on_each_node(self, command: Sequence[str]) -> None:
+        """Do nothing: a run on this machine needs no copies."""
+
+    def in_container(self, *words: str) -> list[str]:
+        """Return a command of this Python."""
+        return [sys.executable, *words]
+
+    def run_python(self, *words: str, limit: float) -> None:
+        """Run a module with this Python for at most `limit` seconds."""
+        quiet = subprocess.DEVNULL
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            command = self.in_container(*words)
+            process = subprocess.Popen(
+                command, env=with_engine(), cwd=ROOT, stdin=quiet, stdout=quiet, start_new_session=True
+            )
+            process.wait(limit)
 
 
 @contextlib.contextmanager
@@ -113,6 +166,14 @@ def run_monitor(run: RunDir, config: Config, start: Start = subprocess.Popen) ->
     if not features.on_node:
         yield
         return
+    with contextlib.ExitStack() as stack:
+        features.supervise(LocalRun(run), stack)
+        with _run_monitor(run, start):
+            yield
+
+
+@contextlib.contextmanager
+def _run_monitor(run: RunDir, start: Start) -> Iterator[None]:
     command = [sys.executable, "-m", "train_anywhere.monitor.node", str(run.path), str(os.getpid())]
     quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
     try:
@@ -126,8 +187,6 @@ def run_monitor(run: RunDir, config: Config, start: Start = subprocess.Popen) ->
         yield
     finally:
         _stop_monitor(process)
-        for feature in features.all:
-            feature.after_ranks_here(run)
 
 
 def _stop_monitor(process: Process) -> None:
@@ -157,16 +216,10 @@ def refuse_nested_launch() -> None:
         )
 
 
-def start_ranks(run: RunDir, ranks: int, start: Start = subprocess.Popen) -> list[Process]:
-    """Start `ranks` processes of this program, with the environment variables that `discover` reads."""
-    command = build_rank_command(run, 1)
-    return [start(command, env=environ, start_new_session=True) for environ in _environments(ranks)]
-
-
-def build_rank_command(run: RunDir, ranks: int) -> list[str]:
-    """Return the command that trains in a run folder: a single rank, or the launcher of several."""
+def build_rank_command(run: RunDir, supervised: bool = False) -> list[str]:
+    """Return the command that trains in a run folder: a rank, or the process that starts several and watches them."""
     one, several = [str(ROOT / "src" / "train.py"), "--run"], ["-m", "train_anywhere.launch.processes"]
-    return [sys.executable, "-u", *(several if ranks > 1 else one), str(run.path)]
+    return [sys.executable, "-u", *(several if supervised else one), str(run.path)]
 
 
 def _environments(ranks: int) -> list[dict[str, str]]:
@@ -193,50 +246,56 @@ def _thread_variables(ranks: int) -> dict[str, str]:
     return {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // ranks))}
 
 
-def watch_ranks(processes: Sequence[Process], grace: float = 15.0, signals: list[int] | None = None) -> int:
-    """Wait for all ranks, rank 0 first in `processes`; forward signals; if a rank fails, report it and stop the others.
+class LocalRanks:
+    """Ranks on this machine, rank 0 first in `processes`. If one fails, the others are killed `grace` seconds later."""
 
-    The other ranks are killed `grace` seconds after the first failure. The forwarded signals are added to `signals`.
+    def __init__(self, processes: Sequence[Process], grace: float = 15.0) -> None:
+        self._processes, self._grace = processes, grace
+        self._failed: tuple[int, int] | None = None  # the first rank that failed, and its code
+        self._deadline = 0.0
 
-    Returns:
-        0, or the exit code of the first rank that failed, as of a shell: 128 + n for signal n.
-    """
+    def poll(self) -> int | None:
+        """Return the exit code of the first rank that failed as of a shell, or 0; None while they run."""
+        codes = [process.poll() for process in self._processes]
+        if self._failed is None:
+            failed = next(((rank, code) for rank, code in enumerate(codes) if code), None)
+            if failed is None:
+                return 0 if all(code == 0 for code in codes) else None
+            self._failed, self._deadline = failed, time.monotonic() + self._grace
+        if None in codes:
+            if time.monotonic() < self._deadline:
+                return None
+            self.stop()
+        self._report(*self._failed)
+        return to_shell_code(self._failed[1])
 
-    def forward(number: int, frame: object) -> None:
-        if signals is not None:
-            signals.append(number)
-        for process in processes:
+    def tell(self, name: str) -> None:
+        """Pass a signal on."""
+        for process in self._processes:
             if process.poll() is None:
-                process.send_signal(number)
+                process.send_signal(signal.Signals[name])
 
-    for number in SIGNALS:  # not SIGHUP: a run continues when its terminal is closed
-        signal.signal(number, forward)
-    while True:
-        codes = [p.poll() for p in processes]
-        failed = [(rank, code) for rank, code in enumerate(codes) if code]
-        if failed:
-            rank, code = failed[0]
-            return _stop_others(processes, rank, code, grace)
-        if all(code == 0 for code in codes):
-            return 0
-        time.sleep(0.05)
+    def stop(self) -> None:
+        """Kill the ranks."""
+        for process in self._processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
 
+    def first_exit(self) -> str:
+        """Return which rank was killed first; empty if none was."""
+        rank, code = self._failed or (0, 0)
+        if code >= 0:
+            return ""
+        memory = ", often the memory limit" if -code == signal.SIGKILL else ""
+        return f"rank {rank} on {node_name()}: {signal.Signals(-code).name}{memory}"
 
-def _stop_others(processes: Sequence[Process], rank: int, code: int, grace: float) -> int:
-    deadline = time.monotonic() + grace
-    while time.monotonic() < deadline and any(p.poll() is None for p in processes):
-        time.sleep(0.05)
-    for process in processes:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-    status = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-    several = len(processes) > 1
-    if code not in (STOPPED, INTERRUPTED, NOT_FINITE) and (several or code < 0):
-        who = f"rank {rank} of {len(processes)}" if several else "the training process"
-        rest = "; the other ranks were stopped." if several else "."
-        print(f"{who} ended with {status}{rest}", file=sys.stderr)
-    return 128 - code if code < 0 else code
+    def _report(self, rank: int, code: int) -> None:
+        several = len(self._processes) > 1
+        if code not in (STOPPED, INTERRUPTED, NOT_FINITE) and (several or code < 0):
+            who = f"rank {rank} of {len(self._processes)}" if several else "the training process"
+            rest = "; the other ranks were stopped." if several else "."
+            print(f"{who} ended with {describe_exit_code(to_shell_code(code))}{rest}", file=sys.stderr)
 
 
 def free_port(count: int = 1) -> int:
@@ -264,4 +323,5 @@ def _bind(stack: contextlib.ExitStack, port: int) -> int:
 if __name__ == "__main__":
     follow_parent()
     here = RunDir(Path(sys.argv[1]))
-    sys.exit(run_here(here, local_layout(load_frozen(here))))
+    frozen = load_frozen(here)
+    sys.exit(run_here(here, local_layout(frozen), subprocess.Popen, retries=frozen.cluster.retries))

@@ -59,10 +59,10 @@ def claim_first(run: RunDir, what: str, writer: str) -> str:
     return writer
 
 
-def read_claim(run: RunDir, what: str) -> str:
-    """Return the writer of this launch that claimed `what`; empty if none did."""
+def read_claim(run: RunDir, what: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the writer of the launch with this environment that claimed `what`; empty if none did."""
     with suppress(OSError, UnicodeDecodeError):
-        return read_text(run.debug / f"{launch_id()}-{what}.txt").strip()
+        return read_text(run.debug / f"{launch_id(environ)}-{what}.txt").strip()
     return ""
 
 

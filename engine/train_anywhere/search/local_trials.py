@@ -78,7 +78,7 @@ class LocalTrials:
         log = contexts.enter_context(open_file(run.path / LOG, "ab")) if self._quiet else None
         # a new session, so that Ctrl-C reaches the process only once, from `handle_interrupt`
         process = start(
-            build_rank_command(run, ranks),
+            build_rank_command(run, supervised=ranks > 1 or bool(config.cluster.retries)),
             cwd=ROOT,
             stdout=log,
             stderr=log,

@@ -33,10 +33,6 @@ class IdleGpus(Feature):
             "monitor.idle=warn."
         ]
 
-    def settings(self) -> bool:
-        """Return whether the batch script may have to stay out of the queue."""
-        return self.config.monitor.idle == "stop"
-
     def node_services(self, run: RunDir, host: str) -> list[Callable[[], NodeService]]:
         """Return the watch of this node."""
         from train_anywhere.features.idle.idle_gpus import IdleWatch

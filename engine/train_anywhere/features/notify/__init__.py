@@ -4,11 +4,12 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
-from contextlib import suppress
-from typing import Literal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from train_anywhere.errors import STOPPED
 from train_anywhere.features.feature import Feature, NodeService
 from train_anywhere.files.root import with_engine
 from train_anywhere.files.terminal.printable import mask_urls
@@ -79,7 +80,9 @@ class Notify(Feature):
     def close(self) -> None:
         """Do nothing: the processes end by themselves."""
 
-    def after_ranks_here(self, run: RunDir) -> None:
-        """Send how the run ended."""
-        with suppress(OSError, subprocess.TimeoutExpired):
-            start(run, "0").wait(LIMIT_S)
+    @contextmanager
+    def supervise(self, job: Any) -> Iterator[None]:
+        """Send how the run ended, and the events that the monitor has left; nothing about a run that can continue."""
+        yield
+        if job.code != STOPPED or any(job.run.monitor.glob("event-*")):
+            job.run_python("-m", __name__, str(job.run.path), str(job.code), limit=LIMIT_S)

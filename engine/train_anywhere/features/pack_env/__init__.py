@@ -2,7 +2,7 @@
 
 1. `virtual_env` finds the virtual environment and computes a key of its contents. On the login node `archive` packs it, once for each
    key, and the code snapshot of each job.
-2. The batch script (`before_ranks.sh.j2`) runs `unpack` once on each node, before the ranks.
+2. The supervisor of the job runs `unpack` once on each node, before the ranks.
 3. The script `python` starts the ranks and the monitor process: it runs the unpacked Python and code, or the shared ones on a node
    that could not unpack them.
 
@@ -10,9 +10,13 @@ A virtual environment can be moved if its pyvenv.cfg names the Python that creat
 system's, which each node has (https://docs.python.org/3/library/venv.html, PEP 405).
 """
 
+import os
 import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from train_anywhere.config.paths import is_node_only
 from train_anywhere.errors import SubmitError
@@ -42,7 +46,6 @@ class PackEnv(Feature):
     """Pack the environment and the code into archives that each node unpacks onto its own disk."""
 
     name = "pack_env"
-    exports = ("TRAIN_PYTHON", "TRAIN_PACKED", "TRAIN_PACKED_CODE")
     python = '"$CODE/train_anywhere/features/pack_env/python"'
 
     def is_on(self) -> bool:
@@ -95,6 +98,23 @@ class PackEnv(Feature):
     def settings(self) -> Archives:
         """Return the archives; their keys are computed when the job is submitted."""
         return Archives(f"{self.config.paths.results}/{ENVIRONMENTS}/<key>/{ARCHIVE}", "<key>")
+
+    def variables(self, settings: Archives) -> Mapping[str, str]:
+        """Return the folders on a node for what is unpacked, and the archive."""
+        own = "$TRAIN_LOCAL_DISK/shared-$UID"
+        return {
+            "TRAIN_PACKED": f"{own}/environment-{settings.environment}",
+            "TRAIN_PACKED_CODE": f"{own}/code-{settings.code}",
+            "TRAIN_ARCHIVE": settings.archive,
+        }
+
+    @contextmanager
+    def supervise(self, job: Any) -> Iterator[None]:
+        """Unpack the archives on each node; on failure a node uses the shared environment and code."""
+        code = os.path.join(os.environ["PYTHONPATH"].split(os.pathsep)[0], ".packed.tar")
+        unpack = [os.environ["TRAIN_PYTHON"], "-m", "train_anywhere.features.pack_env.unpack"]
+        job.run_on_each_node([*unpack, os.environ["TRAIN_ARCHIVE"], code])
+        yield
 
     def before_submission(self, settings: Archives, results: Path) -> Archives:
         """Pack the environment, unless an archive of it exists, and return its path."""

@@ -1,5 +1,9 @@
 """`data.stage=true`: copy the data set to each node's own disk before the ranks start; see `copy.py`."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 from train_anywhere.data.known import Staged
 from train_anywhere.features.feature import Feature
 
@@ -12,6 +16,14 @@ class Stage(Feature):
     def is_on(self) -> bool:
         """Return whether `data.stage=true`."""
         return self.config.data.stage
+
+    @contextmanager
+    def supervise(self, job: Any) -> Iterator[None]:
+        """Copy the data set to each node before the ranks start to wait for each other."""
+        job.run_on_each_node(
+            job.in_container("-m", "train_anywhere.features.stage.each_node", str(job.run.path))
+        )
+        yield
 
     def stager(self) -> Staged:
         """Return a function that maps a path of the data set to its copy on this node. Raises DataError."""

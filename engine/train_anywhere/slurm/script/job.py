@@ -41,6 +41,7 @@ class Job:
         launch: one of `LAUNCHERS`.
         container: the container of the ranks.
         python: the interpreter of the ranks, as written in the script.
+        supervisor: the interpreter of the supervisor, outside a container: the one that submits the job.
         run: the run folder; for an array, without the "-<member>" at the end.
         code: folder of the code snapshot.
         mounts: folders that the container mounts.
@@ -66,6 +67,7 @@ class Job:
     launch: str
     container: Container
     python: str
+    supervisor: str
     run: str
     code: str
     mounts: tuple[str, ...]
@@ -153,6 +155,7 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
         launch=launch_method(config, layout.strategy),
         container=config.container,
         python=interpreter(config.container, c),
+        supervisor=str(restore_links(Path(sys.executable))),
         run=run,
         code=code,
         mounts=_mounts(config.container, config.paths),

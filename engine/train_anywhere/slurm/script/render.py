@@ -8,28 +8,22 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from train_anywhere.config.paths import is_on_node, make_absolute
 from train_anywhere.errors import ConfigError
 from train_anywhere.files import ROOT
-from train_anywhere.slurm.scheduler.queue import NORMAL_END
 from train_anywhere.slurm.script import begin_time, units
 from train_anywhere.slurm.script.job import Job
 
 TEMPLATES = ROOT / "slurm" / "templates"
 """The project's templates, with the outline of the script, which users may edit."""
 
-ENGINE_TEMPLATES = Path(__file__).parents[1] / "templates"
-"""The engine's templates that the outline includes; a file of the same name next to the outline replaces one."""
-
-
-OUTLINE = 2
+OUTLINE = 3
 """Version of the outline, its includes and variables, that this engine needs: docs/how-to/batch-script.md."""
 
-INCLUDES = ("start", "environment", "before_ranks", "ranks", "after_ranks", "at_end")
+INCLUDES = ("environment", "ranks")
 """Templates that an outline must include, in this order."""
 
 
@@ -80,24 +74,11 @@ def check_outline(name: str) -> str:
 
 
 def _render(job: Job) -> str:
-    from jinja2 import (
-        ChoiceLoader,
-        Environment,
-        FileSystemBytecodeCache,
-        FileSystemLoader,
-        PrefixLoader,
-        StrictUndefined,
-    )
+    from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined
 
     cache = bytecode_folder()
     environment = Environment(
-        loader=ChoiceLoader(
-            [
-                FileSystemLoader(TEMPLATES),
-                FileSystemLoader(ENGINE_TEMPLATES),
-                PrefixLoader({one.name: FileSystemLoader(one.folder()) for one in job.features.all}),
-            ]
-        ),
+        loader=FileSystemLoader(TEMPLATES),
         bytecode_cache=FileSystemBytecodeCache(cache) if cache else None,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -117,7 +98,10 @@ def _render(job: Job) -> str:
     }
     c = job.cluster
     # in an allocation the ranks may use only some of its nodes, and srun would take any
-    chosen = ' --nodelist="$SLURM_JOB_NODELIST"' if c.nodelist and not job.elastic else ""
+    chosen = ' --nodelist="$SLURM_JOB_NODELIST"' if c.nodelist else ""
+    given = (
+        "SLURM_GPUS" if job.even and c.gpu_request == "gpus-per-node" else "SLURM_GPUS SLURM_GPUS_PER_NODE"
+    )
     return environment.get_template(f"{c.scheduler}.sh.j2").render(
         job=job,
         c=c,
@@ -125,16 +109,67 @@ def _render(job: Job) -> str:
         log=log_path(job),
         python=job.features.python or shlex.quote(job.python),
         gpu_type=f"{c.gpu_type}:" if c.gpu_type else "",
-        # the script of an elastic job counts its nodes before each start of the ranks
-        nodes='"$NODES"' if job.elastic else job.nodes,
-        world=f'"$((NODES * {job.ranks[0]}))"' if job.elastic else job.world_size,
-        there=' --overlap --nodelist="$NODELIST"' if job.elastic else chosen,
-        chosen=chosen,
+        # the variables of the other ways to request GPUs
+        gpu_variables=given if job.even or c.gpu_request == "none" else "SLURM_GPUS_PER_NODE",
+        # the supervisor counts the nodes of an elastic job before each start of the ranks
+        nodes="{nodes}" if job.elastic else job.nodes,
+        world="{ranks}" if job.elastic else job.world_size,
+        there=" --overlap --nodelist={nodelist}" if job.elastic else chosen,
         distribution=distribution(job),
         pyxis=pyxis(job),
         inside=apptainer(job),
-        normal_end=NORMAL_END,
+        supervisor=job.supervisor,
+        job_options=job_options(job),
+        supervised=ranks_options(job),
     )
+
+
+def job_options(job: Job) -> str:
+    """Return the supervisor's options about the job, which it also needs if the ranks can't start."""
+    c = job.cluster
+    options = {
+        "--requeue": c.requeue and c.scheduler == "slurm",
+        "--exclude": c.exclude,
+        "--array": job.members is not None,
+    }
+    options["--signal-seconds"] = c.signal_seconds if c.scheduler == "slurm" else None
+    return "".join(f" {words}" for words in _options(options))
+
+
+def ranks_options(job: Job) -> str:
+    """Return the supervisor's options about the ranks; `job/__main__.py` explains them."""
+    c, container = job.cluster, job.container.name
+    exported = re.findall(r"\bexport\s+([^;]*)", "; ".join(c.setup))
+    names = [name for words in exported for name in re.findall(r"(?:^|\s)([A-Za-z_]\w*)", words)]
+    python = job.features.python or shlex.quote(job.python)
+    options = {
+        "--launch": job.launch if job.launch != "srun" else None,
+        "--ranks": job.ranks[0] if job.even and job.ranks[0] > 1 else None,
+        "--uneven": None if job.even or c.scheduler == "pbs" else job.world_size,
+        "--cpus-per-task": job.cpus_per_task if job.elastic or not job.even else None,
+        "--gpus": sum(job.devices) if job.gpus and not job.even and c.gpu_request != "none" else None,
+        "--fewest": job.fewest if job.elastic else None,
+        "--no-kill": job.elastic and c.no_kill,
+        "--retries": c.retries if "restarts" in job.features else None,
+        "--program": bool(job.command),
+        "--monitor": job.features.on_node,
+        "--features": bool(job.features.supervising),
+        "--inside": apptainer(job).strip() if container == "apptainer" else None,
+        "--container": pyxis_options(str(job.container.image), job.mounts, job.code)
+        if container == "pyxis"
+        else None,
+        "--export": ",".join(dict.fromkeys(names)) if names and job.launch == "mpirun" else None,
+    }
+    return " ".join([*_options(options), f"--python={python}"])
+
+
+def _options(options: Mapping[str, object]) -> Iterator[str]:
+    """Yield the words of options: a flag that is True, others that are not None or empty."""
+    for name, value in options.items():
+        if value is True:
+            yield name
+        elif value not in (None, False, ""):
+            yield f"{name}={shlex.quote(str(value))}"
 
 
 def bytecode_folder() -> str | None:

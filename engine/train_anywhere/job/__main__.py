@@ -1,0 +1,87 @@
+"""Supervise the ranks of a job. The batch script starts this, see `start.sh`.
+
+    "$PYTHON" -I "$CODE/train_anywhere/job/__main__.py" RUN SIGNALS ANSWERS OPTIONS -- srun ... train.py
+
+SIGNALS is a pipe with the names of signals that the batch script got, ANSWERS one for what the script has to know: that this process
+has begun, the process group of the launcher, and the job's exit code.
+"""
+
+import signal
+
+for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):  # they come through the pipe
+    signal.signal(number, signal.SIG_IGN)
+
+import argparse  # noqa: E402
+import sys  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+CODE = Path(__file__).parents[2]
+"""The folder of the code snapshot."""
+
+
+def main(words: list[str]) -> int:
+    """Supervise a job; return its exit code."""
+    options = parse(words)
+    answers = open(options.answers, "w", buffering=1, closefd=False)  # noqa: SIM115
+    print("began yes", file=answers)
+    sys.path[:0] = [str(CODE)]
+    from train_anywhere.job.batch_job import supervise_job
+
+    code = supervise_job(options, lambda group: print(f"ranks {group}", file=answers))
+    sys.stdout.flush()
+    print(f"end {code}", file=answers)
+    return code
+
+
+def parse(words: list[str]) -> argparse.Namespace:
+    """Return the options; `command` starts the ranks, with placeholders that `batch_job.fill` replaces."""
+    parser = argparse.ArgumentParser(prog="supervise", allow_abbrev=False)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("signals", type=int)
+    parser.add_argument("answers", type=int)
+    parser.add_argument("--scheduler", choices=("slurm", "pbs"), required=True)
+    parser.add_argument(
+        "--signal-seconds", type=int, default=300, help="time between Slurm's signal and the end"
+    )
+    parser.add_argument("--requeue", action="store_true", help="requeue the job after a stop")
+    parser.add_argument(
+        "--exclude", default="", help="nodes that a requeued job must not get, besides bad ones"
+    )
+    parser.add_argument("--array", action="store_true", help="several members start at the same time")
+    parser.add_argument("--restarts", type=int, help="earlier starts of the job, which PBS does not count")
+    parser.add_argument(
+        "--not-started", action="store_true", help="the environment of the ranks could not be set up"
+    )
+    parser.add_argument("--died", type=int, help="exit code of a supervisor that was killed")
+    parser.add_argument("--launcher", type=int, default=0, help="process group of its launcher")
+    parser.add_argument(
+        "--launch", default="srun", help="what starts the ranks: srun, torchrun, mpirun, horovodrun"
+    )
+    parser.add_argument("--ranks", type=int, default=1, help="ranks of each node")
+    parser.add_argument(
+        "--uneven", type=int, help="ranks of all nodes, if Slurm decides how many each node gets"
+    )
+    parser.add_argument("--cpus-per-task", type=int, default=1)
+    parser.add_argument(
+        "--gpus", type=int, default=0, help="GPUs of all nodes, if they have different numbers"
+    )
+    parser.add_argument("--fewest", type=int, help="the job may continue on so many of its nodes")
+    parser.add_argument("--no-kill", action="store_true", help="it survives the loss of a node")
+    parser.add_argument("--retries", type=int, help="restarts of the ranks after a failure")
+    parser.add_argument("--program", action="store_true", help="the ranks run a program, see src/run.py")
+    parser.add_argument("--monitor", action="store_true", help="start a monitor process on each node")
+    parser.add_argument(
+        "--features", action="store_true", help="features of the run have something to do here"
+    )
+    parser.add_argument("--python", default="python", help="Python of the ranks")
+    parser.add_argument("--inside", default="", help="words before a command that run it in the container")
+    parser.add_argument("--container", default="", help="options of srun that do the same")
+    parser.add_argument(
+        "--export", default="", help="variables that cluster.setup exports, separated by commas"
+    )
+    parser.add_argument("command", nargs="*")
+    return parser.parse_args(words)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

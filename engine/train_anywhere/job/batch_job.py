@@ -1,0 +1,679 @@
+"""The ranks of a job: its nodes, the launcher that starts them, job steps next to them, and the requeue."""
+
+import argparse
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import IO
+
+from train_anywhere.distributed import programs
+from train_anywhere.distributed.launcher_env import job_port
+from train_anywhere.distributed.network.hostlist import expand_hosts
+from train_anywhere.errors import STOPPED, CheckpointError, ProjectError, SchedulerError
+from train_anywhere.features.bad_nodes import nodes_file
+from train_anywhere.features.hangs.kill_ranks import start_of_job
+from train_anywhere.files.atomic import read_text
+from train_anywhere.files.ordinary import make_folder, open_file
+from train_anywhere.job.restart import Nodes
+from train_anywhere.job.supervisor import Signals, Stopped, Supervisor, default_signals
+from train_anywhere.runs.attempts import STARTED, extend_newest, running_job
+from train_anywhere.runs.folder import ATTEMPTS, RunDir, now
+from train_anywhere.slurm.scheduler.queue import JOB_ID, NORMAL_END
+
+PERSIST_S = 300.0
+"""Seconds in which a Slurm that does not answer is asked again."""
+
+ANSWER_S = 30.0
+"""Seconds for a node, or for one call of Slurm's programs, to answer."""
+
+DIED = "supervisor-died"
+"""File in RUN/monitor/ with the job that was requeued because its supervisor was killed; it is not requeued a second time."""
+
+PART_OF_NODE = ("SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_TRES_PER_TASK")
+"""Variables with which srun gives a step only a part of the CPUs of its node."""
+
+OWN_OF_PROCESS = re.compile(
+    r"(PWD|OLDPWD|SHLVL|_|HOSTNAME|SLURM_.*|PBS_.*|OMPI_.*|PMIX_.*|PRTE_.*|TRAIN_JOB)"
+)
+"""Variables that mpirun does not pass to ranks on other nodes."""
+
+PASSED = (
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "OMP_NUM_THREADS",
+    "TRAIN_LOCAL_DISK",
+    "TRAIN_HOSTS",
+    STARTED,
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
+"""Variables that mpirun always passes."""
+
+EXITS = (
+    (r"^srun: error: (?P<node>\S+): tasks? (?P<rank>\d+)[-,\d]*: (?P<how>Killed|Out Of Memory|Segmentation fault|Aborted|Bus error)", {}),
+    (r"process rank (?P<rank>\d+) with PID \d+ on node (?P<node>\S+) exited on\s+signal \d+ \((?P<how>[^)]*)\)", {}),
+    (r"^rank (?P<rank>\d+) ended with signal (?P<how>SIG\w+)", {}),
+)  # fmt: skip
+"""Lines in which srun, mpirun and `launch/launcher.py` name the rank that was killed first."""
+
+SIGNALS_OF = {
+    "Killed": "SIGKILL",
+    "Out Of Memory": "SIGKILL",
+    "Segmentation fault": "SIGSEGV",
+    "Aborted": "SIGABRT",
+    "Bus error": "SIGBUS",
+}
+"""Signals by their description in these lines."""
+
+LOG_BYTES = 2**16
+"""Bytes at the end of the log in which the lines are searched."""
+
+
+def supervise_job(options: argparse.Namespace, report_launcher: Callable[[int], None]) -> int:
+    """Supervise the ranks of this job; return its exit code. `report_launcher` gets the process group of each launcher."""
+    signals = Signals(options.signals)
+    job = Job(options, signals, report_launcher)
+    if options.died is not None:
+        return job.end_after_death(options.died, options.launcher)
+    supervisor = Supervisor(job, signals)
+    if options.not_started:
+        signals.wait(0)
+        print(f"Asked to stop ({signals.told}) before the ranks were started.", flush=True)
+        code = STOPPED
+    else:
+        with ExitStack() as stack:
+            if options.features:
+                job.enter_features(stack)
+            job.code = code = supervisor.supervise()
+    supervisor.note_end()
+    if code == STOPPED and supervisor.idle:  # the run gave its idle GPUs back: no job of it takes them again
+        job.cancel_next_jobs()
+    elif code == STOPPED and options.requeue:
+        job.come_back(supervisor)
+    return code
+
+
+class Job:
+    """The place of the ranks in a job, see `supervisor.Place`.
+
+    Args:
+        options: those of the command line, see `__main__`.
+        signals: signals of the batch script.
+        report_launcher: gets the process group of each launcher.
+
+    Attributes:
+        code: the exit code of the job; None as long as it is not known.
+    """
+
+    announces = True
+
+    def __init__(
+        self, options: argparse.Namespace, signals: Signals, report_launcher: Callable[[int], None]
+    ) -> None:
+        self.options, self.signals, self.report_launcher = options, signals, report_launcher
+        self.run, self.program, self.retries = RunDir(options.run), options.program, options.retries
+        self.requeues, self.start_id = options.requeue, start_of_job()
+        self.slurm, self.elastic = options.scheduler == "slurm", options.fewest is not None
+        self.environ = {**os.environ}
+        self.code: int | None = None
+        self._hosts: list[str] = []
+        self._nodes: Nodes | None = None
+        self._parent = os.getppid()
+        self._given_port, self._restarts = os.environ.get("MASTER_PORT", ""), self._count_restarts()
+
+    @property
+    def several(self) -> bool:
+        """Whether there are several ranks."""
+        return self.options.ranks > 1 or (self.options.uneven or len(self._hosts)) > 1
+
+    def _count_restarts(self) -> int:
+        if self.options.restarts is not None:
+            return int(self.options.restarts)
+        return int(os.environ.get("SLURM_RESTART_COUNT") or 0) if self.slurm else 0
+
+    # --- the nodes
+
+    def list_hosts(self) -> list[str]:
+        """Return the nodes of this job. Raises Stopped: a signal came while Slurm did not answer."""
+        if self._hosts:
+            return self._hosts
+        if not self.slurm:
+            lines = Path(self.environ["PBS_NODEFILE"]).read_text().split()
+            self._hosts = list(dict.fromkeys(lines))
+        else:
+            self._hosts = expand_hosts(self.environ["SLURM_JOB_NODELIST"])
+        return self._hosts
+
+    def find_nodes(self) -> Nodes:
+        """Return the nodes of an elastic job, and those on which a process starts. Slurm takes minutes to mark one as down."""
+        used = tuple(self._hosts)
+        if not self.elastic:
+            return Nodes((), (), 1)
+        if self._nodes:
+            return self._nodes
+        answering: list[str] = []
+
+        def ask() -> bool:
+            with ThreadPoolExecutor(64) as pool:
+                answering[:] = [
+                    h for h, answers in zip(used, pool.map(self._answers, used), strict=True) if answers
+                ]
+            return bool(answering)  # if no node answers, not even this one, Slurm itself does not
+
+        self.persist(ask)
+        self._nodes = Nodes(used, tuple(answering), self.options.fewest)
+        return self._nodes
+
+    def _answers(self, host: str) -> bool:
+        end = time.monotonic() + ANSWER_S
+        while time.monotonic() < end:
+            with suppress(SchedulerError):
+                step = [*self._one_task(host), "true"]
+                if programs.run(step, end - time.monotonic(), environ=self.environ).code == 0:
+                    return True
+            time.sleep(3)
+        return False
+
+    def use_nodes(self, nodes: tuple[str, ...]) -> None:
+        """Start the ranks on these nodes from now on."""
+        self._hosts = [*nodes] or self._hosts
+
+    def _place_ranks(self, number: int) -> None:
+        """Set the variables with which the ranks find each other. Raises Stopped."""
+        o, hosts = self.options, self.list_hosts()
+        listed = self._ask_places() if o.uneven else ",".join(f"{host}:{o.ranks}" for host in hosts)
+        if self.elastic:  # for mpirun: Slurm's variables still name the nodes with which the job started
+            names, count = ",".join(hosts), str(len(hosts))
+            self.environ |= {"SLURM_NNODES": count, "SLURM_JOB_NUM_NODES": count}
+            self.environ |= {"SLURM_NODELIST": names, "SLURM_JOB_NODELIST": names}
+            self.environ["SLURM_TASKS_PER_NODE"] = f"{o.ranks}(x{count})"
+            self.environ["SLURM_JOB_CPUS_PER_NODE"] = f"{o.ranks * o.cpus_per_task}(x{count})"
+        first = listed.partition(":")[0]
+        if number:
+            self.environ[STARTED] = f"{time.time():.0f}"
+        self.environ |= {
+            "TRAIN_HOSTS": listed,
+            "MASTER_ADDR": first,
+            "MASTER_PORT": str(self._port(first, number)),
+        }
+
+    def _ask_places(self) -> str:
+        """Return the nodes with their ranks, as Slurm distributes them."""
+        o, found = self.options, list[str]()
+        # the options of the launcher that place the ranks
+        words = [w for w in o.command if w.startswith(("--distribution=", "--nodelist="))]
+        nodes, cpus = len(self._hosts), o.cpus_per_task
+        step = [
+            "srun",
+            *words,
+            f"--nodes={nodes}",
+            f"--ntasks={o.uneven}",
+            f"--cpus-per-task={cpus}",
+            "--export=ALL",
+        ]
+        if not any(w.startswith("--distribution=") for w in words):
+            step.append("--distribution=block")
+
+        def ask() -> bool:
+            self.signals.wait(0)
+            if self.signals.told:
+                raise Stopped
+            with suppress(SchedulerError):
+                answer = programs.run(
+                    [*step, "bash", "-c", 'echo "$SLURM_PROCID $SLURMD_NODENAME"'], 120, environ=self.environ
+                )
+                rows = sorted(line.split() for line in answer.out.splitlines()) if answer.code == 0 else []
+                found[:] = [host for _, host in sorted((int(rank), host) for rank, host in rows)]
+            return bool(found)
+
+        self.persist(ask)
+        return ",".join(f"{host}:{found.count(host)}" for host in dict.fromkeys(found))
+
+    def _port(self, host: str, number: int) -> int:
+        """Return the port at which the ranks meet: another one at each start, because a port may stay in use."""
+        digits = re.match(r"\d+", running_job(self.environ) or "0")
+        port, given = job_port(int(digits[0]) if digits else 0, number, self._restarts), self._given_port
+        if not given or number or self._restarts or self.options.array:
+            return port
+        usable = re.fullmatch("[1-9][0-9]{3,4}", given) and int(given) < 65520
+        if usable and not any(_listens(one, int(given)) for one in (host, "127.0.0.1")):
+            return int(given)
+        print(
+            f"MASTER_PORT={given} is taken on {host}, or not a port from 1024 to 65519: the ranks meet at port {port}.",
+            flush=True,
+        )
+        return port
+
+    # --- the ranks
+
+    def start(self, number: int) -> "Launcher":
+        """Start the launcher of the ranks, and what runs next to them. Raises Stopped."""
+        self._place_ranks(number)
+        self._nodes = None
+        launcher = Launcher(self, fill(self.options.command, self._placeholders()))
+        self.report_launcher(launcher.process.pid)
+        return launcher
+
+    def _placeholders(self) -> dict[str, list[str]]:
+        """Return the words for `{nodes}` and the others in the command of an elastic job, or of mpirun and horovodrun."""
+        listed = self.environ["TRAIN_HOSTS"]
+        ranks = self.options.uneven or self.options.ranks * len(self._hosts)
+        words = {
+            "nodes": str(len(self._hosts)),
+            "nodelist": ",".join(self._hosts),
+            "ranks": str(ranks),
+            "hosts": listed,
+        }
+        return {
+            **{k: [v] for k, v in words.items()},
+            "exports": [w for name in self._exports() for w in ("-x", name)],
+        }
+
+    def _exports(self) -> list[str]:
+        """Return what mpirun passes on: a daemon that ssh started on another node has none of the job's variables."""
+        before = _initial_environment(self._parent)
+        named = {*self.options.export.split(",")} - {""}
+        changed = {
+            k for k, v in self.environ.items() if before.get(k) != v and not OWN_OF_PROCESS.fullmatch(k)
+        }
+        names = {*PASSED, *named, *changed} & {*self.environ}
+        return sorted(name for name in names if re.fullmatch(r"[A-Za-z_]\w*", name))
+
+    def launcher_is_lost(self) -> bool:
+        """Return whether the batch script, which would end this job, was killed."""
+        return os.getppid() != self._parent
+
+    # --- steps next to the ranks
+
+    def _container(self) -> list[str]:
+        return shlex.split(self.options.container)
+
+    def in_container(self, *words: str) -> list[str]:
+        """Return a command of the ranks' Python, inside the container if there is one."""
+        return [*shlex.split(self.options.inside), *shlex.split(self.options.python), *words]
+
+    def _one_task(self, host: str) -> list[str]:
+        gres = ["--gres=none"] if self.options.gpus else []
+        step = ["srun", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0", "--export=ALL", *gres]
+        return [*step, f"--nodelist={host}"]
+
+    def one_task(self, host: str, command: Sequence[str]) -> list[str]:
+        """Return a command that runs another one inside the container on a node; on PBS here."""
+        return [*self._one_task(host), *self._container(), *command] if self.slurm else [*command]
+
+    def each_node(
+        self, command: Sequence[str], options: Sequence[str] = (), inside: bool = True
+    ) -> list[str]:
+        """Return a command that runs another one once on each node, with all CPUs and GPUs of the job there; on PBS here."""
+        if not self.slurm:
+            return [*command]
+        count = len(self._hosts)
+        step = ["srun", "--overlap", "--whole", "--mem=0", *options, f"--nodes={count}", f"--ntasks={count}"]
+        step += (
+            [f"--nodelist={','.join(self._hosts)}"]
+            if self.elastic
+            else [f"--nodelist={self.environ['SLURM_JOB_NODELIST']}"]
+        )
+        step += ["--ntasks-per-node=1", *([f"--gpus={self.options.gpus}"] if self.options.gpus else [])]
+        step += ["--kill-on-bad-exit=0", "--wait=0", "--export=ALL", *(self._container() if inside else [])]
+        return [*step, *command]
+
+    def whole_environment(self) -> dict[str, str]:
+        """Return the environment of a step that gets whole nodes."""
+        return {k: v for k, v in self.environ.items() if k not in PART_OF_NODE}
+
+    def run_on_each_node(self, command: Sequence[str], inside: bool = True) -> None:
+        """Run a command once on each node before the ranks start; a signal ends it."""
+        if not self.slurm:
+            return
+        self.list_hosts()
+        process = spawn(self.each_node(command, inside=inside), self.whole_environment())
+        while process.poll() is None:
+            self.signals.wait(0.1)
+            if self.signals.told:
+                os.killpg(process.pid, signal.SIGTERM)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(2)
+                return
+
+    def enter_features(self, stack: ExitStack) -> None:
+        """Call the features of the run that have something to do here; one that fails is printed and left out."""
+        from train_anywhere.config.load import load
+        from train_anywhere.features import Features
+        from train_anywhere.runs.reopen.frozen import read_frozen
+
+        try:
+            features = Features.of(load(read_frozen(self.run)))
+        except ProjectError as error:  # the ranks report it too
+            print(f"error: {error}", file=sys.stderr, flush=True)
+            return
+        features.supervise(self, stack)
+
+    def run_python(self, *words: str, limit: float) -> None:
+        """Run a module with the ranks' Python at the end of the job, for at most `limit` seconds."""
+        command = self.in_container(*words)
+        process = spawn(
+            self.one_task(self._hosts[0], command) if self.options.container else command, self.environ
+        )
+        try:
+            process.wait(limit)
+        except subprocess.TimeoutExpired:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+    def cancel_next_jobs(self) -> None:
+        """Cancel the jobs that wait in the queue with this job's script. jobs.txt may be a copy, or name anything."""
+        own = os.path.realpath(self.run.path / "job.sbatch")
+        if self.slurm:
+            listed = (
+                self._ask("squeue", "--me", "--noheader", "--array", "--states=PENDING", "--format=%i|%T|%o")
+                or ""
+            )
+            for job, _, script in (line.split("|", 2) for line in listed.splitlines() if line.count("|") > 1):
+                if job != self.environ["TRAIN_JOB"] and os.path.realpath(script) == own:
+                    self._ask("scancel", "--state=PENDING", job)
+            return
+        with suppress(OSError, ValueError):
+            for job in filter(lambda one: re.fullmatch(JOB_ID, one), read_text(self.run.jobs).split()):
+                shown = re.sub(r"[\n\t]", "", self._ask("qstat", "-f", job) or "")
+                if job != running_job() and f":{self.run.path}/pbs.out" in shown:
+                    self._ask("qdel", job)
+
+    def publish(self) -> None:
+        """Publish complete checkpoints on the disks of the nodes: rank 0's; of torchrun and a program all, each has its files."""
+        every = self.program or self.options.launch == "torchrun"
+        hosts = list(self.find_nodes().left) if self.elastic else self._hosts[: None if every else 1]
+        command = self.in_container("-m", "train_anywhere.checkpoints.recovery", str(self.run.path))
+        for host in hosts:
+            for pause in (1, 4, 0):
+                if spawn(self.one_task(host, command), self.environ).wait() == 0 or not self.slurm:
+                    break
+                time.sleep(pause)
+
+    # --- the queue
+
+    def persist(self, call: Callable[[], bool], suggestion: str = "") -> bool:
+        """Repeat a call to Slurm until it succeeds or the time of the job is over; `suggestion` is the command to type then."""
+        end = time.monotonic() + PERSIST_S
+        while not call():
+            if self.signals.told:
+                end = self.signals.told_at + self.options.signal_seconds * 0.9
+            if time.monotonic() >= end:
+                command = suggestion or f"python src/jobs.py resubmit {shlex.quote(str(self.run.path))}"
+                print(
+                    f"Slurm refused, or did not answer in time, and this job does not try again. Type: {command}",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                return False
+            time.sleep(5)
+        return True
+
+    def come_back(self, supervisor: Supervisor) -> None:
+        """Requeue this job, without the nodes that failed twice."""
+        signal.signal(
+            signal.SIGTERM, signal.SIG_IGN
+        )  # the requeue sends TERM to all processes of this script
+        job, back = self.environ["TRAIN_JOB"], list[str]()
+
+        def requeue() -> bool:
+            shown = self._ask("scontrol", "show", "job", job)
+            if shown is None:
+                return False
+            # a job that is not RUNNING is being cancelled, or was requeued by a call whose answer was lost; salloc's can't be requeued
+            if "JobState=RUNNING" not in shown or "BatchFlag=0" in shown:
+                return True
+            if not back:
+                back.append(self._describe_stop(supervisor))
+                print(f"Stopped{back[0]}: back to the queue.", flush=True)
+            return self._ask("scontrol", "requeue", job) is not None
+
+        if self.persist(requeue) and back and (bad := nodes_file.read(self.run)):
+            # Slurm changes ExcNodeList only while the job is pending
+            names = ",".join([*filter(None, [self.options.exclude]), *bad])
+            change = ["scontrol", "update", f"JobId={job}", f"ExcNodeList={names}"]
+            self.persist(lambda: self._ask(*change) is not None, " ".join(change))
+
+    def _describe_stop(self, supervisor: Supervisor) -> str:
+        if self.program:
+            return ""
+        with suppress(OSError, ValueError):
+            preempted = supervisor.read_info().get("state") == "preempted" and not supervisor.hung
+            if preempted and read_text(self.run.checkpoints / "newest").strip():
+                return " with a checkpoint saved"
+        return " without a new checkpoint"
+
+    def _ask(self, *command: str) -> str | None:
+        """Return the output of one of Slurm's programs; None if it fails, which is printed."""
+        with suppress(SchedulerError):
+            answer = programs.run(command, ANSWER_S, environ=self.environ)
+            if answer.code == 0:
+                return answer.out
+            print(answer.err, end="", file=sys.stderr, flush=True)
+        return None
+
+    def end_after_death(self, code: int, group: int) -> int:
+        """End the job of a supervisor that was killed: stop the ranks, record why, requeue the job once; return the exit code."""
+        self.list_hosts()
+        deadline = time.monotonic() + 5
+        while group and _is_alive(group) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        with suppress(OSError):
+            os.killpg(group, signal.SIGKILL) if group > 1 else None
+        if self.slurm and group:
+            self._ask("scancel", "--signal=KILL", self.environ["TRAIN_JOB"])
+        how = (
+            f"signal {signal.Signals(code - 128).name}"
+            if code - 128 in {*signal.Signals}
+            else f"exit code {code}"
+        )
+        reason = f"the supervisor of the job was killed ({how})"
+        print(f"{reason}; its ranks were stopped.", file=sys.stderr, flush=True)
+        with suppress(OSError, CheckpointError):
+            attempts = extend_newest(self.run, ended_by="failed", reason=reason)
+            own = bool(attempts) and attempts[-1].get("job") == running_job()
+            self.run.update(state="failed", ended=now(), **({ATTEMPTS: attempts} if own else {}))
+        self.publish()
+        file, name = self.run.monitor / DIED, running_job() or ""
+        with suppress(OSError, ValueError):
+            if not self.options.requeue or (file.exists() and read_text(file).strip() == name):
+                return 1
+            make_folder(self.run.monitor)
+            file.write_text(f"{name}\n")
+            self.come_back(Supervisor(self, self.signals))
+            return STOPPED
+        return 1
+
+
+class Launcher:
+    """A started launcher with what runs next to it: the monitor process of each node, and the step that waits for a preemption.
+
+    Raises:
+        Stopped: a signal came meanwhile.
+    """
+
+    def __init__(self, job: Job, command: Sequence[str]) -> None:
+        self.job, self._log = job, _log_size()
+        self.process = spawn(command, job.environ)
+        self._others: list[subprocess.Popen[bytes]] = []
+        self._monitor = self._start_monitor() if job.options.monitor else None
+        # Slurm signals a preemption only to job steps
+        waits = job.slurm and job.options.launch != "srun"
+        self._listener = (
+            spawn([*job._one_task(job._hosts[0]), "cat"], job.environ, stdin=subprocess.PIPE)
+            if waits
+            else None
+        )
+
+    def _start_monitor(self) -> "subprocess.Popen[bytes]":
+        job = self.job
+        options = [*(["--no-kill"] if job.options.no_kill else []), "--cpu-bind=none"]
+        command = job.in_container("-m", "train_anywhere.monitor.node", str(job.run.path))
+        with _open_errors(job.run) as errors:
+            step = job.each_node(command, options)
+            return spawn(step, job.whole_environment(), stdin=subprocess.PIPE, stderr=errors)
+
+    def poll(self) -> int | None:
+        """Return the exit code of the launcher, as of a shell; None while it runs. The others end with it."""
+        if self._listener and (ended := self._listener.poll()) is not None:
+            if ended in (143, -signal.SIGTERM):
+                self.job.signals.note("TERM")
+            self._listener = None
+        if self.job.launcher_is_lost():
+            self.stop()
+        code = self.process.poll()
+        if code is None:
+            return None
+        self._close()
+        return 128 - code if code < 0 else code
+
+    def _close(self) -> None:
+        for process in (self._monitor, self._listener):
+            if process and process.stdin:
+                with suppress(OSError):
+                    process.stdin.close()  # they exit when their input is closed
+        if self._monitor:
+            _drop_normal_lines(self.job.run)
+        self._monitor = self._listener = None
+
+    def tell(self, name: str) -> None:
+        """Tell the ranks to save a checkpoint and to end."""
+        launch = self.job.options.launch
+        if launch in ("srun", "mpirun"):
+            with suppress(ProcessLookupError):
+                self.process.send_signal(signal.SIGUSR1)
+            return
+        # torchrun and horovodrun forward no signal: find their ranks on their nodes, by their first option
+        job, name = self.job, re.sub(r"\W", ".", self.job.run.path.name, flags=re.ASCII)
+        kill = ["pkill", "-USR1", "-f", "--", rf"^([^-]|[^ ]-)+ -u .*/train.py --run .*{name}$"]
+        count = len(job._hosts)
+        step = [
+            "srun",
+            "--overlap",
+            f"--nodelist={','.join(job._hosts)}",
+            f"--nodes={count}",
+            f"--ntasks={count}",
+        ]
+        step += ["--ntasks-per-node=1", "--cpus-per-task=1", "--mem=0", "--export=ALL"]
+        spawn([*(step if job.slurm else []), *kill], job.environ)
+
+    def stop(self) -> None:
+        """End the launcher, which ends its ranks."""
+        with suppress(ProcessLookupError):
+            self.process.terminate()
+
+    def first_exit(self) -> str:
+        """Return which rank was killed first, as the launcher has printed it in the log; empty if it has not."""
+        text = _read_log(self._log)
+        found = [(m.start(), m) for pattern, _ in EXITS for m in re.finditer(pattern, text, re.MULTILINE)]
+        if not found:
+            return ""
+        first = min(found, key=lambda one: one[0])[1].groupdict()
+        number = SIGNALS_OF.get(first["how"], first["how"])
+        node = f" on {first['node']}" if first.get("node") else ""
+        memory = ", often the memory limit" if number == "SIGKILL" else ""
+        return f"rank {first['rank']}{node}: {number}{memory}"
+
+
+def spawn(
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    stdin: int = subprocess.DEVNULL,
+    stderr: IO[bytes] | None = None,
+) -> "subprocess.Popen[bytes]":
+    """Start a program in a session of its own, with default signals; one that is missing ends with 127."""
+    try:
+        return subprocess.Popen(
+            command,
+            env=environ,
+            stdin=stdin,
+            stderr=stderr,
+            start_new_session=True,
+            preexec_fn=default_signals,
+        )
+    except OSError as error:
+        print(f"{command[0]}: {error.strerror}", file=sys.stderr, flush=True)
+        return spawn(["sh", "-c", "exit 127"], environ)
+
+
+def fill(command: Sequence[str], words: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return a command with its placeholders replaced: `--nodes={nodes}` in an option, `{exports}` as a word."""
+    filled: list[str] = []
+    for word in command:
+        if word.startswith("{") and word[1:-1] in words:
+            filled += words[word[1:-1]]
+        elif (
+            word.startswith("--")
+            and (found := re.fullmatch(r"(--[\w-]+=)\{(\w+)\}", word))
+            and found[2] in words
+        ):
+            filled.append(found[1] + ",".join(words[found[2]]))
+        else:
+            filled.append(word)
+    return filled
+
+
+def _listens(host: str, port: int) -> bool:
+    try:
+        with socket.create_connection((host, port), 2):
+            return True
+    except OSError:
+        return False
+
+
+def _initial_environment(process: int) -> dict[str, str]:
+    """Return the variables with which a process was started; none on a system without /proc."""
+    with suppress(OSError):
+        text = Path(f"/proc/{process}/environ").read_bytes().decode(errors="surrogateescape")
+        return dict(line.split("=", 1) for line in text.split("\0") if "=" in line)
+    return {}
+
+
+def _is_alive(group: int) -> bool:
+    with suppress(ProcessLookupError):
+        os.killpg(group, 0)
+        return True
+    return False
+
+
+def _open_errors(run: RunDir) -> IO[bytes]:
+    """Return the file for the errors of the monitor processes, or the null device."""
+    with suppress(OSError):
+        make_folder(run.monitor)
+        return open_file(run.monitor / "errors.txt", "wb")
+    return open(os.devnull, "wb")
+
+
+def _drop_normal_lines(run: RunDir) -> None:
+    """Empty the file with the monitor's errors if it has only lines that Slurm prints whenever a job is stopped."""
+    with suppress(OSError, ValueError):
+        lines = read_text(run.monitor / "errors.txt").splitlines()
+        if lines and all(re.match(NORMAL_END, line) for line in lines):
+            open_file(run.monitor / "errors.txt", "wb").close()
+
+
+def _log_size() -> int:
+    """Return the size of the file to which this process writes its errors; 0 if that is not a file."""
+    with suppress(OSError):
+        return os.fstat(2).st_size
+    return 0
+
+
+def _read_log(start: int) -> str:
+    """Return what was written to this process's errors since they had this size; empty if they are not a file."""
+    with suppress(OSError, ValueError), open("/proc/self/fd/2", "rb") as file:
+        if not file.seekable():
+            return ""
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(start, end - LOG_BYTES))
+        return file.read().decode(errors="replace")
+    return ""

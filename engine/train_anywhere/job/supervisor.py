@@ -1,0 +1,345 @@
+"""The supervisor: start the ranks, wait for them, pass signals on, and decide how the attempt ends and whether they start again."""
+
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, Protocol
+
+from train_anywhere.errors import NOT_FINITE, REFUSED, STOPPED, CheckpointError
+from train_anywhere.features.bad_nodes import nodes_file
+from train_anywhere.files.ordinary import make_folder, open_file
+from train_anywhere.files.terminal.printable import one_line
+from train_anywhere.job.restart import Nodes, decide, read_failure, short
+from train_anywhere.runs.attempts import ENDS, STARTED, extend_newest, running_job, stop_request, was_killed
+from train_anywhere.runs.debug import CAUSE, describe_exit_code, read_claim
+from train_anywhere.runs.folder import ATTEMPTS, RunDir, now
+
+KILLED = 128 + signal.SIGKILL
+"""Exit code of killed ranks, among others those that hung: see features/hangs/kill_ranks.py."""
+
+POLL_S = 0.05
+"""Seconds between two looks at the ranks."""
+
+REPEAT_S = 5.0
+"""Seconds after which a signal is sent again: a launcher that is still starting ranks may lose it."""
+
+MOST_STARTS = 3
+"""Starts of the ranks in a row without a new step, after which a job ends."""
+
+STOPS = {
+    "SIGUSR1": "USR1",
+    "SIGTERM": "TERM",
+    "SIGINT": "Ctrl-C",
+    "USR1": "USR1",
+    "TERM": "TERM",
+    "INT": "Ctrl-C",
+}
+"""Names of signals in messages."""
+
+
+class Ranks(Protocol):
+    """One start of the ranks."""
+
+    def poll(self) -> int | None:
+        """Return the exit code as of a shell, 128 + n for signal n; None while they run."""
+
+    def tell(self, name: str) -> None:
+        """Pass a signal on."""
+
+    def stop(self) -> None:
+        """End the ranks without a checkpoint."""
+
+    def first_exit(self) -> str:
+        """Return which rank was killed first, such as `rank 1 on n1: SIGKILL`; empty if none was, or it is not known."""
+
+
+class Place(Protocol):
+    """Where the ranks run: a job, or this machine.
+
+    Attributes:
+        run: the run folder.
+        several: whether there are several ranks.
+        program: whether they run a program (src/run.py).
+        announces: whether a line about a stop is printed; the ranks of this machine do that themselves.
+        retries: `cluster.retries`; None if the ranks never start again.
+        requeues: whether a job can be requeued.
+        start_id: this start of the job, as `features/hangs/kill_ranks.py` writes it.
+        environ: environment of the ranks.
+    """
+
+    run: RunDir
+    several: bool
+    program: bool
+    announces: bool
+    retries: int | None
+    requeues: bool
+    start_id: str
+    environ: dict[str, str]
+
+    def start(self, number: int) -> Ranks:
+        """Start the ranks for the `number`-th time, from 0. Raises Stopped: a signal came meanwhile."""
+
+    def publish(self) -> None:
+        """Publish the complete checkpoints that killed ranks left on a node's disk."""
+
+    def find_nodes(self) -> Nodes:
+        """Return the nodes of an elastic job, and those that answer."""
+
+    def use_nodes(self, nodes: tuple[str, ...]) -> None:
+        """Start the ranks on these nodes from now on."""
+
+
+class Stopped(Exception):
+    """A signal came while the ranks were being started."""
+
+
+class Signals:
+    """The signals that ask a run to stop, in the order in which they came.
+
+    Args:
+        pipe: where their names are read, one per line; None: `handle` is the handler of this process.
+    """
+
+    def __init__(self, pipe: int | None = None) -> None:
+        self.told, self.told_at = "", 0.0
+        self.numbers: list[int] = []
+        self._pipe, self._new, self._rest = pipe, list[str](), ""
+
+    def handle(self, number: int, frame: object = None) -> None:
+        """Note a signal that this process got."""
+        self.numbers.append(number)
+        self._new.append(signal.Signals(number).name)
+
+    @property
+    def first(self) -> str:
+        """The first signal that this process got; empty if it got none."""
+        return signal.Signals(self.numbers[0]).name if self.numbers else ""
+
+    def note(self, name: str) -> None:
+        """Note a signal that something else has reported."""
+        self._new.append(name)
+
+    def wait(self, seconds: float) -> list[str]:
+        """Wait at most so long; return the names of new signals."""
+        if self._pipe is None:
+            time.sleep(seconds if not self._new else 0)
+        elif select.select([self._pipe], [], [], seconds)[0]:
+            *names, self._rest = (self._rest + os.read(self._pipe, 4096).decode()).split("\n")
+            self._new += names
+        new, self._new = self._new, []
+        if new and not self.told:
+            self.told, self.told_at = STOPS.get(new[0], new[0]), time.monotonic()
+        return new
+
+
+class Supervisor:
+    """Supervise the ranks of a run.
+
+    Args:
+        place: where they run.
+        signals: the signals that ask to stop.
+
+    Attributes:
+        told: the signal that asked to stop; empty if none did.
+        ended: exit code of the launcher at the last start; None if the ranks did not start.
+        hung: whether the ranks were killed because they hung or did nothing, and saved no checkpoint.
+        idle: whether the monitor has stopped the run because its GPUs did nothing: the job must not come back.
+        reason: the first cause of the failure of the last start; empty if it did not fail, or the cause is not known.
+    """
+
+    def __init__(self, place: Place, signals: Signals) -> None:
+        self.place, self.signals, self.run = place, signals, place.run
+        self.ended: int | None = None
+        self.hung = self.idle = False
+        self.reason = ""
+        self._starts, self._reached, self._used = 0, -1, 0
+
+    @property
+    def told(self) -> str:
+        """The signal that asked to stop."""
+        return self.signals.told
+
+    def supervise(self) -> int:
+        """Start the ranks until the run ends or must stop; return the exit code, `STOPPED` if it can continue."""
+        if self.read_info().get("state") == "completed":
+            print("This run is complete: nothing to do.", flush=True)
+            return 0
+        number = 0
+        while True:
+            code = self._start_once(number)
+            info = self.read_info()
+            complete = info.get("state") == "completed"
+            if code in (0, STOPPED) or complete or self.told or self.hung or self.place.retries is None:
+                return code
+            decided = self._decide(code)
+            self.signals.wait(0)
+            if (
+                decided or self.told
+            ):  # a stop that was requested meanwhile: the next start of the job continues
+                return STOPPED if decided == STOPPED or self.told else code
+            self.note_end()
+            number += 1
+
+    def _start_once(self, number: int) -> int:
+        self._reset()
+        before = len(self.read_info().get(ATTEMPTS) or [])
+        try:
+            self.signals.wait(0)
+            if self.told:
+                raise Stopped
+            ranks = self.place.start(number)
+        except Stopped:
+            self.ended = None
+            print(f"Asked to stop ({self.told}) before the ranks were started.", flush=True)
+            return STOPPED
+        code = self._wait(ranks, before)
+        return self._judge(code, ranks, before)
+
+    def _reset(self) -> None:
+        """Record that the end of an earlier start does not count for this one."""
+        info = self.read_info()
+        attempts = info.get(ATTEMPTS) or [{}]
+        own = info.get("state") == "running" and attempts[-1].get("job") == running_job() is not None
+        if info.get("state") == "preempted" or own:
+            with suppress(OSError, CheckpointError):
+                self.run.update(state="queued")
+
+    def _wait(self, ranks: Ranks, before: int) -> int:
+        """Wait for the ranks and pass signals on; return their exit code."""
+        repeat = None
+        while (code := ranks.poll()) is None:
+            for name in self.signals.wait(POLL_S):
+                shown = STOPS.get(name, name)
+                if not self.place.announces:
+                    ranks.tell(name)
+                elif repeat is None:
+                    what = "program" if self.place.program else "ranks to save a checkpoint"
+                    print(f"Asked to stop ({shown}): telling the {what}.", flush=True)
+                    ranks.tell(name)
+                    repeat = time.monotonic() + REPEAT_S
+                elif shown == self.told == "Ctrl-C":
+                    ranks.stop()
+            if repeat and time.monotonic() >= repeat:
+                repeat = float("inf")
+                # ranks that have not begun have nothing to save
+                if self._begun(before):
+                    ranks.tell("USR1")
+                else:
+                    ranks.stop()
+        self.signals.wait(0)
+        return code
+
+    def _begun(self, before: int) -> bool:
+        """Return whether rank 0 has recorded its start: in this job, and after the supervisor has started the ranks."""
+        attempts = self.read_info().get(ATTEMPTS) or []
+        return len(attempts) > before and attempts[-1].get("job") == running_job()
+
+    def _judge(self, code: int, ranks: Ranks, before: int) -> int:
+        """Record how this start ended, publish what it has left, and return its exit code; `STOPPED` if the run can continue."""
+        place, info, begun = self.place, self.read_info(), self._begun(before)
+        state, self.ended, self.reason = info.get("state"), code, ""
+        self.idle = bool(stop_request(self.run, place.start_id))
+        self.hung = was_killed(self.run, place.start_id)
+        ranks_of_program = place.program and place.several
+        # a rank was killed, and the launcher has stopped the others, which can't tell that from a preemption
+        if ranks_of_program and code == KILLED and not self.told and state == "preempted" and not self.hung:
+            state = "running"
+        running = begun and state == "running"
+        if state == "preempted":
+            end = STOPPED
+        elif code == 0 and running:
+            end = self._end_without_record(ranks_of_program)
+        elif self.told and code and (code > 128 or not begun):
+            end = STOPPED  # the signal killed ranks that did not handle it yet
+        else:
+            end = code
+            if code and code != NOT_FINITE and (running or (begun and state == "failed")):
+                self._record_failure(code, ranks.first_exit(), recorded=state == "failed")
+        if self.idle and end == STOPPED:
+            self.hung = self.hung or code not in (
+                0,
+                STOPPED,
+            )  # its ranks may have been killed, because they did not end
+        finished = ranks_of_program and ((code == 0 and running) or (code == STOPPED and not self.told))
+        if (code not in (0, STOPPED, REFUSED) and state != "preempted") or self.hung or finished:
+            place.publish()
+        return end
+
+    def _end_without_record(self, ranks_of_program: bool) -> int:
+        """Record the end of ranks that all exited with 0 while the run is still running; return the exit code."""
+        if ranks_of_program and self.told:
+            return STOPPED
+        with suppress(OSError, CheckpointError):
+            if ranks_of_program or self.place.program:
+                self.run.update(state="completed")
+                return 0
+            print(
+                f"the process of {self.run.path} exited with code 0 before the end of the run.",
+                file=sys.stderr,
+            )
+            self.run.update(state="failed", ended=now())
+        return 1
+
+    def _record_failure(self, code: int, killed: str, recorded: bool) -> None:
+        """Write the first cause of the failure into the newest attempt, unless rank 0 has recorded it."""
+        own = read_claim(self.run, CAUSE, self.place.environ)  # a rank that failed for its own reason
+        self.reason = own or killed
+        if recorded and not self.reason:
+            return
+        if not self.reason and code > 128:
+            memory = ", often the memory limit" if code == KILLED else ""
+            self.reason = f"a rank was killed by {describe_exit_code(code)}{memory}"
+        self.reason = one_line(self.reason or describe_exit_code(code))
+        if not recorded:
+            print(f"{self.reason}.", flush=True)
+        with suppress(OSError, CheckpointError):
+            attempts = extend_newest(self.run, ended_by="failed", reason=self.reason)
+            self.run.update(state="failed", ended=now(), **{ATTEMPTS: attempts})
+
+    def _decide(self, code: int) -> int:
+        """Decide whether the ranks start again; return 0, or the code to exit with."""
+        try:
+            failure = read_failure(self.run, code, self.place.program, self.reason, self.place.environ)
+            nodes = self.place.find_nodes()
+        except CheckpointError as error:
+            print(f"error: {error}", file=sys.stderr, flush=True)
+            return 1
+        self._starts = 1 if failure.step > self._reached else self._starts + 1
+        self._reached = max(self._reached, failure.step)
+        stuck = self._starts if self._starts >= MOST_STARTS and not self.place.program else 0
+        decision = decide(failure, nodes, self.place.retries or 0, self._used, self.place.requeues, stuck)
+        print(f"again: {decision.reason}", file=sys.stderr, flush=True)
+        if decision.without:
+            with suppress(OSError):
+                nodes_file.add(self.run, decision.without)
+        if decision.code == 0:
+            left = tuple(node for node in nodes.left if short(node) != decision.without)
+            self._used += left == nodes.used
+            self.place.use_nodes(left)
+        return decision.code
+
+    def note_end(self) -> None:
+        """Write when this start of the batch script ended, for the report."""
+        with suppress(OSError, KeyError):
+            line = f"{self.place.environ[STARTED]} {time.time():.0f}\n"
+            make_folder(self.run.monitor)
+            with open_file(self.run.monitor / ENDS, "ab") as file:
+                file.write(line.encode())
+
+    def read_info(self) -> Mapping[str, Any]:
+        """Return run.json; {} if it is damaged, which the ranks report."""
+        with suppress(CheckpointError):
+            return self.run.read_info()
+        return {}
+
+
+def default_signals() -> None:
+    """Give a child the default handlers of all signals, and an empty mask."""
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        with suppress(OSError, ValueError):
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
