@@ -21,9 +21,13 @@ CODE = Path(__file__).parents[2]
 
 def main(words: list[str]) -> int:
     """Supervise a job; return its exit code."""
-    options = parse(words)
-    answers = open(options.answers, "w", buffering=1, closefd=False)  # noqa: SIM115
+    answers = open(int(words[2]), "w", buffering=1, closefd=False)  # noqa: SIM115
     print("began yes", file=answers)
+    try:
+        options = parse(words)
+    except SystemExit as end:  # an option that an edited script has misspelled
+        print(f"end {end.code}", file=answers)
+        raise
     sys.path[:0] = [str(CODE)]
     from train_anywhere.job.batch_job import supervise_job
 
@@ -79,8 +83,10 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--export", default="", help="variables that cluster.setup exports, separated by commas"
     )
-    parser.add_argument("command", nargs="*")
-    return parser.parse_args(words)
+    after = words.index("--") if "--" in words else len(words)
+    options = parser.parse_args(words[:after])
+    options.command = words[after + 1 :]
+    return options
 
 
 if __name__ == "__main__":

@@ -299,7 +299,7 @@ class Job:
 
     def in_container(self, *words: str) -> list[str]:
         """Return a command of the ranks' Python, inside the container if there is one."""
-        return [*shlex.split(self.options.inside), *shlex.split(self.options.python), *words]
+        return [*shlex.split(self.options.inside), self.options.python, *words]
 
     def _one_task(self, host: str) -> list[str]:
         gres = ["--gres=none"] if self.options.gpus else []
@@ -553,8 +553,8 @@ class Launcher:
                 self.process.send_signal(signal.SIGUSR1)
             return
         # torchrun and horovodrun forward no signal: find their ranks on their nodes, by their first option
-        job, name = self.job, re.sub(r"\W", ".", self.job.run.path.name, flags=re.ASCII)
-        kill = ["pkill", "-USR1", "-f", "--", rf"^([^-]|[^ ]-)+ -u .*/train.py --run .*{name}$"]
+        job = self.job
+        kill = find_ranks(str(job.run.path))
         count = len(job._hosts)
         step = [
             "srun",
@@ -603,6 +603,12 @@ def spawn(
     except OSError as error:
         print(f"{command[0]}: {error.strerror}", file=sys.stderr, flush=True)
         return spawn(["sh", "-c", "exit 127"], environ)
+
+
+def find_ranks(run: str, number: str = "USR1") -> list[str]:
+    """Return a command that signals the ranks of a run on its node, but not their launcher."""
+    name = re.sub(r"\W", ".", os.path.basename(run), flags=re.ASCII)
+    return ["pkill", f"-{number}", "-f", "--", rf"^([^-]|[^ ]-)+ -u .*/train.py --run .*{name}$"]
 
 
 def fill(command: Sequence[str], words: Mapping[str, Sequence[str]]) -> list[str]:

@@ -14,7 +14,7 @@ from train_anywhere.features.bad_nodes import nodes_file
 from train_anywhere.files.ordinary import make_folder, open_file
 from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.job.restart import Nodes, decide, read_failure, short
-from train_anywhere.runs.attempts import ENDS, STARTED, extend_newest, running_job, stop_request, was_killed
+from train_anywhere.runs.attempts import ENDS, STARTED, STOP, extend_newest, running_job, was_killed
 from train_anywhere.runs.debug import CAUSE, describe_exit_code, read_claim
 from train_anywhere.runs.folder import ATTEMPTS, RunDir, now
 
@@ -242,7 +242,7 @@ class Supervisor:
         """Record how this start ended, publish what it has left, and return its exit code; `STOPPED` if the run can continue."""
         place, info, begun = self.place, self.read_info(), self._begun(before)
         state, self.ended, self.reason = info.get("state"), code, ""
-        self.idle = bool(stop_request(self.run, place.start_id))
+        self.idle = was_killed(self.run, place.start_id, STOP)
         self.hung = was_killed(self.run, place.start_id)
         ranks_of_program = place.program and place.several
         # a rank was killed, and the launcher has stopped the others, which can't tell that from a preemption

@@ -98,10 +98,10 @@ def stop_request(run: RunDir, start: str = "") -> str:
     return ""
 
 
-def was_killed(run: RunDir, start: str) -> bool:
-    """Return whether the monitor of the first node has killed its ranks at this start of the job."""
+def was_killed(run: RunDir, start: str, name: str = KILLED) -> bool:
+    """Return whether the monitor of the first node has killed its ranks, or with `STOP` stopped them, at this start of the job."""
     with suppress(OSError, ValueError):
-        return read_text(run.monitor / KILLED).strip() == start
+        return read_text(run.monitor / name).split()[:1] == [start]
     return False
 
 
