@@ -1,7 +1,6 @@
 """The golden files: what each preset and each launch method becomes, and all keys with their defaults. A change shows as a diff.
 
-Twelve scripts differ in structure and are kept whole. Of all others `headers.txt` has the scheduler's lines, and the lines in
-which the rest differs from slurm.sh or pbs.sh.
+One script is kept whole. Of all others `headers.txt` has the scheduler's lines, and the lines in which the rest differs from it.
 
 python engine/tests/golden/renew.py      # or: make golden; then read `git diff engine/tests/golden`
 """
@@ -22,23 +21,11 @@ from train_anywhere.config.load import load  # noqa: E402
 from train_anywhere.slurm.script.job import make_job  # noqa: E402
 from train_anywhere.slurm.script.render import render  # noqa: E402
 
-WHOLE = {
-    "slurm": "cluster=slurm",
-    "slurm-elastic": "cluster=slurm trainer.nodes=2-4 trainer.devices=2 data.batch_size=96 cluster.retries=2",
-    "slurm-packed": "cluster=slurm trainer.nodes=2 cluster.venv=/home/me/venv cluster.pack_env=true launch=mpirun",
-    "slurm-staged": "cluster=slurm trainer.nodes=2 data=imagefolder data.stage=true container=apptainer container.image=image.sif",
-    "slurm-sweep": "cluster=slurm cluster.max_running=2",
-    "pbs": "cluster=pbs trainer.nodes=2 trainer.devices=2",
-    "pbs-torchrun": "cluster=pbs trainer.devices=2 launch=torchrun",
-    "neuron-mpirun": "cluster=neuron trainer.nodes=2 launch=mpirun",
-    "neuron-torchrun": "cluster=neuron trainer.nodes=2 launch=torchrun",
-    "technion-pyxis": "cluster=technion container=pyxis container.image='nvcr.io#nvidia/pytorch:25.09-py3'",
-    "technion-uneven-mpirun": "cluster=technion trainer.nodes=2 trainer.total_devices=3 launch=mpirun",
-    "trillium": "cluster=trillium cluster.account=def-pi cluster.chain=3",
-}
-"""Cases whose scripts differ in structure."""
+BODY = "slurm"
+"""The case whose script is kept whole."""
 
-HEADERS = {
+CASES = {
+    "slurm": "cluster=slurm",
     "alvis": "cluster=alvis trainer.nodes=2 cluster.account=NAISS2026-22-123",
     "arrhenius": "cluster=arrhenius trainer.nodes=2 cluster.account=naiss2026-1-gpu",
     "clariden": "cluster=clariden trainer.nodes=2",
@@ -49,24 +36,34 @@ HEADERS = {
     "lumi": "cluster=lumi trainer.nodes=2 cluster.account=project_465000001",
     "narval": "cluster=narval cluster.account=def-pi",
     "neuron": "cluster=neuron trainer.nodes=4 cluster.comment='field=nlp;appl=pytorch'",
-    "neuron-srun": "cluster=neuron trainer.nodes=2 launch=srun",
     "neuron-horovodrun": "cluster=neuron trainer.nodes=2 launch=horovodrun",
+    "neuron-mpirun": "cluster=neuron trainer.nodes=2 launch=mpirun",
+    "neuron-srun": "cluster=neuron trainer.nodes=2 launch=srun",
+    "neuron-torchrun": "cluster=neuron trainer.nodes=2 launch=torchrun",
     "nibi": "cluster=nibi cluster.account=def-pi",
+    "pbs": "cluster=pbs trainer.nodes=2 trainer.devices=2",
     "pbs-horovodrun": "cluster=pbs trainer.nodes=2 trainer.devices=2 launch=horovodrun",
+    "pbs-torchrun": "cluster=pbs trainer.devices=2 launch=torchrun",
     "perlmutter": "cluster=perlmutter trainer.nodes=2",
     "roihu": "cluster=roihu cluster.account=project_2001234",
     "rorqual": "cluster=rorqual cluster.account=def-pi",
     "slurm-cpu": "cluster=slurm trainer.accelerator=cpu trainer.devices=2 cluster.venv=/home/me/venv",
+    "slurm-elastic": "cluster=slurm trainer.nodes=2-4 trainer.devices=2 data.batch_size=96 cluster.retries=2",
+    "slurm-packed": "cluster=slurm trainer.nodes=2 cluster.venv=/home/me/venv cluster.pack_env=true launch=mpirun",
+    "slurm-staged": "cluster=slurm trainer.nodes=2 data=imagefolder data.stage=true container=apptainer container.image=image.sif",
+    "slurm-sweep": "cluster=slurm cluster.max_running=2",
     "slurm-time-min": "cluster=slurm cluster.time=8:00:00 cluster.time_min=1:00:00 cluster.nodelist=node3",
     "snellius": "cluster=snellius trainer.devices=2 cluster.time=24:00:00",
     "sockeye": "cluster=sockeye cluster.account=st-alloc-1-gpu",
     "sockeye_pbs": "cluster=sockeye_pbs trainer.nodes=2 cluster.account=st-alloc-1-gpu cluster.time=1:00:00",
     "technion": "cluster=technion trainer.nodes=2",
+    "technion-pyxis": "cluster=technion container=pyxis container.image='nvcr.io#nvidia/pytorch:25.09-py3'",
     "technion-pyxis-torchrun": "cluster=technion container=pyxis container.image=image.sqsh launch=torchrun trainer.nodes=2",
+    "technion-uneven-mpirun": "cluster=technion trainer.nodes=2 trainer.total_devices=3 launch=mpirun",
     "technion-uneven-srun": "cluster=technion trainer.nodes=2 trainer.total_devices=3",
     "technion-uneven-torchrun": "cluster=technion trainer.nodes=2 trainer.total_devices=3 launch=torchrun",
+    "trillium": "cluster=trillium cluster.account=def-pi cluster.chain=3",
 }
-CASES = WHOLE | HEADERS
 
 
 @cache
@@ -81,14 +78,16 @@ def script(name: str) -> str:
 
 
 def headers() -> str:
-    """Return the scheduler's lines of each case in `HEADERS`, and the other lines that differ from a plain script."""
+    """Return the scheduler's lines of each other case, and the other lines that differ from a plain script."""
     lines: list[str] = []
-    for name, overrides in HEADERS.items():
-        base = "pbs" if "pbs" in name else "slurm"
-        (_, plain), (header, body) = split(script(base)), split(script(name))
+    (_, plain) = split(script(BODY))
+    for name, overrides in CASES.items():
+        if name == BODY:
+            continue
+        header, body = split(script(name))
         differences = difflib.unified_diff(plain, body, n=0, lineterm="")
         changed = [line for line in list(differences)[2:] if not line.startswith("@@")]
-        lines += [f"==== {name}: {overrides}", *header, f"---- besides {base}.sh", *changed, ""]
+        lines += [f"==== {name}: {overrides}", *header, f"---- besides {BODY}.sh", *changed, ""]
     return "\n".join(lines)
 
 
@@ -131,8 +130,7 @@ def keys(*overrides: str) -> dict[str, object]:
 
 def files() -> dict[str, str]:
     """Return the name and the content of every golden file."""
-    scripts = {f"{name}.sh": script(name) for name in WHOLE}
-    return {**scripts, "headers.txt": headers(), "options.txt": options()}
+    return {f"{BODY}.sh": script(BODY), "headers.txt": headers(), "options.txt": options()}
 
 
 def main() -> None:

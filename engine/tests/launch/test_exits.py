@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.files import ENGINE, ROOT
+from train_anywhere.job.supervisor import Signals, Supervisor
 from train_anywhere.launch.exits import catch_os_exit, rank_environment
-from train_anywhere.launch.processes import check_recorded
+from train_anywhere.launch.processes import LocalRanks, LocalRun
 from train_anywhere.runs.folder import create
+from train_anywhere.runs.recorder import RunRecorder
 
 HANGS = {
     "thread 'uploads' (": "threading.Thread(target=wait, name='uploads').start()",
@@ -114,12 +116,19 @@ def test_afterwards_exits_are_not_reported() -> None:
     assert os._exit is before
 
 
+class Ends(LocalRun):
+    """Ranks that record their start and end with a code."""
+
+    def start(self, number: int) -> LocalRanks:
+        RunRecorder(self.run).record_start(1)
+        return LocalRanks([subprocess.Popen(["sh", "-c", f"exit {self.code}"])])
+
+
 def test_ranks_that_exit_before_the_end_of_the_run_have_failed(tmp_path: Path) -> None:
-    run = create(tmp_path, "x")
-    run.update(state="running")
-    assert [check_recorded(run, code) for code in (0, 9)] == [1, 9]
-    run.update(state="completed")
-    assert check_recorded(run, 0) == 0
+    place = Ends(create(tmp_path, "x"))
+    for place.code, expected in ((0, 1), (9, 9)):
+        assert Supervisor(place, Signals()).supervise() == expected
+        assert place.run.read_info()["state"] == "failed"
 
 
 RANK = """

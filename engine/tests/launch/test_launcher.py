@@ -109,10 +109,13 @@ def test_torchrun_takes_the_first_node_of_the_step_as_host(
 ) -> None:
     """By itself it compares names and addresses, which a node may have other ones of than Slurm."""
     monkeypatch.setenv("SLURMD_NODENAME", "localhost")
-    words = ["--nnodes=4", "--rdzv-endpoint=localhost:10064", "--", "train.py", "--rdzv-endpoint"]
-    own = [f"--rdzv-conf=is_host={is_host}", "--local-addr=localhost"]
-    assert launcher.set_rendezvous_host(words, node) == [*own, *words]
-    assert launcher.set_rendezvous_host(["--standalone", "--", "train.py"], node) == [
+    job = {"SLURM_JOB_ID": "7", "SLURM_NODEID": node, "MASTER_ADDR": "localhost", "MASTER_PORT": "10064"}
+    environ = {**job, "TRAIN_HOSTS": "other:3,localhost:2", "SLURMD_NODENAME": "localhost"}
+    words = ["--nnodes=2", "--", "train.py", "--rdzv-endpoint"]
+    meets = ["--rdzv-backend=c10d", "--rdzv-id=7", "--rdzv-endpoint=localhost:10064"]
+    own = ["--nproc-per-node=2", *meets, f"--rdzv-conf=is_host={is_host}", "--local-addr=localhost"]
+    assert launcher.add_rendezvous(words, environ) == [*own, *words]
+    assert launcher.add_rendezvous(["--standalone", "--", "train.py"], {}) == [
         "--standalone",
         "--",
         "train.py",

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,13 +14,20 @@ from subprocess import CompletedProcess
 import pytest
 
 from train_anywhere.files import ROOT
-from train_anywhere.launch.processes import watch_ranks
+from train_anywhere.launch.processes import LocalRanks
 
 Train = Callable[..., "CompletedProcess[str]"]
 
 
 def processes(*programs: str) -> list["subprocess.Popen[bytes]"]:
     return [subprocess.Popen([sys.executable, "-c", p], start_new_session=True) for p in programs]
+
+
+def watch_ranks(started: list["subprocess.Popen[bytes]"], grace: float = 15.0) -> int:
+    ranks = LocalRanks(started, grace)
+    while (code := ranks.poll()) is None:
+        time.sleep(0.05)
+    return code
 
 
 def test_all_done_is_zero() -> None:

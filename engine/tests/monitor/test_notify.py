@@ -5,7 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -17,6 +17,7 @@ from train_anywhere.features import Features, problems
 from train_anywhere.features.notify import __main__ as program
 from train_anywhere.features.notify import record_event
 from train_anywhere.files.terminal.printable import mask_urls
+from train_anywhere.launch.processes import LocalRun
 from train_anywhere.monitor.node import make_services
 from train_anywhere.monitor.report.page import write_report
 from train_anywhere.runs.folder import RunDir
@@ -193,8 +194,8 @@ def test_events_are_sent_while_the_run_trains_and_at_its_end(server: Server, mak
     record_event(run, "nan", "later")
     run.update(state="failed", attempts=[{"reason": "broken"}])
     for _ in range(2):
-        for feature in features.all:
-            feature.after_ranks_here(run)
+        with ExitStack() as stack:
+            features.supervise(LocalRun(run), stack)
         run.update(state="preempted")  # it may continue, so nothing is sent about its end
     assert server.posted[0][2].endswith("hung: now") and len(server.posted) == 3
     assert {text.split(" ", 2)[2] for _, _, text in server.posted[1:]} == {"failed: broken", "nan: later"}
@@ -207,8 +208,8 @@ def test_the_end_of_a_run_waits_no_longer_than_the_limit(
     run.update(state="completed")
     monkeypatch.setattr("train_anywhere.features.notify.LIMIT_S", 0.5)
     began = time.monotonic()
-    for feature in Features.of(config).all:
-        feature.after_ranks_here(run)
+    with ExitStack() as stack:
+        Features.of(config).supervise(LocalRun(run), stack)
     assert time.monotonic() - began < 5
 
 

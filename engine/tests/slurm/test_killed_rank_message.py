@@ -22,7 +22,7 @@ def test_a_killed_rank_has_a_message(login: Login, shared_dir: Path, slow_steps:
     assert login.testbed.wait_job(job, 120) == "FAILED", log(run)
     (message,) = file.read_text().splitlines()
     assert message.startswith(f"digits {run.name} failed: "), log(run)
-    assert message.endswith("a rank was killed by signal SIGKILL, often the memory limit"), message
+    assert message.endswith(f"rank 0 on {info(run)['hosts'][0]}: SIGKILL, often the memory limit"), message
 
 
 def test_ranks_that_can_not_start_have_a_message(login: Login, shared_dir: Path) -> None:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import json
 import os
 import re
 import shlex

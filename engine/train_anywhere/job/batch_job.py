@@ -15,10 +15,12 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO
 
+from train_anywhere.config.load import load
 from train_anywhere.distributed import programs
 from train_anywhere.distributed.launcher_env import job_port
 from train_anywhere.distributed.network.hostlist import expand_hosts
 from train_anywhere.errors import STOPPED, CheckpointError, ProjectError, SchedulerError
+from train_anywhere.features import Features
 from train_anywhere.features.bad_nodes import nodes_file
 from train_anywhere.features.hangs.kill_ranks import start_of_job
 from train_anywhere.files.atomic import read_text
@@ -27,6 +29,7 @@ from train_anywhere.job.restart import Nodes
 from train_anywhere.job.supervisor import Signals, Stopped, Supervisor, default_signals
 from train_anywhere.runs.attempts import STARTED, extend_newest, running_job
 from train_anywhere.runs.folder import ATTEMPTS, RunDir, now
+from train_anywhere.runs.reopen.frozen import read_frozen
 from train_anywhere.slurm.scheduler.queue import JOB_ID, NORMAL_END
 
 PERSIST_S = 300.0
@@ -59,9 +62,9 @@ PASSED = (
 """Variables that mpirun always passes."""
 
 EXITS = (
-    (r"^srun: error: (?P<node>\S+): tasks? (?P<rank>\d+)[-,\d]*: (?P<how>Killed|Out Of Memory|Segmentation fault|Aborted|Bus error)", {}),
-    (r"process rank (?P<rank>\d+) with PID \d+ on node (?P<node>\S+) exited on\s+signal \d+ \((?P<how>[^)]*)\)", {}),
-    (r"^rank (?P<rank>\d+) ended with signal (?P<how>SIG\w+)", {}),
+    r"^srun: error: (?P<node>\S+): tasks? (?P<rank>\d+)[-,\d]*: (?P<how>Killed|Out Of Memory|Segmentation fault|Aborted|Bus error)",
+    r"process rank (?P<rank>\d+) with PID \d+ on node (?P<node>\S+) exited on\s+signal \d+ \((?P<how>[^)]*)\)",
+    r"^rank (?P<rank>\d+) ended with signal (?P<how>SIG\w+)",
 )  # fmt: skip
 """Lines in which srun, mpirun and `launch/launcher.py` name the rank that was killed first."""
 
@@ -347,10 +350,6 @@ class Job:
 
     def enter_features(self, stack: ExitStack) -> None:
         """Call the features of the run that have something to do here; one that fails is printed and left out."""
-        from train_anywhere.config.load import load
-        from train_anywhere.features import Features
-        from train_anywhere.runs.reopen.frozen import read_frozen
-
         try:
             features = Features.of(load(read_frozen(self.run)))
         except ProjectError as error:  # the ranks report it too
@@ -574,7 +573,7 @@ class Launcher:
     def first_exit(self) -> str:
         """Return which rank was killed first, as the launcher has printed it in the log; empty if it has not."""
         text = _read_log(self._log)
-        found = [(m.start(), m) for pattern, _ in EXITS for m in re.finditer(pattern, text, re.MULTILINE)]
+        found = [(m.start(), m) for pattern in EXITS for m in re.finditer(pattern, text, re.MULTILINE)]
         if not found:
             return ""
         first = min(found, key=lambda one: one[0])[1].groupdict()

@@ -62,7 +62,6 @@ class Place(Protocol):
 
     Attributes:
         run: the run folder.
-        several: whether there are several ranks.
         program: whether they run a program (src/run.py).
         announces: whether a line about a stop is printed; the ranks of this machine do that themselves.
         retries: `cluster.retries`; None if the ranks never start again.
@@ -72,13 +71,16 @@ class Place(Protocol):
     """
 
     run: RunDir
-    several: bool
     program: bool
     announces: bool
     retries: int | None
     requeues: bool
     start_id: str
     environ: dict[str, str]
+
+    @property
+    def several(self) -> bool:
+        """Whether there are several ranks."""
 
     def start(self, number: int) -> Ranks:
         """Start the ranks for the `number`-th time, from 0. Raises Stopped: a signal came meanwhile."""

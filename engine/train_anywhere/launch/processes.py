@@ -163,13 +163,12 @@ class LocalRun:
 def run_monitor(run: RunDir, config: Config, start: Start = subprocess.Popen) -> Iterator[None]:
     """Run the monitor process of this machine (monitor/node.py) inside the `with` block, if a feature needs it and it can be started."""
     features = Features.of(config)
-    if not features.on_node:
-        yield
-        return
     with contextlib.ExitStack() as stack:
-        features.supervise(LocalRun(run), stack)
-        with _run_monitor(run, start):
-            yield
+        if not config.trainer.fast_dev_run:
+            features.supervise(LocalRun(run), stack)
+        if features.on_node:
+            stack.enter_context(_run_monitor(run, start))
+        yield
 
 
 @contextlib.contextmanager

@@ -127,7 +127,7 @@ def _render(job: Job) -> str:
 def job_options(job: Job) -> str:
     """Return the supervisor's options about the job, which it also needs if the ranks can't start."""
     c = job.cluster
-    options = {
+    options: dict[str, object] = {
         "--requeue": c.requeue and c.scheduler == "slurm",
         "--exclude": c.exclude,
         "--array": job.members is not None,
