@@ -131,7 +131,6 @@ def test_arguments_arrive_as_they_are(run: Run, script: str, tmp_path: Path) -> 
     assert environ["TRAIN_PERSISTENT_CHECKPOINTS"] == str(folder / "checkpoints")
     assert environ["PYTHONPATH"].split(":")[:2] == [*dict.fromkeys((str(ROOT), str(ENGINE)))]
     # resumed by the run folder alone, with the same arguments
-    (folder / "state").write_text("failed\n")
     (folder / "run.json").write_text(json.dumps({**info(folder), "state": "failed"}))
     (folder / "seen-0").unlink()
     done = run(f"resume={folder}")
@@ -410,7 +409,7 @@ def of_a_job(run: RunDir, stop: Stop, launched_by: str = "srun") -> RankProcess:
 
 @pytest.mark.parametrize("launched_by", ["srun", "local"])
 def test_rank_0_does_not_end_the_step_while_others_save(make_run: MakeRun, launched_by: str) -> None:
-    """`srun --kill-on-bad-exit` and `watch_ranks` would kill them at any other code than 0; their callers read the state."""
+    """`srun --kill-on-bad-exit` and `LocalRanks` would kill them at any other code than 0; their callers read the state."""
     config, run = make_run()
     stop = Stop()
     stop.requested = "SIGUSR1"
@@ -444,7 +443,6 @@ def test_the_program_of_another_user_needs_trust(
 ) -> None:
     assert run("--", script, "a").returncode == 0
     folder = (tmp_path / "results" / "latest").resolve()
-    (folder / "state").write_text("failed\n")
     (folder / "run.json").write_text(json.dumps({**info(folder), "state": "failed"}))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "someone"))
     done = run(f"resume={folder}")

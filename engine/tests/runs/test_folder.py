@@ -12,7 +12,7 @@ import pytest
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files.owned_folder import MARKER
 from train_anywhere.runs import folder
-from train_anywhere.runs.folder import FORMAT, RunDir, create, discard, open_run, point_latest
+from train_anywhere.runs.folder import RunDir, create, discard, open_run, point_latest
 
 
 def test_many_at_once_get_different_folders(tmp_path: Path) -> None:
@@ -52,35 +52,6 @@ def test_run_json_merges_and_is_always_whole(tmp_path: Path) -> None:
     assert sorted(p.name for p in run.path.iterdir()) == [MARKER, "run.json", "state"]
 
 
-@pytest.mark.parametrize(
-    ("recorded", "script", "state"),
-    [
-        ("running", "failed\n", "failed"),
-        ("preempted", "queued\n", "queued"),
-        ("completed", "failed\n", "completed"),
-        ("completed", "running 7\n", "completed"),  # killed between the two files
-        ("running", "queued\n", "running"),
-        ("running", "cancelled\n", "running"),
-        ("running", "", "running"),
-        ("running", "\udcff", "running"),
-        ("running", None, "running"),
-    ],
-)
-def test_run_json_counts_except_for_what_a_batch_script_may_record(
-    tmp_path: Path, recorded: str, script: str | None, state: str
-) -> None:
-    run = create(tmp_path, "a")
-    run.update(state=recorded)
-    if script is None:
-        run.state_file.unlink()
-    else:
-        run.state_file.write_bytes(script.encode(errors="surrogateescape"))
-    assert run.read_info()["state"] == state
-    run.update(step=3)
-    assert json.loads(run.info_file.read_text()) == {"format": FORMAT, "state": state, "step": 3}
-    assert run.state_file.read_text() == f"{state}\n"
-
-
 @pytest.mark.parametrize("other", ['{"state": "failed", "parts": []}', '{"format": 2, "state": "failed"}'])
 def test_a_run_folder_of_another_version_is_refused(tmp_path: Path, other: str) -> None:
     run = create(tmp_path, "a")
@@ -91,14 +62,6 @@ def test_a_run_folder_of_another_version_is_refused(tmp_path: Path, other: str) 
         with pytest.raises(CheckpointError, match=message):
             read()
     assert run.info_file.read_text() == other
-
-
-def test_a_pipe_in_the_place_of_the_state_is_not_waited_for(tmp_path: Path) -> None:
-    run = create(tmp_path, "a")
-    run.update(state="running")
-    run.state_file.unlink()
-    os.mkfifo(run.state_file)
-    assert run.read_info()["state"] == "running"
 
 
 def test_no_run_folder_is_one_sentence(tmp_path: Path) -> None:
@@ -177,4 +140,4 @@ def test_what_a_disk_refuses_is_written_later(
     assert RunDir(run.path).read_info()["state"] == "queued"
     run.write_deferred()
     read = RunDir(run.path).read_info()
-    assert (read["state"], read["step"], run.state_file.read_text()) == ("running", 4, "running\n")
+    assert (read["state"], read["step"]) == ("running", 4)

@@ -181,7 +181,7 @@ def test_a_rank_that_fails_fails_the_job(login: Login) -> None:
     job, run = submit(login, *TWO, "--", script("resumable.py"), *words)
     assert login.testbed.wait_job(job, 120) == "FAILED", log(run)
     assert "rank 3: examples/programs/resumable.py ended with exit code 1." in log(run)
-    assert (run / "state").read_text().split()[0] == "failed"
+    assert info(run)["state"] == "failed"
     assert "requeue" not in log(run) and "back to the queue" not in log(run)
 
 

@@ -10,12 +10,22 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from engine.tests.slurm.login import NORMAL
+from engine.tests.slurm.scripts import (
+    RECORD_START,
+    RECORD_STOP,
+    SCONTROL,
+    make,
+    python,
+    run_script,
+    snapshot,
+    tool,
+)
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.launcher_env import job_port
 from train_anywhere.errors import ConfigError
@@ -24,7 +34,7 @@ from train_anywhere.job.batch_job import find_ranks
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import write_frozen
 from train_anywhere.slurm.script import render as renderer
-from train_anywhere.slurm.script.job import Job, make_job
+from train_anywhere.slurm.script.job import make_job
 from train_anywhere.slurm.script.render import log_path, option, ranges, render
 
 HOSTILE = [
@@ -46,12 +56,6 @@ HOSTILE = [
 ]
 
 
-def job(make_config: Callable[..., Config], *overrides: str, **changes: object) -> Job:
-    made = make_job(make_config("cluster=slurm", *overrides), "/run", "/run/code")
-    cluster = {k: changes.pop(k) for k in list(changes) if hasattr(made.cluster, k)}
-    return dataclasses.replace(made, cluster=dataclasses.replace(made.cluster, **cluster), **changes)
-
-
 @pytest.mark.parametrize(("words", "nodes"), [((), 1), (("program=[examples/programs/main.py]",), 2)])
 def test_files_of_a_program_are_copied_from_all_nodes(
     make_config: Callable[..., Config], tmp_path: Path, words: tuple[str, ...], nodes: int
@@ -59,7 +63,7 @@ def test_files_of_a_program_are_copied_from_all_nodes(
     """A rank that fails ends those of other nodes too; a training has its checkpoints on the first node."""
     ranks = f'case "$*" in *checkpoints.recovery*) echo "$@" >>{tmp_path}/copied; exit ;; esac; exit 9'
     environ = {"SLURM_JOB_NODELIST": "node[1-2]"}
-    done = _run(make_config, tmp_path, ranks, words=("trainer.nodes=2", *words), environ=environ)
+    done = run_script(make_config, tmp_path, ranks, words=("trainer.nodes=2", *words), environ=environ)
     assert done.returncode == 9, done.stderr
     found = re.findall(r"--nodelist=(\S+)", (tmp_path / "copied").read_text())
     assert found == ["node1", "node2"][:nodes]
@@ -106,16 +110,16 @@ def test_hostile_values_reach_the_program_as_they_are(
     )
     for folder in (run, code, tools):
         folder.mkdir()
-    _snapshot(code)
+    snapshot(code)
     RunDir(run).update(state="queued")
     seen = tmp_path / "seen"
     side = f'case "$*" in *train_anywhere.monitor.node*) printf "%s\\0" "$@" >{shlex.quote(str(seen))}.side; exit ;; esac'
-    _tool(tools / "srun", f'{side}; shift 6; printf "%s\\0" "$@" >{shlex.quote(str(seen))}')
-    _tool(tools / "scontrol", "echo node1")
+    tool(tools / "srun", f'{side}; shift 6; printf "%s\\0" "$@" >{shlex.quote(str(seen))}')
+    tool(tools / "scontrol", "echo node1")
     (tmp_path / "profile").write_text(
         f'module() {{ printf "%s\\0" "$@" >>{shlex.quote(str(seen))}.modules; }}\n'
     )
-    hostile = job(
+    hostile = make(
         make_config, run=str(run), code=str(code), python=f"/py{value}", modules=[value], local_disk="/tmp/x"
     )
     script = tmp_path / "job.sh"
@@ -137,21 +141,9 @@ def test_hostile_values_reach_the_program_as_they_are(
     assert not list(tmp_path.rglob("HACKED"))
 
 
-def _snapshot(folder: Path) -> None:
-    """What the code snapshot of a job has, in a folder."""
-    for path in (ENGINE / "train_anywhere", ROOT / "configs", ROOT / "src"):
-        if not (folder / path.name).exists():
-            (folder / path.name).symlink_to(path)
-
-
-def _tool(path: Path, body: str) -> None:
-    path.write_text(f"#!/bin/bash\n{body}\n")
-    path.chmod(0o755)
-
-
 def test_a_line_break_in_a_line_of_options_is_refused(make_config: Callable[..., Config]) -> None:
     with pytest.raises(ConfigError, match="line break"):
-        render(job(make_config, account="a\ntouch HACKED"))
+        render(make(make_config, account="a\ntouch HACKED"))
 
 
 def test_options_are_quoted_only_where_the_scheduler_would_cut_them() -> None:
@@ -161,7 +153,7 @@ def test_options_are_quoted_only_where_the_scheduler_would_cut_them() -> None:
 
 
 def test_the_log_is_in_the_run_folder_of_each_member(make_config: Callable[..., Config]) -> None:
-    made = job(make_config, run="/r/50%/x")
+    made = make(make_config, run="/r/50%/x")
     assert log_path(made) == "/r/50%%/x/slurm-%j"
     assert log_path(dataclasses.replace(made, members=(0, 1))) == "/r/50%%/x-%a/slurm-%A_%a"
 
@@ -176,32 +168,21 @@ def test_ranges() -> None:
 def test_the_exit_code_of_the_trainer_is_that_of_the_job(
     make_config: Callable[..., Config], tmp_path: Path, trainer: int, expected: int
 ) -> None:
-    assert _run(make_config, tmp_path, f"exit {trainer}").returncode == expected
+    assert run_script(make_config, tmp_path, f"exit {trainer}").returncode == expected
 
 
 def test_a_stop_told_by_rank_0_is_75_whatever_the_launcher_says(
     make_config: Callable[..., Config], tmp_path: Path
 ) -> None:
-    assert _run(make_config, tmp_path, f"{_python(RECORD_STOP)}; exit 143").returncode == 75
-
-
-RECORD_STOP = "RunDir(Path(sys.argv[-1])).update(state='preempted')"
-RECORD_START = "RunRecorder(RunDir(Path(sys.argv[-1]))).record_start(1)"
-
-
-def _python(statement: str) -> str:
-    """A shell line that runs a statement of the training, whose last argument is the run folder."""
-    modules = "import sys; from pathlib import Path; from train_anywhere.runs.folder import RunDir"
-    modules += "; from train_anywhere.runs.recorder import RunRecorder"
-    code = f"{modules}; {statement}"
-    folders = f"PYTHONPATH={shlex.quote(str(ENGINE))} TRAIN_ROOT={shlex.quote(str(ROOT))}"
-    return f'{folders} {shlex.quote(sys.executable)} -c {shlex.quote(code)} "$@"'
+    assert run_script(make_config, tmp_path, f"{python(RECORD_STOP)}; exit 143").returncode == 75
 
 
 @pytest.mark.slow
-def test_a_killed_rank_0_leaves_a_failed_run(make_config: Callable[..., Config], tmp_path: Path) -> None:
-    once = f'[ -e "$0.ran" ] && exit 1; touch "$0.ran"; {_python(RECORD_START)}; kill -9 $$'
-    assert _run(make_config, tmp_path, once).returncode == 137
+def test_a_killed_rank_0_leaves_a_failedrun_script(
+    make_config: Callable[..., Config], tmp_path: Path
+) -> None:
+    once = f'[ -e "$0.ran" ] && exit 1; touch "$0.ran"; {python(RECORD_START)}; kill -9 $$'
+    assert run_script(make_config, tmp_path, once).returncode == 137
     run = RunDir(tmp_path)
     info = run.read_info()
     assert (info["state"], info["attempts"][-1]["ended_by"]) == ("failed", "failed")
@@ -212,9 +193,8 @@ def test_a_killed_rank_0_leaves_a_failed_run(make_config: Callable[..., Config],
 def test_a_job_that_is_refused_says_nothing_of_the_one_that_trains(
     make_config: Callable[..., Config], tmp_path: Path
 ) -> None:
-    other = f'[ -e "$0.ran" ] && exit 1; touch "$0.ran"; SLURM_JOB_ID=8 {_python(RECORD_START)}; exit 2'
-    assert _run(make_config, tmp_path, other).returncode == 2
-    assert (tmp_path / "state").read_text() == "running 8\n"
+    other = f'[ -e "$0.ran" ] && exit 1; touch "$0.ran"; SLURM_JOB_ID=8 {python(RECORD_START)}; exit 2'
+    assert run_script(make_config, tmp_path, other).returncode == 2
     assert RunDir(tmp_path).read_info()["state"] == "running"
 
 
@@ -222,7 +202,7 @@ def test_a_job_that_is_refused_says_nothing_of_the_one_that_trains(
 def test_a_python_that_does_not_start_leaves_the_run_queued(
     make_config: Callable[..., Config], tmp_path: Path
 ) -> None:
-    assert _run(make_config, tmp_path, "exit 127", state="preempted").returncode == 127
+    assert run_script(make_config, tmp_path, "exit 127", state="preempted").returncode == 127
     assert RunDir(tmp_path).read_info()["state"] == "queued"
 
 
@@ -232,7 +212,7 @@ def test_ranks_that_do_not_start_have_a_message(make_config: Callable[..., Confi
     config, environ = make_config(*words), {"PYTHONPATH": str(ENGINE), "TRAIN_ROOT": str(ROOT)}
     frozen = lambda run: write_frozen(run, config, [])  # noqa: E731
     ranks = 'case "$*" in *checkpoints.recovery*) exit ;; esac; exit 3'
-    done = _run(make_config, tmp_path, ranks, words=words, environ=environ, prepare=frozen)
+    done = run_script(make_config, tmp_path, ranks, words=words, environ=environ, prepare=frozen)
     assert done.returncode == 3, done.stderr
     assert (tmp_path / "sent").read_text().endswith("failed: the ranks did not start (exit code 3)\n")
 
@@ -245,18 +225,11 @@ def test_idle_ranks_that_were_killed_lose_no_complete_checkpoint(
     called = tmp_path / "called"
     (tmp_path / "monitor").mkdir()
     ranks = f'case "$*" in *checkpoints.recovery*) touch {called}; exit ;; esac; echo 7/0 >{tmp_path}/monitor/stop'
-    ranks += f"; {_python(RECORD_STOP)}; exit {code}"
+    ranks += f"; {python(RECORD_STOP)}; exit {code}"
     environ = {"ENVIRONMENT": "BATCH"}
-    done = _run(make_config, tmp_path, ranks, words=("monitor.idle=stop",), environ=environ)
+    done = run_script(make_config, tmp_path, ranks, words=("monitor.idle=stop",), environ=environ)
     assert done.returncode == 75 and "back to the queue" not in done.stdout, done.stderr
     assert called.exists() == bool(code)
-
-
-SCONTROL = """case "$*" in
-"show job"*) echo "JobId=7 JobState=RUNNING BatchFlag={batch}" ;;
-requeue*) echo "$@" >>{folder}/requeued ;;
-*) echo node1 ;;
-esac"""
 
 
 @pytest.mark.parametrize("batch", [0, 1])
@@ -267,8 +240,8 @@ def test_a_variable_of_the_profile_does_not_decide_about_the_requeue(
 ) -> None:
     """The scheduler is asked whether the job is a batch job, which comes back, or an allocation, which can't."""
     scontrol = SCONTROL.format(batch=batch, folder=tmp_path)
-    stop = f"{_python(RECORD_STOP)}; exit 75"
-    done = _run(make_config, tmp_path, stop, environ={"ENVIRONMENT": value}, scontrol=scontrol)
+    stop = f"{python(RECORD_STOP)}; exit 75"
+    done = run_script(make_config, tmp_path, stop, environ={"ENVIRONMENT": value}, scontrol=scontrol)
     assert done.returncode == 75, done.stderr
     assert ("back to the queue" in done.stdout) == (tmp_path / "requeued").exists() == bool(batch)
 
@@ -285,8 +258,8 @@ def test_variables_of_the_setup_are_not_those_of_the_script(
     make_config: Callable[..., Config], tmp_path: Path, line: str
 ) -> None:
     scontrol = SCONTROL.format(batch=1, folder=tmp_path)
-    stop = f"{_python(RECORD_STOP)}; exit 75"
-    done = _run(make_config, tmp_path, stop, scontrol=scontrol, setup=[line])
+    stop = f"{python(RECORD_STOP)}; exit 75"
+    done = run_script(make_config, tmp_path, stop, scontrol=scontrol, setup=[line])
     assert done.returncode == 75 and (tmp_path / "requeued").read_text() == "requeue 7\n", done.stderr
 
 
@@ -296,7 +269,7 @@ def test_the_gpus_of_an_allocation_are_kept(
 ) -> None:
     """Those that the submitting shell has left are not."""
     environ = {"SLURM_GPUS": "3", "ENVIRONMENT": "production", "TRAIN_ALLOCATION": allocation}
-    done = _run(make_config, tmp_path, 'echo "gpus=${SLURM_GPUS:-none}"', environ=environ)
+    done = run_script(make_config, tmp_path, 'echo "gpus=${SLURM_GPUS:-none}"', environ=environ)
     assert f"gpus={'3' if allocation else 'none'}" in done.stdout, done.stderr
 
 
@@ -310,10 +283,10 @@ def test_idle_ranks_cancel_only_the_next_jobs_of_their_own_script(
     (copy / "job.sbatch").touch()
     own = f"{tmp_path}/job.sbatch"
     listed = [f"7|RUNNING|{own}", f"8|PENDING|{own}", f"777|PENDING|{copy}/job.sbatch", "5555|PENDING|/x"]
-    _tool(tmp_path / "squeue", "printf '%s\\n' " + shlex.join(listed))
-    _tool(tmp_path / "scancel", f'echo "$@" >>{tmp_path}/cancelled')
-    ranks = f"echo 7/0 >{tmp_path}/monitor/stop; {_python(RECORD_STOP)}; exit 75"
-    done = _run(make_config, tmp_path, ranks, words=("monitor.idle=stop", "cluster.chain=2"))
+    tool(tmp_path / "squeue", "printf '%s\\n' " + shlex.join(listed))
+    tool(tmp_path / "scancel", f'echo "$@" >>{tmp_path}/cancelled')
+    ranks = f"echo 7/0 >{tmp_path}/monitor/stop; {python(RECORD_STOP)}; exit 75"
+    done = run_script(make_config, tmp_path, ranks, words=("monitor.idle=stop", "cluster.chain=2"))
     assert done.returncode == 75, done.stderr
     assert (tmp_path / "cancelled").read_text() == "--state=PENDING 8\n"
 
@@ -326,34 +299,21 @@ def test_only_slurm_requeues_a_job_without_a_bad_node(
     assert ("/python --requeue" in render(made)) == may_requeue
 
 
-@pytest.mark.parametrize("content", [None, "", "\n", "nonsense"])
-@pytest.mark.quick("nonsense")
-def test_a_missing_or_damaged_state_does_not_keep_the_ranks_from_starting(
-    make_config: Callable[..., Config], tmp_path: Path, content: str | None
-) -> None:
-    prepared = (
-        (lambda run: run.state_file.write_text(content))
-        if content is not None
-        else (lambda run: run.state_file.unlink())
-    )
-    assert _run(make_config, tmp_path, "exit 0", state="preempted", prepare=prepared).returncode == 0
-
-
 @pytest.mark.slow
 def test_an_older_stop_is_not_taken_for_one_of_this_start(
     make_config: Callable[..., Config], tmp_path: Path
 ) -> None:
-    assert _run(make_config, tmp_path, "exit 1", state="preempted").returncode == 1
+    assert run_script(make_config, tmp_path, "exit 1", state="preempted").returncode == 1
 
 
 def test_a_complete_run_is_left_alone(make_config: Callable[..., Config], tmp_path: Path) -> None:
-    done = _run(make_config, tmp_path, "exit 9", state="completed")
+    done = run_script(make_config, tmp_path, "exit 9", state="completed")
     assert (done.returncode, done.stdout) == (0, "This run is complete: nothing to do.\n")
 
 
 def test_a_signal_is_passed_on_and_waited_for(make_config: Callable[..., Config], tmp_path: Path) -> None:
     ranks = 'trap "sleep 0.3; exit 75" USR1; kill -USR1 $(ps -o ppid= $PPID); for i in $(seq 100); do sleep 0.1; done; exit 9'
-    done = _run(make_config, tmp_path, ranks)
+    done = run_script(make_config, tmp_path, ranks)
     assert done.returncode == 75
     assert "Asked to stop (USR1)" in done.stdout
 
@@ -365,7 +325,7 @@ def test_whatever_the_side_process_does_the_job_ends_as_its_ranks(
     make_config: Callable[..., Config], tmp_path: Path, side: str
 ) -> None:
     """It fails, is killed, does not end before `_run` gives up, or complains: the exit code and the log are those of the ranks."""
-    done = _run(make_config, tmp_path, "echo trained", side=side)
+    done = run_script(make_config, tmp_path, "echo trained", side=side)
     assert (done.returncode, done.stdout.replace("\n", ""), done.stderr) == (0, "trained", "")
 
 
@@ -376,7 +336,7 @@ def test_errors_of_the_monitor_are_kept_without_lines_of_a_normal_end(
     lines = f"{NORMAL}\n{real}\n{NORMAL}" if real else NORMAL
     side = f"printf %s {shlex.quote(lines)} >&2; touch {tmp_path}/side"
     wait = f"until [ -e {tmp_path}/side ]; do sleep 0.1; done; sleep 0.5"
-    done = _run(make_config, tmp_path, wait, side=side)
+    done = run_script(make_config, tmp_path, wait, side=side)
     errors = (tmp_path / "monitor" / "errors.txt").read_text()
     assert (done.returncode, done.stderr, errors.strip()) == (0, "", lines if real else "")
 
@@ -384,7 +344,7 @@ def test_errors_of_the_monitor_are_kept_without_lines_of_a_normal_end(
 def test_a_module_that_can_not_be_loaded_ends_the_job(
     make_config: Callable[..., Config], tmp_path: Path
 ) -> None:
-    done = _run(make_config, tmp_path, "exit 0", modules=["nothere"])
+    done = run_script(make_config, tmp_path, "exit 0", modules=["nothere"])
     assert done.returncode == 127  # there is no `module` here
 
 
@@ -393,7 +353,7 @@ def test_an_environment_script_may_read_unset_variables(
 ) -> None:
     (tmp_path / "venv" / "bin").mkdir(parents=True)
     (tmp_path / "venv" / "bin" / "activate").write_text('ACTIVATED="$NOT_SET yes"; export ACTIVATED\n')
-    done = _run(make_config, tmp_path, 'echo "activated: $ACTIVATED"', venv=str(tmp_path / "venv"))
+    done = run_script(make_config, tmp_path, 'echo "activated: $ACTIVATED"', venv=str(tmp_path / "venv"))
     assert "activated:  yes" in done.stdout
 
 
@@ -404,7 +364,7 @@ def test_each_start_of_a_job_meets_at_another_port(
     ranks = "echo port=$MASTER_PORT; exit 0"
 
     def port(**environ: str) -> str:
-        done = _run(make_config, tmp_path, ranks, environ=environ)
+        done = run_script(make_config, tmp_path, ranks, environ=environ)
         return done.stdout.rpartition("port=")[2].strip()
 
     assert port() == str(job_port(7))
@@ -426,11 +386,11 @@ def test_each_step_of_a_job_has_the_environment_and_whole_nodes(
     left = {"SLURM_CPUS_PER_TASK": "1", "SRUN_CPUS_PER_TASK": "1", "SLURM_TRES_PER_TASK": "cpu:1"}
     environ = {"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_GPUS_ON_NODE": "2", **left}
     setup = "cluster.setup=['export SLURM_CPUS_PER_TASK=1 SRUN_CPUS_PER_TASK=1 SLURM_TRES_PER_TASK=cpu:1']"
-    _tool(tmp_path / "mpirun", "exit 9")
+    tool(tmp_path / "mpirun", "exit 9")
     record = f'echo "$* $(env | tr "\\n" " ")" >>{tmp_path}/calls; case "$*" in *SLURM_PROCID*) echo "0 node1"; exit ;; esac'
     for nodes in ("trainer.total_devices=3", "trainer.devices=2"):
         words = ("trainer.nodes=2", nodes, f"launch={launch}", setup, "data=imagefolder", "data.stage=true")
-        done = _run(
+        done = run_script(
             make_config,
             tmp_path,
             f"{record}; exit 9",
@@ -454,39 +414,13 @@ def test_the_layout_on_sockets_is_kept(make_config: Callable[..., Config]) -> No
         ("-m cyclic:fcyclic", "block:fcyclic"),
         ("--mem-bind=local", "block"),
     ):
-        assert f" --distribution={expected} " in render(job(make_config, extra=[extra]))
-
-
-def _run(
-    make_config: Callable[..., Config],
-    folder: Path,
-    srun: str,
-    state: str = "queued",
-    prepare: Callable[[RunDir], object] = lambda run: None,
-    side: str = "exec cat",
-    environ: Mapping[str, str] = {},
-    words: Sequence[str] = (),
-    scontrol: str = "echo node1",
-    **changes: object,
-) -> subprocess.CompletedProcess[str]:
-    """Run the script of a one-rank job with a shell line in the place of srun, and another one for the side process."""
-    RunDir(folder).update(state=state)
-    _snapshot(folder)
-    write_frozen(RunDir(folder), make_config(*words), [])
-    prepare(RunDir(folder))
-    _tool(folder / "srun", f'case "$*" in *train_anywhere.monitor.node*) {side}; exit ;; esac; {srun}')
-    _tool(folder / "scontrol", scontrol)
-    script = folder / "job.sbatch"
-    script.write_text(render(job(make_config, *words, run=str(folder), code=str(folder), **changes)))
-    own = {"PATH": f"{folder}:/usr/bin:/bin", "SLURM_JOB_ID": "7"}
-    environ = {"SLURM_JOB_NODELIST": "node1", **environ, **own}
-    return subprocess.run(["bash", str(script)], env=environ, capture_output=True, text=True, timeout=30)
+        assert f" --distribution={expected} " in render(make(make_config, extra=[extra]))
 
 
 def test_compiled_templates_are_kept_until_a_template_is_edited(
     make_config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, templates = job(make_config), tmp_path / "templates"
+    made, templates = make(make_config), tmp_path / "templates"
     shutil.copytree(renderer.TEMPLATES, templates, ignore=shutil.ignore_patterns("__pycache__"))
     expected = render(made)
     monkeypatch.setattr(renderer, "TEMPLATES", templates)
@@ -516,7 +450,7 @@ def test_the_example_of_the_page(make_config: Callable[..., Config], templates: 
     (templates.parent / "slurm").mkdir()
     (templates.parent / "slurm" / "templates").symlink_to(templates)
     subprocess.run(command, shell=True, check=True, cwd=templates.parent)
-    script = render(job(make_config))
+    script = render(make(make_config))
     assert line in script and re.search(r"-- \\\n +nice srun ", script)
     assert f"`{'`, `'.join(renderer.INCLUDES)}`" in page
 
@@ -539,19 +473,19 @@ def test_an_outline_that_does_not_fit(
     assert old in outline.read_text()
     outline.write_text(outline.read_text().replace(old, new))
     with pytest.raises(ConfigError, match=re.escape(says)):
-        render(job(make_config))
+        render(make(make_config))
 
 
 def test_an_outline_that_is_missing(make_config: Callable[..., Config], templates: Path) -> None:
     (templates / "slurm.sh.j2").unlink()
     with pytest.raises(ConfigError, match="can't be read"):
-        render(job(make_config))
+        render(make(make_config))
 
 
 def test_templates_that_can_not_be_kept(
     make_config: Callable[..., Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, templates = job(make_config), tmp_path / "templates"
+    made, templates = make(make_config), tmp_path / "templates"
     shutil.copytree(renderer.TEMPLATES, templates, ignore=shutil.ignore_patterns("__pycache__"))
     (templates / "__pycache__").touch()  # no folder, so also root can't write in it
     expected = render(made)
@@ -570,12 +504,12 @@ def test_mpirun_passes_what_the_setup_exports(
     (tmp_path / "own.sh").write_text("export FROM_FILE=$'a\\nb' PATH=$PATH:/own\n")
     (tmp_path / "nodes").write_text("node1\nnode2\n")
     for name in ("srun", "scontrol"):
-        _tool(tmp_path / name, "cat >/dev/null; echo node1; echo node2")
-    _tool(tmp_path / "mpirun", f'printf "%s\\n" "$@" >{tmp_path}/words; env >{tmp_path}/environment')
+        tool(tmp_path / name, "cat >/dev/null; echo node1; echo node2")
+    tool(tmp_path / "mpirun", f'printf "%s\\n" "$@" >{tmp_path}/words; env >{tmp_path}/environment')
     RunDir(tmp_path).update(state="queued")
-    _snapshot(tmp_path)
+    snapshot(tmp_path)
     script = tmp_path / "job.sh"
-    script.write_text(render(job(make_config, *words, run=str(tmp_path), code=str(tmp_path))))
+    script.write_text(render(make(make_config, *words, run=str(tmp_path), code=str(tmp_path))))
     own = {"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path), "KEPT": "old", "LEFT": "old"}
     jobs = {"PBS_JOBID": "7.server", "PBS_NODEFILE": str(tmp_path / "nodes")}
     jobs = jobs if cluster == "pbs" else {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node[1-2]"}
@@ -613,8 +547,8 @@ def test_a_checkpoint_is_named_only_if_one_was_saved(
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text("7/0\n")
     running = f"printf '#!/bin/sh\\necho JobState=RUNNING BatchFlag=1\\n' >{tmp_path}/scontrol"
-    ranks = f'case "$*" in *checkpoints.recovery*) exit ;; esac; {running}; {_python(RECORD_STOP)}; exit 75'
-    done = _run(
+    ranks = f'case "$*" in *checkpoints.recovery*) exit ;; esac; {running}; {python(RECORD_STOP)}; exit 75'
+    done = run_script(
         make_config, tmp_path, ranks, words=words, environ={"ENVIRONMENT": "BATCH", "SLURM_JOB_ID": "7"}
     )
     assert done.returncode == 75 and back in done.stdout.splitlines(), done.stdout + done.stderr

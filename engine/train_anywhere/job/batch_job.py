@@ -572,15 +572,19 @@ class Launcher:
 
     def first_exit(self) -> str:
         """Return which rank was killed first, as the launcher has printed it in the log; empty if it has not."""
-        text = _read_log(self._log)
-        found = [(m.start(), m) for pattern in EXITS for m in re.finditer(pattern, text, re.MULTILINE)]
-        if not found:
-            return ""
-        first = min(found, key=lambda one: one[0])[1].groupdict()
-        number = SIGNALS_OF.get(first["how"], first["how"])
-        node = f" on {first['node']}" if first.get("node") else ""
-        memory = ", often the memory limit" if number == "SIGKILL" else ""
-        return f"rank {first['rank']}{node}: {number}{memory}"
+        return find_first_exit(_read_log(self._log))
+
+
+def find_first_exit(log: str) -> str:
+    """Return which rank was killed first, as srun, mpirun or `launch/launcher.py` print it; empty if they don't."""
+    found = [match for pattern in EXITS for match in re.finditer(pattern, log, re.MULTILINE)]
+    if not found:
+        return ""
+    first = min(found, key=re.Match.start).groupdict()
+    number = SIGNALS_OF.get(first["how"], first["how"])
+    node = f" on {first['node']}" if first.get("node") else ""
+    memory = ", often the memory limit" if number == "SIGKILL" else ""
+    return f"rank {first['rank']}{node}: {number}{memory}"
 
 
 def spawn(

@@ -3,8 +3,8 @@
 results/<name>/<run id>/ holds these files, each with its writer:
 
     config.yaml overrides.txt     the submission or local start, and each resume: the resolved configuration and the overrides
-    run.json state                state, attempts, jobs, hosts, metrics: `RunDir.update`, called by the submission, by
-                                  `RunRecorder` on rank 0, by `jobs.py cancel`; the batch script writes `state`
+    run.json                      state, attempts, jobs, hosts, metrics: `RunDir.update`, called by the submission, by
+                                  `RunRecorder` on rank 0, by the supervisor after the ranks, by `jobs.py cancel`
     jobs.txt                      the submission: one job id per line
     job.sbatch (job.pbs) code/    the submission: the batch script, and a snapshot of the code
     slurm-<job>.out .err          the scheduler; PBS: pbs-<job>.out .err

@@ -27,9 +27,6 @@ ATTEMPTS = "attempts"
 JOBS = "jobs.txt"
 """File of the run folder with the ids of the jobs that were submitted for it, one per line."""
 
-SCRIPT_STATES = {"preempted": ("queued", "failed"), "running": ("failed", "completed")}
-"""States in run.json, each with the states that the batch script may replace it by, see `RunDir.read_info`."""
-
 SERVER_KEYS = ("tensorboard", "dashboard")
 """Keys of run.json with the address of a server that shows the run or its node while it trains."""
 
@@ -48,8 +45,6 @@ class RunDir:
         self.config = path / "config.yaml"
         self.overrides = path / "overrides.txt"
         self.info_file = path / "run.json"
-        self.state_file = path / "state"
-        self._state_text = ""  # content of `state_file` that this process last read or wrote
         self._deferred: dict[str, Any] = {}  # fields of run.json that could not be written yet
         self.jobs = path / JOBS
         self.metrics_csv = path / "metrics.csv"
@@ -65,11 +60,6 @@ class RunDir:
     def read_info(self) -> dict[str, Any]:
         """Return the content of run.json, or {} if it does not exist yet.
 
-        The batch script does not handle JSON, only the file `state`: the state, and the job of the newest attempt. `update` writes
-        both files. If they differ, run.json counts, except for states that the batch script may write itself:
-        `queued` instead of `preempted`, `failed` instead of `preempted` or `running`, and `completed` if all ranks of a program
-        ended with 0.
-
         Raises:
             CheckpointError: run.json is damaged, can't be read, or is from another version of this project.
         """
@@ -83,15 +73,12 @@ class RunDir:
             raise CheckpointError(f"{self.info_file} is not what this project writes there; {REMEDY}")
         _refuse_other_format(self.path, content)
         content |= self._deferred
-        state = self._read_state_file()
-        if state in SCRIPT_STATES.get(str(content.get("state")), ()):
-            content["state"] = state
         return self._with_servers(content)
 
     def update(self, known: Mapping[str, Any] | None = None, /, **fields: Any) -> None:
-        """Merge `fields` into run.json and write the file `state`. `known` is the result of a `read_info` just before, if any.
+        """Merge `fields` into run.json. `known` is the result of a `read_info` just before, if any.
 
-        Only one process may call this at a time: rank 0 or the submission.
+        Only one process may call this at a time: rank 0, the submission, or the supervisor after the ranks.
         """
         with _writing:
             before = self.read_info() if known is None else known
@@ -100,12 +87,6 @@ class RunDir:
                 content = self._with_servers(content)
             write_or_overwrite(self.info_file, dumps(content))
             self._deferred = {}
-            if "state" in content:
-                job = (content.get(ATTEMPTS) or [{}])[-1].get("job") or ""
-                line = f"{content['state']} {job}".rstrip() + "\n"
-                if line != self._state_text:
-                    write_or_overwrite(self.state_file, line)
-                    self._state_text = line
 
     def update_or_defer(self, known: Mapping[str, Any] | None = None, /, **fields: Any) -> bool:
         """Call `update` and return whether run.json was written; if not, keep the fields for the next call or `write_deferred`."""
@@ -136,13 +117,6 @@ class RunDir:
                 if served and isinstance(served, dict):
                     content[kind] = served
         return content
-
-    def _read_state_file(self) -> str:
-        """Return the state in the file `state`, or "" if it can't be read."""
-        self._state_text = ""
-        with suppress(OSError, ValueError):
-            self._state_text = read_text(self.state_file)
-        return next(iter(self._state_text.split()), "")
 
 
 _writing = threading.RLock()

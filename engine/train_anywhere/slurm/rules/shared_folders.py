@@ -13,6 +13,7 @@ from train_anywhere.distributed import programs
 from train_anywhere.errors import SchedulerError
 from train_anywhere.files import ROOT
 from train_anywhere.slurm.rules.rule_request import Request
+from train_anywhere.slurm.script.job import Job
 
 TEMPORARY = "/tmp"
 """The folder that is private to each node, if `cluster.local_disk` is a variable of the job."""
@@ -133,6 +134,9 @@ def _needed(request: Request) -> Iterator[tuple[str, Path, str]]:
         yield "the folder of the results", results, "paths.results=FOLDER"
         if c.init.run:
             yield "the run of init=", Path(c.init.run), ""
+    own = next((f for f in _folders_of_python(job) if _is_below(f, c.cluster.local_disk)), None)
+    if own and not job.program and (c.container.name != "none" or c.cluster.conda or c.cluster.venv):
+        yield "the Python that submits", own, ""  # it also supervises the job
     if c.container.name != "none":
         if c.container.image and os.path.isfile(c.container.image):
             yield "the image", Path(c.container.image), "container.image=FILE"
@@ -144,9 +148,12 @@ def _needed(request: Request) -> Iterator[tuple[str, Path, str]]:
         if folder and os.path.isdir(make_absolute(folder)):
             yield f"cluster.{key}", make_absolute(folder), f"cluster.{key}=FOLDER"
     if not c.cluster.venv and not c.cluster.conda:
-        folders = Path(job.python).parents[1], Path(sys.base_prefix)
-        private = (folder for folder in folders if _is_below(folder, c.cluster.local_disk))
-        yield "the Python environment", next(private, folders[0]), "cluster.venv=FOLDER"
+        yield "the Python environment", own or _folders_of_python(job)[0], "cluster.venv=FOLDER"
+
+
+def _folders_of_python(job: Job) -> tuple[Path, Path]:
+    """Return the folders of the environment that submits, and of its Python."""
+    return Path(job.supervisor).parents[1], Path(sys.base_prefix)
 
 
 @cache

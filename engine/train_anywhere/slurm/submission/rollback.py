@@ -59,9 +59,8 @@ class Submission:
             ) from None
 
     def mark_written(self) -> None:
-        """Record that all files are written. A job may start now, so a rollback keeps later changes of run.json and `state`."""
-        files = [path for run in self._runs for path in (run.info_file, run.state_file)]
-        self._job_files = {path: read_content(path) for path in files}
+        """Record that all files are written. A job may start now, so a rollback keeps later changes of run.json."""
+        self._job_files = {run.info_file: read_content(run.info_file) for run in self._runs}
 
     def add_run(self, run: RunDir) -> None:
         """Register a new run folder, which a rollback removes."""

@@ -1,0 +1,164 @@
+"""The supervisor of a job: it dies, Python does not start, signals come at any moment, and what its children inherit."""
+
+import dataclasses
+import os
+import random
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from engine.tests.slurm.scripts import RECORD_START, SCONTROL, make, python, run_script, snapshot, tool
+from train_anywhere.config.schema import Config
+from train_anywhere.job import batch_job
+from train_anywhere.job.batch_job import fill
+from train_anywhere.launch.processes import LocalRanks
+from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.reopen.frozen import write_frozen
+from train_anywhere.slurm.script.render import render
+
+MakeConfig = Callable[..., Config]
+
+
+def test_a_killed_supervisor_ends_its_ranks_and_the_job_comes_back_once(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    scontrol = SCONTROL.format(batch=1, folder=tmp_path)
+    dies = f"{python(RECORD_START)}; echo $$ >{tmp_path}/rank; kill -9 $PPID; exec sleep 600"
+    ranks = f'case "$*" in *checkpoints.recovery*) exit ;; esac; {dies}'
+    for requeued in (1, 1):
+        began = time.monotonic()
+        done = run_script(make_config, tmp_path, ranks, scontrol=scontrol)
+        assert time.monotonic() - began < 20
+        info = RunDir(tmp_path).read_info()
+        reason = "the supervisor of the job was killed (signal SIGKILL)"
+        assert (info["state"], info["attempts"][-1]["reason"]) == ("failed", reason), done.stderr
+        assert not Path("/proc", (tmp_path / "rank").read_text().strip()).exists()
+        assert (tmp_path / "requeued").read_text().count("requeue") == requeued
+    assert done.returncode == 1
+
+
+def test_a_python_that_does_not_start_is_one_message(make_config: MakeConfig, tmp_path: Path) -> None:
+    """Neither a requeue nor a traceback; the ranks are not started."""
+    for broken in ("/nothere/python", "/bin/false"):
+        scontrol = SCONTROL.format(batch=1, folder=tmp_path)
+        tool(tmp_path / "scontrol", scontrol)
+        made = dataclasses.replace(
+            make(make_config, run=str(tmp_path), code=str(tmp_path)), supervisor=broken
+        )
+        snapshot(tmp_path)
+        tool(tmp_path / "srun", f"touch {tmp_path}/started")
+        (tmp_path / "job.sbatch").write_text(render(made))
+        environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node1"}
+        done = subprocess.run(
+            ["bash", str(tmp_path / "job.sbatch")], env=environ, capture_output=True, text=True
+        )
+        assert done.returncode == 1 and done.stderr.count(f"error: {broken} does not start on ") == 1
+        assert not (tmp_path / "started").exists() and not (tmp_path / "requeued").exists()
+
+
+@pytest.mark.parametrize("variable", ["PYTHONHOME=/nothere", "PYTHONPATH=/nothere", "PATH=/nothere:$PATH"])
+def test_the_environment_of_the_ranks_does_not_reach_the_supervisor(
+    make_config: MakeConfig, tmp_path: Path, variable: str
+) -> None:
+    name = variable.partition("=")[0]
+    setup = [f"export {variable}"]
+    done = run_script(make_config, tmp_path, f'echo "{name}=${name}"', setup=setup, side="exit")
+    assert done.returncode == 0 and f"{name}=" in done.stdout and "/nothere" in done.stdout, done.stderr
+
+
+def test_a_launcher_has_default_signals_and_a_session_of_its_own(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    """Also if the shell that started the script ignores signals."""
+    look = "grep -E 'Sig(Blk|Ign)' /proc/self/status; readlink /proc/$$/fd/0; ps -o sid= $$; echo $$"
+    done = run_script(make_config, tmp_path, look, setup=["trap '' HUP QUIT USR2"])
+    blocked, ignored, stdin, session, pid = [line.split()[-1] for line in done.stdout.split("\n") if line]
+    assert int(blocked, 16) == int(ignored, 16) == 0 and stdin == "/dev/null" and session == pid
+
+
+def start_script(make_config: MakeConfig, folder: Path, *setup: str) -> "subprocess.Popen[str]":
+    """Start a job whose rank handles USR1, with a shell line in the place of srun."""
+    ranks = (
+        f"trap 'exit 75' USR1; {python(RECORD_START)} & wait $!; echo training; while :; do sleep 0.1; done"
+    )
+    RunDir(folder).update(state="queued")
+    snapshot(folder)
+    write_frozen(RunDir(folder), make_config(), [])
+    tool(folder / "srun", f'case "$*" in *checkpoints.recovery*|*monitor.node*) exit ;; esac; {ranks}')
+    tool(folder / "scontrol", SCONTROL.format(batch=1, folder=folder))
+    script = folder / "job.sbatch"
+    script.write_text(render(make(make_config, run=str(folder), code=str(folder), setup=list(setup))))
+    environ = {"PATH": f"{folder}:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node1"}
+    return subprocess.Popen(
+        ["bash", str(script)], env=environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def signalled(make_config: MakeConfig, folder: Path, numbers: tuple[int, ...], after: float) -> str:
+    """What a job prints that gets signals some seconds after it has started to source start.sh."""
+    with start_script(make_config, folder, "echo set up", "sleep 0.5") as process:
+        # before its first line, bash itself would end; Slurm's job would too
+        children = Path(f"/proc/{process.pid}/fd")
+        while not any(
+            os.readlink(one).startswith("pipe:") for one in children.iterdir() if int(one.name) > 9
+        ):
+            time.sleep(0.001)
+        time.sleep(0.02 + after)
+        for number in numbers:
+            process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 75, out + err
+    assert (folder / "requeued").read_text() == "requeue 7\n"
+    return out
+
+
+@pytest.mark.parametrize("numbers", [(signal.SIGUSR1,), (signal.SIGTERM,), (signal.SIGUSR1, signal.SIGUSR1)])
+@pytest.mark.quick("numbers0")
+def test_a_signal_at_any_moment_brings_the_job_back(
+    make_config: MakeConfig, tmp_path: Path, numbers: tuple[int, ...]
+) -> None:
+    for n in range(3):
+        (folder := tmp_path / str(n)).mkdir()
+        out = signalled(make_config, folder, numbers, random.uniform(0, 2.5))
+        assert out.count("Asked to stop") == 1 and out.count("back to the queue") == 1
+
+
+def test_placeholders_are_those_of_options_and_whole_words() -> None:
+    words = {"nodes": ["2"], "exports": ["-x", "PATH"], "hosts": ["a:1,b:1"]}
+    command = ["srun", "--nodes={nodes}", "-H", "{hosts}", "{exports}", "/x/{nodes}", "--run={nodes}.y"]
+    filled = ["srun", "--nodes=2", "-H", "a:1,b:1", "-x", "PATH", "/x/{nodes}", "--run={nodes}.y"]
+    assert fill(command, words) == filled
+
+
+@pytest.mark.parametrize(
+    ("log", "cause"),
+    [
+        (
+            "srun: error: n1: task 1: Killed\nsrun: error: n2: task 2: Exited with exit code 1\n",
+            "rank 1 on n1: SIGKILL, often the memory limit",
+        ),
+        ("srun: error: n[1-2]: tasks 0-1: Exited with exit code 1\n", ""),
+        ("srun: error: n2: task 5: Segmentation fault (core dumped)\n", "rank 5 on n2: SIGSEGV"),
+        ("srun: error: n2: task 0: Out Of Memory\n", "rank 0 on n2: SIGKILL, often the memory limit"),
+        ("rank 3 ended with signal SIGABRT; the other ranks were stopped. Details: x\n", "rank 3: SIGABRT"),
+        (
+            "mpirun noticed that process rank 1 with PID 0 on node n2 exited on signal 9 (Killed).\n",
+            "rank 1 on n2: SIGKILL, often the memory limit",
+        ),
+    ],
+)
+def test_the_first_killed_rank_is_found_in_the_log(log: str, cause: str) -> None:
+    assert batch_job.find_first_exit(f"before\n{log}after\n") == cause
+
+
+def test_a_killed_rank_of_this_machine_is_the_cause() -> None:
+    started = [subprocess.Popen(["sh", "-c", shlex.join(["kill", "-9"]) + " $$"]), subprocess.Popen(["true"])]
+    ranks = LocalRanks(started, 0.5)
+    while ranks.poll() is None:
+        time.sleep(0.05)
+    assert ranks.first_exit().startswith("rank 0 on ") and ": SIGKILL" in ranks.first_exit()

@@ -1,0 +1,79 @@
+"""The batch script of a job, run here by the real bash with shell lines in the place of Slurm's programs; a tool of several tests."""
+
+import dataclasses
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from train_anywhere.config.schema import Config
+from train_anywhere.files import ENGINE, ROOT
+from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.reopen.frozen import write_frozen
+from train_anywhere.slurm.script.job import Job, make_job
+from train_anywhere.slurm.script.render import render
+
+
+def make(make_config: Callable[..., Config], *overrides: str, **changes: object) -> Job:
+    made = make_job(make_config("cluster=slurm", *overrides), "/run", "/run/code")
+    cluster = {k: changes.pop(k) for k in list(changes) if hasattr(made.cluster, k)}
+    return dataclasses.replace(made, cluster=dataclasses.replace(made.cluster, **cluster), **changes)
+
+
+RECORD_STOP = "RunDir(Path(sys.argv[-1])).update(state='preempted')"
+RECORD_START = "RunRecorder(RunDir(Path(sys.argv[-1]))).record_start(1)"
+
+
+SCONTROL = """case "$*" in
+"show job"*) echo "JobId=7 JobState=RUNNING BatchFlag={batch}" ;;
+requeue*) echo "$@" >>{folder}/requeued ;;
+*) echo node1 ;;
+esac"""
+
+
+def python(statement: str) -> str:
+    """A shell line that runs a statement of the training, whose last argument is the run folder."""
+    modules = "import sys; from pathlib import Path; from train_anywhere.runs.folder import RunDir"
+    modules += "; from train_anywhere.runs.recorder import RunRecorder"
+    code = f"{modules}; {statement}"
+    folders = f"PYTHONPATH={shlex.quote(str(ENGINE))} TRAIN_ROOT={shlex.quote(str(ROOT))}"
+    return f'{folders} {shlex.quote(sys.executable)} -c {shlex.quote(code)} "$@"'
+
+
+def snapshot(folder: Path) -> None:
+    """What the code snapshot of a job has, in a folder."""
+    for path in (ENGINE / "train_anywhere", ROOT / "configs", ROOT / "src"):
+        if not (folder / path.name).exists():
+            (folder / path.name).symlink_to(path)
+
+
+def tool(path: Path, body: str) -> None:
+    path.write_text(f"#!/bin/bash\n{body}\n")
+    path.chmod(0o755)
+
+
+def run_script(
+    make_config: Callable[..., Config],
+    folder: Path,
+    srun: str,
+    state: str = "queued",
+    prepare: Callable[[RunDir], object] = lambda run: None,
+    side: str = "exec cat",
+    environ: Mapping[str, str] = {},
+    words: Sequence[str] = (),
+    scontrol: str = "echo node1",
+    **changes: object,
+) -> subprocess.CompletedProcess[str]:
+    """Run the script of a one-rank job with a shell line in the place of srun, and another one for the side process."""
+    RunDir(folder).update(state=state)
+    snapshot(folder)
+    write_frozen(RunDir(folder), make_config(*words), [])
+    prepare(RunDir(folder))
+    tool(folder / "srun", f'case "$*" in *train_anywhere.monitor.node*) {side}; exit ;; esac; {srun}')
+    tool(folder / "scontrol", scontrol)
+    script = folder / "job.sbatch"
+    script.write_text(render(make(make_config, *words, run=str(folder), code=str(folder), **changes)))
+    own = {"PATH": f"{folder}:/usr/bin:/bin", "SLURM_JOB_ID": "7"}
+    environ = {"SLURM_JOB_NODELIST": "node1", **environ, **own}
+    return subprocess.run(["bash", str(script)], env=environ, capture_output=True, text=True, timeout=30)
