@@ -135,3 +135,37 @@ def test_variables_left_from_a_torchrun_do_not_reach_the_ranks(tmp_path: Path) -
         if process.poll() is None:  # it ends its ranks
             process.terminate()
             process.wait(60)
+
+
+FAILS = """
+import pathlib
+import lightning
+
+class Fails(lightning.Callback):
+    def __init__(self, times):
+        self.times, self.file = times, pathlib.Path(__file__).with_name("failed")
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        step, before = trainer.global_step, self.file.read_text() if self.file.exists() else ""
+        if trainer.global_rank == 0 and step == 4 + 2 * len(before) and len(before) < self.times:
+            self.file.write_text(before + "x")
+            raise LookupError("row 42")
+"""
+
+
+@pytest.mark.parametrize(("devices", "retries"), [(1, 1), (2, 1), (1, 9)])
+@pytest.mark.quick("1-1")
+def test_ranks_of_this_machine_start_again(train: Train, tmp_path: Path, devices: int, retries: int) -> None:
+    """As in a job: from the newest checkpoint, as often as `cluster.retries` allows."""
+    (tmp_path / "fails.py").write_text(FAILS)
+    often = f"+callbacks.fails={{_target_:fails.Fails,times:{2 if retries == 1 else 1}}}"
+    words = (f"cluster.retries={retries}", f"trainer.devices={devices}", "model=mlp", "trainer.max_steps=12")
+    every = ("checkpoint.every_n_steps=1", "monitor.tensorboard=false", f"paths.results={tmp_path}")
+    done = train(*words, *every, often, env={"PYTHONPATH": str(tmp_path)})
+    info = json.loads((tmp_path / "latest" / "run.json").read_text())
+    assert "again: the ranks failed after step 3: " in done.stderr, done.stderr
+    if retries == 1:
+        assert done.returncode == 1 and "cluster.retries=1 allows no more" in done.stderr
+        assert (info["state"], len(info["attempts"])) == ("failed", 2)
+    else:
+        assert done.returncode == 0 and (info["state"], len(info["attempts"])) == ("completed", 2)
