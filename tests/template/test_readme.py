@@ -285,7 +285,7 @@ def test_every_other_command_is_known() -> None:
         "sinfo",
         "cp examples/",
         "PYTHONPATH=engine python predict.py",
-        "cp engine/train_anywhere/slurm/templates/",  # engine/tests/slurm/test_render.py
+        "sed -i 's/^    srun/    nice srun/' slurm/templates/ranks.sh.j2",  # engine/tests/slurm/test_render.py
         "eval '$(python src/train.py --shell-completion",  # engine/tests/config/test_explained.py
     )
     assert [c for _, c in ALL if not c.startswith(known)] == []
