@@ -1,4 +1,4 @@
-"""RUN/monitor/live.json: progress of the training, updated by a thread of rank 0 every two seconds while it changes."""
+"""RUN/monitor/live.json, which a thread of rank 0 updates every two seconds while the training changes, and files of events."""
 
 import os
 import threading
@@ -6,12 +6,16 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from train_anywhere.errors import STOPPED
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.ordinary import make_folder
 from train_anywhere.files.plain_json import dumps
-from train_anywhere.runs.attempts import running_job
+from train_anywhere.runs.attempts import recorded_reason, running_job
+from train_anywhere.runs.debug import describe_exit_code
+from train_anywhere.runs.folder import ATTEMPTS, RunDir
+from train_anywhere.runs.summary import format_metric
 
 EVERY_S = 2.0
 """Shortest time in seconds between two updates."""
@@ -96,3 +100,26 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
         # create the folder only on failure: it nearly always exists, and a shared disk answers slowly
         make_folder(path.parent)
         write_atomic(path, text, flush=False)
+
+
+def record_event(run: RunDir, kind: Literal["failed", "hung", "nan", "idle", "done"], text: str) -> None:
+    """Write an event for `monitor.notify`. A disk that fails loses the message, which the log has too."""
+    with suppress(OSError):
+        write(run.monitor / f"event-{kind}.json", {"kind": kind, "text": text})
+
+
+def record_end(run: RunDir, code: int) -> None:
+    """Record that the run is done or has failed. One that was stopped may continue; `running` means that rank 0 was killed."""
+    info = run.read_info()
+    state, metrics = info.get("state"), info.get("metrics") or {}
+    if state == "running" and (info.get(ATTEMPTS) or [{}])[-1].get("job") != running_job():
+        return  # another job trains in this folder
+    if state == "completed":
+        shown = [name for name in metrics if "train" not in name and name != "lr"]
+        record_event(run, "done", ", ".join(f"{name} {format_metric(metrics, name)}" for name in shown))
+    elif state in ("failed", "running") or (state == "queued" and code not in (0, STOPPED)):
+        lost = {"queued": "the ranks did not start"}.get(
+            state, "its ranks were killed, or could not record why"
+        )
+        how = describe_exit_code(code) + (", often the memory limit" if code == 137 else "")
+        record_event(run, "failed", recorded_reason(info) or (f"{lost} ({how})" if code else lost))
