@@ -137,7 +137,7 @@ def local_problems(config: Config) -> list[str]:
     devices = local_layout(config).device_count
     problems = [
         *machine_problems(config, visible_gpus, local_layout(config).world_size),
-        *features.problems(config, lambda one: [*one.problems(), *one.problems_here()]),
+        *features.problems(config, "any", "here"),
     ]
     if not config.program:  # its data, batches and packages are its own
         problems += [batch_size_problem(config.data.batch_size, devices), *data_problems(config, devices)]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from urllib.parse import urlsplit
 
-from train_anywhere.features.feature import Feature, NodeService
+from train_anywhere.features.feature import Check, Feature, NodeService
 from train_anywhere.features.serve.servers import is_first
 from train_anywhere.files.root import with_engine
 from train_anywhere.files.terminal.printable import mask_urls
@@ -23,14 +23,15 @@ class Notify(Feature, NodeService):
     name = "notify"
     on_node = True
     every_seconds = 2.0
-    run: RunDir
 
     def is_on(self) -> bool:
         """Return whether `monitor.notify` is set."""
         return self.config.monitor.notify is not None
 
-    def problems(self) -> list[str]:
+    def check(self, stage: Check, members: int) -> list[str]:
         """Return a message if the value is neither a URL of a webhook nor a command."""
+        if stage != "any":
+            return []
         target = self.config.monitor.notify or ""
         with suppress(ValueError):  # an unclosed quote, or a port that is not a number
             url = urlsplit(target)

@@ -18,7 +18,7 @@ from train_anywhere.runs.reopen.frozen import read_frozen
 
 
 def send(run: RunDir, target: str, kind: str = "", text: str = "") -> None:
-    """Send one message; a failure is a line without what may be a secret."""
+    """Send one message, in JSON that Slack, Mattermost and Discord read; a failure is a line without what may be a secret."""
     message = one_line(f"{run.path.parent.name} {run.id} {kind}{text and ': '}{text}"[:1000])
     message = message.encode(errors="replace").decode()  # half of a surrogate pair has no bytes
     environ = {**os.environ, "TRAIN_EVENT": kind, "TRAIN_RUN": str(run.path), "TRAIN_MESSAGE": message}
@@ -26,7 +26,6 @@ def send(run: RunDir, target: str, kind: str = "", text: str = "") -> None:
     try:
         if target.lower().startswith(("http://", "https://")):
             what = mask_urls(target.split()[0])
-            # Slack, Mattermost and Discord: https://docs.mattermost.com/developers/integrate/webhooks/incoming
             headers = {"Content-Type": "application/json", "User-Agent": "train-anywhere"}
             urlopen(Request(target, json.dumps({"text": message}).encode(), headers), timeout=limit).close()
         else:
