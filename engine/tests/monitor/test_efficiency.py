@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from train_anywhere.distributed.horovod.installation import horovod_problem
-from train_anywhere.monitor.efficiency import EVERY_S, WARM_UP, Efficiency, StepTime, step_time
+from train_anywhere.monitor.efficiency import EVERY_S, WARM_UP, Efficiency
 from train_anywhere.monitor.report import page
+from train_anywhere.runs.attempts import StepTime, step_time
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
 
 Train = Callable[..., SimpleNamespace]

@@ -1,7 +1,7 @@
 """Show and control runs, submitted or not.
 
     python src/jobs.py status   [RUN] [--watch | --json]    show its state; for a sweep, one line per member
-    python src/jobs.py list     [--watch | --json]          show one line per run, newest first; --name, --state, --since select
+    python src/jobs.py list     [--watch | --json] [--all]  show the newest 50 runs, or all; --name, --state, --since select
     python src/jobs.py best     [RUN] [--json]              show the best member of a sweep, or of all runs of one name
     python src/jobs.py diff     RUN RUN                     show what differs: configuration, code, environment, results
     python src/jobs.py logs     [RUN] [-f] [--rank N]       show its output; -f follows it until the job ends
@@ -54,6 +54,9 @@ from train_anywhere.slurm.submission.resubmit import resubmit as submit_again
 
 Runs = list[find_runs.RunEntry]
 
+MOST_LISTED = 50
+"""Runs that `list` shows without --all."""
+
 FOLLOWING = ("follow", "watch")
 """Options that Ctrl-C normally ends."""
 
@@ -67,9 +70,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _serve(parsed: argparse.Namespace) -> int:
     try:
-        if parsed.verb in (diff, prune_):
+        if parsed.verb in (list_, diff, prune_):
             return int(parsed.verb(parsed) or 0)
-        every = parsed.run is None and parsed.verb in (list_, best)
+        every = parsed.run is None and parsed.verb is best
         results = _results(parsed)
         found = find_runs.find_all(results) if every else find_runs.find(parsed.run, results)
         return int(parsed.verb(found, parsed) or 0)
@@ -136,12 +139,20 @@ def status(found: Runs, parsed: argparse.Namespace) -> int:
     return _show_status(lambda: gather([find_runs.read_entry(folder) for folder in folders]), parsed)
 
 
-def list_(found: Runs, parsed: argparse.Namespace) -> int:
+def list_(parsed: argparse.Namespace) -> int:
     """Print a line for each run, newest first."""
 
     def look() -> RunReports:
-        gathered = gather(find_runs.find_all(_results(parsed)), ended_too=False)
-        return replace(gathered, reports=select(gathered.reports, parsed.name, parsed.state, parsed.since))
+        folders = find_runs.find_folders(_results(parsed))
+        if parsed.name:
+            folders = [folder for folder in folders if fnmatch(folder.parent.name, parsed.name)]
+        newest = None if parsed.all or parsed.state or parsed.since else MOST_LISTED
+        gathered = gather([find_runs.read_entry(folder) for folder in folders[:newest]], ended_too=False)
+        reports = select(gathered.reports, parsed.name, parsed.state, parsed.since)
+        most = len(reports) if parsed.all else MOST_LISTED
+        older = (len(folders) if newest else len(reports)) - most
+        notes = [f"{older:,} older runs are not listed; --all lists them."] if older > 0 else []
+        return replace(gathered, reports=reports[:most], notes=(*gathered.notes, *notes))
 
     return _show_status(look, parsed, many=True)
 

@@ -6,9 +6,7 @@ show how far communication slows down the computation itself.
 """
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
 EVERY_S = 1.0
 """Seconds between two measured steps."""
@@ -52,36 +50,3 @@ class Efficiency:
         """Set the share from the sums over all ranks."""
         whole, waited = sums
         self.share = waited / whole if whole else None
-
-
-@dataclass(frozen=True)
-class StepTime:
-    """Seconds of a run's training by cause, over all attempts; if `others` was not measured (None), `compute` includes it."""
-
-    compute: float
-    data: float
-    others: float | None
-    checkpoint: float
-
-    @property
-    def whole(self) -> float:
-        """The sum of all four."""
-        return self.compute + self.data + (self.others or 0.0) + self.checkpoint
-
-    @property
-    def efficiency(self) -> float | None:
-        """The efficiency, from 0 to 1; None if not measured."""
-        computing = self.compute + (self.others or 0.0)
-        return None if self.others is None or not computing else self.compute / computing
-
-
-def step_time(attempts: Sequence[Mapping[str, Any]]) -> StepTime:
-    """Return the times of a run, from the attempts in its run.json."""
-    known = [a["seconds"] for a in attempts if isinstance(a.get("seconds"), Mapping)]
-
-    def total(name: str) -> float:
-        return sum(s[name] for s in known if isinstance(s.get(name), int | float))
-
-    others = total("others") if any("others" in s for s in known) else None
-    compute = total("step") - total("data") - (others or 0.0)
-    return StepTime(max(0.0, compute), total("data"), others, total("checkpoint"))

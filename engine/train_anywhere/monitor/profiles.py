@@ -3,7 +3,7 @@
 from contextlib import suppress
 from dataclasses import dataclass
 
-from train_anywhere.monitor.ranks import read_json
+from train_anywhere.files.plain_json import read_json
 from train_anywhere.runs.folder import RunDir
 
 

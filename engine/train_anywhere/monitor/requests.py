@@ -13,9 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from train_anywhere.files.plain_json import read_json
 from train_anywhere.monitor.live import write
 from train_anywhere.monitor.profiles import read_profiles
-from train_anywhere.monitor.ranks import read_json
 from train_anywhere.runs.folder import RunDir
 
 SAVE, SAVED, DEBUG, PROFILE = "save.json", "saved.json", "debug.json", "profile.json"

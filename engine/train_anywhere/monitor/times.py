@@ -5,8 +5,9 @@ import statistics
 import time
 from collections.abc import Collection, Mapping
 
+from train_anywhere.files.plain_json import read_json
 from train_anywhere.monitor.heartbeat import Heartbeat
-from train_anywhere.monitor.ranks import mappings, read_json, short
+from train_anywhere.monitor.ranks import mappings, short
 from train_anywhere.runs.attempts import STARTED, hosts
 from train_anywhere.runs.folder import RunDir
 

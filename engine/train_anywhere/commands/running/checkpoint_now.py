@@ -7,9 +7,9 @@ from pathlib import Path
 from train_anywhere.checkpoints.store import CheckpointStore
 from train_anywhere.commands.running.find_job import cancel, find_job, refuse_program
 from train_anywhere.errors import SubmitError
+from train_anywhere.files.plain_json import read_json
 from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.monitor import requests
-from train_anywhere.monitor.ranks import read_json
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.status.find_runs import RunEntry

@@ -6,8 +6,8 @@ from contextlib import suppress
 from train_anywhere.commands.running.checkpoint_now import send_request
 from train_anywhere.commands.running.find_job import find_job
 from train_anywhere.errors import CheckpointError, SubmitError
+from train_anywhere.files.plain_json import read_json
 from train_anywhere.monitor import requests
-from train_anywhere.monitor.ranks import read_json
 from train_anywhere.runs.reopen.frozen import read_frozen
 from train_anywhere.slurm.status.find_runs import RunEntry
 

@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Mapping
 
 from train_anywhere.monitor.ranks import mappings
-from train_anywhere.monitor.run_facts import Facts, number
+from train_anywhere.monitor.run_facts import Facts
+from train_anywhere.runs.facts import number
 
 
 def missing_ranks(facts: Facts) -> Iterator[str]:

@@ -12,9 +12,9 @@ from train_anywhere.features.hangs.startup import StartupWatch
 from train_anywhere.features.hangs.stragglers import Stragglers
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.ordinary import make_folder
-from train_anywhere.files.plain_json import dumps
+from train_anywhere.files.plain_json import dumps, read_json
 from train_anywhere.monitor.live import record_event
-from train_anywhere.monitor.ranks import NodeRanks, OtherNodes, RankStatus, read_json
+from train_anywhere.monitor.ranks import NodeRanks, OtherNodes, RankStatus
 from train_anywhere.runs.attempts import running_job
 from train_anywhere.runs.summary import display_path, resume_command
 

@@ -10,9 +10,9 @@ from train_anywhere.config.load import load
 from train_anywhere.distributed import programs
 from train_anywhere.errors import SchedulerError
 from train_anywhere.features.notify import LIMIT_S, start_each
+from train_anywhere.files.plain_json import read_json
 from train_anywhere.files.terminal.printable import mask_urls, one_line
 from train_anywhere.monitor.live import record_end
-from train_anywhere.monitor.ranks import read_json
 from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.reopen.frozen import read_frozen
 

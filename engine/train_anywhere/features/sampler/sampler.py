@@ -19,7 +19,8 @@ from train_anywhere.features.sampler.machine import Machine
 from train_anywhere.files.atomic import set_aside, write_atomic
 from train_anywhere.files.ordinary import make_folder, open_file
 from train_anywhere.files.plain_json import dumps
-from train_anywhere.monitor.run_facts import SUMMED, Sums, rows, sum_up
+from train_anywhere.monitor.run_facts import SUMMED, Sums, sum_up
+from train_anywhere.runs.facts import rows
 from train_anywhere.runs.folder import RunDir
 
 WRITERS_PER_S = 10

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import pygal
 from pygal.style import Style
 
-from train_anywhere.monitor.run_facts import MOST_CURVES, NodeUse, Series
+from train_anywhere.monitor.run_facts import MOST_CURVES, NodeUse
+from train_anywhere.runs.facts import Series
 
 MOST_POINTS = 400
 """Largest number of points of a curve: a screen can't show more, and the page would become large."""

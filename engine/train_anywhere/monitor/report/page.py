@@ -13,14 +13,13 @@ from train_anywhere import features
 from train_anywhere.config.command.compose import compose
 from train_anywhere.config.flat import as_typed, flatten
 from train_anywhere.files.atomic import write_atomic
-from train_anywhere.monitor.efficiency import step_time
 from train_anywhere.monitor.goodput import TITLES, Goodput, goodput
 from train_anywhere.monitor.profiles import operation_rows, read_profiles
 from train_anywhere.monitor.report import figures
 from train_anywhere.monitor.report.timeline import timeline
 from train_anywhere.monitor.run_facts import Facts, read_facts
 from train_anywhere.monitor.verdicts import verdicts
-from train_anywhere.runs.attempts import recorded_reason
+from train_anywhere.runs.attempts import recorded_reason, step_time
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import COMMAND_KEYS, typed_overrides
 from train_anywhere.runs.summary import display_path

@@ -9,6 +9,7 @@ from train_anywhere import features
 from train_anywhere.errors import ProjectError, SchedulerError, SubmitError
 from train_anywhere.monitor.run_facts import read_facts
 from train_anywhere.monitor.verdicts import verdicts
+from train_anywhere.runs import facts
 from train_anywhere.runs.attempts import lost_steps, recorded_reason, resume_summary
 from train_anywhere.runs.folder import ATTEMPTS
 from train_anywhere.slurm.scheduler.queue import JobStates
@@ -16,7 +17,7 @@ from train_anywhere.slurm.status import find_runs, local_runs, next_commands
 from train_anywhere.slurm.status.best import best_so_far
 from train_anywhere.slurm.status.find_runs import RunEntry
 from train_anywhere.slurm.status.run_status import Report, may_train
-from train_anywhere.slurm.status.sources import job_end, run_files
+from train_anywhere.slurm.status.sources import job_end
 from train_anywhere.slurm.status.sources.job_end import JobEnd
 from train_anywhere.slurm.status.sources.pending import WAITING, PendingJob, query_pending
 
@@ -96,9 +97,9 @@ def make_report(
     alive = may_train(state, written)
     waits = next((waiting[i] for i in run.job_ids if i in waiting), None) if state in WAITING else None
     end = None if alive or written in ("completed", "preempted") else ends.get(("", *run.job_ids)[-1])
-    started, ended = run_files.read_span(info)
-    nodes = run_files.read_nodes(run.folder, info) if alive else {}
-    facts = read_facts(run.folder, 0, nodes) if in_full else None
+    started, ended = facts.read_span(info)
+    nodes = facts.read_nodes(run.folder, info) if alive else {}
+    whole = read_facts(run.folder, 0, nodes) if in_full else None
     return Report(
         id=run.folder.id,
         path=run.folder.path,
@@ -117,10 +118,10 @@ def make_report(
         cluster=info.get("cluster"),
         world_size=info.get("world_size"),
         hosts=tuple(h for h in info.get("hosts") or () if isinstance(h, str)),
-        progress=run_files.read_progress(run.folder, info),
+        progress=facts.read_progress(run.folder, info),
         nodes={host: {k: v for k, v in content.items() if k != "sums"} for host, content in nodes.items()},
-        verdicts=tuple(verdicts(facts)) if facts else (),
-        checkpoint=run_files.find_checkpoint(run.folder),
+        verdicts=tuple(verdicts(whole)) if whole else (),
+        checkpoint=facts.find_checkpoint(run.folder),
         attempts=len(info.get(ATTEMPTS) or ()),
         steps_lost=lost_steps(info),
         resumed=resume_summary(info),
@@ -128,7 +129,7 @@ def make_report(
         rows=features.rows(run.folder, info) if in_full else {},
         tensorboard=_service_urls(info, "tensorboard") if alive else None,
         dashboard=_service_urls(info, "dashboard") if alive else None,
-        overrides=run_files.read_overrides(run.folder),
+        overrides=facts.read_overrides(run.folder),
         next=next_commands.run_commands(run, state, alive, waits),
         why="" if alive else _end_reason(run, state, info, end),
     )
