@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from train_anywhere.files import disk_clock
+from train_anywhere.files import atomic
 from train_anywhere.runs import facts
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.slurm.status.text_page import sample_line
@@ -71,7 +71,7 @@ def test_this_machine_s_clock_may_be_wrong_too(
         tmp_path, {"time": true, "step": 21}, started=datetime.fromtimestamp(true - 9, UTC).isoformat()
     )
     (run.checkpoints / "00000010").mkdir(parents=True)
-    disk_clock._clock_offset.cache_clear()
+    atomic._clock_offset.cache_clear()
     monkeypatch.setattr(time, "time", lambda: now() + ahead)
     assert facts.read_progress(run, info).moved == pytest.approx(0, abs=5)
     found = facts.find_checkpoint(run)

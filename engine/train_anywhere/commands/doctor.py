@@ -25,7 +25,7 @@ import yaml
 from train_anywhere.config.checks.this_machine import scheduler_problems
 from train_anywhere.config.command.command_line import split_flags, to_hydra_overrides
 from train_anywhere.config.command.compose import CONFIGS, compose, quote_value
-from train_anywhere.config.command.refusal import explain_refusal
+from train_anywhere.config.command.diagnose import explain_refusal
 from train_anywhere.config.command.yaml_files import read_text, refuse_unusable_files
 from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config

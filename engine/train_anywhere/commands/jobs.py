@@ -27,9 +27,9 @@ from pathlib import Path
 
 from train_anywhere.commands.jobs_options import OPTIONS
 from train_anywhere.commands.prune import prune
-from train_anywhere.commands.running import find_job
+from train_anywhere.commands.running import job_shell
 from train_anywhere.commands.running.checkpoint_now import save as save_run
-from train_anywhere.commands.running.find_job import explain_unreachable_scheduler
+from train_anywhere.commands.running.job_shell import explain_unreachable_scheduler
 from train_anywhere.commands.running.job_shell import shell as open_shell
 from train_anywhere.commands.running.profile_steps import profile as profile_run
 from train_anywhere.commands.running.rank_stacks import debug as debug_run
@@ -221,7 +221,7 @@ def logs(found: Runs, parsed: argparse.Namespace) -> int:
 
 def cancel(found: Runs, parsed: argparse.Namespace) -> int:
     """Remove runs from the queue, or stop them."""
-    return for_each(found, lambda run: print(find_job.cancel(run)))
+    return for_each(found, lambda run: print(job_shell.cancel(run)))
 
 
 def save(found: Runs, parsed: argparse.Namespace) -> int:

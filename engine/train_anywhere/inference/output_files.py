@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from train_anywhere.checkpoints.info import SavedCheckpoint
+from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.config.checks.writable import write_problem
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files.atomic import read_text, write_atomic

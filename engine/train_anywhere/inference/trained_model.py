@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from train_anywhere.checkpoints.choice import read_chosen
-from train_anywhere.checkpoints.info import SavedCheckpoint
+from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.config.choices import PlainStrategy
 from train_anywhere.config.command.compose import compose
 from train_anywhere.config.command.yaml_files import as_typed

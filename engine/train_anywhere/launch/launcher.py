@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from train_anywhere.distributed.network import addresses
-from train_anywhere.distributed.network.lost_rank import lost_rank
+from train_anywhere.distributed.network.addresses import lost_rank
 from train_anywhere.errors import NOT_FINITE
 from train_anywhere.runs.debug import append_debug, describe_exit_code
 from train_anywhere.runs.folder import RunDir

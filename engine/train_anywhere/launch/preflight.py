@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from train_anywhere.checkpoints.init_run import init_problems
-from train_anywhere.checkpoints.resume_check import refuse_unreadable as refuse_unreadable  # for plugins
+from train_anywhere.checkpoints.store import refuse_unreadable as refuse_unreadable
 from train_anywhere.config.checks.targets import task_has_network
 from train_anywhere.config.choices import Data
 from train_anywhere.config.instantiate import locate

@@ -28,7 +28,7 @@ from train_anywhere.files.terminal.printable import printable
 from train_anywhere.launch.exits import catch_os_exit, follow_parent
 from train_anywhere.launch.failure import report_failure, wait_for_cause, watch_threads
 from train_anywhere.monitor.heartbeat import Heartbeat
-from train_anywhere.monitor.times import Times
+from train_anywhere.monitor.live import Times
 from train_anywhere.program.run_program import run_program
 from train_anywhere.runs.attempts import IDLE, Outcome, stop_request
 from train_anywhere.runs.folder import RunDir, open_run

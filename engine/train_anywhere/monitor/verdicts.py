@@ -26,7 +26,7 @@ OTHERS_SHARE = 0.5
 """Share of a step spent waiting for other ranks: above it, half of the devices would be about as fast."""
 
 CHECKPOINT_SHARE = 0.05
-"""Share of the time: five times what `checkpoint.interval=auto` allows, see `features/interval/interval.py`."""
+"""Share of the time: five times what `checkpoint.interval=auto` allows, see `features/interval/__init__.py`."""
 
 LOST_SHARE = 0.1
 """Share of the allocation spent on steps that were trained twice."""

@@ -11,8 +11,7 @@ from typing import Any
 
 import yaml
 
-from train_anywhere.files.atomic import read_text
-from train_anywhere.files.disk_clock import disk_time
+from train_anywhere.files.atomic import disk_time, read_text
 from train_anywhere.files.plain_json import read_json
 from train_anywhere.runs.attempts import step_time
 from train_anywhere.runs.folder import ATTEMPTS, RunDir

@@ -36,7 +36,7 @@ class RunRecorder:
     """Writer of run.json while a run trains; only rank 0 has one.
 
     Args:
-        time_spent: returns the seconds in each section of this attempt, see `monitor/times.py`.
+        time_spent: returns the seconds in each section of this attempt, see `monitor/live.py`.
 
     Attributes:
         steps_done: returns the number of optimizer steps done, callable from any thread; None before training starts.

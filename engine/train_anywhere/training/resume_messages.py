@@ -1,6 +1,6 @@
 """Messages and refusals when a run resumes, for both frameworks."""
 
-from train_anywhere.checkpoints.info import SavedCheckpoint
+from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.config.checks.strategy_table import FrameworkName
 from train_anywhere.config.choices import OtherSchedule
 from train_anywhere.config.schema import Config

@@ -189,7 +189,16 @@ def test_filters_that_select_nothing_by_mistake(filters: tuple[str | None, ...],
 
 
 def list_of(results: Path, *words: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-X", "utf8", str(ROOT / "src" / "jobs.py"), "list", "--results", str(results), *words]
+    command = [
+        sys.executable,
+        "-X",
+        "utf8",
+        str(ROOT / "src" / "jobs.py"),
+        "list",
+        "--results",
+        str(results),
+        *words,
+    ]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 

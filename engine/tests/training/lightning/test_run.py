@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from src.data.digits import open_digits
-from train_anywhere.checkpoints.info import CheckpointInfo
+from train_anywhere.checkpoints.disk.manifest import CheckpointInfo
 from train_anywhere.checkpoints.store import CheckpointStore
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import CheckpointError, ConfigError

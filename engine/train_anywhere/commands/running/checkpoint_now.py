@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 from train_anywhere.checkpoints.store import CheckpointStore
-from train_anywhere.commands.running.find_job import cancel, find_job, refuse_program
+from train_anywhere.commands.running.job_shell import cancel, find_job, refuse_program
 from train_anywhere.errors import SubmitError
 from train_anywhere.files.plain_json import read_json
 from train_anywhere.files.terminal.printable import one_line

@@ -5,12 +5,12 @@ import secrets
 import sys
 import time
 
-from train_anywhere.commands.running.find_job import find_job, refuse_program
+from train_anywhere.commands.running.job_shell import find_job, refuse_program
 from train_anywhere.errors import SubmitError
 from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.monitor import requests
 from train_anywhere.monitor.live import write
-from train_anywhere.monitor.profiles import Profile, operation_rows, read_profiles
+from train_anywhere.monitor.requests import Profile, operation_rows, read_profiles
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.status.find_runs import RunEntry
 

@@ -4,7 +4,7 @@ import time
 from contextlib import suppress
 
 from train_anywhere.commands.running.checkpoint_now import send_request
-from train_anywhere.commands.running.find_job import find_job
+from train_anywhere.commands.running.job_shell import find_job
 from train_anywhere.errors import CheckpointError, SubmitError
 from train_anywhere.files.plain_json import read_json
 from train_anywhere.monitor import requests

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from train_anywhere.config.checks.metric_names import from_keras_name
+from train_anywhere.config.checks.monitors import from_keras_name
 from train_anywhere.config.schema import Checkpoint
 from train_anywhere.errors import CheckpointError, SubmitError
 from train_anywhere.runs import facts

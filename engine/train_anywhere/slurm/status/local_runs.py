@@ -6,7 +6,7 @@ import signal
 from typing import Any
 
 from train_anywhere.errors import SubmitError
-from train_anywhere.files.disk_clock import disk_time
+from train_anywhere.files.atomic import disk_time
 from train_anywhere.runs import lock
 from train_anywhere.runs.attempts import describe_state
 from train_anywhere.runs.summary import is_program, resume_command

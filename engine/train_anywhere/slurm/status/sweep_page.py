@@ -8,9 +8,8 @@ from train_anywhere.errors import SubmitError
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.terminal.fit import terminal_width
 from train_anywhere.files.terminal.printable import one_line
-from train_anywhere.monitor.report.comparison import Comparison, render_comparison
 from train_anywhere.monitor.report.figures import drawable, figure
-from train_anywhere.monitor.report.page import NAME
+from train_anywhere.monitor.report.page import NAME, Comparison, render_comparison
 from train_anywhere.monitor.run_facts import MOST_CURVES
 from train_anywhere.runs.facts import Series, curves
 from train_anywhere.runs.folder import RunDir, sweep_folder

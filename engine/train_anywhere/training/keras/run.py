@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from train_anywhere.checkpoints.checkpointer import NoCheckpointer
 from train_anywhere.checkpoints.choice import read_chosen
-from train_anywhere.checkpoints.info import SavedCheckpoint
+from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.checkpoints.init_run import select_weights
 from train_anywhere.checkpoints.recovery import open_checkpointer
 from train_anywhere.config.checks.monitors import describe_best_checkpoint

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from train_anywhere.checkpoints.choice import read_chosen
-from train_anywhere.checkpoints.info import SavedCheckpoint
+from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.checkpoints.init_run import select_weights
 from train_anywhere.config.schema import Config, Init
 from train_anywhere.distributed.topology import Topology

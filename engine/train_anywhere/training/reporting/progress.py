@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from train_anywhere.checkpoints.info import SavedCheckpoint
+from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.files.terminal.fit import fit_parts
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.monitor.live import Live

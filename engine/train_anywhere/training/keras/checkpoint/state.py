@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
-from train_anywhere.checkpoints.disk.plain_zip import refuse_compressed
-from train_anywhere.checkpoints.info import CheckpointInfo, SavedCheckpoint
+from train_anywhere.checkpoints.disk.copy_files import refuse_compressed
+from train_anywhere.checkpoints.disk.manifest import CheckpointInfo, SavedCheckpoint
 from train_anywhere.errors import CheckpointError
 from train_anywhere.training.early_stopping import Patience
 from train_anywhere.training.keras.checkpoint.buffers import Buffers

@@ -6,7 +6,7 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
-from train_anywhere.config.checks.metric_names import from_keras_name
+from train_anywhere.config.checks.monitors import from_keras_name
 from train_anywhere.training.keras.module import Module
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from train_anywhere.checkpoints.disk.writes import CHUNK, write_all
+from train_anywhere.checkpoints.disk.copy_files import CHUNK, write_all
 
 Key = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
 """Address, shape, strides and type of a tensor. Tensors with the same key, such as tied weights, share one copy."""

@@ -13,8 +13,7 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.trainer.states import TrainerFn
 
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
-from train_anywhere.checkpoints.disk.manifest import folder_name
-from train_anywhere.checkpoints.info import CheckpointInfo, SavedCheckpoint
+from train_anywhere.checkpoints.disk.manifest import CheckpointInfo, SavedCheckpoint, folder_name
 from train_anywhere.data.torch import random_states
 from train_anywhere.errors import CheckpointError, ConfigError
 from train_anywhere.training.lightning.checkpoint.buffers import Buffers

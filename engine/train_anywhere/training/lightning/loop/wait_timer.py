@@ -1,4 +1,4 @@
-"""Measure how long a rank waits for other ranks in a step, see `monitor/efficiency.py`."""
+"""Measure how long a rank waits for other ranks in a step, see `monitor/heartbeat.py`."""
 
 import time
 from typing import Any

@@ -3,7 +3,7 @@
 import torch
 
 from train_anywhere.config.schema import Trainer
-from train_anywhere.distributed.devices import no_gpu_message
+from train_anywhere.distributed.layout import no_gpu_message
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError
 
