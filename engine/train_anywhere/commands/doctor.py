@@ -43,12 +43,11 @@ from train_anywhere.files.terminal.printable import printable
 from train_anywhere.launch.local_run import local_problems
 from train_anywhere.launch.preflight import data_problems
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.rank_reports import read_reports
+from train_anywhere.runs.recorder import read_reports
 from train_anywhere.slurm.presets import PRESETS, resolve_current
 from train_anywhere.slurm.script.format_checks import problems as cluster_problems
 from train_anywhere.slurm.script.job import devices_per_node
-from train_anywhere.slurm.site_facts.differences import KEEP, compare, fact_names
-from train_anywhere.slurm.site_facts.preset_patch import edit_text, make_patch
+from train_anywhere.slurm.site_facts.differences import KEEP, compare, edit_text, fact_names, make_patch
 from train_anywhere.slurm.site_facts.slurm_facts import SlurmFacts
 from train_anywhere.slurm.submission.prepare import refusals
 

@@ -23,8 +23,7 @@ from train_anywhere.files.terminal.fit import FittedHelp
 from train_anywhere.files.typed_paths import resolve_as_typed, shell_folder
 from train_anywhere.inference.output_files import check_new_file, prediction_file
 from train_anywhere.inference.trained_model import find_run, read_config, refuse_export, use_one_device
-from train_anywhere.runs.dependency import is_waited_for
-from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.folder import RunDir, is_waited_for
 
 FORMATS = {
     "lightning": {"torch": ".pt", "torch.export": ".pt2", "onnx": ".onnx"},

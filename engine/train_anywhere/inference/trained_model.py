@@ -24,7 +24,7 @@ from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.reopen.frozen import read_frozen
 from train_anywhere.runs.reopen.resume import read_run_overrides, select_group_choices
 from train_anywhere.runs.reopen.trust import refuse_untrusted
-from train_anywhere.training.resume_messages import refuse_other_framework
+from train_anywhere.training.plan import refuse_other_framework
 
 if TYPE_CHECKING:
     from train_anywhere.inference.predictor import Predictor

@@ -53,10 +53,8 @@ from train_anywhere.runs.folder import (
 )
 from train_anywhere.runs.lock import RunLock
 from train_anywhere.runs.provenance import describe_code
-from train_anywhere.runs.reopen.completion import completion_message, is_complete
-from train_anywhere.runs.reopen.from_scratch import move_aside
 from train_anywhere.runs.reopen.frozen import write_frozen
-from train_anywhere.runs.reopen.resume import merge_resumed
+from train_anywhere.runs.reopen.resume import completion_message, is_complete, merge_resumed, move_aside
 from train_anywhere.runs.reopen.trust import remember
 from train_anywhere.runs.summary import display_path
 from train_anywhere.training.plan import make_plan

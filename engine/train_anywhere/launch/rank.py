@@ -35,8 +35,7 @@ from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.links import refuse_links
 from train_anywhere.runs.lock import RunLock
 from train_anywhere.runs.provenance import read_versions
-from train_anywhere.runs.rank_reports import report_location
-from train_anywhere.runs.recorder import RunRecorder, try_to_record_failure
+from train_anywhere.runs.recorder import RunRecorder, report_location, try_to_record_failure
 from train_anywhere.runs.reopen.frozen import read_frozen
 from train_anywhere.runs.summary import (
     describe_error,

@@ -58,7 +58,7 @@ class Outcome:
         metrics: values by the names that the task gives them, such as `val/loss`.
         checkpoint: folder of the newest checkpoint; None if none was written.
         rate: training throughput of all ranks in `unit` per second; None if too few steps were measured.
-        ended_by: who ended the training before its last step, see `training/early_end.py`; None if nobody did.
+        ended_by: who ended the training before its last step, see `training/early_stopping.py`; None if nobody did.
     """
 
     state: Literal["completed", "preempted"]

@@ -374,3 +374,14 @@ def example_run(folder: Path) -> str:
 def now() -> str:
     """Return the current time for run.json: ISO 8601 in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def is_waited_for(after: str | None, run: RunDir) -> bool:
+    """Return whether a job with this `after`, a run or a sweep, waits for the run. If so, only the job can check its checkpoints.
+
+    Raises:
+        CheckpointError: run.json is damaged.
+    """
+    if after is None or Path(after).name not in (run.id, run.id.rpartition("-")[0]):
+        return False
+    return run.read_info().get("state") != "completed"

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from train_anywhere.training.native_network import build_network
+from train_anywhere.training.plan import build_network
 
 CONFIGS = [
     "model=mlp",

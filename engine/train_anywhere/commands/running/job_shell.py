@@ -13,7 +13,7 @@ from train_anywhere.errors import SchedulerError, SubmitError
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import read_frozen
 from train_anywhere.runs.summary import is_program
-from train_anywhere.slurm.scheduler import ownership, queue
+from train_anywhere.slurm.scheduler import queue
 from train_anywhere.slurm.script.render import apptainer_command, pyxis_options
 from train_anywhere.slurm.status import find_runs, local_runs
 from train_anywhere.slurm.status.find_runs import RunEntry
@@ -68,7 +68,7 @@ def cancel(run: RunEntry) -> str:
     with explain_unreachable_scheduler("Nothing was cancelled."):
         [run] = find_runs.with_unrecorded_jobs([run], wait=True)
         living = [*queue.query_queue(run.scheduler or "", run.job_ids).active(run.job_ids)]
-        ownership.refuse_other_jobs(run, living)
+        local_runs.refuse_other_jobs(run, living)
     if not living:
         find_runs.refuse_unclear(run)
         return f"{run.folder.id} has no queued or running job."
@@ -107,7 +107,7 @@ def shell(run: RunEntry, node: str | None) -> NoReturn:
             f"PBS opens no shell in a running job. If the site lets you log in to nodes of your jobs: {ssh}"
         )
     with explain_unreachable_scheduler("No shell was opened."):
-        ownership.refuse_other_jobs(run, [job], "no shell was opened", "srun --overlap --pty bash --jobid")
+        local_runs.refuse_other_jobs(run, [job], "no shell was opened", "srun --overlap --pty bash --jobid")
     folder = str(run.folder.path)
     options, inside = _container(frozen, folder)
     step = ["srun", f"--jobid={_plain_id(job)}", "--overlap", "--whole", "--mem=0", "--cpu-bind=none"]

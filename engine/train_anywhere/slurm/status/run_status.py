@@ -6,8 +6,7 @@ from typing import Any
 
 from train_anywhere.runs.facts import Checkpoint, Progress
 from train_anywhere.slurm.scheduler.queue import ENDED
-from train_anywhere.slurm.status.sources.job_end import JobEnd
-from train_anywhere.slurm.status.sources.pending import PendingJob
+from train_anywhere.slurm.status.sources.job_end import JobEnd, PendingJob
 
 OVER = {state.lower() for state in ENDED} | {"lost", "unknown", "nothing", "interrupted"}
 """States of a run that will not train again by itself; in all other states it may. "nothing": run.json has no state."""

@@ -26,8 +26,7 @@ from train_anywhere.training.keras.module import Module, TaskModule
 from train_anywhere.training.keras.native import POLICIES, call_once, dtype_policy
 from train_anywhere.training.keras.strategies.base import Strategy
 from train_anywhere.training.keras.strategies.choose import make_strategy
-from train_anywhere.training.native_network import build_network
-from train_anywhere.training.plan import limit_batches
+from train_anywhere.training.plan import build_network, limit_batches
 
 
 def open_trained_model(config: Config, folder: Path) -> "TrainedModel":

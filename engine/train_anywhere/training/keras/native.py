@@ -20,8 +20,7 @@ from train_anywhere.training.keras.dropin.norm_layers import synchronize_batch_n
 from train_anywhere.training.keras.module import TaskModule
 from train_anywhere.training.keras.optim import ignored_rate_notes, make_optimizer, make_rate_reader
 from train_anywhere.training.keras.strategies.base import Strategy
-from train_anywhere.training.native_network import build_network
-from train_anywhere.training.plan import Plan, make_plan
+from train_anywhere.training.plan import Plan, build_network, make_plan
 
 POLICIES = {"32": "float32", "bf16-mixed": "mixed_bfloat16", "16-mixed": "mixed_float16"}
 """Keras' dtype policy for each `trainer.precision`."""

@@ -25,7 +25,7 @@ from train_anywhere.features import Features
 from train_anywhere.features.feature import Observers, Rank
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir, open_run
-from train_anywhere.runs.rank_reports import report_weights
+from train_anywhere.runs.recorder import report_weights
 from train_anywhere.tasks import Task
 from train_anywhere.training.keras.checkpoint.position import Position
 from train_anywhere.training.keras.checkpoint.random_state import seed_everything, split_seeds
@@ -49,17 +49,17 @@ from train_anywhere.training.keras.module import Module, TaskModule
 from train_anywhere.training.keras.native import POLICIES, dtype_policy, open_native
 from train_anywhere.training.keras.strategies.base import Strategy
 from train_anywhere.training.keras.strategies.choose import make_strategy
-from train_anywhere.training.plan import Plan, validation_notes
-from train_anywhere.training.profile import StepProfile
-from train_anywhere.training.rank_process import RankProcess
-from train_anywhere.training.reporting.header import Header, cpu_name
-from train_anywhere.training.reporting.peak import peak_flops
-from train_anywhere.training.reporting.progress import Progress
-from train_anywhere.training.resume_messages import (
+from train_anywhere.training.plan import (
+    Plan,
     device_count_message,
     refuse_other_framework,
     resume_message,
+    validation_notes,
 )
+from train_anywhere.training.profile import StepProfile
+from train_anywhere.training.rank_process import RankProcess
+from train_anywhere.training.reporting.header import Header, cpu_name, peak_flops
+from train_anywhere.training.reporting.progress import Progress
 
 SEED_STATE = "seed_generator_state"
 """Suffix of the names of random states, which are not loaded: a new run uses its own seed."""

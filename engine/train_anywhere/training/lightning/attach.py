@@ -35,8 +35,8 @@ from train_anywhere.training.lightning.loop.tensorboard import TensorBoard
 from train_anywhere.training.lightning.module import TaskModule
 from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
 from train_anywhere.training.lightning.trainer import Trainer
+from train_anywhere.training.plan import refuse_other_framework, resume_message
 from train_anywhere.training.reporting.metrics_csv import CsvLog
-from train_anywhere.training.resume_messages import refuse_other_framework, resume_message
 
 
 def attach(

@@ -22,7 +22,7 @@ from train_anywhere.files.ordinary import make_folder
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.debug import launch_id
 from train_anywhere.runs.folder import RunDir, open_run
-from train_anywhere.runs.rank_reports import report_weights
+from train_anywhere.runs.recorder import report_weights
 from train_anywhere.training.lightning.attach import add_callbacks, add_loggers, attach, note_start
 from train_anywhere.training.lightning.checkpoint.random_state import seed_everything
 from train_anywhere.training.lightning.checkpoint.state import FILE, CheckpointCallback, TrainingStopped
@@ -45,11 +45,10 @@ from train_anywhere.training.lightning.module import TaskModule
 from train_anywhere.training.lightning.rank_splits import UserLoaders
 from train_anywhere.training.lightning.setup import Setup, describe, make_setup, min_seconds_per_token
 from train_anywhere.training.lightning.strategies.deferred_weights import DeferredWeights
-from train_anywhere.training.plan import uneven_rows_note
+from train_anywhere.training.plan import refuse_other_framework, uneven_rows_note
 from train_anywhere.training.profile import StepProfile
 from train_anywhere.training.rank_process import RankProcess
 from train_anywhere.training.reporting.progress import Progress
-from train_anywhere.training.resume_messages import refuse_other_framework
 
 
 def load_initial_weights(

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from train_anywhere.config.schema import Config
 from train_anywhere.features.feature import Observers, Step
-from train_anywhere.training.early_end import describe_early_end
+from train_anywhere.training.early_stopping import Timer, describe_early_end
 from train_anywhere.training.keras.checkpoint.callback_state import CallbackStates
 from train_anywhere.training.keras.checkpoint.position import Position
 from train_anywhere.training.keras.checkpoint.state import StateWriter
@@ -21,7 +21,6 @@ from train_anywhere.training.keras.loop.logs import BatchLogs
 from train_anywhere.training.keras.loop.steps_per_call import StepsPerCall, has_batch_hooks
 from train_anywhere.training.keras.loop.tensorboard import MetricsWriter
 from train_anywhere.training.keras.module import Module
-from train_anywhere.training.max_time import Timer
 from train_anywhere.training.plan import Plan
 from train_anywhere.training.stop import Stop
 
