@@ -17,9 +17,9 @@ from train_anywhere.files import ROOT
 from train_anywhere.launch.processes import ForkServers
 from train_anywhere.runs.folder import ATTEMPTS, RunDir, now
 from train_anywhere.search import start_search
+from train_anywhere.search.local_trials import LocalTrials
 from train_anywhere.search.loop import RESUMABLE, Search
 from train_anywhere.search.space import Space
-from train_anywhere.search.start_search import LocalTrials
 from train_anywhere.search.study import Settings, Study, find_folder, make_folder
 from train_anywhere.testing.weights import info
 

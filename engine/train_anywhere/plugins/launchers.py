@@ -91,7 +91,7 @@ class HereLauncher(_Composer):
         Raises:
             ConfigError: lists the problems of all members; nothing was started.
         """
-        from train_anywhere.launch.local_run import run_all
+        from train_anywhere.launch.local_sweep import run_all
         from train_anywhere.slurm.status.best import sweep_result
         from train_anywhere.slurm.status.find_runs import read_entry
         from train_anywhere.slurm.status.sweep_page import sweep_lines

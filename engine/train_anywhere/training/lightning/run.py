@@ -28,9 +28,7 @@ from train_anywhere.training.lightning.checkpoint.random_state import seed_every
 from train_anywhere.training.lightning.checkpoint.state import FILE, CheckpointCallback, TrainingStopped
 from train_anywhere.training.lightning.checkpoint.stored_weights import StoredWeights
 from train_anywhere.training.lightning.dropin.loggers import RunLogger
-from train_anywhere.training.lightning.dropin.model import (
-    explain_lightning_errors,
-)
+from train_anywhere.training.lightning.dropin.model import explain_lightning_errors
 from train_anywhere.training.lightning.dropin.validated_weights import (
     END_HOOKS,
     changed_weights,
