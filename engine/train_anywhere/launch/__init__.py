@@ -1,7 +1,7 @@
 """Start a run on this machine, and each rank of any run.
 
 command        the command line of `src/train.py`, and its exit code
-local_run      a run on this machine: checks the configuration, makes or reopens the run folder; for a sweep, of each member
+local_run      a run on this machine: checks the configuration, makes or reopens the run folder; `local_sweep` does so for each member
 preflight      cheap checks of the data and the packages before a run starts
 processes      starts and watches the ranks and the monitor process of the node; `forkserver` starts them as forks, without import time
 rank           the entry point of one rank, which every launcher starts; `failure` and `exits` handle its end

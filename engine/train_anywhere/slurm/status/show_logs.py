@@ -84,7 +84,10 @@ def follow(
         SchedulerError: the scheduler did not answer for a long time.
     """
     logs = Logs(found, rank)
-    jobs = {kind: [i for r in found if r.scheduler == kind for i in r.job_ids] for kind in _schedulers(found)}
+    jobs = {
+        kind: [i for r in found if r.scheduler == kind for i in r.job_ids]
+        for kind in {run.scheduler for run in found if run.scheduler}
+    }
     poller, queried, active = {kind: QueuePoller() for kind in jobs}, float("-inf"), True
     while active:
         if time.monotonic() - queried >= ask_every:
@@ -98,10 +101,6 @@ def follow(
         raise SubmitError(no_log_message(found[0]))
     for reason in filter(None, map(job_end.explain_newest, found[: job_end.MOST_ASKED])):
         print(reason, file=sys.stderr)
-
-
-def _schedulers(found: Sequence[RunEntry]) -> set[str]:
-    return {run.scheduler for run in found if run.scheduler}
 
 
 def no_log_message(run: RunEntry) -> str:

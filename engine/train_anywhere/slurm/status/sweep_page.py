@@ -57,7 +57,13 @@ def comparison(title: str, reports: Sequence[Report]) -> Comparison:
     """Return the content of the page."""
     keys = differing_keys([*reports])
     best = best_member(reports)
-    metrics = [*dict.fromkeys(name for report in reports for name in evaluation_metrics(report))]
+    metrics = [
+        *dict.fromkeys(
+            name
+            for report in reports
+            for name in [name for name in report.progress.metrics if "train" not in name]
+        )
+    ]
     return Comparison(
         title=title,
         lead=f"A sweep of {len(reports)} runs, {sum((r.state or r.written) == 'completed' for r in reports)} completed."
@@ -88,11 +94,6 @@ def best_member(reports: Sequence[Report]) -> Best | None:
     with suppress(SubmitError):
         return find_best([read_entry(report.path) for report in reports])
     return None
-
-
-def evaluation_metrics(report: Report) -> list[str]:
-    """Return the names of a member's metrics that validation or test has measured."""
-    return [name for name in report.progress.metrics if "train" not in name]
 
 
 def curves_by_metric(reports: Sequence[Report], keys: Sequence[str]) -> dict[str, dict[str, Series]]:

@@ -237,18 +237,13 @@ def _more(nodes: int) -> list[str]:
 def to_json(gathered: RunReports) -> str:
     """Return {"runs": [...], "differing": [keys whose values differ], "next", "notes", "trouble"}; nan and inf are null."""
     content = {
-        "runs": [to_plain(report_fields(report)) for report in gathered.reports],
+        "runs": [to_plain({**asdict(report), "alive": report.alive}) for report in gathered.reports],
         "differing": differing_keys(gathered.reports),
         "next": list(gathered.next),
         "notes": list(gathered.notes),
         "trouble": list(gathered.trouble),
     }
     return dumps(content)
-
-
-def report_fields(report: Report) -> dict[str, Any]:
-    """Return the fields of a report, and whether its run may still train."""
-    return {**asdict(report), "alive": report.alive}
 
 
 def to_plain(value: Any) -> Any:

@@ -19,7 +19,7 @@ from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError, ConfigError
 from train_anywhere.tasks import Task
 from train_anywhere.training.keras.batches import DropInLoader, TaskLoader
-from train_anywhere.training.keras.checkpoint.random_state import seed_everything
+from train_anywhere.training.keras.checkpoint.position import seed_everything
 from train_anywhere.training.keras.checkpoint.state import restore_weights
 from train_anywhere.training.keras.dropin.model import open_dropin
 from train_anywhere.training.keras.module import Module, TaskModule

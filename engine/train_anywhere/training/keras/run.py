@@ -27,8 +27,7 @@ from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.recorder import report_weights
 from train_anywhere.tasks import Task
-from train_anywhere.training.keras.checkpoint.position import Position
-from train_anywhere.training.keras.checkpoint.random_state import seed_everything, split_seeds
+from train_anywhere.training.keras.checkpoint.position import Position, seed_everything, split_seeds
 from train_anywhere.training.keras.checkpoint.state import (
     RAW_WEIGHTS,
     StateWriter,

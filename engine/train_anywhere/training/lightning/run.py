@@ -23,7 +23,13 @@ from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.debug import launch_id
 from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.recorder import report_weights
-from train_anywhere.training.lightning.attach import add_callbacks, add_loggers, attach, note_start
+from train_anywhere.training.lightning.attach import (
+    add_callbacks,
+    add_loggers,
+    attach,
+    note_start,
+    refuse_different_weights,
+)
 from train_anywhere.training.lightning.checkpoint.random_state import seed_everything
 from train_anywhere.training.lightning.checkpoint.state import FILE, CheckpointCallback, TrainingStopped
 from train_anywhere.training.lightning.checkpoint.stored_weights import StoredWeights
@@ -35,10 +41,9 @@ from train_anywhere.training.lightning.dropin.validated_weights import (
     copy_weights,
     user_hooks,
 )
-from train_anywhere.training.lightning.loop.agreement import refuse_different_weights
+from train_anywhere.training.lightning.loop.early_stop import TrainingCheck
 from train_anywhere.training.lightning.loop.metrics import ModuleMetrics, TaskMetrics
 from train_anywhere.training.lightning.loop.profiler import TorchRecording
-from train_anywhere.training.lightning.loop.training_check import TrainingCheck
 from train_anywhere.training.lightning.module import TaskModule
 from train_anywhere.training.lightning.rank_splits import UserLoaders
 from train_anywhere.training.lightning.setup import Setup, describe, make_setup, min_seconds_per_token

@@ -11,10 +11,10 @@ from train_anywhere.data.dataset import Splits
 from train_anywhere.errors import ConfigError
 from train_anywhere.training.early_stopping import monitored_value
 from train_anywhere.training.keras.batches import DropInLoader
-from train_anywhere.training.keras.checkpoint.random_state import disable_graph_optimizer
+from train_anywhere.training.keras.checkpoint.position import disable_graph_optimizer
 from train_anywhere.training.keras.dropin.gradients import AveragingApply, average_in_apply
 from train_anywhere.training.keras.dropin.metric_sums import Metrics, StepLogs
-from train_anywhere.training.keras.dropin.norm_layers import find_batch_norms, synchronize_batch_norms
+from train_anywhere.training.keras.dropin.trainable import find_batch_norms, synchronize_batch_norms
 from train_anywhere.training.keras.dropin.variables import build_variables, trace_step
 from train_anywhere.training.keras.module import Module, NamedVariables, float_statistics
 from train_anywhere.training.keras.native import POLICIES, dtype_policy

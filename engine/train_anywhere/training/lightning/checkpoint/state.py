@@ -17,8 +17,7 @@ from train_anywhere.checkpoints.disk.manifest import CheckpointInfo, SavedCheckp
 from train_anywhere.data.torch import random_states
 from train_anywhere.errors import CheckpointError, ConfigError
 from train_anywhere.training.early_stopping import checkpoint_score
-from train_anywhere.training.lightning.checkpoint.buffers import Buffers
-from train_anywhere.training.lightning.checkpoint.plain_values import keep_plain_values
+from train_anywhere.training.lightning.checkpoint.buffers import Buffers, keep_plain_values
 from train_anywhere.training.lightning.checkpoint.position import (
     resume_position,
     set_loop_counters,
