@@ -16,7 +16,6 @@ from train_anywhere.runs.folder import RunDir
 TIMES = 3
 """A run that hangs at the same step for the third time has failed: it would be requeued for ever."""
 
-
 GRACE_S = 10.0
 """Seconds for killed processes to exit; a process that waits for a dead disk does not."""
 

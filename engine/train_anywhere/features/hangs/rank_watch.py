@@ -14,9 +14,8 @@ from typing import Any
 
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.launcher_env import hosts_by_rank
-from train_anywhere.features.hangs import stacks
+from train_anywhere.features.hangs import kill_ranks, stacks
 from train_anywhere.features.hangs.hangs import StartupWatch
-from train_anywhere.features.hangs.kill_ranks import kill, start_of_job
 from train_anywhere.features.hangs.supervisor import FILE, Supervisor, print_line
 from train_anywhere.files.plain_json import read_json
 from train_anywhere.monitor import requests
@@ -57,7 +56,7 @@ class Watch:
             job = environ.get("SLURM_JOB_ID")
             requeue = config.cluster.requeue and job not in (None, environ.get(ALLOCATION))
             self.supervisor = Supervisor(self.node, startup, bound, self.interval, end, requeue, environ)
-        self._start = start_of_job(environ)
+        self._start = kill_ranks.start_of_job(environ)
         self._last_write = self._last_read = self._last_asked = 0.0
         self._handled: Any = None
         self._asked_every = max(ASKED_EVERY_S, nodes / WRITES_PER_S)
@@ -105,7 +104,7 @@ class Watch:
         if hang.get("number") != self._handled:
             self._handled = hang.get("number")
             stacks.write(self.run.monitor, ranks, stacks.collect(ranks, self.node.place.path))
-        if hang.get("end") and (left := kill(ranks)):
+        if hang.get("end") and (left := kill_ranks.kill(ranks)):
             print_line(f"ranks {left} of {self.node.host} can't be killed: they wait for a disk or a device.")
 
 
