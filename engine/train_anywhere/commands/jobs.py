@@ -28,11 +28,11 @@ from pathlib import Path
 from train_anywhere.commands.jobs_options import OPTIONS
 from train_anywhere.commands.prune import prune
 from train_anywhere.commands.running import job_shell
-from train_anywhere.commands.running.checkpoint_now import save as save_run
+from train_anywhere.commands.running.ask_ranks import debug as debug_run
+from train_anywhere.commands.running.ask_ranks import profile as profile_run
+from train_anywhere.commands.running.ask_ranks import save as save_run
 from train_anywhere.commands.running.job_shell import explain_unreachable_scheduler
 from train_anywhere.commands.running.job_shell import shell as open_shell
-from train_anywhere.commands.running.profile_steps import profile as profile_run
-from train_anywhere.commands.running.rank_stacks import debug as debug_run
 from train_anywhere.errors import INTERRUPTED, REFUSED, ProjectError, SchedulerError, SubmitError
 from train_anywhere.files import ROOT
 from train_anywhere.files.plain_json import dumps

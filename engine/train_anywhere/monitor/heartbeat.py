@@ -30,7 +30,6 @@ from train_anywhere.runs.lock import process_start
 EVERY_S = 1.0
 """Seconds between two measured steps."""
 
-
 WARM_UP = 5
 """Batches before the first measured one: they include compilation and the first use of the network."""
 

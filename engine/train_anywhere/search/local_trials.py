@@ -28,7 +28,6 @@ from train_anywhere.runs.reopen.trust import refuse_untrusted
 LOG = "log.txt"
 """File in the run folder with the output of a trial, if several run at once."""
 
-
 ENDED_STATES = ("completed", "failed", "cancelled", "interrupted")
 """States of a run that has ended and must not be started again."""
 

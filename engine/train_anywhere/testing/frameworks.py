@@ -10,7 +10,6 @@ PREFIXES = {"torch": "lightning", "tf": "keras"}
 FIRST = FRAMEWORKS[0]
 """The default framework of a run."""
 
-
 PAGES = re.compile(r"Traceback|ChildFailedError|c10d|frame #\d+")
 
 

@@ -58,7 +58,6 @@ class SavedCheckpoint(CheckpointInfo):
 INFO_FIELDS = tuple(CheckpointInfo.__dataclass_fields__)
 """Names of the fields in a manifest."""
 
-
 MANIFEST = "manifest.json"
 
 Files = dict[str, dict[str, Any]]

@@ -13,7 +13,6 @@ from train_anywhere.config.schema import Config, Trainer
 
 OFF = "or trainer.sync_batchnorm=false"
 
-
 UNSUPPORTED = {"horovod": "rank", "dp": "device"}
 """Strategies without synchronized batch normalization, and what they normalize separately."""
 

@@ -19,14 +19,12 @@ LESS = (
 )  # fmt: skip
 """Words in the names of metrics of which less is better."""
 
-
 MORE = (
     "accuracy", "acc", "auc", "auroc", "auprc", "aupr", "ap", "map", "mrr", "ndcg", "f1", "f2", "fbeta", "precision", "recall",
     "sensitivity", "specificity", "tpr", "tnr", "iou", "miou", "dice", "jaccard", "bleu", "chrf", "rouge", "meteor", "cider",
     "psnr", "ssim", "r2", "mcc", "matthews", "kappa", "pearson", "spearman", "correlation", "similarity", "reward", "return",
 )  # fmt: skip
 """Words in the names of metrics of which more is better."""
-
 
 SPLITS = ("train/", "val/", "test/")
 """How the names of metrics start here."""

@@ -118,7 +118,6 @@ LIBRARIES = (
 )
 """Packages whose exceptions count; an exception class of another package does not, whatever its message."""
 
-
 FORMS = (
     # Gloo, after ranks have connected: earlier errors may be about this rank's own network
     r"gloo/transport/\S+\] (?P<gloo>(?:Read error|Write error|Connection closed by peer|Timed out waiting).*?)(?:\. |$)",

@@ -148,7 +148,6 @@ PATIENCE_S = 40.0
 LateRanks = dict[int, RankStatus | None]
 """Late ranks by number; None for a rank that has not started."""
 
-
 NO_RANK_S = 600.0
 """Seconds to wait for the first rank: nodes may still be loading a container."""
 

@@ -15,10 +15,8 @@ https://arxiv.org/abs/2407.21783, section 3.3.4."""
 MAX_OVERHEAD = 0.01
 """Largest fraction of the time that training may wait for checkpoints."""
 
-
 MIN_INTERVAL_S = 1.0
 """Shortest interval in seconds, however cheap a checkpoint is."""
-
 
 FIRST_INTERVAL_S = 60.0
 """Seconds until the first checkpoint if the interval depends on its cost, which is not measured yet."""

@@ -25,7 +25,6 @@ PROGRAMS = {
 
 SBIN = ":/usr/sbin:/sbin"  # daemons live there, and it may be missing from a user's PATH
 
-
 FOR_ACCOUNTING = {"slurmdbd": "slurmdbd", "mariadbd": "mariadb-server-core"}
 
 
@@ -74,7 +73,6 @@ HEADER = Path("/usr/include/slurm/spank.h")
 
 
 PACKAGES = "gcc libc6-dev libslurm-dev"
-
 
 SYSTEM_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 """Folders of / that are links into /usr on current distributions."""

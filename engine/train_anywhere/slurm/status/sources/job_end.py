@@ -38,7 +38,6 @@ ADVICE = (
 )  # fmt: skip
 """Patterns of `STATE REASON EXITCODE`, and what to do; the first that matches counts."""
 
-
 SHARED = "it must be on a disk that all nodes share, not below cluster.local_disk"
 
 START_FAILURES = (

@@ -94,10 +94,8 @@ SCALARS = (int, float, complex, str, bool, bytes, type(None), Tensor, dtype)
 OPTIONAL = ("hyper_parameters", "datamodule_hyper_parameters", "callbacks")
 """Keys of a checkpoint whose single entries may be missing when it is read."""
 
-
 NEEDED = ("epoch", "global_step", "optimizer_states", "lr_schedulers")
 """Keys of a checkpoint without which training can't resume."""
-
 
 TRUSTED = ("state_dict", "loops", "random_states", "rank_states", "early_stop", "trained", "training_weights")
 """Keys that Lightning or this project writes, always with plain values."""

@@ -55,7 +55,6 @@ COMPRESSION_HOOKS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_h
 AFTER_SAVE = "Trainer.save_checkpoint"
 """Lightning's name of the barrier after a checkpoint, which is skipped: checkpoints are written in the background."""
 
-
 MAX_DIMENSIONS = 8
 """Most dimensions of a tensor whose shape is compared over the ranks before it is gathered."""
 
