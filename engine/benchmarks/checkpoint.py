@@ -118,7 +118,7 @@ class Ours:
 
     def save(self, state: dict[str, Any], step: int) -> Done:
         """Save the state like `train_anywhere.training.lightning.checkpoint.state.StateWriter`."""
-        from train_anywhere.checkpoints.info import CheckpointInfo
+        from train_anywhere.checkpoints.disk.manifest import CheckpointInfo
 
         self.checkpointer.wait()
         self.buffers.fill(state)

@@ -133,7 +133,7 @@ class Ours:
 
     def save(self, state: dict[str, Any], step: int) -> Callable[[], bool]:
         """Save the state like the callback of a run."""
-        from train_anywhere.checkpoints.info import CheckpointInfo
+        from train_anywhere.checkpoints.disk.manifest import CheckpointInfo
 
         self.writer.wait()
         self.writer.save_checkpoint(state, None, CheckpointInfo(step, 0, 0, {}, None, "lightning"))

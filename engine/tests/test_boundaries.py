@@ -290,7 +290,7 @@ CONTAINERS = (
     "slurm/",
 )
 """Where an image is one of a container."""
-OF_USERS = "engine/train_anywhere/config/checks/metric_names.py"
+OF_USERS = "engine/train_anywhere/config/checks/monitors.py"
 """Where words are those in names that users give to metrics."""
 
 

@@ -20,7 +20,7 @@ from PIL import Image
 from src.data.digits import FILE
 from train_anywhere.config.command.compose import list_groups
 from train_anywhere.files import ROOT
-from train_anywhere.testing.tensorflow_noise import without_noise
+from train_anywhere.testing.frameworks import without_noise
 
 Train = Callable[..., "CompletedProcess[str]"]
 FRAMEWORKS = ["lightning", "keras"]

@@ -14,7 +14,7 @@ import json
 from train_anywhere.config.command.compose import compose
 from train_anywhere.config.load import load
 from src.models.{side} import count_parameters
-from train_anywhere.training.native_network import build_network
+from train_anywhere.training.plan import build_network
 counts = {{}}
 for model in ("mlp", "cnn", "resnet18", "resnet18 model.small_images=true", "resnet50"):
     for channels in (1, 3):

@@ -31,10 +31,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "engine"), str(Path(__file__).parent)]
 
 from trainees import TRAINEES, Framework, Plain  # noqa: E402
 
-from train_anywhere.checkpoints.disk.manifest import find_damage  # noqa: E402
-from train_anywhere.checkpoints.info import SavedCheckpoint  # noqa: E402
+from train_anywhere.checkpoints.checkpointer import Worker  # noqa: E402
+from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint, find_damage  # noqa: E402
 from train_anywhere.checkpoints.store import CheckpointStore  # noqa: E402
-from train_anywhere.checkpoints.writer import Worker  # noqa: E402
 from train_anywhere.runs.folder import RunDir  # noqa: E402
 
 CHECKPOINTS = "[0-9]" * 8

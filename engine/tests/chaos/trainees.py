@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from train_anywhere.checkpoints.info import CheckpointInfo, SavedCheckpoint
+from train_anywhere.checkpoints.disk.manifest import CheckpointInfo, SavedCheckpoint
 from train_anywhere.errors import CheckpointError
 from train_anywhere.runs.folder import RunDir, create
 

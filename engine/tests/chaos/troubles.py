@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from train_anywhere.checkpoints.disk.manifest import list_files
-from train_anywhere.runs.reopen.from_scratch import move_aside
+from train_anywhere.runs.reopen.resume import move_aside
 
 if TYPE_CHECKING:
     from lab import Lab

@@ -14,8 +14,13 @@ import numpy as np
 import pytest
 import torch
 
-from train_anywhere.checkpoints.disk.manifest import flush_files, read_manifest, write_manifest
-from train_anywhere.checkpoints.info import INFO_FIELDS, CheckpointInfo
+from train_anywhere.checkpoints.disk.manifest import (
+    INFO_FIELDS,
+    CheckpointInfo,
+    flush_files,
+    read_manifest,
+    write_manifest,
+)
 from train_anywhere.training.lightning.checkpoint.shard_reader import CLASSES, ShardReader
 
 Train = Callable[..., "CompletedProcess[str]"]

@@ -6,9 +6,8 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from train_anywhere.checkpoints.info import CheckpointInfo
-from train_anywhere.checkpoints.resume_check import refuse_unreadable
-from train_anywhere.checkpoints.store import CheckpointStore
+from train_anywhere.checkpoints.disk.manifest import CheckpointInfo
+from train_anywhere.checkpoints.store import CheckpointStore, refuse_unreadable
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import CheckpointError
 from train_anywhere.runs.folder import RunDir

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.checkpoints.info import SavedCheckpoint
-from train_anywhere.checkpoints.retention import Retention
+from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
+from train_anywhere.checkpoints.disk.staging import Retention
 
 
 def saved(step: int, value: float | None = None, epoch: int = 0, batch: int = 0) -> SavedCheckpoint:

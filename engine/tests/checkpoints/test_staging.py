@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
+from train_anywhere.checkpoints.disk.manifest import CheckpointInfo
 from train_anywhere.checkpoints.disk.staging import (
+    Retention,
     Staging,
     open_staging,
     read_record,
     staging_path_names,
     write_record,
 )
-from train_anywhere.checkpoints.info import CheckpointInfo
-from train_anywhere.checkpoints.retention import Retention
 from train_anywhere.files.owned_folder import MARKER
 from train_anywhere.runs.folder import RunDir
 

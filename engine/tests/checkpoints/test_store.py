@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.checkpoints.disk.manifest import find_damage
-from train_anywhere.checkpoints.info import CheckpointInfo, SavedCheckpoint
+from train_anywhere.checkpoints.disk.manifest import CheckpointInfo, SavedCheckpoint, find_damage
 from train_anywhere.checkpoints.store import CheckpointStore
 from train_anywhere.errors import CheckpointError
 

@@ -16,7 +16,7 @@ from train_anywhere.commands.jobs import main
 from train_anywhere.files import ROOT
 from train_anywhere.monitor import requests
 from train_anywhere.monitor.live import write
-from train_anywhere.monitor.profiles import read_profiles
+from train_anywhere.monitor.requests import read_profiles
 from train_anywhere.runs.folder import RunDir
 
 Train = Callable[..., "CompletedProcess[str]"]

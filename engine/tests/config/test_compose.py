@@ -121,7 +121,6 @@ def test_a_nested_key_may_be_named_like_a_group(configs: Path) -> None:
         ("data/mine.yaml", "dir: x\n", "{} has no target; write `_target_: package.name` into it."),
         ("model/mine.yaml", "_target_: torch.nn.Linear\nbias: true\nin_features: 3\n",
             "'model.out_features' is missing: torch.nn.Linear needs it ({} does not have it)."),
-        ("optimizer/mine.yaml", "name: sgd\n", "'optimizer.lr' is missing; give it a number ({} does not have it)."),
     ],
 )  # fmt: skip
 def test_a_missing_key_of_a_choice_names_the_file(configs: Path, file: str, content: str, says: str) -> None:

@@ -13,9 +13,9 @@ import yaml
 from train_anywhere.config.command.compose import compose
 from train_anywhere.config.flat import flatten
 from train_anywhere.config.keys import defaults, meanings
-from train_anywhere.config.open_groups import OpenSection
+from train_anywhere.config.open_groups import OpenSection, key_fields
 from train_anywhere.config.schema import Config
-from train_anywhere.config.strict import field_types
+from train_anywhere.config.strict import field_types, section_class
 from train_anywhere.testing.projects import copy_project
 
 OLD = Path(__file__).with_name("files") / "train_of_135_keys.yaml"
@@ -99,3 +99,56 @@ def test_sections_of_the_project(tmp_path: Path, text: str, says: str) -> None:
     done = config(project, "dry_run=true")
     assert done.returncode == (2 if says else 0), done.stderr
     assert says in done.stderr and (says or "210 in 15 epochs" in done.stdout)
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        *("optimizer/sgd", "optimizer/adamw", "schedule/constant", "schedule/cosine", "schedule/step"),
+        *("strategy/auto", "strategy/ddp", "strategy/horovod", "strategy/fsdp", "container/apptainer"),
+        *("optimizer/custom", "schedule/custom", "data/digits", "model/mlp", "task/regression"),
+    ],
+)
+def test_keys_that_a_choice_file_does_not_have_get_the_defaults_of_its_class(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    """A newer engine may add keys to the class of a choice, which the project's file of an earlier version does not have."""
+    group, _, choice = file.partition("/")
+    project = copy_project(tmp_path)
+    monkeypatch.setattr("train_anywhere.config.command.compose.CONFIGS", project / "configs")
+    whole = compose([f"{group}={choice}"])[group]
+    cls = section_class(field_types(Config)[group], whole)
+    known = defaults(cls)
+    path = project / "configs" / f"{file}.yaml"
+    path.write_text(
+        yaml.safe_dump({k: v for k, v in yaml.safe_load(path.read_text()).items() if k not in known})
+    )
+    short = compose([f"{group}={choice}"])[group]
+    assert short == {**whole, **known} and short.keys() == whole.keys()
+    assert known.keys() == {f.name for f in dataclasses.fields(cls) if "default" in f.metadata}
+    needed = [f.name for f in key_fields(cls) if f.default is f.default_factory is dataclasses.MISSING]
+    assert set(needed) - known.keys() <= {"name"}
+
+
+def test_a_choice_that_inherits_keeps_the_inherited_values(tmp_path: Path) -> None:
+    project = copy_project(tmp_path)
+    (project / "configs" / "optimizer" / "mine.yaml").write_text("defaults: [sgd, _self_]\nmomentum: 0.5\n")
+    (project / "configs" / "optimizer" / "sgd.yaml").write_text("name: sgd\nlr: 0.7\n")
+    tree = yaml.safe_load(config(project, "--cfg", "job", "optimizer=mine").stdout)["optimizer"]
+    assert tree["lr"] == 0.7 and tree["momentum"] == 0.5 and tree["nesterov"] is False
+    shown = config(project, "optimizer=mine", "dry_run=true")
+    assert shown.returncode == 0, shown.stderr
+
+
+@pytest.mark.parametrize("file", ["train.yaml", "experiment/mine.yaml", "cluster/slurm.yaml"])
+def test_a_removed_value_in_a_file_has_the_message_of_the_command_line(tmp_path: Path, file: str) -> None:
+    project = copy_project(tmp_path)
+    path = project / "configs" / file
+    before = path.read_text() if path.exists() else "# @package _global_\n"
+    path.write_text(f"{before}\ntrainer: {{detect_nan: replay}}\n")
+    group, _, choice = file.removesuffix(".yaml").rpartition("/")
+    done = config(project, "dry_run=true", *([f"{group}={choice}"] if group else []))
+    typed = config(project, "dry_run=true", "trainer.detect_nan=replay")
+    assert done.returncode == typed.returncode == 2
+    assert done.stderr == typed.stderr
+    assert done.stderr.count("trainer.detect_nan=replay is not available: use trainer.detect_nan=stop") == 1

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.config.checks.metric_names import infer_mode
-from train_anywhere.config.checks.monitors import describe_best_checkpoint
+from train_anywhere.config.checks.monitors import describe_best_checkpoint, infer_mode
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 

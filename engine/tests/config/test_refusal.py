@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.config.command.compose import compose, list_groups
-from train_anywhere.config.command.diagnose import diagnose
-from train_anywhere.config.command.refusal import LONGEST, explain_refusal, shorten
+from train_anywhere.config.command.diagnose import LONGEST, diagnose, explain_refusal, shorten
 from train_anywhere.errors import ConfigError, DataError
 
 

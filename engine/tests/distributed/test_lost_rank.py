@@ -1,6 +1,6 @@
 """Which errors are those of a rank that lost another one: messages as libraries have printed them, on this machine and elsewhere."""
 
-from train_anywhere.distributed.network.lost_rank import lost_rank
+from train_anywhere.distributed.network.addresses import lost_rank
 
 GLOO = "[/build/third_party/gloo/gloo/transport/tcp/"
 LOST = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from train_anywhere.distributed.horovod.rank_variables import horovod_environment
+from train_anywhere.distributed.horovod.initialize import horovod_environment
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import TopologyError
 

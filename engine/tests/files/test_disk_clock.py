@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.files import disk_clock
-from train_anywhere.files.disk_clock import disk_time
+from train_anywhere.files import atomic
+from train_anywhere.files.atomic import disk_time
 
 
 def test_it_is_the_disk_s_time_if_this_machine_s_clock_is_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     true, now = time.time(), time.time
-    disk_clock._clock_offset.cache_clear()
+    atomic._clock_offset.cache_clear()
     monkeypatch.setattr(time, "time", lambda: now() + 7200)
     assert disk_time(tmp_path) == pytest.approx(true, abs=5)
     assert disk_time(tmp_path) == pytest.approx(true, abs=5)

@@ -22,7 +22,7 @@ from train_anywhere.files.terminal.printable import (
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.completion import completion_message
 from train_anywhere.slurm.status import show_logs
-from train_anywhere.slurm.status.watch_runs import _terminal
+from train_anywhere.slurm.status.show_logs import _terminal
 
 Make = Callable[..., tuple[Config, RunDir]]
 

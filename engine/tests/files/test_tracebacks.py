@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.files import ENGINE, ROOT
-from train_anywhere.files.terminal.tracebacks import format_short, is_user_code, user_frame
+from train_anywhere.files.terminal.output import format_short, is_user_code, user_frame
 
 MINE = """
 import json

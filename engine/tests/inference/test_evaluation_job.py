@@ -4,8 +4,7 @@ from argparse import Namespace
 from collections.abc import Callable
 
 from train_anywhere.config.schema import Config
-from train_anywhere.inference.evaluation_job import make_job_config, select_job_words
-from train_anywhere.inference.request import EvaluationRequest
+from train_anywhere.inference.request import EvaluationRequest, make_job_config, select_job_words
 from train_anywhere.runs.folder import RunDir
 
 

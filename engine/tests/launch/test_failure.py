@@ -20,8 +20,7 @@ from train_anywhere.launch.failure import report_failure, save_traceback, wait_f
 from train_anywhere.runs.debug import CAUSE, append_debug, claim_first
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.summary import describe_error, display_path
-from train_anywhere.testing.frameworks import FIRST, FRAMEWORKS
-from train_anywhere.testing.pages import PAGES
+from train_anywhere.testing.frameworks import FIRST, FRAMEWORKS, PAGES
 
 Train = Callable[..., "CompletedProcess[str]"]
 Capture = pytest.CaptureFixture[str]

@@ -8,8 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from train_anywhere.distributed.horovod.installation import horovod_problem
-from train_anywhere.monitor.efficiency import EVERY_S, WARM_UP, Efficiency, StepTime, step_time
+from train_anywhere.monitor.heartbeat import EVERY_S, WARM_UP, Efficiency
 from train_anywhere.monitor.report import page
+from train_anywhere.runs.attempts import StepTime, step_time
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
 
 Train = Callable[..., SimpleNamespace]
@@ -95,7 +96,7 @@ def test_all_ranks_count_by_their_time() -> None:
 
 def test_measured_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("train_anywhere.monitor.efficiency.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("train_anywhere.monitor.heartbeat.time.monotonic", lambda: now[0])
     efficiency = Efficiency()
     assert not efficiency.due(WARM_UP - 1) and efficiency.due(WARM_UP)
     efficiency.add_step(1.0, 0.0)

@@ -165,7 +165,7 @@ def test_many_members(tmp_path: Path, members: int) -> None:
     text = (base / "report.html").read_text()
     assert text.count("<svg") == 2 and text.count("</i>") == 2 * min(members, 100)
     assert text.count("<tr") == members + 1
-    assert len(command(tmp_path, "jobs.py", "list")[0].splitlines()) == members + 1
+    assert len(command(tmp_path, "jobs.py", "list", "--all")[0].splitlines()) == members + 1
     assert len(command(tmp_path, "jobs.py", "status", ID)[0].splitlines()) >= members + 1
     best = command(tmp_path, "jobs.py", "best", ID, "--metric", "val/loss0", "--mode", "min")[0]
     assert best.startswith("val/loss0 0.333333")

@@ -5,7 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -15,9 +15,9 @@ import pytest
 from train_anywhere.config.schema import Config
 from train_anywhere.features import Features, problems
 from train_anywhere.features.notify import __main__ as program
-from train_anywhere.features.notify import record_event
 from train_anywhere.files.terminal.printable import mask_urls
 from train_anywhere.launch.processes import LocalRun
+from train_anywhere.monitor.live import record_end, record_event
 from train_anywhere.monitor.node import make_services
 from train_anywhere.monitor.report.page import write_report
 from train_anywhere.runs.folder import RunDir
@@ -128,22 +128,20 @@ def test_whatever_goes_wrong_is_one_line(
 def test_a_webhook_that_answers_too_slowly_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It sends a byte now and then, so that no single wait is long."""
+    """It accepts the connection and sends nothing."""
     monkeypatch.setattr(program, "LIMIT_S", 6.0)
 
     def answer(listener: socket.socket) -> None:
         connection, _ = listener.accept()
-        with connection, suppress(OSError):
-            for _ in range(100):
-                connection.sendall(b"H")
-                time.sleep(0.2)
+        with connection:
+            time.sleep(20)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=answer, args=(listener,), daemon=True).start()
         began, url = time.monotonic(), f"http://127.0.0.1:{listener.getsockname()[1]}/"
         program.send(RunDir(tmp_path), url, "done", "")
         assert time.monotonic() - began < 10
-    assert "did not answer within 1 s" in capsys.readouterr().err
+    assert "timed out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -165,7 +163,7 @@ def test_a_webhook_that_answers_too_slowly_is_given_up(
 def test_ranks_that_could_not_record_why(make_run: MakeRun, state: str, code: int, text: str) -> None:
     _, run = make_run()
     run.update(state=state)
-    program.record_end(run, code)
+    record_end(run, code)
     path = run.monitor / "event-failed.json"
     assert (json.loads(path.read_text())["text"] if path.exists() else "") == text
 
@@ -174,7 +172,7 @@ def test_the_run_of_another_job_has_not_failed(make_run: MakeRun) -> None:
     """A job whose ranks refuse to start, because another job trains in the folder."""
     _, run = make_run()
     run.update(state="running", attempts=[{"job": "8"}])
-    program.record_end(run, 2)
+    record_end(run, 2)
     assert not [*run.monitor.glob("event-*")]
 
 
@@ -216,7 +214,7 @@ def test_the_end_of_a_run_waits_no_longer_than_the_limit(
 @pytest.mark.parametrize("value", ["ftp://host/x", "https://", "http://host:port/", "mail 'me"])
 def test_a_value_that_can_not_work_is_refused(make_config: Callable[..., Config], value: str) -> None:
     config = make_config(f"monitor.notify={value!r}" if "'" not in value else f'monitor.notify="{value}"')
-    (problem,) = problems(config, lambda one: one.problems())
+    (problem,) = problems(config, "any")
     assert problem.startswith("monitor.notify=") and "use https://... of an incoming webhook" in problem
 
 
@@ -227,7 +225,7 @@ def test_a_value_that_can_not_work_is_refused(make_config: Callable[..., Config]
 def test_a_value_that_works_is_not_refused(make_config: Callable[..., Config], value: str) -> None:
     if value.startswith("a:"):
         value = f"cat {value}"
-    assert problems(make_config(f"monitor.notify='{value}'"), lambda one: one.problems()) == []
+    assert problems(make_config(f"monitor.notify='{value}'"), "any") == []
 
 
 def test_only_the_host_of_a_url_is_shown() -> None:

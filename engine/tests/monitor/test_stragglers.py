@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.tests.monitor.test_hangs import RANK
-from train_anywhere.features.hangs.stragglers import Stragglers, median_of_others
+from train_anywhere.features.hangs.supervisor import Stragglers, median_of_others
 from train_anywhere.monitor.ranks import RankStatus
 
 

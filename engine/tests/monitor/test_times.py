@@ -4,7 +4,7 @@ import json
 
 from engine.tests.monitor.test_node import MakeRun
 from train_anywhere.monitor.heartbeat import Heartbeat
-from train_anywhere.monitor.times import Times, slowest_rank_wait
+from train_anywhere.monitor.live import Times, slowest_rank_wait
 from train_anywhere.runs.attempts import STARTED
 
 

@@ -23,14 +23,13 @@ from train_anywhere.monitor.report import page as page_of_report
 from train_anywhere.monitor.run_facts import read_facts
 from train_anywhere.runs import lock
 from train_anywhere.runs.folder import ATTEMPTS, FORMAT, RunDir
-from train_anywhere.runs.rank_reports import read_reports
+from train_anywhere.runs.recorder import read_reports
 from train_anywhere.search.study import find_folder, make_folder
 from train_anywhere.slurm.scaling.timing_table import open_table
-from train_anywhere.slurm.status.as_json import to_json
 from train_anywhere.slurm.status.best import find_best
 from train_anywhere.slurm.status.find_runs import RunEntry
 from train_anywhere.slurm.status.sources.gather import gather
-from train_anywhere.slurm.status.text_page import page, table
+from train_anywhere.slurm.status.text_page import page, table, to_json
 from train_anywhere.testing.frameworks import FIRST
 
 START = "2026-01-01T00:00:00+00:00"

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.tests.properties.cases import DIGITS, TEXT, bounded, composed
-from train_anywhere.checkpoints.info import SavedCheckpoint
-from train_anywhere.checkpoints.retention import Retention
+from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
+from train_anywhere.checkpoints.disk.staging import Retention
 from train_anywhere.config.load import load
 from train_anywhere.errors import ConfigError
-from train_anywhere.features.interval.interval import MAX_OVERHEAD, Interval, mtbf, optimal
+from train_anywhere.features.interval import MAX_OVERHEAD, Interval, mtbf, optimal
 from train_anywhere.slurm.script import units
 from train_anywhere.training.plan import make_plan
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from train_anywhere.config.schema import Config
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.reopen.from_scratch import move_aside, move_back
+from train_anywhere.runs.reopen.resume import move_aside, move_back
 
 MakeRun = Callable[..., tuple[Config, RunDir]]
 

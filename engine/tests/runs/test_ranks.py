@@ -6,7 +6,7 @@ import pytest
 
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.rank_reports import read_reports, report_location, report_weights
+from train_anywhere.runs.recorder import read_reports, report_location, report_weights
 
 
 def test_ranks_with_equal_weights_report_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

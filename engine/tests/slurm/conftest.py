@@ -23,8 +23,8 @@ from typing import Any
 import pytest
 
 from engine.tests.slurm.login import Login, set_step_seconds
-from train_anywhere.slurm.testbed.requirements import describe_missing
 from train_anywhere.slurm.testbed.testbed_cluster import Testbed
+from train_anywhere.slurm.testbed.testbed_config import describe_missing
 
 MAKE_ROOT = Path(__file__).with_name("make_root.sh")
 

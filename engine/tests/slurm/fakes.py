@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from train_anywhere.checkpoints.resume_check import refuse_unreadable
+from train_anywhere.checkpoints.store import refuse_unreadable
 from train_anywhere.config.command.compose import compose
 from train_anywhere.launch.preflight import data_problems
 from train_anywhere.slurm.submission.prepare import start

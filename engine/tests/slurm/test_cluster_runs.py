@@ -147,7 +147,7 @@ def test_ranks_in_a_container(
     login: Login, shared_dir: Path, launch: str, require: Callable[[object, str], None]
 ) -> None:
     """With the testbed's stand-in for pyxis: the image shows this machine's programs and not the results folder."""
-    from train_anywhere.slurm.testbed.images import PACKAGES, can_build, make_image
+    from train_anywhere.slurm.testbed.testbed_config import PACKAGES, can_build, make_image
 
     require(can_build(), f"install {PACKAGES}")
     base = Path(os.path.realpath(sys.executable)).parents[1]

@@ -15,7 +15,7 @@ import pytest
 
 from engine.tests.killed import run_killed
 from engine.tests.slurm.fakes import Fakes
-from train_anywhere.checkpoints.resume_check import refuse_unreadable
+from train_anywhere.checkpoints.store import refuse_unreadable
 from train_anywhere.commands import jobs
 from train_anywhere.config.command.compose import compose
 from train_anywhere.errors import ConfigError, SubmitError

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.errors import SchedulerError
-from train_anywhere.slurm.scheduler import queue_poller
+from train_anywhere.slurm.scheduler import queue
 from train_anywhere.slurm.submission.submit import wait_for_jobs
 
 DOWN = "echo Unable to contact slurm controller >&2; exit 1"
@@ -37,6 +37,6 @@ def test_a_scheduler_that_does_not_answer_is_asked_again(
 
 
 def test_waiting_has_an_end(squeue: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_poller, "MAX_SILENCE_S", 0.0)
+    monkeypatch.setattr(queue, "MAX_SILENCE_S", 0.0)
     with pytest.raises(SchedulerError, match="the job may still run, but this command stops waiting for it"):
         wait_for_jobs("slurm", ["7"], poll=0.01)

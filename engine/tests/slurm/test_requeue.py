@@ -18,7 +18,7 @@ from engine.tests.slurm.login import (
     wait_for,
 )
 from train_anywhere.slurm.testbed.testbed_cluster import Testbed
-from train_anywhere.testing.pages import PAGES
+from train_anywhere.testing.frameworks import PAGES
 from train_anywhere.testing.weights import final_weights, info, largest_difference
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]

@@ -13,7 +13,7 @@ from train_anywhere.config.checks.strategy_table import SUPPORTED
 from train_anywhere.distributed.horovod.installation import horovod_problem
 from train_anywhere.files import ROOT
 from train_anywhere.slurm.testbed.testbed_cluster import Testbed
-from train_anywhere.testing.pages import PAGES
+from train_anywhere.testing.frameworks import PAGES
 from train_anywhere.testing.weights import final_weights, fingerprints, info, largest_difference
 
 pytestmark = [

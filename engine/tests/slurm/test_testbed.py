@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from engine.tests.slurm.testbeds import AS_ASKED, submit, wait_for
-from train_anywhere.slurm.testbed.images import PACKAGES, can_build, make_image
 from train_anywhere.slurm.testbed.testbed_cluster import REPOSITORY, Testbed
+from train_anywhere.slurm.testbed.testbed_config import PACKAGES, can_build, make_image
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from engine.tests.slurm.testbeds import AS_ASKED, wait_for
-from train_anywhere.slurm.testbed.requirements import describe_missing
+from train_anywhere.slurm.testbed.namespaces import TestbedError
 from train_anywhere.slurm.testbed.sites import SITES
 from train_anywhere.slurm.testbed.testbed_cluster import REPOSITORY, Testbed
-from train_anywhere.slurm.testbed.testbed_errors import TestbedError
+from train_anywhere.slurm.testbed.testbed_config import describe_missing
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 
@@ -107,7 +107,7 @@ def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
 def test_missing_programs_are_named_with_the_command_that_installs_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("train_anywhere.slurm.testbed.requirements.SBIN", "")
+    monkeypatch.setattr("train_anywhere.slurm.testbed.testbed_config.SBIN", "")
     monkeypatch.setenv("PATH", "/nonexistent")
     assert describe_missing() == (
         "the testbed needs programs that are not installed: apt-get install -y iproute2 munge slurm-wlm util-linux"
@@ -126,6 +126,8 @@ def test_without_root_it_says_so(tmp_path: Path) -> None:
         "python3",
         "-c",
     ]
-    code = "from train_anywhere.slurm.testbed.requirements import describe_missing; print(describe_missing())"
+    code = (
+        "from train_anywhere.slurm.testbed.testbed_config import describe_missing; print(describe_missing())"
+    )
     done = subprocess.run([*words, code], capture_output=True, text=True, cwd="/")
     assert "needs root" in done.stdout, done.stderr

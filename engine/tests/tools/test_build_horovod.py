@@ -1,4 +1,4 @@
-"""The build script: corrections, detection, what it says when something is missing, and one real build."""
+"""The build script: build, detection, what it says when something is missing, and one real build."""
 
 import os
 import subprocess
@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.distributed.horovod import build, corrections
+from train_anywhere.distributed.horovod import build
 from train_anywhere.distributed.horovod.build import (
+    CORRECTIONS,
+    BuildError,
     Plan,
+    apply_corrections,
+    digest,
     explain_failure,
     find_cached_wheel,
     find_mpi,
@@ -18,7 +22,6 @@ from train_anywhere.distributed.horovod.build import (
     make_plan,
     wheel_cache,
 )
-from train_anywhere.distributed.horovod.corrections import CORRECTIONS, BuildError, apply_corrections, digest
 from train_anywhere.distributed.horovod.installation import horovod_problem, installed_horovod
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -162,7 +165,7 @@ def test_second_call_needs_neither_cache_nor_network(tmp_path, require):
 def test_wheel_built_with_other_corrections_is_not_taken(monkeypatch):
     """So whoever edits a correction, or CI after that, builds anew."""
     before = Plan({"torch": "2.13.0"}).version
-    monkeypatch.setattr(corrections, "CORRECTIONS", CORRECTIONS[:-1])
+    monkeypatch.setattr(build, "CORRECTIONS", CORRECTIONS[:-1])
     assert Plan({"torch": "2.13.0"}).version != before
 
 

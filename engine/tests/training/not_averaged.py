@@ -23,7 +23,7 @@ match config.framework, config.strategy.name:
 
         fsdp.shard = lambda *arguments: None
     case "lightning", "horovod":
-        from train_anywhere.training.lightning.strategies.horovod_gradients import GradientExchange
+        from train_anywhere.training.lightning.strategies.horovod import GradientExchange
 
         GradientExchange._send = lambda self, parameter: None
     case "keras", "horovod":

@@ -3,7 +3,7 @@
 import pytest
 
 from train_anywhere.config.limits import Duration, duration_seconds
-from train_anywhere.training.max_time import Timer
+from train_anywhere.training.early_stopping import Timer
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from train_anywhere.features.nan_watch import NanWatch
 from train_anywhere.files.plain_json import dumps
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.summary import find_nonfinite_loss
-from train_anywhere.training.monitored_metric import checkpoint_score
+from train_anywhere.training.early_stopping import checkpoint_score
 
 Train = Callable[..., "CompletedProcess[str]"]
 

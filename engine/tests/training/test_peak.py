@@ -3,8 +3,8 @@
 import pytest
 
 from src.models.gpt import flops_per_token
-from train_anywhere.training.reporting.peak import peak_flops
-from train_anywhere.training.reporting.throughput import MIN_MEASURED_S, Throughput
+from train_anywhere.training.reporting.header import peak_flops
+from train_anywhere.training.reporting.progress import MIN_MEASURED_S, Throughput
 
 PEAKS = {
     ("NVIDIA A100-SXM4-80GB", "bf16-mixed", False): 312e12,

@@ -7,7 +7,7 @@ import pytest
 
 from train_anywhere.monitor import requests
 from train_anywhere.monitor.live import write
-from train_anywhere.monitor.profiles import read_profiles
+from train_anywhere.monitor.requests import read_profiles
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.plan import Plan
 from train_anywhere.training.profile import Operation, StepProfile

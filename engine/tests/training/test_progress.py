@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.checkpoints.info import SavedCheckpoint
+from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.files import ROOT
 from train_anywhere.files.terminal.fit import fit_parts
 from train_anywhere.monitor.heartbeat import Heartbeat

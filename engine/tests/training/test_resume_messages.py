@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.checkpoints.info import SavedCheckpoint
+from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import CheckpointError
-from train_anywhere.training.plan import make_plan
-from train_anywhere.training.resume_messages import refuse_other_framework, resume_message
+from train_anywhere.training.plan import make_plan, refuse_other_framework, resume_message
 
 
 def test_the_checkpoint_of_the_other_framework_is_refused() -> None:

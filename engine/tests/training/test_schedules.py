@@ -7,8 +7,7 @@ import pytest
 
 from train_anywhere.config.choices import ConstantSchedule, CosineSchedule, StepSchedule
 from train_anywhere.config.schema import Config
-from train_anywhere.training.plan import make_plan
-from train_anywhere.training.schedules import learning_rate, lr_factor, scale_lr
+from train_anywhere.training.plan import learning_rate, lr_factor, make_plan, scale_lr
 
 
 def test_warmup_is_linear_and_ends_at_one() -> None:

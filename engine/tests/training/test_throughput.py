@@ -3,7 +3,7 @@
 import re
 import time
 
-from train_anywhere.training.reporting.throughput import MIN_MEASURED_S, Throughput
+from train_anywhere.training.reporting.progress import MIN_MEASURED_S, Throughput
 
 
 def test_rates_of_intervals() -> None:

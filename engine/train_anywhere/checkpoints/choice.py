@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from train_anywhere.checkpoints.disk.manifest import find_damage, folder_name, load_manifest
-from train_anywhere.checkpoints.info import SavedCheckpoint
+from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint, find_damage, folder_name, load_manifest
 from train_anywhere.checkpoints.store import CheckpointStore
 from train_anywhere.errors import CheckpointError
 from train_anywhere.runs.folder import RunDir

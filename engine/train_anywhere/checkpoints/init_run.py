@@ -9,8 +9,7 @@ from train_anywhere.config.open_groups import TARGET
 from train_anywhere.config.schema import Config, Init
 from train_anywhere.errors import CheckpointError, ProjectError
 from train_anywhere.files.terminal.printable import printable
-from train_anywhere.runs.dependency import is_waited_for
-from train_anywhere.runs.folder import open_run
+from train_anywhere.runs.folder import is_waited_for, open_run
 from train_anywhere.runs.reopen.frozen import read_frozen
 
 Shapes = Mapping[str, tuple[int, ...]]

@@ -10,11 +10,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
-from train_anywhere.checkpoints.disk.copy_files import copy_leftovers
+from train_anywhere.checkpoints.disk.copy_files import copy_leftovers, print_line
 from train_anywhere.checkpoints.disk.event_files import EventFileSync
+from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.checkpoints.disk.staging import open_staging, read_record, write_record
-from train_anywhere.checkpoints.disk.writes import print_line
-from train_anywhere.checkpoints.info import SavedCheckpoint
 from train_anywhere.checkpoints.store import CheckpointStore
 from train_anywhere.config.load import load
 from train_anywhere.errors import CheckpointError, ProjectError

@@ -10,11 +10,14 @@ Other names are ignored. A folder is removed only if `files/removal.py` can prov
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
+from train_anywhere.checkpoints.disk.copy_files import print_line, sync_folder
 from train_anywhere.checkpoints.disk.manifest import (
+    CheckpointInfo,
+    SavedCheckpoint,
     copy_files,
     find_damage,
     flush_files,
@@ -24,15 +27,50 @@ from train_anywhere.checkpoints.disk.manifest import (
     parse_step,
     write_manifest,
 )
-from train_anywhere.checkpoints.disk.writes import print_line, sync_folder
-from train_anywhere.checkpoints.info import CheckpointInfo, SavedCheckpoint
-from train_anywhere.checkpoints.resume_check import unreadable_message
-from train_anywhere.checkpoints.retention import Retention
+from train_anywhere.checkpoints.disk.staging import Retention
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files.atomic import move, set_aside, write_atomic
 from train_anywhere.files.owned_folder import NotOwnedError, OwnedFolder, check_owned
 from train_anywhere.files.plain_json import dumps
 from train_anywhere.files.removal import make_empty, print_once, remove
+from train_anywhere.runs.folder import ATTEMPTS, RunDir
+
+
+def refuse_unreadable(run: RunDir) -> None:
+    """Check the run's checkpoints before a submission, by file sizes only; the rank that loads one verifies its checksums.
+
+    A run that was killed before its first checkpoint passes and starts at step 0.
+
+    Raises:
+        CheckpointError: all checkpoints of the run are damaged, or it had some and none is there.
+    """
+    if run.checkpoints.exists() and not os.access(run.checkpoints, os.R_OK | os.X_OK):
+        raise CheckpointError(f"{run.checkpoints} can't be read: you lack the permission to list it.")
+    folders = sorted(p for p in run.checkpoints.glob("[0-9]*") if p.is_dir() and p.name.isdigit())
+    damages = {p: find_damage(p, checksums=False) for p in folders}
+    if folders and all(damages.values()):
+        raise CheckpointError(unreadable_message(run.path, [f"{p.name}: {d}" for p, d in damages.items()]))
+    if not folders and _had_checkpoint(run):
+        raise CheckpointError(
+            f"{run.path} had a checkpoint, according to its run.json, but {run.checkpoints.name}/ has none: put it back, or "
+            f"use resume={run.path} from_scratch=true to start again from step 0."
+        )
+
+
+def _had_checkpoint(run: RunDir) -> bool:
+    """Return whether an attempt of the run wrote a checkpoint or started from one."""
+    info = run.read_info()
+    return bool(info.get("checkpoint")) or any(attempt.get("from_step") for attempt in info.get(ATTEMPTS, []))
+
+
+def unreadable_message(run: Path, damages: Sequence[str]) -> str:
+    """Return the message for a run whose checkpoints are all damaged."""
+    count = f"{len(damages)} {'is' if len(damages) == 1 else 'are'} damaged"
+    return (
+        f"{run} has no checkpoint that can be read ({count}: {', '.join(damages)}); nothing was deleted. "
+        f"resume={run} from_scratch=true starts it again from step 0 and keeps them aside."
+    )
+
 
 REPLACED = "replaced"
 """End of the hidden name of a checkpoint while a new one of the same step is written and verified."""

@@ -25,7 +25,7 @@ import yaml
 from train_anywhere.config.checks.this_machine import scheduler_problems
 from train_anywhere.config.command.command_line import split_flags, to_hydra_overrides
 from train_anywhere.config.command.compose import CONFIGS, compose, quote_value
-from train_anywhere.config.command.refusal import explain_refusal
+from train_anywhere.config.command.diagnose import explain_refusal
 from train_anywhere.config.command.yaml_files import read_text, refuse_unusable_files
 from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
@@ -43,12 +43,11 @@ from train_anywhere.files.terminal.printable import printable
 from train_anywhere.launch.local_run import local_problems
 from train_anywhere.launch.preflight import data_problems
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.rank_reports import read_reports
+from train_anywhere.runs.recorder import read_reports
 from train_anywhere.slurm.presets import PRESETS, resolve_current
 from train_anywhere.slurm.script.format_checks import problems as cluster_problems
 from train_anywhere.slurm.script.job import devices_per_node
-from train_anywhere.slurm.site_facts.differences import KEEP, compare, fact_names
-from train_anywhere.slurm.site_facts.preset_patch import edit_text, make_patch
+from train_anywhere.slurm.site_facts.differences import KEEP, compare, edit_text, fact_names, make_patch
 from train_anywhere.slurm.site_facts.slurm_facts import SlurmFacts
 from train_anywhere.slurm.submission.prepare import refusals
 

@@ -17,11 +17,17 @@ import argparse
 from typing import NoReturn
 
 from train_anywhere.errors import ProjectError
+from train_anywhere.files.terminal.output import user_frame
 from train_anywhere.files.terminal.printable import printable_output
-from train_anywhere.files.terminal.tracebacks import user_frame
 from train_anywhere.files.typed_paths import refuse_deleted_folder
-from train_anywhere.inference.evaluation_job import build_words, make_job_config, read_after, select_job_words
-from train_anywhere.inference.request import check_request, make_parser
+from train_anywhere.inference.request import (
+    build_words,
+    check_request,
+    make_job_config,
+    make_parser,
+    read_after,
+    select_job_words,
+)
 from train_anywhere.launch.command import run_command
 from train_anywhere.launch.exits import leave
 from train_anywhere.launch.failure import print_traceback

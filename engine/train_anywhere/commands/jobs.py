@@ -1,7 +1,7 @@
 """Show and control runs, submitted or not.
 
     python src/jobs.py status   [RUN] [--watch | --json]    show its state; for a sweep, one line per member
-    python src/jobs.py list     [--watch | --json]          show one line per run, newest first; --name, --state, --since select
+    python src/jobs.py list     [--watch | --json] [--all]  show the newest 50 runs, or all; --name, --state, --since select
     python src/jobs.py best     [RUN] [--json]              show the best member of a sweep, or of all runs of one name
     python src/jobs.py diff     RUN RUN                     show what differs: configuration, code, environment, results
     python src/jobs.py logs     [RUN] [-f] [--rank N]       show its output; -f follows it until the job ends
@@ -27,12 +27,12 @@ from pathlib import Path
 
 from train_anywhere.commands.jobs_options import OPTIONS
 from train_anywhere.commands.prune import prune
-from train_anywhere.commands.running import find_job
-from train_anywhere.commands.running.checkpoint_now import save as save_run
-from train_anywhere.commands.running.find_job import explain_unreachable_scheduler
+from train_anywhere.commands.running import job_shell
+from train_anywhere.commands.running.ask_ranks import debug as debug_run
+from train_anywhere.commands.running.ask_ranks import profile as profile_run
+from train_anywhere.commands.running.ask_ranks import save as save_run
+from train_anywhere.commands.running.job_shell import explain_unreachable_scheduler
 from train_anywhere.commands.running.job_shell import shell as open_shell
-from train_anywhere.commands.running.profile_steps import profile as profile_run
-from train_anywhere.commands.running.rank_stacks import debug as debug_run
 from train_anywhere.errors import INTERRUPTED, REFUSED, ProjectError, SchedulerError, SubmitError
 from train_anywhere.files import ROOT
 from train_anywhere.files.plain_json import dumps
@@ -43,16 +43,18 @@ from train_anywhere.monitor.report.compare_runs import compare_runs
 from train_anywhere.runs.folder import finish_deletions
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.status import find_runs, local_runs, show_logs
-from train_anywhere.slurm.status.as_json import to_json, to_plain
 from train_anywhere.slurm.status.best import find_best as best_of
 from train_anywhere.slurm.status.list_page import list_runs, parse_since, select
 from train_anywhere.slurm.status.run_status import FAILED
+from train_anywhere.slurm.status.show_logs import watch
 from train_anywhere.slurm.status.sources.gather import RunReports, gather
-from train_anywhere.slurm.status.text_page import has_colors, next_lines, page, table
-from train_anywhere.slurm.status.watch_runs import watch
+from train_anywhere.slurm.status.text_page import has_colors, next_lines, page, table, to_json, to_plain
 from train_anywhere.slurm.submission.resubmit import resubmit as submit_again
 
 Runs = list[find_runs.RunEntry]
+
+MOST_LISTED = 50
+"""Runs that `list` shows without --all."""
 
 FOLLOWING = ("follow", "watch")
 """Options that Ctrl-C normally ends."""
@@ -67,9 +69,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _serve(parsed: argparse.Namespace) -> int:
     try:
-        if parsed.verb in (diff, prune_):
+        if parsed.verb in (list_, diff, prune_):
             return int(parsed.verb(parsed) or 0)
-        every = parsed.run is None and parsed.verb in (list_, best)
+        every = parsed.run is None and parsed.verb is best
         results = _results(parsed)
         found = find_runs.find_all(results) if every else find_runs.find(parsed.run, results)
         return int(parsed.verb(found, parsed) or 0)
@@ -136,12 +138,20 @@ def status(found: Runs, parsed: argparse.Namespace) -> int:
     return _show_status(lambda: gather([find_runs.read_entry(folder) for folder in folders]), parsed)
 
 
-def list_(found: Runs, parsed: argparse.Namespace) -> int:
+def list_(parsed: argparse.Namespace) -> int:
     """Print a line for each run, newest first."""
 
     def look() -> RunReports:
-        gathered = gather(find_runs.find_all(_results(parsed)), ended_too=False)
-        return replace(gathered, reports=select(gathered.reports, parsed.name, parsed.state, parsed.since))
+        folders = find_runs.find_folders(_results(parsed))
+        if parsed.name:
+            folders = [folder for folder in folders if fnmatch(folder.parent.name, parsed.name)]
+        newest = None if parsed.all or parsed.state or parsed.since else MOST_LISTED
+        gathered = gather([find_runs.read_entry(folder) for folder in folders[:newest]], ended_too=False)
+        reports = select(gathered.reports, parsed.name, parsed.state, parsed.since)
+        most = len(reports) if parsed.all else MOST_LISTED
+        older = (len(folders) if newest else len(reports)) - most
+        notes = [f"{older:,} older runs are not listed; --all lists them."] if older > 0 else []
+        return replace(gathered, reports=reports[:most], notes=(*gathered.notes, *notes))
 
     return _show_status(look, parsed, many=True)
 
@@ -210,7 +220,7 @@ def logs(found: Runs, parsed: argparse.Namespace) -> int:
 
 def cancel(found: Runs, parsed: argparse.Namespace) -> int:
     """Remove runs from the queue, or stop them."""
-    return for_each(found, lambda run: print(find_job.cancel(run)))
+    return for_each(found, lambda run: print(job_shell.cancel(run)))
 
 
 def save(found: Runs, parsed: argparse.Namespace) -> int:

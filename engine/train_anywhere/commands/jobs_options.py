@@ -13,6 +13,7 @@ def _show_options(sub: argparse.ArgumentParser) -> None:
 def _list_options(sub: argparse.ArgumentParser) -> None:
     _show_options(sub)
     _filter_options(sub)
+    sub.add_argument("--all", action="store_true", help="all runs, not only the newest 50")
     sub.add_argument("--since", metavar="TIME", help="only runs that started since: 30m, 2h, 3d or a date")
 
 

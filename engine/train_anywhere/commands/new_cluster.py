@@ -27,7 +27,7 @@ from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.terminal.fit import FittedHelp
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.script import format_checks, units
-from train_anywhere.slurm.site_facts.preset_patch import edit_text, format_scalar
+from train_anywhere.slurm.site_facts.differences import edit_text, format_scalar
 from train_anywhere.slurm.site_facts.slurm_facts import Kind, SlurmFacts
 
 PRESETS = CONFIGS / "cluster"

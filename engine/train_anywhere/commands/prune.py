@@ -107,7 +107,7 @@ def repair_latest(results: Path) -> None:
     if latest.is_symlink() and not latest.exists():
         with suppress(OSError, SubmitError):  # a new run sets it again
             point_latest(results, None)
-            point_latest(results, find_all(results)[0].folder.path)
+            point_latest(results, find_all(results, 1)[0].folder.path)
 
 
 def confirm(question: str) -> bool:

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 from train_anywhere.errors import REFUSED, ProjectError
-from train_anywhere.slurm.testbed.images import PACKAGES, can_build, make_image
+from train_anywhere.slurm.testbed.namespaces import TestbedError
 from train_anywhere.slurm.testbed.sites import SITES
 from train_anywhere.slurm.testbed.testbed_cluster import Testbed, default_dir
-from train_anywhere.slurm.testbed.testbed_errors import TestbedError
+from train_anywhere.slurm.testbed.testbed_config import PACKAGES, can_build, make_image
 
 HOW_TO = """\
 Slurm is up: {nodes} with {gres} each, partitions {partitions}.

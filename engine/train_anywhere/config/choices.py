@@ -1,9 +1,13 @@
-"""Groups with one choice per run, such as `optimizer=adamw`. Their defaults are in configs/<group>/."""
+"""Groups with one choice per run, such as `optimizer=adamw`.
+
+Their values are in configs/<group>/. The defaults here are for files that do not have a key, such as those of an earlier version.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
+from train_anywhere.config.keys import key
 from train_anywhere.config.limits import Epochs, Items, Probability, Range
 from train_anywhere.config.open_groups import DERIVED, OpenSection
 
@@ -42,8 +46,8 @@ class Data(OpenSection):
     """A data set and its loading."""
 
     name: str
-    batch_size: BatchSize  # global: over all ranks
-    workers: Workers  # loading processes per rank; 0 loads in the training process
+    batch_size: BatchSize = key(32)  # global: over all ranks
+    workers: Workers = key(0)  # loading processes per rank; 0 loads in the training process
     stage: bool = False  # copy it once to the disk of each node, see features/stage/copy.py
 
 
@@ -64,12 +68,12 @@ class Sgd:
     """Stochastic gradient descent with momentum; weight decay is added to the gradient."""
 
     name: Literal["sgd"]
-    lr: LearningRate
-    scale_lr: Literal["none", "linear", "sqrt"]
-    momentum: Probability
-    nesterov: bool
-    weight_decay: WeightDecay
-    no_decay: NoDecay
+    lr: LearningRate = key(0.1)
+    scale_lr: Literal["none", "linear", "sqrt"] = key("none")
+    momentum: Probability = key(0.9)
+    nesterov: bool = key(False)
+    weight_decay: WeightDecay = key(1e-4)
+    no_decay: NoDecay = key([])
 
 
 @dataclass(frozen=True)
@@ -77,12 +81,12 @@ class AdamW:
     """Adam with decoupled weight decay, https://arxiv.org/abs/1711.05101."""
 
     name: Literal["adamw"]
-    lr: LearningRate
-    scale_lr: Literal["none", "linear", "sqrt"]
-    betas: Annotated[list[Probability], Items(count=2, example="[0.9,0.999]")]
-    eps: Annotated[float, Range(above=0, at_most=1)]
-    weight_decay: WeightDecay
-    no_decay: NoDecay
+    lr: LearningRate = key(2e-3)
+    scale_lr: Literal["none", "linear", "sqrt"] = key("none")
+    betas: Annotated[list[Probability], Items(count=2, example="[0.9,0.999]")] = key([0.9, 0.999])
+    eps: Annotated[float, Range(above=0, at_most=1)] = key(1e-8)
+    weight_decay: WeightDecay = key(0.01)
+    no_decay: NoDecay = key([])
 
 
 @dataclass(frozen=True)
@@ -90,9 +94,9 @@ class OtherOptimizer(OpenSection):
     """Any optimizer of the framework; it gets the parameters, and `lr` by the framework's name for it."""
 
     name: str
-    lr: LearningRate
-    scale_lr: Literal["none", "linear", "sqrt"]
-    no_decay: NoDecay
+    lr: LearningRate = key(1e-3)
+    scale_lr: Literal["none", "linear", "sqrt"] = key("none")
+    no_decay: NoDecay = key([])
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,7 @@ class ConstantSchedule:
     """A constant learning rate after the warm-up."""
 
     name: Literal["constant"]
-    warmup_epochs: Epochs
+    warmup_epochs: Epochs = key(0)
 
 
 @dataclass(frozen=True)
@@ -108,8 +112,8 @@ class CosineSchedule:
     """Half a cosine from the learning rate down to `final` times it, https://arxiv.org/abs/1608.03983."""
 
     name: Literal["cosine"]
-    warmup_epochs: Epochs
-    final: Annotated[float, Range(at_least=0, at_most=1)]  # fraction of the learning rate
+    warmup_epochs: Epochs = key(1)
+    final: Annotated[float, Range(at_least=0, at_most=1)] = key(0.0)  # fraction of the learning rate
 
 
 @dataclass(frozen=True)
@@ -117,9 +121,11 @@ class StepSchedule:
     """A learning rate that is multiplied by `gamma` at each of `milestones`."""
 
     name: Literal["step"]
-    warmup_epochs: Epochs
-    milestones: Annotated[list[Epochs], Items(ascending=True, example="[30,60,90]")]  # epochs
-    gamma: Annotated[float, Range(above=0, at_most=1)]
+    warmup_epochs: Epochs = key(0)
+    milestones: Annotated[list[Epochs], Items(ascending=True, example="[30,60,90]")] = key(
+        [30, 60, 90]
+    )  # epochs
+    gamma: Annotated[float, Range(above=0, at_most=1)] = key(0.1)
 
 
 @dataclass(frozen=True)
@@ -127,7 +133,7 @@ class OtherSchedule(OpenSection):
     """Any schedule of the framework, evaluated at each optimizer step or once per epoch."""
 
     name: str
-    interval: Literal["step", "epoch"]
+    interval: Literal["step", "epoch"] = key("step")
 
 
 @dataclass(frozen=True)
@@ -160,11 +166,11 @@ class DdpStrategy:
     """torch DistributedDataParallel, which averages gradients during the backward pass."""
 
     name: Literal["ddp"]
-    compression: Literal["none", "fp16", "bf16"]  # of gradients in transit
+    compression: Literal["none", "fp16", "bf16"] = key("none")  # of gradients in transit
     # size of the buckets in which gradients are sent, in MiB; null: torch's default, 25
-    bucket_cap_mb: Annotated[float, Range(above=0, at_most=2**15)] | None
-    static_graph: bool  # promise that all steps use the same weights in the same way
-    process_group_backend: Literal["nccl", "gloo"] | None  # null: nccl between GPUs, else gloo
+    bucket_cap_mb: Annotated[float, Range(above=0, at_most=2**15)] | None = key(None)
+    static_graph: bool = key(False)  # promise that all steps use the same weights in the same way
+    process_group_backend: Literal["nccl", "gloo"] | None = key(None)  # null: nccl between GPUs, else gloo
 
 
 @dataclass(frozen=True)
@@ -172,7 +178,7 @@ class HorovodStrategy:
     """Horovod's ring all-reduce, with any launcher."""
 
     name: Literal["horovod"]
-    compression: Literal["none", "fp16"]  # of gradients in transit
+    compression: Literal["none", "fp16"] = key("none")  # of gradients in transit
 
 
 @dataclass(frozen=True)
@@ -180,10 +186,9 @@ class FsdpStrategy:
     """Fully sharded data parallel: parameters, gradients and optimizer state are split over the ranks."""
 
     name: Literal["fsdp"]
-    blocks: list[
-        str
-    ]  # classes of layers to gather one by one; empty: each layer of the network or of its lists
-    shard_within_node: bool  # shard over the ranks of a node, and average gradients over nodes
+    # classes of layers to gather one by one; empty: each layer of the network or of its lists
+    blocks: list[str] = key([])
+    shard_within_node: bool = key(False)  # shard over the ranks of a node, and average gradients over nodes
 
 
 Optimizer = Sgd | AdamW | OtherOptimizer

@@ -166,6 +166,6 @@ class Container:
     """
 
     name: Literal["none", "pyxis", "apptainer"]
-    image: Folder | None
-    mounts: list[Folder]
-    python: str
+    image: Folder | None = key(None)
+    mounts: list[Folder] = key([])
+    python: str = key("python")

@@ -9,8 +9,11 @@ of the dataclass: a key that a command deletes (`~seed`) is missing.
 from dataclasses import field, fields, is_dataclass
 from typing import Any
 
+CHOICE = {"choice": True}
+"""Metadata of a section that a file of the project chooses: the loader of that file adds the defaults of its class."""
 
-def key(default: Any, meaning: str) -> Any:
+
+def key(default: Any, meaning: str = "") -> Any:
     """Return a field of a dataclass that is a key."""
     return field(metadata={"default": default, "meaning": meaning})
 
@@ -21,12 +24,12 @@ def section(meaning: str) -> Any:
 
 
 def defaults(cls: Any) -> dict[str, Any]:
-    """Return the default of each key of a section, and of the sections in it, as a tree."""
+    """Return the default of each key of a section, and of the sections in it that are no choices, as a tree."""
     tree: dict[str, Any] = {}
     for one in fields(cls):
         if "default" in one.metadata:
             tree[one.name] = one.metadata["default"]
-        elif is_dataclass(one.type) and (inside := defaults(one.type)):
+        elif is_dataclass(one.type) and one.metadata != CHOICE and (inside := defaults(one.type)):
             tree[one.name] = inside
     return tree
 
@@ -36,7 +39,7 @@ def meanings(cls: Any, path: str = "") -> dict[str, str]:
     found: dict[str, str] = {}
     for one in fields(cls):
         name = f"{path}{one.name}"
-        if "meaning" in one.metadata:
+        if one.metadata.get("meaning"):
             found[name] = one.metadata["meaning"]
         if is_dataclass(one.type):
             found |= meanings(one.type, f"{name}.")

@@ -51,6 +51,12 @@ OTHER_WAYS = {
 }
 """Arguments of `fit` and `compile` of Keras that are no key, each with what to do instead."""
 
+REMOVED = {
+    "trainer.detect_nan='replay' ": "trainer.detect_nan=replay is not available: use trainer.detect_nan=stop, "
+    "and resume the run from the checkpoint before that step."
+}
+"""Messages for values that were removed, by how the general message begins."""
+
 UNKNOWN = "' is not a key of the configuration"
 """What follows the key in a message."""
 
@@ -62,7 +68,9 @@ MAX_KEYS = 3
 
 
 def with_keys_meant(problem: str, tree: Mapping[str, Any]) -> str:
-    """Return the message about an unknown key with the keys that are meant; any other message as it is."""
+    """Return the message about an unknown key or a removed value with what is meant; any other message as it is."""
+    if removed := next((text for start, text in REMOVED.items() if problem.startswith(start)), None):
+        return removed
     key, unknown, _ = problem.partition(UNKNOWN)
     meant = [f"'{other}'" for other in keys_meant(key.removeprefix("'"), tree)] if unknown else []
     if unknown and (way := OTHER_WAYS.get(key.removeprefix("'").rpartition(".")[2])):

@@ -21,7 +21,7 @@ from train_anywhere.config.choices import (
     Task,
 )
 from train_anywhere.config.cluster import Cluster, Container, Gpus
-from train_anywhere.config.keys import key, section
+from train_anywhere.config.keys import CHOICE, key, section
 from train_anywhere.config.limits import MAX_COUNT, Count, Duration, Range, Span, span_bounds
 from train_anywhere.config.open_groups import DERIVED
 from train_anywhere.config.paths import AbsoluteFolder, NodeFolder, RunFolder
@@ -244,12 +244,12 @@ class Config:
     """
 
     task: Task
-    data: Data
+    data: Data = field(metadata=CHOICE)
     model: Model
     optimizer: Annotated[Optimizer, Choice(*get_args(Optimizer))]
     schedule: Annotated[Schedule, Choice(*get_args(Schedule))]
     strategy: Annotated[Strategy, Choice(*get_args(Strategy))]
-    container: Container
+    container: Container = field(metadata=CHOICE)
     name: str = key("${data.name}", "folder below results/, and the name of the job")
     seed: Seed = key(1, "for the weights, data order, augmentation and dropout")
     framework: strategy_table.FrameworkName = key("lightning", "whose loop and layers run: lightning | keras")

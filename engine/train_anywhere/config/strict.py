@@ -30,6 +30,13 @@ class Choice:
         self.open = next((c for c in classes if issubclass(c, OpenSection)), None)
         self.choices = {name: c for c in classes for name in typing.get_args(field_types(c)["name"])}
 
+    def pick(self, section: Mapping[str, Any]) -> type | None:
+        """Return the class of a section, or None if its name is not a choice."""
+        name = section.get("name")
+        if self.open and TARGET in section:
+            return self.open
+        return self.choices.get(name) if isinstance(name, str) else None
+
 
 def build(cls: type[T], tree: Mapping[str, Any], problems: list[str], path: str = "") -> T | None:
     """Build `cls` from `tree` and append one sentence to `problems` for each fault.
@@ -86,14 +93,11 @@ def convert(hint: Any, value: Any, problems: list[str], path: str) -> Any:
 
 
 def _pick(choice: Choice, value: Any, problems: list[str], path: str) -> Any:
-    if choice.open and isinstance(value, Mapping) and TARGET in value:
-        return _section(choice.open, value, problems, path)
-    name = value.get("name") if isinstance(value, Mapping) else value
-    if not isinstance(value, Mapping) or not isinstance(name, str) or name not in choice.choices:
-        shown = _shown(name)
-        problems.append(f"{path}={shown} is not a choice{did_you_mean(shown, choice.choices)}")
-        return UNUSABLE
-    return _section(choice.choices[name], value, problems, path)
+    if isinstance(value, Mapping) and (cls := choice.pick(value)):
+        return _section(cls, value, problems, path)
+    shown = _shown(value.get("name") if isinstance(value, Mapping) else value)
+    problems.append(f"{path}={shown} is not a choice{did_you_mean(shown, choice.choices)}")
+    return UNUSABLE
 
 
 def _section(cls: type, value: Mapping[str, Any], problems: list[str], path: str) -> Any:
@@ -245,6 +249,14 @@ def _is_union(hint: Any) -> bool:
 
 def _has_default(field: "dataclasses.Field[Any]") -> bool:
     return not (field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING)
+
+
+def section_class(hint: Any, section: Mapping[str, Any]) -> Any:
+    """Return the dataclass of a section of this type, which its name or target picks in a group of choices."""
+    kind, rules = alternatives(hint)[0]
+    if rules and isinstance(rules[0], Choice):
+        return rules[0].pick(section)
+    return typing.get_args(kind)[1] if typing.get_origin(kind) is Mapping else kind
 
 
 def section_keys(cls: type) -> frozenset[str]:

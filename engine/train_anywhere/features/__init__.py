@@ -20,8 +20,8 @@ configs/train.yaml: docs/how-to/add-a-feature.md. Other packages call features t
 
 import importlib
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,15 @@ from train_anywhere.config.open_groups import TARGET, split_section
 from train_anywhere.config.schema import Config
 from train_anywhere.data.known import Staged, as_it_is
 from train_anywhere.errors import ConfigError
-from train_anywhere.features.feature import Dependency, Feature, NodeService, Observer, Rank, Step
+from train_anywhere.features.feature import (
+    Check,
+    Dependency,
+    Feature,
+    NodeService,
+    Observer,
+    Rank,
+    Step,
+)
 from train_anywhere.files import ROOT
 from train_anywhere.runs.folder import RunDir
 
@@ -188,13 +196,10 @@ class Features:
         """Return functions that make the services of a node's monitor process."""
         return [make for one in self.all for make in one.node_services(run, host)]
 
-    @contextmanager
-    def in_rank(self, heartbeat: Any) -> Iterator[None]:
-        """Run a rank within the contexts of all features."""
-        with ExitStack() as stack:
-            for one in self.all:
-                stack.enter_context(one.in_rank(heartbeat))
-            yield
+    def in_rank(self, heartbeat: Any) -> AbstractContextManager[Any]:
+        """Return the context in which a rank runs; `heartbeat` is its `monitor.heartbeat.Heartbeat`."""
+        hangs = self._find("hangs")
+        return hangs.in_rank(heartbeat) if hangs else nullcontext()
 
     def observers(self, rank: Rank) -> list[Observer]:
         """Return the observers of a rank's training loop."""
@@ -203,7 +208,11 @@ class Features:
     @property
     def stager(self) -> Staged:
         """The function that maps a path of the data set to the path to read instead."""
-        return next((found for one in self.all if (found := one.stager())), as_it_is)
+        stage = self._find("stage")
+        return stage.stager() if stage else as_it_is
+
+    def _find(self, name: str) -> Any:
+        return next((one for one in self.all if one.name == name), None)
 
 
 @contextmanager
@@ -224,10 +233,11 @@ def _printed(one: Feature, job: Any) -> Iterator[None]:
             print(f"features.{one.name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
 
 
-def problems(config: Config, ask: Callable[[Feature], Iterable[str]]) -> list[str]:
-    """Return the problems that features find, with `ask` such as `lambda feature: feature.problems_here()`."""
+def problems(config: Config, *stages: Check, members: int = 1) -> list[str]:
+    """Return the problems that features find at some stages, see `Feature.check`."""
     try:
-        return [problem for one in Features.of(config).all for problem in ask(one)]
+        found = Features.of(config).all
+        return [problem for one in found for stage in stages for problem in one.check(stage, members)]
     except ConfigError as error:
         return error.problems
 
@@ -244,12 +254,17 @@ def find_dependency(info: Mapping[str, Any], scheduler: str, results: Path) -> D
         ConfigError, SubmitError: the job can't wait for them.
         SchedulerError: the scheduler does not answer.
     """
-    return next((f for one in known() if (f := one.find_dependency(info, scheduler, results))), None)
+    dependency: Dependency | None = _after().find_dependency(info, scheduler, results)
+    return dependency
 
 
 def exit_reason(run: Any, state: str, info: Mapping[str, Any]) -> str:
-    """Return why a job left the queue, if a feature knows; `run` is a `train_anywhere.slurm.status.find_runs.RunEntry`."""
-    return next((reason for one in known() if (reason := one.exit_reason(run, state, info))), "")
+    """Return why a job left the queue, if it waited for another run; `run` is a `train_anywhere.slurm.status.find_runs.RunEntry`."""
+    return str(_after().exit_reason(run, state, info))
+
+
+def _after() -> Any:
+    return built_in({"after": BUILT_IN["after"]})[0]
 
 
 def verdicts(facts: Any) -> list[str]:

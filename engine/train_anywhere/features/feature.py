@@ -4,12 +4,14 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from train_anywhere.config.schema import Config
-from train_anywhere.data.known import Staged
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.summary import display_path
+
+Check = Literal["any", "job", "submission", "allocation", "here"]
+"""Where the configuration is checked, see `Feature.check`."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ class Feature:
     a framework or numpy.
 
     Attributes:
-        config: configuration of the run; not set when `find_dependency`, `exit_reason`, `verdicts` or `rows` is called.
+        config: configuration of the run; not set when `verdicts` or `rows` is called.
         name: key of the feature in `Job.features`.
         python: shell word that starts Python in the job; empty: the one from the configuration.
     """
@@ -169,26 +171,14 @@ class Feature:
         """Return whether this run uses the feature. Listing one in `features:` turns it on by default."""
         return True
 
-    # --- checks of the configuration: each returns one message per problem
+    def check(self, stage: Check, members: int) -> list[str]:
+        """Return one message for each problem of the configuration, before anything is written.
 
-    def problems(self) -> list[str]:
-        """Return problems of the configuration on any machine."""
-        return []
-
-    def problems_of_job(self, members: int) -> list[str]:
-        """Return problems of the configuration in a job; `members` is the number of runs of a sweep, else 1."""
-        return []
-
-    def problems_here(self) -> list[str]:
-        """Return problems of a run on this machine, `cluster=local`."""
-        return []
-
-    def problems_at_submission(self) -> list[str]:
-        """Return problems of the login node, such as its folders; not called in a dry run for another machine."""
-        return []
-
-    def problems_in_allocation(self) -> list[str]:
-        """Return problems of a run inside an allocation that has started."""
+        Args:
+            stage: "any": on any machine; "job": in a job; "submission": on the login node, such as its folders, but not in a dry run
+                for another machine; "allocation": inside an allocation that has started; "here": of a run on this machine.
+            members: number of runs of a sweep, else 1.
+        """
         return []
 
     # --- the batch job
@@ -217,33 +207,17 @@ class Feature:
         """
         return nullcontext()
 
-    def find_dependency(self, info: Mapping[str, Any], scheduler: str, results: Path) -> Dependency | None:
-        """Return the run that a job waits for; see `train_anywhere.features.find_dependency`."""
-        return None
-
     # --- the nodes and the ranks
 
     def node_services(self, run: RunDir, host: str) -> list[Callable[[], NodeService]]:
         """Return functions that make services of a node's monitor process; one that raises is skipped."""
         return []
 
-    def in_rank(self, heartbeat: Any) -> AbstractContextManager[Any]:
-        """Return a context in which a rank runs; `heartbeat` is its `monitor.heartbeat.Heartbeat`."""
-        return nullcontext()
-
     def observer(self, rank: Rank) -> Observer | None:
         """Return this feature's observer of a rank's training loop, or None."""
         return None
 
-    def stager(self) -> Staged | None:
-        """Return a function that maps a path of the data set to the path to read instead, or None."""
-        return None
-
     # --- the status and the report
-
-    def exit_reason(self, run: Any, state: str, info: Mapping[str, Any]) -> str:
-        """Return why a job left the queue; see `train_anywhere.features.exit_reason`."""
-        return ""
 
     def verdicts(self, facts: Any) -> Iterable[str]:
         """Return sentences for the status and the report; `facts` is a `train_anywhere.monitor.run_facts.Facts`."""

@@ -8,7 +8,6 @@ node_disk      folders that all jobs of a user share on a node's disk
 plain_json     JSON that every parser accepts
 root           the folders of the project and of the engine
 typed_paths    paths that keep the links the user typed
-disk_clock     the time according to a shared disk
 terminal       output that survives a closed terminal; printable strings; progress in bytes
 """
 

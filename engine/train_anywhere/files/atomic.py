@@ -3,9 +3,12 @@
 import errno
 import os
 import stat
+import time
 from contextlib import suppress
+from functools import lru_cache
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import BinaryIO
 
 from train_anywhere.files.removal import remove_file, temporary_name
@@ -163,3 +166,22 @@ def not_ordinary_error(path: Path, mode: int, wanted: str = "file") -> FileExist
 def _free_name(path: Path, ending: str) -> Path:
     names = (path.with_name(f"{path.name}{ending}{number}") for number in count(1))
     return next(name for name in names if not os.path.lexists(name))
+
+
+def disk_time(folder: Path) -> float:
+    """Return the modification time, in unix seconds, that a file written into `folder` now would get.
+
+    If no file can be written there, return the time of this machine.
+    """
+    try:
+        return time.time() + _clock_offset(folder, int(time.monotonic() // 60))
+    except OSError:
+        return time.time()
+
+
+@lru_cache(maxsize=1024)
+def _clock_offset(folder: Path, minute: int) -> float:
+    """Return the seconds by which the disk's clock is ahead of this machine's, measured once a minute. Raises OSError."""
+    with TemporaryFile(dir=folder) as file:
+        offset = os.fstat(file.fileno()).st_mtime - time.time()
+    return offset if abs(offset) > 1 else 0.0  # time stamps of files are coarse

@@ -22,7 +22,7 @@ from pathlib import Path
 from train_anywhere.files.atomic import move
 from train_anywhere.files.owned_folder import MARKER, OwnedFolder, make_owned
 from train_anywhere.files.removal import make_empty, remove, remove_in
-from train_anywhere.files.terminal.byte_progress import format_bytes
+from train_anywhere.files.terminal.output import format_bytes
 
 KEEP_DAYS = 30
 """Days after the last request until a folder is removed; longer than any job may run."""

@@ -2,7 +2,10 @@
 
 import json
 import math
+from pathlib import Path
 from typing import Any
+
+from train_anywhere.files.atomic import read_text
 
 MAX_DIGITS = 20
 """Characters of a 64-bit integer, with its sign."""
@@ -44,3 +47,12 @@ def finite(data: Any) -> Any:
     if isinstance(data, (list, tuple)):
         return [finite(value) for value in data]
     return None if isinstance(data, float) and not math.isfinite(data) else data
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file; empty if it can't be read."""
+    try:
+        content = loads(read_text(path))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}

@@ -4,11 +4,11 @@
     model = load_model("results/latest")
     model.predict(["a.jpg", "b.jpg"]).labels
 
-request          checks the arguments of `src/evaluate.py`
+request          checks the arguments of `src/evaluate.py`; prepares an evaluation as a job
 predictor        predicts for new files and arrays: what `load_model` returns
 trained_model    opens a run folder and loads a checkpoint into its model
-evaluate_run     runs an evaluation here; `evaluation_job` prepares one as a job
-predictions      writes files of predictions; `output_files` chooses names of new files
+evaluate_run     runs an evaluation here
+output_files     chooses names of new files; writes files of predictions
 """
 
 from train_anywhere.inference.trained_model import load_model

@@ -7,8 +7,12 @@ import numpy as np
 from train_anywhere.errors import ConfigError
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.plain_json import dumps
-from train_anywhere.inference.output_files import export_file, write_metrics
-from train_anywhere.inference.predictions import flatten_arrays, write_predictions
+from train_anywhere.inference.output_files import (
+    export_file,
+    flatten_arrays,
+    write_metrics,
+    write_predictions,
+)
 from train_anywhere.inference.predictor import Predictor
 from train_anywhere.inference.request import FORMATS, EvaluationRequest
 from train_anywhere.inference.trained_model import LoadedRun, open_model

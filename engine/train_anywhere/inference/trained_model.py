@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from train_anywhere.checkpoints.choice import read_chosen
-from train_anywhere.checkpoints.info import SavedCheckpoint
+from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.config.choices import PlainStrategy
 from train_anywhere.config.command.compose import compose
 from train_anywhere.config.command.yaml_files import as_typed
@@ -24,7 +24,7 @@ from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.reopen.frozen import read_frozen
 from train_anywhere.runs.reopen.resume import read_run_overrides, select_group_choices
 from train_anywhere.runs.reopen.trust import refuse_untrusted
-from train_anywhere.training.resume_messages import refuse_other_framework
+from train_anywhere.training.plan import refuse_other_framework
 
 if TYPE_CHECKING:
     from train_anywhere.inference.predictor import Predictor

@@ -8,8 +8,8 @@ from io import StringIO
 
 from train_anywhere.config.command.command_line import split_flags, to_hydra_overrides
 from train_anywhere.config.command.compose import CONFIGS, install_choice_loader, quote_value
+from train_anywhere.config.command.diagnose import explain_refusal
 from train_anywhere.config.command.help_comments import add_comments, sections
-from train_anywhere.config.command.refusal import explain_refusal
 from train_anywhere.config.command.yaml_files import refuse_unusable_files
 from train_anywhere.config.strict import did_you_mean
 from train_anywhere.errors import INTERRUPTED, REFUSED, ConfigError, ProjectError

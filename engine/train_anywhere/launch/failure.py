@@ -11,14 +11,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from train_anywhere.distributed.network.addresses import node_name
-from train_anywhere.distributed.network.lost_rank import lost_rank
+from train_anywhere.distributed.network.addresses import lost_rank, node_name
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import LostRankError, NotFiniteError, ProjectError
 from train_anywhere.files.ordinary import open_file
 from train_anywhere.files.terminal.fit import fit, terminal_width
+from train_anywhere.files.terminal.output import format_short
 from train_anywhere.files.terminal.printable import one_line
-from train_anywhere.files.terminal.tracebacks import format_short
 from train_anywhere.runs.debug import CAUSE, NODE, append_debug, claim_first, read_claim
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.summary import COLUMN, MOST_CHARACTERS, describe_error, display_path, resume_command

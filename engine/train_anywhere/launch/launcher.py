@@ -16,7 +16,7 @@ from pathlib import Path
 
 from train_anywhere.distributed.launcher_env import hosts_by_rank
 from train_anywhere.distributed.network import addresses
-from train_anywhere.distributed.network.lost_rank import lost_rank
+from train_anywhere.distributed.network.addresses import lost_rank
 from train_anywhere.errors import NOT_FINITE
 from train_anywhere.monitor.ranks import short
 from train_anywhere.runs.debug import append_debug, describe_exit_code

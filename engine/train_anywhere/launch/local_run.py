@@ -8,16 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from train_anywhere import features
-from train_anywhere.checkpoints.resume_check import refuse_unreadable
+from train_anywhere.checkpoints.store import refuse_unreadable
 from train_anywhere.config.checks.batch_size import batch_size_problem
 from train_anywhere.config.checks.targets import import_call_notes, task_has_network, unreadable_target_notes
 from train_anywhere.config.checks.this_machine import machine_problems
 from train_anywhere.config.checks.writable import results_problems
 from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
-from train_anywhere.distributed.devices import apple_gpu_problem, no_gpu_message, visible_gpus
 from train_anywhere.distributed.horovod.installation import horovod_problem
-from train_anywhere.distributed.layout import Layout, local_layout
+from train_anywhere.distributed.layout import (
+    Layout,
+    apple_gpu_problem,
+    local_layout,
+    no_gpu_message,
+    visible_gpus,
+)
 from train_anywhere.distributed.packages import framework_problem
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files import ROOT
@@ -28,9 +33,8 @@ from train_anywhere.runs.folder import ATTEMPTS, RunDir, create, discard, open_r
 from train_anywhere.runs.lock import RunLock
 from train_anywhere.runs.provenance import describe_code
 from train_anywhere.runs.reopen.completion import completion_message, is_complete
-from train_anywhere.runs.reopen.from_scratch import move_aside
 from train_anywhere.runs.reopen.frozen import write_frozen
-from train_anywhere.runs.reopen.resume import merge_resumed
+from train_anywhere.runs.reopen.resume import merge_resumed, move_aside
 from train_anywhere.runs.reopen.trust import remember
 from train_anywhere.runs.summary import display_path
 from train_anywhere.training.plan import make_plan
@@ -137,7 +141,7 @@ def local_problems(config: Config) -> list[str]:
     devices = local_layout(config).device_count
     problems = [
         *machine_problems(config, visible_gpus, local_layout(config).world_size),
-        *features.problems(config, lambda one: [*one.problems(), *one.problems_here()]),
+        *features.problems(config, "any", "here"),
     ]
     if not config.program:  # its data, batches and packages are its own
         problems += [batch_size_problem(config.data.batch_size, devices), *data_problems(config, devices)]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from train_anywhere.checkpoints.init_run import init_problems
-from train_anywhere.checkpoints.resume_check import refuse_unreadable as refuse_unreadable  # for plugins
+from train_anywhere.checkpoints.store import refuse_unreadable as refuse_unreadable
 from train_anywhere.config.checks.targets import task_has_network
 from train_anywhere.config.choices import Data
 from train_anywhere.config.instantiate import locate
@@ -20,8 +20,7 @@ from train_anywhere.data.known import Known
 from train_anywhere.data.order.batch_check import too_large
 from train_anywhere.errors import ConfigError, DataError
 from train_anywhere.files import ENGINE, ROOT
-from train_anywhere.training.native_network import missing_facts
-from train_anywhere.training.plan import make_plan
+from train_anywhere.training.plan import make_plan, missing_facts
 
 MAX_BATCH_NUMBERS = 2**31
 """Maximum count of numbers in one rank's batch: 8 GiB of float32."""

@@ -28,15 +28,14 @@ from train_anywhere.files.terminal.printable import printable
 from train_anywhere.launch.exits import catch_os_exit, follow_parent
 from train_anywhere.launch.failure import report_failure, wait_for_cause, watch_threads
 from train_anywhere.monitor.heartbeat import Heartbeat
-from train_anywhere.monitor.times import Times
+from train_anywhere.monitor.live import Times
 from train_anywhere.program.run_program import run_program
 from train_anywhere.runs.attempts import IDLE, Outcome, stop_request
 from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.links import refuse_links
 from train_anywhere.runs.lock import RunLock
 from train_anywhere.runs.provenance import read_versions
-from train_anywhere.runs.rank_reports import report_location
-from train_anywhere.runs.recorder import RunRecorder, try_to_record_failure
+from train_anywhere.runs.recorder import RunRecorder, report_location, try_to_record_failure
 from train_anywhere.runs.reopen.frozen import read_frozen
 from train_anywhere.runs.summary import (
     describe_error,

@@ -2,8 +2,7 @@
 
 heartbeat      each rank writes its progress to node memory; `ranks` reads it on the same node
 node           the monitor process of a node: polls services of features (`features.hangs`, `sampler`, `serve`)
-live           RUN/monitor/live.json: progress of the training
-times          time spent in each section; `goodput` and `efficiency` compute shares of it
+live           RUN/monitor/live.json: progress of the training; the time spent in each section, for `goodput`
 run_facts      reads the facts of a run from its folder; `verdicts` puts them into sentences
 report         RUN/report.html
 

@@ -1,17 +1,24 @@
-"""RUN/monitor/live.json: progress of the training, updated by a thread of rank 0 every two seconds while it changes."""
+"""RUN/monitor/live.json, which a thread of rank 0 updates every two seconds while the training changes, and files of events."""
 
 import os
+import statistics
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from train_anywhere.errors import STOPPED
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.ordinary import make_folder
-from train_anywhere.files.plain_json import dumps
-from train_anywhere.runs.attempts import running_job
+from train_anywhere.files.plain_json import dumps, read_json
+from train_anywhere.monitor.heartbeat import Heartbeat
+from train_anywhere.monitor.ranks import mappings, short
+from train_anywhere.runs.attempts import STARTED, hosts, recorded_reason, running_job
+from train_anywhere.runs.debug import describe_exit_code
+from train_anywhere.runs.folder import ATTEMPTS, RunDir
+from train_anywhere.runs.summary import format_metric
 
 EVERY_S = 2.0
 """Shortest time in seconds between two updates."""
@@ -96,3 +103,68 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
         # create the folder only on failure: it nearly always exists, and a shared disk answers slowly
         make_folder(path.parent)
         write_atomic(path, text, flush=False)
+
+
+def record_event(run: RunDir, kind: Literal["failed", "hung", "nan", "idle", "done"], text: str) -> None:
+    """Write an event for `monitor.notify`. A disk that fails loses the message, which the log has too."""
+    with suppress(OSError):
+        write(run.monitor / f"event-{kind}.json", {"kind": kind, "text": text})
+
+
+def record_end(run: RunDir, code: int) -> None:
+    """Record that the run is done or has failed. One that was stopped may continue; `running` means that rank 0 was killed."""
+    info = run.read_info()
+    state, metrics = info.get("state"), info.get("metrics") or {}
+    if state == "running" and (info.get(ATTEMPTS) or [{}])[-1].get("job") != running_job():
+        return  # another job trains in this folder
+    if state == "completed":
+        shown = [name for name in metrics if "train" not in name and name != "lr"]
+        record_event(run, "done", ", ".join(f"{name} {format_metric(metrics, name)}" for name in shown))
+    elif state in ("failed", "running") or (state == "queued" and code not in (0, STOPPED)):
+        lost = {"queued": "the ranks did not start"}.get(
+            state, "its ranks were killed, or could not record why"
+        )
+        how = describe_exit_code(code) + (", often the memory limit" if code == 137 else "")
+        record_event(run, "failed", recorded_reason(info) or (f"{lost} ({how})" if code else lost))
+
+
+SLOW_EVERY_S = 60.0
+"""Seconds between two reads of the status files of all nodes, of which a large job has many."""
+
+
+class Times:
+    """Callable that returns the seconds in each section of `monitor/heartbeat.py`, and three more values.
+
+    `before` is the time of the job before this process started. `data` is the part of `step` spent waiting for the next batch. `slow`
+    is the part of `step` by which the slowest rank, whose pace all ranks follow, is slower than the median one.
+    """
+
+    def __init__(self, run: RunDir, heartbeat: Heartbeat, environ: Mapping[str, str] = os.environ) -> None:
+        self.run, self.heartbeat = run, heartbeat
+        began = environ.get(STARTED, "")
+        self.before = max(0.0, time.time() - int(began)) if began.isdecimal() else 0.0
+        self.hosts = {short(host) for host in hosts(environ)}
+        # not at the start, when the files are those of an earlier attempt
+        self._slow, self._read_at = 0.0, time.monotonic()
+
+    def __call__(self) -> dict[str, float]:
+        """Return the seconds so far, by name."""
+        if time.monotonic() - self._read_at > SLOW_EVERY_S:
+            self._slow, self._read_at = slowest_rank_wait(self.run, self.hosts), time.monotonic()
+        return {"before": self.before, **self.heartbeat.spent(), "slow": self._slow}
+
+
+def slowest_rank_wait(run: RunDir, nodes: Collection[str]) -> float:
+    """Return the seconds by which the slowest rank's own work exceeds that of the median rank, over all steps; 0 for one rank.
+
+    Args:
+        run: the run folder.
+        nodes: short names of this attempt's nodes; files of an earlier attempt's other nodes are ignored.
+    """
+    found = (read_json(path) for path in run.monitor.glob("ranks-*.json"))
+    files = [content for content in found if short(str(content.get("host"))) in nodes]
+    ranks = [
+        rank for content in files for rank in mappings(content.get("ranks")) if {"own", "data"} <= rank.keys()
+    ]
+    work = [rank["own"] - rank["data"] for rank in ranks]
+    return max(work) - statistics.median_low(work) if len(work) > 1 else 0.0

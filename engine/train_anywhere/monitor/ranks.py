@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from train_anywhere.files.atomic import read_text, write_atomic
+from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.ordinary import make_folder
-from train_anywhere.files.plain_json import dumps, loads
+from train_anywhere.files.plain_json import dumps, read_json
 from train_anywhere.files.removal import remove
 from train_anywhere.monitor import heartbeat
 from train_anywhere.monitor.heartbeat import PLACES, Record
@@ -173,15 +173,6 @@ def process_state(pid: int, started: int) -> str:
     except OSError:
         return GONE
     return GONE if words[0] in "ZX" or int(words[19]) != started else words[0]
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file; empty if it can't be read."""
-    try:
-        content = loads(read_text(path))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def short(host: str) -> str:

@@ -10,13 +10,52 @@ No run is waiting for anything if the file is missing, holds no id, or holds one
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from train_anywhere.files.plain_json import read_json
 from train_anywhere.monitor.live import write
-from train_anywhere.monitor.profiles import read_profiles
-from train_anywhere.monitor.ranks import read_json
 from train_anywhere.runs.folder import RunDir
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The newest profile of a rank.
+
+    Attributes:
+        rank: number of the rank.
+        number: number of the request of `jobs.py profile`; 0 for `trainer.profiler`.
+        first, last: the first and the last optimizer step.
+        operations: name, number of calls and milliseconds of the slowest operations.
+    """
+
+    rank: int
+    number: int
+    first: int
+    last: int
+    operations: tuple[tuple[str, int, float], ...]
+
+
+def read_profiles(run: RunDir) -> list[Profile]:
+    """Return the profiles of a run by rank; what can't be read is left out."""
+    found = []
+    for path in (run.path / "profile").glob("rank-*.json"):
+        content = read_json(path)
+        with suppress(KeyError, TypeError, ValueError):
+            first, last = map(int, content["steps"])
+            operations = tuple(
+                (str(name), int(calls), float(ms)) for name, calls, ms in content["operations"]
+            )
+            found.append(Profile(int(content["rank"]), int(content["number"]), first, last, operations))
+    return sorted(found, key=lambda one: one.rank)
+
+
+def operation_rows(profile: Profile) -> list[tuple[str, str, str]]:
+    """Return the milliseconds per step, the calls and the name of each operation, for a table."""
+    steps = max(1, profile.last - profile.first + 1)
+    return [(f"{ms / steps:.3f}", str(calls), name) for name, calls, ms in profile.operations]
+
 
 SAVE, SAVED, DEBUG, PROFILE = "save.json", "saved.json", "debug.json", "profile.json"
 

@@ -3,7 +3,6 @@
 Files may be incomplete or from another version of this project: values that can't be read are left out.
 """
 
-import csv
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -11,16 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from train_anywhere.files.atomic import read_text
-from train_anywhere.monitor.ranks import mappings, read_json, short
+from train_anywhere.files.plain_json import read_json
+from train_anywhere.monitor.ranks import mappings, short
 from train_anywhere.runs.attempts import with_script_ends, with_times
+from train_anywhere.runs.facts import Series, curves, number, read_config, rows
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
-
-Series = list[tuple[float, float]]
-"""Points (x, y) of a curve."""
-
 
 WARM_UP_S = 60.0
 """Samples of the first minute are ignored: they show imports and the first compilation, not the training."""
@@ -184,13 +178,9 @@ def read_facts(
     folder, info = run.monitor, run.read_info()
     if attempts := info.get(ATTEMPTS):
         info[ATTEMPTS] = with_script_ends(run, [*attempts[:-1], with_times(run, attempts[-1])])
-    try:
-        config = yaml.safe_load(read_text(run.config))
-    except (OSError, ValueError, RecursionError, yaml.YAMLError):
-        config = {}
     return Facts(
         info=info,
-        config=config if isinstance(config, dict) else {},
+        config=read_config(run),
         metrics=curves(run.metrics_csv),
         nodes=tuple(
             node
@@ -200,18 +190,6 @@ def read_facts(
         watch=read_json(folder / "watch.json"),
         run=run,
     )
-
-
-def curves(path: Path) -> dict[str, Series]:
-    """Return the columns of metrics.csv over the optimizer step."""
-    found: dict[str, Series] = {}
-    for row in rows(path):
-        step = number(row.get("step"))
-        for name, text in row.items():
-            value = number(text)
-            if step is not None and value is not None and name not in ("step", "epoch"):
-                found.setdefault(name, []).append((step, value))
-    return found
 
 
 def node_use(path: Path, samples: bool, newest: Mapping[str, Any] | None) -> NodeUse | None:
@@ -267,21 +245,3 @@ def series(samples: Iterable[Mapping[str, str]], name: str) -> Series:
     """Return time and value of one column, without missing values."""
     points = ((number(row.get("time")), number(row.get(name))) for row in samples)
     return [(t, v) for t, v in points if t is not None and v is not None and math.isfinite(v)]
-
-
-def rows(path: Path, most: int | None = None) -> list[dict[str, str]]:
-    """Return the rows of a CSV file, or at most `most` of them up to the last; empty if it can't be read."""
-    try:
-        header, *lines = read_text(path).splitlines()
-        stretch = math.ceil(len(lines) / most) if most and lines else 1
-        return [*csv.DictReader([header, *lines[::-1][::stretch][::-1]])]
-    except (OSError, ValueError, csv.Error):
-        return []
-
-
-def number(value: object) -> float | None:
-    """Return a value of a CSV or JSON file as a number; None if it is not one."""
-    try:
-        return float(value) if isinstance(value, str | int | float) and value != "" else None
-    except ValueError:
-        return None

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from train_anywhere import features
-from train_anywhere.monitor.efficiency import step_time
 from train_anywhere.monitor.goodput import SECTIONS, goodput
 from train_anywhere.monitor.ranks import mappings
 from train_anywhere.monitor.run_facts import IDLE_PERCENT, WARM_UP_S, Facts, NodeUse, Sums
+from train_anywhere.runs.attempts import step_time
 
 ENOUGH = 6
 """Fewest samples after the first minute for a meaningful mean: another minute at the default interval."""
@@ -26,7 +26,7 @@ OTHERS_SHARE = 0.5
 """Share of a step spent waiting for other ranks: above it, half of the devices would be about as fast."""
 
 CHECKPOINT_SHARE = 0.05
-"""Share of the time: five times what `checkpoint.interval=auto` allows, see `features/interval/interval.py`."""
+"""Share of the time: five times what `checkpoint.interval=auto` allows, see `features/interval/__init__.py`."""
 
 LOST_SHARE = 0.1
 """Share of the allocation spent on steps that were trained twice."""

@@ -17,8 +17,7 @@ from typing import Any, Literal
 from train_anywhere.files.atomic import read_text, write_atomic
 from train_anywhere.files.ordinary import open_file, overwrite
 from train_anywhere.files.plain_json import loads
-from train_anywhere.runs.folder import ATTEMPTS, RunDir, now
-from train_anywhere.runs.run_info import is_attempt
+from train_anywhere.runs.folder import ATTEMPTS, RunDir, is_attempt, now
 
 STEPS = "steps"
 """File of the run folder with the optimizer steps done, rewritten every few seconds: how far a killed attempt had trained."""
@@ -59,7 +58,7 @@ class Outcome:
         metrics: values by the names that the task gives them, such as `val/loss`.
         checkpoint: folder of the newest checkpoint; None if none was written.
         rate: training throughput of all ranks in `unit` per second; None if too few steps were measured.
-        ended_by: who ended the training before its last step, see `training/early_end.py`; None if nobody did.
+        ended_by: who ended the training before its last step, see `training/early_stopping.py`; None if nobody did.
     """
 
     state: Literal["completed", "preempted"]
@@ -229,3 +228,36 @@ def resume_summary(info: Mapping[str, Any]) -> str:
     nodes = [key for key, _ in itertools.groupby(len(a.get("hosts") or [""]) for a in attempts)]
     changed = f", on {', then '.join(map(str, nodes))} node{'s'[: nodes[-1] > 1]}" if len(nodes) > 1 else ""
     return f"resumed {times}, {lost} step{'' if lost == 1 else 's'} lost{changed}"
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of a run's training by cause, over all attempts; if `others` was not measured (None), `compute` includes it."""
+
+    compute: float
+    data: float
+    others: float | None
+    checkpoint: float
+
+    @property
+    def whole(self) -> float:
+        """The sum of all four."""
+        return self.compute + self.data + (self.others or 0.0) + self.checkpoint
+
+    @property
+    def efficiency(self) -> float | None:
+        """The efficiency, from 0 to 1; None if not measured."""
+        computing = self.compute + (self.others or 0.0)
+        return None if self.others is None or not computing else self.compute / computing
+
+
+def step_time(attempts: Sequence[Mapping[str, Any]]) -> StepTime:
+    """Return the times of a run, from the attempts in its run.json."""
+    known = [a["seconds"] for a in attempts if isinstance(a.get("seconds"), Mapping)]
+
+    def total(name: str) -> float:
+        return sum(s[name] for s in known if isinstance(s.get(name), int | float))
+
+    others = total("others") if any("others" in s for s in known) else None
+    compute = total("step") - total("data") - (others or 0.0)
+    return StepTime(max(0.0, compute), total("data"), others, total("checkpoint"))

@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +16,67 @@ from train_anywhere.files.owned_folder import OwnedFolder, make_owned
 from train_anywhere.files.plain_json import dumps, loads
 from train_anywhere.files.removal import hidden_name, print_once, remove, remove_link
 from train_anywhere.files.typed_paths import resolve_as_typed
-from train_anywhere.runs.run_info import is_info
+
+Check = Callable[[object], bool]
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_string(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_string_list(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_string, value))
+
+
+def _is_number_mapping(value: object) -> bool:
+    return isinstance(value, Mapping) and all(map(_is_number, value.values()))
+
+
+INFO: dict[str, Check] = {
+    **dict.fromkeys(("world_size", "restarts", "epoch", "step"), _is_integer),
+    **dict.fromkeys(("state", "framework", "strategy", "launch", "cluster", "started", "ended", "checkpoint"), _is_string),
+    **dict.fromkeys(("unit", "ended_by"), _is_string),
+    **dict.fromkeys(("hosts", "job_ids"), _is_string_list),
+    "rate": _is_number,
+    "metrics": lambda value: isinstance(value, Mapping),
+}  # fmt: skip
+"""Checks of the values in run.json."""
+
+
+ATTEMPT: dict[str, Check] = {
+    **dict.fromkeys(("step", "from_step", "devices"), _is_integer),
+    **dict.fromkeys(("started", "until", "allocated", "ended_by", "reason", "job"), _is_string),
+    "hosts": _is_string_list,
+    "seconds": _is_number_mapping,
+}
+"""Checks of the values in each attempt."""
+
+
+def is_info(content: object, attempts: str) -> bool:
+    """Return whether `content` can be a run.json; `attempts` is the key of its attempts."""
+    if not isinstance(content, dict) or not _fits(content, INFO):
+        return False
+    listed = content.get(attempts, [])
+    return isinstance(listed, list) and all(map(is_attempt, listed))
+
+
+def is_attempt(content: object) -> bool:
+    """Return whether `content` can be an attempt."""
+    return isinstance(content, dict) and _fits(content, ATTEMPT)
+
+
+def _fits(content: Mapping[str, object], kinds: Mapping[str, Check]) -> bool:
+    """Return whether the value of each known key passes its check or is missing."""
+    return all(content.get(key) is None or fits(content[key]) for key, fits in kinds.items())
+
 
 FORMAT = 1
 """Version of what a run folder holds, in run.json and in the manifest of each checkpoint."""
@@ -288,3 +348,14 @@ def example_run(folder: Path) -> str:
 def now() -> str:
     """Return the current time for run.json: ISO 8601 in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def is_waited_for(after: str | None, run: RunDir) -> bool:
+    """Return whether a job with this `after`, a run or a sweep, waits for the run. If so, only the job can check its checkpoints.
+
+    Raises:
+        CheckpointError: run.json is damaged.
+    """
+    if after is None or Path(after).name not in (run.id, run.id.rpartition("-")[0]):
+        return False
+    return run.read_info().get("state") != "completed"

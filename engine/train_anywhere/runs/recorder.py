@@ -1,15 +1,18 @@
 """Rank 0's writer of run.json: attempts, and every few seconds the steps done and the time spent."""
 
+import hashlib
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from train_anywhere.distributed.network.addresses import node_name
+from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError
-from train_anywhere.files.atomic import write_atomic
+from train_anywhere.files.atomic import read_text, write_atomic
 from train_anywhere.files.ordinary import make_folder, open_file, overwrite
-from train_anywhere.files.plain_json import dumps
+from train_anywhere.files.plain_json import dumps, loads
 from train_anywhere.runs.attempts import (
     ENDS,
     IDLE,
@@ -36,7 +39,7 @@ class RunRecorder:
     """Writer of run.json while a run trains; only rank 0 has one.
 
     Args:
-        time_spent: returns the seconds in each section of this attempt, see `monitor/times.py`.
+        time_spent: returns the seconds in each section of this attempt, see `monitor/live.py`.
 
     Attributes:
         steps_done: returns the number of optimizer steps done, callable from any thread; None before training starts.
@@ -159,3 +162,40 @@ def try_to_record_failure(recorder: RunRecorder | None, reason: str) -> None:
             recorder.record_failure(reason)
     except (OSError, CheckpointError) as error:  # likely the error that failed the run, which is printed next
         print(f"run.json does not record that the run failed: {error}", file=sys.stderr, flush=True)
+
+
+def report_location(run: RunDir, topology: Topology) -> None:
+    """Report the node of this rank and the program that launched it."""
+    host = node_name()
+    line = (
+        f"rank {topology.rank} of {topology.world_size}: local rank {topology.local_rank} of "
+        f"{topology.local_world_size} on node {topology.node_rank} ({host}), started by {topology.launched_by}\n"
+    )
+    print(line, end="", flush=True)  # in one write: other ranks print at the same time
+    _record(run, topology.rank, {"host": host, "launched_by": topology.launched_by})
+
+
+def report_weights(run: RunDir, topology: Topology, weights: Iterable[bytes]) -> None:
+    """Report a checksum of the bytes of this rank's weights, in order: ranks with equal weights report the same."""
+    digest = hashlib.sha256()
+    for part in weights:
+        digest.update(part)
+    checksum = digest.hexdigest()[:16]
+    print(f"rank {topology.rank} of {topology.world_size}: weights {checksum}\n", end="", flush=True)
+    _record(run, topology.rank, {**read_reports(run).get(topology.rank, {}), "weights": checksum})
+
+
+def read_reports(run: RunDir) -> dict[int, dict[str, Any]]:
+    """Return the reports by rank: `host`, `launched_by` and, after training, `weights`."""
+    found = {}
+    for path in (run.path / "ranks").glob("[0-9]*.json"):
+        with suppress(OSError, ValueError, TypeError):  # an unreadable report counts as none
+            found[int(path.stem)] = dict(loads(read_text(path)))
+    return found
+
+
+def _record(run: RunDir, rank: int, facts: dict[str, Any]) -> None:
+    folder = run.path / "ranks"
+    with suppress(OSError):  # the log has it too
+        make_folder(folder)
+        write_atomic(folder / f"{rank}.json", dumps(facts))

@@ -13,8 +13,8 @@ from train_anywhere.config.schema import Config
 from train_anywhere.errors import CheckpointError, ProjectError
 from train_anywhere.files import ROOT
 from train_anywhere.files.terminal.fit import fit, terminal_width
+from train_anywhere.files.terminal.output import user_frame
 from train_anywhere.files.terminal.printable import one_line
-from train_anywhere.files.terminal.tracebacks import user_frame
 from train_anywhere.files.typed_paths import shell_folder
 from train_anywhere.runs.attempts import IDLE
 from train_anywhere.runs.folder import RunDir

@@ -1,5 +1,7 @@
 """The frameworks of this project."""
 
+import re
+
 from train_anywhere.config.checks.strategy_table import SUPPORTED
 
 FRAMEWORKS = tuple(SUPPORTED)
@@ -7,3 +9,13 @@ PREFIXES = {"torch": "lightning", "tf": "keras"}
 """Prefixes of the names of files that are for one framework."""
 FIRST = FRAMEWORKS[0]
 """The default framework of a run."""
+
+PAGES = re.compile(r"Traceback|ChildFailedError|c10d|frame #\d+")
+
+
+NOISE = re.compile(r".*(oneDNN custom operations|before absl::InitializeLog).*\n")
+
+
+def without_noise(stderr: str) -> str:
+    """Return stderr without these lines."""
+    return NOISE.sub("", stderr)

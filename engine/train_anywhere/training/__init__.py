@@ -4,7 +4,7 @@
 
 1. `plan` turns `trainer.*`, the batch size and the lengths of the data into numbers of batches and steps.
 2. The model, the strategy and the devices are created, and the ranks connect to each other.
-3. Rank 0 opens the checkpoints and finds the newest intact one; all ranks resume from it (`resume_messages`).
+3. Rank 0 opens the checkpoints and finds the newest intact one; all ranks resume from it (messages: `plan`).
 4. Every few steps all ranks reduce their metrics, and agree in the same collective whether to stop or save; rank 0 writes the metrics
    (`reporting`, `tracking`). The observers of `train_anywhere.features` are called.
 5. Each epoch ends with validation, early stopping and a checkpoint.

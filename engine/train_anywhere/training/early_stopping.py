@@ -1,9 +1,15 @@
 """Early stopping: a run ends when its monitored metric has not improved for a number of validations."""
 
 import math
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from train_anywhere.config.schema import EarlyStopping
+from train_anywhere.config.limits import duration_seconds
+from train_anywhere.config.schema import EarlyStopping, Trainer
+from train_anywhere.config.strict import nearest
+from train_anywhere.errors import ConfigError
+from train_anywhere.runs.summary import find_nonfinite_loss
 
 
 @dataclass
@@ -45,3 +51,80 @@ class Patience:
         return (
             f"stopped early: {rule.monitor} was not {best}{gain} in {times} (trainer.early_stopping.patience)"
         )
+
+
+def describe_early_end(who: str | None, step: int, total: int) -> str:
+    """Return the line for the terminal, run.json, status and report; `who` is the class of the callback, if it is known."""
+    return f"{who or 'user code'} ended training after step {step} of {total}"
+
+
+class Timer:
+    """A timer that starts with the time of earlier attempts, which the checkpoint holds.
+
+    Attributes:
+        before: seconds of training to add to those of this attempt.
+    """
+
+    def __init__(self, trainer: Trainer, before: float = 0.0) -> None:
+        self.written = None if trainer.fast_dev_run else trainer.max_time
+        self.limit = duration_seconds(self.written) if self.written else None
+        self.before = before
+        self._start: float | None = None
+        self._end: float | None = None
+
+    def start(self) -> None:
+        """Start to count this attempt."""
+        self._start = time.monotonic()
+
+    def stop(self) -> None:
+        """Stop to count: training is over."""
+        self._end = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """The seconds of training so far, including validations and checkpoints."""
+        if self._start is None:
+            return self.before
+        return self.before + (self._end or time.monotonic()) - self._start
+
+    @property
+    def is_over(self) -> bool:
+        """Whether training has reached the limit; never without one, nor after training."""
+        return self.limit is not None and self._end is None and self.seconds >= self.limit
+
+    @property
+    def was_over(self) -> bool:
+        """Whether earlier attempts have reached the limit; the same on all ranks."""
+        return self.limit is not None and self.before >= self.limit
+
+    def end(self, step: int) -> str:
+        """Count the limit as reached, and return the line that says why training ends after an optimizer step.
+
+        With several ranks the clock of another one may have reached it first; a resumed run must not train the difference.
+        """
+        if self.limit is not None:
+            self.before += max(0.0, self.limit - self.seconds)
+        return f"stopped early: {self.seconds:.0f} s of training are over at step {step} (trainer.max_time={self.written})"
+
+
+def monitored_value(metrics: Mapping[str, float], monitor: str | None, key: str) -> float:
+    """Return the value of the metric `monitor`.
+
+    Args:
+        metrics: all measured metrics.
+        monitor: name of the metric.
+        key: configuration key that names it, for the message.
+
+    Raises:
+        ConfigError: the metric was not measured.
+    """
+    if monitor in metrics:
+        return metrics[str(monitor)]
+    known = [name for name in metrics if name != "lr"]
+    near = f". Did you mean '{found}'?" if (found := nearest(str(monitor), known)) else ""
+    raise ConfigError(f"{key}={monitor} was not measured{near or '; ' + ', '.join(known) + ' were.'}")
+
+
+def checkpoint_score(metrics: Mapping[str, float], monitor: str) -> float | None:
+    """Return the value that decides whether a checkpoint is the best; None if a loss is NaN or infinite: it is never the best."""
+    return None if find_nonfinite_loss(metrics) else metrics.get(monitor)

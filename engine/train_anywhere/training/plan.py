@@ -1,11 +1,19 @@
 """The numbers of batches and optimizer steps of a run, and when it validates, computed from `trainer.*` for both frameworks."""
 
+import math
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.config.checks.batch_size import batch_size_problem
+from train_anywhere.config.checks.strategy_table import FrameworkName
+from train_anywhere.config.choices import Model, NamedSchedule, Optimizer, OtherSchedule, Schedule
+from train_anywhere.config.instantiate import instantiate
 from train_anywhere.config.limits import MAX_COUNT
 from train_anywhere.config.schema import Config, LimitBatches, Trainer
-from train_anywhere.errors import ConfigError
+from train_anywhere.config.strict import did_you_mean
+from train_anywhere.errors import CheckpointError, ConfigError
 
 
 @dataclass
@@ -192,3 +200,109 @@ def limit_batches(batches: int, limit: LimitBatches, fast_dev_run: bool) -> int:
 def is_multiple(number: int, every: int | None) -> bool:
     """Return whether a count is a multiple of `every`; never without one."""
     return every is not None and number % every == 0
+
+
+def build_network(config: Config, facts: Mapping[str, Any]) -> Any:
+    """Return a network of the run's framework.
+
+    Args:
+        config: the configuration; `model` names the network.
+        facts: `facts` of the `Splits`, values for the arguments in `model.from_data`.
+
+    Raises:
+        ConfigError: the model does not accept its arguments, or the data set lacks a fact that `model.from_data` names.
+    """
+    if problems := missing_facts(config.model, config.data.name, facts):
+        raise ConfigError(*problems)
+    wanted = config.model.from_data
+    supplied = {argument: facts[fact] for argument, fact in wanted.items() if fact in facts}
+    return instantiate(config.model, "model", config.framework, **supplied)
+
+
+def missing_facts(model: Model, data: str, facts: Collection[str]) -> list[str]:
+    """Return a message for each argument in `model.from_data` whose fact is not in `facts`; `data` is the name of the data set."""
+    return [
+        f"model.from_data.{argument}={fact}: data={data} has no '{fact}'{did_you_mean(fact, facts)} "
+        f"Use another model= for this data, or give model.{argument} a value."
+        for argument, fact in model.from_data.items()
+        if fact not in facts and argument not in model.arguments
+    ]
+
+
+def learning_rate(optimizer: Optimizer, schedule: Schedule, plan: Plan, step: int, world_size: int) -> float:
+    """Return the learning rate of optimizer step `step`, which counts from 0, for a schedule of this project.
+
+    `world_size` is the number of devices that share the global batch.
+    """
+    assert not isinstance(schedule, OtherSchedule)
+    base = scale_lr(optimizer.lr, optimizer.scale_lr, world_size)
+    return base * lr_factor(schedule, step, plan.steps_per_epoch, plan.total_steps)
+
+
+def lr_factor(schedule: NamedSchedule, step: int, steps_per_epoch: int, total_steps: int) -> float:
+    """Return the multiplier of the learning rate at an optimizer step.
+
+    Linear warm-up from 1/warmup to 1 (Goyal et al. 2017, https://arxiv.org/abs/1706.02677), then constant, half a cosine
+    (Loshchilov & Hutter 2017, https://arxiv.org/abs/1608.03983) over the steps that remain, or steps at the milestones.
+
+    `step` counts from 0. `steps_per_epoch` and `total_steps` are the optimizer steps of an epoch and of the run.
+    """
+    warmup = warmup_steps(schedule, steps_per_epoch)
+    if step < warmup:
+        return (step + 1) / warmup
+    if schedule.name == "cosine":
+        done = min(1.0, (step - warmup) / max(1, total_steps - warmup))
+        return schedule.final + (1 - schedule.final) * 0.5 * (1 + math.cos(math.pi * done))
+    if schedule.name == "step":
+        passed = sum(step >= round(m * steps_per_epoch) for m in schedule.milestones)
+        return float(schedule.gamma**passed)
+    return 1.0
+
+
+def warmup_steps(schedule: NamedSchedule, steps_per_epoch: int) -> int:
+    """Return the length of the warm-up in optimizer steps."""
+    return round(schedule.warmup_epochs * steps_per_epoch)
+
+
+def scale_lr(lr: float, rule: str, world_size: int) -> float:
+    """Return the learning rate for a number of ranks.
+
+    The rule `linear` keeps the step per sample when the global batch grows with the ranks (Goyal et al. 2017); `sqrt` keeps the variance
+    of the step (Krizhevsky 2014, https://arxiv.org/abs/1404.5997); `none` changes nothing, which is right for a constant global batch.
+    """
+    return lr * {"none": 1.0, "linear": float(world_size), "sqrt": math.sqrt(world_size)}[rule]
+
+
+RISE = 1.5
+"""The resumed learning rate is reported if it is more than this factor above the saved one."""
+
+
+def refuse_other_framework(saved: SavedCheckpoint, framework: FrameworkName) -> None:
+    """Raise CheckpointError for a checkpoint that `framework` can't read."""
+    if saved.framework != framework:
+        raise CheckpointError(
+            f"{saved.path} was written with framework={saved.framework}; resume with that, or start a new run."
+        )
+
+
+def resume_message(saved: SavedCheckpoint, config: Config, plan: Plan, world_size: int) -> str:
+    """Return the first line of a resumed run; it warns if a longer schedule raises the learning rate again.
+
+    `world_size` is the number of devices that share the global batch.
+    """
+    line = f"resuming at step {saved.step}" + (f" of {plan.total_steps}" if plan.steps_known else "")
+    before = saved.metrics.get("lr")
+    if isinstance(config.schedule, OtherSchedule) or not config.task.metrics or before is None:
+        return line
+    now = learning_rate(config.optimizer, config.schedule, plan, saved.step - 1, world_size)
+    if saved.step <= warmup_steps(config.schedule, plan.steps_per_epoch) or now <= RISE * before:
+        return line
+    return f"{line}; schedule={config.schedule.name} now ends there: the learning rate rises from {before:.3g} to {now:.3g}"
+
+
+def device_count_message(before: int, now: int) -> str:
+    """Return the line for a resume on `now` devices of a checkpoint with the random states of `before` devices."""
+    return (
+        f"resuming a {before}-device checkpoint on {now}: batches, weights and optimizer stay as they were, "
+        "but dropout draws new random numbers."
+    )

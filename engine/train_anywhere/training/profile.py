@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, Protocol
 
 from train_anywhere.config.limits import span_bounds
 from train_anywhere.files.ordinary import make_folder
+from train_anywhere.files.plain_json import read_json
 from train_anywhere.monitor import requests
 from train_anywhere.monitor.live import write
-from train_anywhere.monitor.ranks import read_json
 from train_anywhere.runs.folder import RunDir
 
 SLOWEST = 10

@@ -9,7 +9,7 @@ from src.models.gpt import parameter_count
 from src.models.lightning import count_parameters
 from src.models.lightning.gpt import GPT
 from train_anywhere.config.schema import Config
-from train_anywhere.training.native_network import build_network
+from train_anywhere.training.plan import build_network
 
 MakeConfig = Callable[..., Config]
 

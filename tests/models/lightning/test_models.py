@@ -7,7 +7,7 @@ import torch
 
 from src.models.lightning import count_parameters
 from train_anywhere.config.schema import Config
-from train_anywhere.training.native_network import build_network
+from train_anywhere.training.plan import build_network
 
 MakeConfig = Callable[..., Config]
 CHOICES = ["mlp", "cnn", "resnet18", "resnet50"]

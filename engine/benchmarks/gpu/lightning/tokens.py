@@ -11,7 +11,7 @@ from benchmarks.gpu.row import STRETCH, WARM, Place, Row
 from src.tasks.language_model import IGNORED
 from train_anywhere.config.schema import Config
 from train_anywhere.data.open_data import open_splits
-from train_anywhere.training.native_network import build_network
+from train_anywhere.training.plan import build_network
 
 STEPS = WARM + 8 * STRETCH
 

@@ -16,9 +16,9 @@ from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.lightning.run import train
 from train_anywhere.training.lightning.setup import make_setup
-from train_anywhere.training.native_network import build_network
+from train_anywhere.training.plan import build_network
 from train_anywhere.training.rank_process import RankProcess
-from train_anywhere.training.reporting.peak import peak_flops
+from train_anywhere.training.reporting.header import peak_flops
 from train_anywhere.training.stop import Stop
 
 CLOCK = "callbacks.clock._target_=benchmarks.gpu.lightning.training.Ticks"

@@ -38,7 +38,7 @@ from train_anywhere.distributed.topology import Topology
 from train_anywhere.launch.local_run import make_run
 from train_anywhere.training.keras import run as side
 from train_anywhere.training.keras.loop.callbacks import TrainingCallback
-from train_anywhere.training.native_network import build_network
+from train_anywhere.training.plan import build_network
 from train_anywhere.training.rank_process import RankProcess
 from train_anywhere.training.stop import Stop
 

@@ -48,8 +48,7 @@ from train_anywhere.training.lightning.optim import make_optimizer
 from train_anywhere.training.lightning.strategies.blocks import shard
 from train_anywhere.training.lightning.strategies.choose import make_strategy
 from train_anywhere.training.lightning.trainer import make_trainer
-from train_anywhere.training.native_network import build_network
-from train_anywhere.training.plan import make_plan
+from train_anywhere.training.plan import build_network, make_plan
 from train_anywhere.training.reporting.progress import Progress
 from train_anywhere.training.stop import Stop
 

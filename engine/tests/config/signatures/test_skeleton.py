@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.config.signatures.skeleton import make_skeleton
+from train_anywhere.config.signatures.modules import make_skeleton
 
 SITE = sysconfig.get_path("purelib")
 REAL = [

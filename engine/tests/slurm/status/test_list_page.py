@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import resource
 import subprocess
 import sys
 import time
@@ -14,11 +15,13 @@ import pytest
 
 from train_anywhere.errors import SubmitError
 from train_anywhere.files import ROOT
+from train_anywhere.runs.facts import Progress
+from train_anywhere.runs.folder import FORMAT
 from train_anywhere.runs.lock import RunLock
 from train_anywhere.slurm.status import local_runs
 from train_anywhere.slurm.status.find_runs import RunEntry, read_entry
 from train_anywhere.slurm.status.list_page import list_runs, parse_since, select
-from train_anywhere.slurm.status.run_status import Progress, Report
+from train_anywhere.slurm.status.run_status import Report
 from train_anywhere.slurm.status.sources.gather import make_report
 from train_anywhere.slurm.status.text_page import page
 
@@ -183,3 +186,55 @@ def test_filters_that_select_nothing_by_mistake(filters: tuple[str | None, ...],
     with pytest.raises(SubmitError, match=message.replace("?", r"\?")):
         select([], *filters)
     assert select([], "x", "failed,RUNNING", "2h") == []
+
+
+def list_of(results: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    command = [
+        sys.executable,
+        "-X",
+        "utf8",
+        str(ROOT / "src" / "jobs.py"),
+        "list",
+        "--results",
+        str(results),
+        *words,
+    ]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_the_newest_50_runs_are_listed_and_all_on_request(tmp_path: Path) -> None:
+    for number in range(120):
+        run = tmp_path / ("old" if number < 60 else "new") / f"20260101-{number:06}-aaaa"
+        run.mkdir(parents=True)
+        (run / "config.yaml").write_text("name: x\n")
+        state = "failed" if number % 2 else "completed"
+        (run / "run.json").write_text(json.dumps({"format": FORMAT, "state": state}))
+
+    def numbers(*words: str) -> list[int]:
+        rows = list_of(tmp_path, *words).stdout.splitlines()[1:]
+        return [int(row.split("-")[1]) for row in rows]
+
+    assert numbers() == [*range(119, 69, -1)]
+    assert list_of(tmp_path).stderr == "note: 70 older runs are not listed; --all lists them.\n"
+    assert numbers("--all") == [*range(119, -1, -1)]
+    assert list_of(tmp_path, "--all").stderr == ""
+    assert numbers("--name", "old") == [*range(59, 9, -1)]
+    assert numbers("--state", "failed") == [*range(119, 19, -2)]
+    assert list_of(tmp_path, "--state", "failed").stderr.startswith("note: 10 older runs")
+
+
+def test_more_runs_cost_little(tmp_path: Path) -> None:
+    """Only the names of older runs are read."""
+    used = {}
+    for count in (50, 5000):
+        results = tmp_path / str(count)
+        for number in range(count):
+            run = results / "x" / f"20260101-{number:06}-aaaa"
+            run.mkdir(parents=True)
+            (run / "config.yaml").write_text("name: x\n")
+            (run / "run.json").write_text(json.dumps({"format": FORMAT, "state": "completed"}))
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert len(list_of(results).stdout.splitlines()) == 51
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        used[count] = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert used[5000] < 3 * used[50]

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.files import ROOT
-from train_anywhere.slurm.status.run_status import Progress, Report
+from train_anywhere.runs.facts import Progress
+from train_anywhere.slurm.status.run_status import Report
+from train_anywhere.slurm.status.show_logs import watch
 from train_anywhere.slurm.status.sources.gather import RunReports
 from train_anywhere.slurm.status.text_page import page
-from train_anywhere.slurm.status.watch_runs import watch
 
 STATES = ["pending", "running", "running", "completed"]
 

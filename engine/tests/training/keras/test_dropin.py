@@ -408,7 +408,7 @@ def tf_batches(x: np.ndarray, y: np.ndarray):
 def test_a_regularizer_and_the_hooks_of_a_pydataset_are_those_of_fit(make_run: Make) -> None:
     """The weights are those of Keras alone, bit for bit."""
     from engine.tests.training.keras import strangers
-    from train_anywhere.training.keras.checkpoint.random_state import disable_graph_optimizer
+    from train_anywhere.training.keras.checkpoint.position import disable_graph_optimizer
 
     words = (task("regularized"), f"data._target_={HERE}.open_py", "trainer.max_epochs=2")
     outcome, _ = trained(make_run, *words)

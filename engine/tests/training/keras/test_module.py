@@ -90,7 +90,7 @@ def test_what_layers_add_to_the_loss_is_trained(make_module, batch) -> None:
 
 def test_a_float16_network_answers_in_float32(make_config) -> None:
     from train_anywhere.training.keras.native import dtype_policy
-    from train_anywhere.training.native_network import build_network
+    from train_anywhere.training.plan import build_network
 
     facts = {"shape": (8, 8, 1), "outputs": 10}
     for name in ("mlp", "cnn", "resnet18"):

@@ -1,11 +1,10 @@
-"""The learning rate is that of `train_anywhere.training.schedules`, the optimizers compute what their docstrings say."""
+"""The learning rate is that of `train_anywhere.training.plan`, the optimizers compute what their docstrings say."""
 
 import numpy as np
 import pytest
 
 from train_anywhere.config.schema import Config
-from train_anywhere.training.plan import Plan
-from train_anywhere.training.schedules import lr_factor
+from train_anywhere.training.plan import Plan, lr_factor
 
 STEPS_PER_EPOCH, TOTAL_STEPS = 13, 91
 PLAN = Plan(

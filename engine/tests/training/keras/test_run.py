@@ -13,7 +13,7 @@ from train_anywhere.config.schema import Config
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir, open_run
-from train_anywhere.testing.tensorflow_noise import without_noise
+from train_anywhere.testing.frameworks import without_noise
 from train_anywhere.training.rank_process import RankProcess
 from train_anywhere.training.stop import Stop
 

@@ -13,8 +13,7 @@ from train_anywhere.data.order.assignment import BatchOrder
 from train_anywhere.data.torch.loader import Batches, BatchLoader, torch_loader
 from train_anywhere.data.torch.samples import Reader
 from train_anywhere.training.lightning.module import RunningSums, TaskModule
-from train_anywhere.training.native_network import build_network
-from train_anywhere.training.plan import make_plan
+from train_anywhere.training.plan import build_network, make_plan
 
 
 def loader(data: Any, batch_size: int) -> BatchLoader:

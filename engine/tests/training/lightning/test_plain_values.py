@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from train_anywhere.errors import CheckpointError
-from train_anywhere.training.lightning.checkpoint.plain_values import keep_plain_values
+from train_anywhere.training.lightning.checkpoint.buffers import keep_plain_values
 
 
 def test_plain_values_stay_and_numbers_of_numpy_become_plain() -> None:

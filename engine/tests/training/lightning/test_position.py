@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.checkpoints.info import SavedCheckpoint
+from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.config.schema import Config
 from train_anywhere.training.lightning.checkpoint.position import resume_position
 from train_anywhere.training.plan import make_plan

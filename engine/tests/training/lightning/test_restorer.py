@@ -8,8 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from train_anywhere.checkpoints.disk.manifest import flush_files, read_manifest, write_manifest
-from train_anywhere.checkpoints.info import INFO_FIELDS, CheckpointInfo
+from train_anywhere.checkpoints.disk.manifest import (
+    INFO_FIELDS,
+    CheckpointInfo,
+    flush_files,
+    read_manifest,
+    write_manifest,
+)
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import CheckpointError
 from train_anywhere.runs.folder import RunDir

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from src.data.digits import open_digits
-from train_anywhere.checkpoints.info import CheckpointInfo
+from train_anywhere.checkpoints.disk.manifest import CheckpointInfo
 from train_anywhere.checkpoints.store import CheckpointStore
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import CheckpointError, ConfigError
 from train_anywhere.files import ROOT
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.lightning import run as side
-from train_anywhere.training.native_network import build_network
+from train_anywhere.training.plan import build_network
 from train_anywhere.training.stop import SIGNALS
 
 from .conftest import Fit, final_state, load_state

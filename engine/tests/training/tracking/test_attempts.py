@@ -79,9 +79,7 @@ def test_from_scratch_is_another_run(
     run = tmp_path / ID
     attempt(run, 1, 10, "completed", BOTH)
     (run / "before-1").mkdir()
-    shutil.move(
-        run / "metrics.csv", run / "before-1"
-    )  # as engine/train_anywhere/runs/reopen/from_scratch.py does
+    shutil.move(run / "metrics.csv", run / "before-1")  # as engine/train_anywhere/runs/reopen/resume.py does
     attempt(run, 1, 10, "completed", BOTH)
     assert logged_by_wandb(run, f"{ID}-2") == once(10)
     client, runs = runs_of_mlflow(run, monkeypatch)

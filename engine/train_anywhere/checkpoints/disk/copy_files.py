@@ -10,12 +10,15 @@ import re
 import shutil
 import socket
 import stat
+import sys
 import threading
 import time
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from train_anywhere.errors import CheckpointError, iterate_causes
 from train_anywhere.files.atomic import link_atomic, replace
 from train_anywhere.files.ordinary import make_folder
 from train_anywhere.files.owned_folder import MARKER, OwnedFolder, check_owned
@@ -236,3 +239,49 @@ def _copy_entry(path: Path, before: os.stat_result, target: Path, name: Path) ->
         return True
     finally:
         remove_file(temporary)
+
+
+def refuse_compressed(file: Path) -> None:
+    """Check the table of contents of a zip file: a few bytes could unpack to terabytes.
+
+    Raises:
+        CheckpointError: it is not a zip file, or unpacks to more than its size.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            unpacked = sum(entry.file_size for entry in archive.infolist())
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+        raise CheckpointError(f"{file} can't be read: {error}.") from error
+    if unpacked > file.stat().st_size:
+        raise CheckpointError(
+            f"{file} unpacks to {unpacked} bytes, and neither framework compresses its checkpoints: it is not read."
+        )
+
+
+CHUNK = 1 << 20
+"""Bytes per read and write: few enough to stay in a core's cache, which saves the training memory bandwidth."""
+
+
+def write_all(descriptor: int, data: memoryview) -> None:
+    """Write all of `data`: one call of `os.write` may write only a part of it if the disk is nearly full."""
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush a folder, so that files created and renamed in it survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def find_disk_error(error: BaseException | None) -> OSError | None:
+    """Return the OSError that caused an error, if any."""
+    return next((one for one in iterate_causes(error) if isinstance(one, OSError)), None)
+
+
+def print_line(text: str) -> None:
+    """Print a line to the log."""
+    print(text, file=sys.stderr, flush=True)

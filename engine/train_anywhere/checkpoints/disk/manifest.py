@@ -10,16 +10,53 @@ import os
 import re
 import stat
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from train_anywhere.checkpoints.disk.writes import CHUNK, sync_folder, write_all
-from train_anywhere.checkpoints.info import INFO_FIELDS, CheckpointInfo, SavedCheckpoint
+from train_anywhere.checkpoints.disk.copy_files import CHUNK, sync_folder, write_all
 from train_anywhere.files.atomic import read_text, write_atomic
 from train_anywhere.files.ordinary import open_file
 from train_anywhere.files.owned_folder import MARKER
 from train_anywhere.files.plain_json import dumps
 from train_anywhere.runs.folder import FORMAT
+
+
+@dataclass(frozen=True)
+class CheckpointInfo:
+    """Position and metrics of the training when it is saved.
+
+    Attributes:
+        step: number of optimizer steps done.
+        epoch, batch: the next batch to train is number `batch` of epoch `epoch`, both counted from 0.
+        metrics: the newest values by name.
+        value: value of `checkpoint.monitor`; None if it was not measured at this step.
+        framework: the framework that wrote it.
+        seconds: time of training so far, over all attempts of the run.
+    """
+
+    step: int
+    epoch: int
+    batch: int
+    metrics: dict[str, float]
+    value: float | None
+    framework: str
+    seconds: float = field(default=0.0, kw_only=True)
+
+
+@dataclass(frozen=True)
+class SavedCheckpoint(CheckpointInfo):
+    """A complete checkpoint.
+
+    Attributes:
+        path: its folder.
+    """
+
+    path: Path
+
+
+INFO_FIELDS = tuple(CheckpointInfo.__dataclass_fields__)
+"""Names of the fields in a manifest."""
 
 MANIFEST = "manifest.json"
 

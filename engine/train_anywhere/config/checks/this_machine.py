@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from train_anywhere.config.checks.batch_norm import needs_gpus_problem
+from train_anywhere.config.checks.contradictions import needs_gpus_problem
 from train_anywhere.config.checks.writable import write_problem
 from train_anywhere.config.choices import Strategy
 from train_anywhere.config.cluster import Cluster

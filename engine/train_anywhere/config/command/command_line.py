@@ -21,12 +21,6 @@ if TYPE_CHECKING:
 HYDRA_FOLDERS = ("hydra.run.", "hydra.job.chdir", "hydra.output_subdir")
 """Keys of Hydra's output folders, which this project does not use."""
 
-NO_REPLAY = (
-    "trainer.detect_nan=replay is not available: use trainer.detect_nan=stop, "
-    "and resume the run from the checkpoint before that step."
-)
-"""Message for a value that was removed."""
-
 SEARCH = "hydra/sweeper=optuna"
 """The sweeper that proposes members by results, and accepts intervals."""
 
@@ -93,7 +87,6 @@ def split_flags(arguments: Sequence[str]) -> CommandLine:
     if problems := [
         *_flag_problems(vars(parsed)),
         *_folder_problems(parsed.overrides),
-        *[NO_REPLAY for override in parsed.overrides if override == "trainer.detect_nan=replay"],
         *_name_problems(parsed.overrides),
         *_search_problems(parsed.overrides, parsed.multirun),
         *_sweeper_problems(parsed.overrides),

@@ -13,6 +13,7 @@ from train_anywhere.config.keys import defaults
 from train_anywhere.config.open_groups import CUSTOM, LIST_GROUPS, SINGLE_GROUPS, TARGET
 from train_anywhere.config.schema import Config
 from train_anywhere.config.signatures import TargetError, read
+from train_anywhere.config.strict import field_types, section_class
 from train_anywhere.files import ROOT
 from train_anywhere.files.typed_paths import refuse_deleted_folder
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from hydra.plugins.config_source import ConfigResult
 
 CONFIGS = ROOT / "configs"
+
+CHOICE_GROUPS = (*SINGLE_GROUPS, "strategy", "container")
+"""Groups whose choices have a class with the defaults of their keys."""
 
 
 def compose(overrides: Sequence[str]) -> dict[str, Any]:
@@ -67,7 +71,8 @@ def _own_default(section: str, argument: str, otherwise: Any, *, _root_: Any) ->
 def _load_choice(source: "FileConfigSource", config_path: str) -> "ConfigResult":
     """Load a file for Hydra: train.yaml above the defaults of the engine.
 
-    A choice of an open group gets the name of its file and the keys of the group's custom.yaml.
+    A choice of an open group gets the name of its file and the keys of the group's custom.yaml. Keys that a choice does not have get the
+    defaults of its class.
     """
     from omegaconf import OmegaConf
 
@@ -76,14 +81,19 @@ def _load_choice(source: "FileConfigSource", config_path: str) -> "ConfigResult"
         written = OmegaConf.to_container(found.config, resolve=False)
         found.config = OmegaConf.create(_put_above(_engine_defaults(), written))
     group, _, choice = config_path.removesuffix(".yaml").rpartition("/")
-    if TARGET not in found.config or found.header.get("package") or choice == CUSTOM:
+    if found.header.get("package"):
         return found
-    if group in LIST_GROUPS:
+    inherits = "defaults" in found.config  # the keys of those files must stay
+    named = TARGET in found.config and choice != CUSTOM
+    if named and group in LIST_GROUPS:
         found.config = OmegaConf.create({choice: found.config})
-    elif group in SINGLE_GROUPS:
-        inherits = "defaults" in found.config  # the keys of those files must stay
+    elif named and group in SINGLE_GROUPS:
         known: Any = {} if inherits else OmegaConf.load(CONFIGS / group / f"{CUSTOM}.yaml")
         found.config = OmegaConf.merge(known, {"name": choice}, found.config)
+    if group in CHOICE_GROUPS and OmegaConf.is_dict(found.config) and not inherits:
+        section: Any = OmegaConf.to_container(found.config, resolve=False)
+        cls = section_class(field_types(Config)[group], section)
+        found.config = OmegaConf.create({**section, **(defaults(cls) if cls else {}), **section})
     return found
 
 

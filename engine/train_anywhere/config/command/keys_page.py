@@ -128,13 +128,8 @@ def _choices(group: str, hint: Any, default: str | None) -> Iterator[str]:
 
 def _choice_keys(path: str, values: Tree, whole: Tree, hint: Any, comments: Mapping[str, str]) -> str:
     """Return the table of a choice's keys. `whole` has also those that it inherits."""
-    kind, rules = strict.alternatives(hint)[0]
-    if rules and isinstance(rules[0], strict.Choice):
-        kind = rules[0].choices.get(whole["name"]) or rules[0].open
-    elif typing.get_origin(kind) is Mapping:
-        kind = typing.get_args(kind)[1]
     keys = {k: v for k, v in values.items() if k != CHECK and not (k == TARGET and v)}
-    return "".join(_keys(path, keys, _hints(kind, whole), comments))
+    return "".join(_keys(path, keys, _hints(strict.section_class(hint, whole), whole), comments))
 
 
 def _hints(cls: type, section: Tree) -> dict[str, Any]:

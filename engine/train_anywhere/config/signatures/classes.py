@@ -1,22 +1,216 @@
 """Read the constructor of a class, through bases and `**kwargs`, and its literal attributes."""
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from train_anywhere.config.signatures.definition import NO_DEFAULT, Parameter
-from train_anywhere.config.signatures.fields import dataclass_signature, field_default, named_tuple_signature
-from train_anywhere.config.signatures.forwarding import Forwarding, read_forwarding
+from train_anywhere.config.signatures.hints import read_hint
 from train_anywhere.config.signatures.names import EMPTY_BASES, FunctionNode, Mro, Names, Place
 from train_anywhere.config.signatures.parameters import (
     ANY_SIGNATURE,
     NEUTRAL_DECORATORS,
     Signature,
+    decorator_names,
     keeps_signature,
     literal,
+    make_parameter,
     read_signature,
 )
+
+
+class Forwarding(NamedTuple):
+    """The uses of `**kwargs` in a constructor.
+
+    Args:
+        popped: names that are removed one by one, as in `kwargs.pop("decay", None)`.
+        call: the only call of another constructor that gets the rest, or None.
+        base: the class of that constructor; None for `super()`.
+        closed: whether the rest is only forwarded or refused.
+    """
+
+    popped: tuple[str, ...] = ()
+    call: ast.Call | None = None
+    base: ast.expr | None = None
+    closed: bool = False
+
+
+def read_forwarding(node: FunctionNode) -> Forwarding:
+    """Return the uses of a constructor's `**kwargs`; `closed` is false if the body uses them in another way."""
+    kwarg = node.args.kwarg
+    if kwarg is None:
+        return Forwarding(closed=True)
+    uses = list(_uses(node.body, kwarg.arg))
+    calls = [use for use in uses if isinstance(use, ast.Call) and _passes_rest(use, kwarg.arg)]
+    popped = tuple(use for use in uses if isinstance(use, str))
+    if "" in popped or len(calls) > 1:
+        return Forwarding()
+    refused = any(isinstance(use, ast.If) for use in uses)
+    base = _constructor(calls[0]) if calls else None
+    if calls and base is None:
+        return Forwarding()
+    after = None if isinstance(base, ast.Call) else base
+    return Forwarding(popped, calls[0] if calls else None, after, bool(calls) or refused)
+
+
+def _passes_rest(call: ast.Call, name: str) -> bool:
+    """Return whether the call has an argument `**name`."""
+    return any(_is_rest(keyword, name) for keyword in call.keywords)
+
+
+def _uses(body: list[ast.stmt], name: str) -> Iterator[ast.Call | ast.If | str]:
+    """Yield each use of the name: a call that gets it, a test that refuses the rest, a key, or "" for other uses."""
+
+    def walk(node: ast.AST) -> Iterator[ast.Call | ast.If | str]:
+        match node:
+            case ast.Raise():
+                return
+            case ast.If() if _refuses(node, name):
+                yield node
+            case ast.Name(id=used) if used == name:
+                yield ""
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=used), attr="pop" | "get")) if used == name:
+                yield _key(node.args[0] if node.args else None)
+                for other in node.args[1:]:
+                    yield from walk(other)
+            case ast.Compare(comparators=[ast.Name(id=used)]) if used == name:
+                yield _key(node.left)
+            case ast.Call() if _passes_rest(node, name):
+                yield node
+                for child in ast.iter_child_nodes(node):
+                    if not (isinstance(child, ast.keyword) and _is_rest(child, name)):
+                        yield from walk(child)
+            case _:
+                for child in ast.iter_child_nodes(node):
+                    yield from walk(child)
+
+    for statement in body:
+        yield from walk(statement)
+
+
+def _key(node: ast.expr | None) -> str:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def _is_rest(keyword: ast.keyword, name: str) -> bool:
+    return keyword.arg is None and isinstance(keyword.value, ast.Name) and keyword.value.id == name
+
+
+def _refuses(node: ast.If, name: str) -> bool:
+    """Return whether the statement is `if kwargs: raise ...`, or the same with `len()`."""
+    test = ast.unparse(node.test)
+    return test in (name, f"len({name})", f"len({name}) > 0", f"len({name}) != 0", f"bool({name})") and any(
+        isinstance(statement, ast.Raise) for statement in node.body
+    )
+
+
+def _constructor(call: ast.Call) -> ast.expr | None:
+    """Return `super()` for `super().__init__(...)` and `Base` for `Base.__init__(self, ...)`; None for other calls."""
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "__init__":
+        return call.func.value
+    return None
+
+
+class _Field(NamedTuple):
+    """A field. `by_name`: it can't be given by position; `accepted`: it is an argument of the constructor."""
+
+    parameter: Parameter
+    by_name: bool
+    accepted: bool
+
+
+def dataclass_signature(names: Names, mro: Mro) -> Signature | None:
+    """Return the constructor that `@dataclass` generates for the first class of the MRO; None if it generates none."""
+    first = mro[0]
+    decorator = _decorator(first) if isinstance(first, Place) else None
+    if decorator is None or _option(decorator, "init") is False:
+        return None
+    fields: dict[str, _Field] = {}
+    certain = True
+    for base in reversed(mro):
+        if isinstance(base, str):
+            certain = certain and base.startswith(("typing.", "abc."))
+        elif found := _decorator(base):
+            certain = certain and _decorator_origin(names, base, found) == "dataclasses.dataclass"
+            fields.update(
+                (f.parameter.name, f) for f in _fields(names, base, _option(found, "kw_only") is True)
+            )
+    ordered = sorted(fields.values(), key=lambda field: field.by_name)  # a stable sort, as dataclasses do
+    return Signature({f.parameter.name: f.parameter for f in ordered if f.accepted}, not certain)
+
+
+def named_tuple_signature(names: Names, place: Place) -> Signature | None:
+    """Return the constructor of a direct subclass of `NamedTuple`; None for other classes."""
+    assert isinstance(place.node, ast.ClassDef)
+    if "typing.NamedTuple" not in [names.imported_name(place.module, base) for base in place.node.bases]:
+        return None
+    found = {}
+    for node in place.node.body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            hint = read_hint(names, place.module, node.annotation)
+            name, required = node.target.id, node.value is None
+            found[name] = make_parameter(name, required, hint, literal(node.value))
+    return Signature(found, False)
+
+
+def field_default(node: ast.expr | None) -> ast.expr | None:
+    """Return the default, 3, in `x: int = 3` and in `x: int = field(default=3)`."""
+    if isinstance(node, ast.Call) and decorator_names([node]) == ["field"]:
+        return next((k.value for k in node.keywords if k.arg == "default"), None)
+    return node
+
+
+def _decorator(place: Place) -> ast.expr | None:
+    nodes = place.node.decorator_list
+    return next((node for node in nodes if decorator_names([node]) == ["dataclass"]), None)
+
+
+def _decorator_origin(names: Names, place: Place, decorator: ast.expr) -> str | None:
+    return names.imported_name(place.module, decorator.func if isinstance(decorator, ast.Call) else decorator)
+
+
+def _option(call: ast.expr, name: str) -> object:
+    """Return the literal value of a keyword of `@dataclass(...)` or `field(...)`."""
+    keywords = call.keywords if isinstance(call, ast.Call) else []
+    return next((literal(k.value) for k in keywords if k.arg == name), NO_DEFAULT)
+
+
+def _fields(names: Names, place: Place, by_name: bool) -> Iterator[_Field]:
+    assert isinstance(place.node, ast.ClassDef)
+    for node in place.node.body:
+        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name):
+            continue
+        outer = node.annotation.value if isinstance(node.annotation, ast.Subscript) else node.annotation
+        kind = _last_name(outer)
+        if kind == "KW_ONLY":
+            by_name = True
+        elif kind != "ClassVar":
+            annotation = node.annotation
+            if kind == "InitVar" and isinstance(annotation, ast.Subscript):
+                annotation = annotation.slice
+            yield _field(names, place, node.target.id, annotation, node.value, by_name)
+
+
+def _field(
+    names: Names, place: Place, name: str, annotation: ast.expr, value: ast.expr | None, by_name: bool
+) -> _Field:
+    accepted = True
+    required = value is None
+    if isinstance(value, ast.Call) and decorator_names([value]) == ["field"]:
+        required = not {"default", "default_factory"} & {k.arg for k in value.keywords}
+        accepted = _option(value, "init") is not False
+        own = _option(value, "kw_only")
+        by_name = own if isinstance(own, bool) else by_name
+    hint = read_hint(names, place.module, annotation)
+    return _Field(make_parameter(name, required, hint, literal(field_default(value))), by_name, accepted)
+
+
+def _last_name(node: ast.expr) -> str:
+    """Return the last name: `ClassVar` for `ClassVar`, `typing.ClassVar` and a quoted annotation."""
+    text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ast.unparse(node)
+    return text.split("[")[0].strip().rpartition(".")[2]
+
 
 CLASS_DECORATORS = {
     *("dataclass", "final", "runtime_checkable", "total_ordering", "deprecated", "compatibility"),

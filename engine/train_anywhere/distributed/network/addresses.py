@@ -10,6 +10,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from train_anywhere.errors import TopologyError
+
 try:
     import psutil
 except ImportError:  # in a container
@@ -107,3 +109,78 @@ def _slurm_addresses(hosts: Sequence[str]) -> dict[str, str]:
         return {}
     found = dict(re.findall(r"^NodeName=(\S+).*? NodeAddr=(\S+)", output, re.M))
     return {host: found[host] for host in hosts if host in found}
+
+
+LIBRARIES = (
+    "builtins",
+    "torch",
+    "tensorflow",
+)
+"""Packages whose exceptions count; an exception class of another package does not, whatever its message."""
+
+FORMS = (
+    # Gloo, after ranks have connected: earlier errors may be about this rank's own network
+    r"gloo/transport/\S+\] (?P<gloo>(?:Read error|Write error|Connection closed by peer|Timed out waiting).*?)(?:\. |$)",
+    # NCCL: ncclRemoteError, or the framework's watchdog after it
+    r"(?P<nccl>remote process exited or there was a network error|NCCL communicator was aborted on rank \d+)",
+    r"(?P<watchdog>Watchdog caught collective operation timeout)",
+    # torch's store, whose server runs in a rank
+    r"(?P<store>Connection was likely closed\. Did the remote server shutdown or crash\?|failed to recv, got 0 bytes)",
+    # gRPC below the collectives of tf.distribute; these are also aborted if ranks disagree about a shape
+    r"(?P<service>Failed to send RPC to coordination service)",
+    r"Collective ops is aborted by: (?P<grpc>.*(?:[Cc]onnection re(?:set|fused)|Socket closed|Broken pipe|GOAWAY|heartbeat).*)",
+)
+
+
+def lost_rank(error: BaseException) -> str | None:
+    """Return a library's message about a broken connection to another rank; None for any other error."""
+    kind = type(error)
+    if kind.__module__.split(".")[0] not in LIBRARIES or not isinstance(error, Exception):
+        return None
+    if kind.__module__ == "builtins" and kind is not RuntimeError:
+        return None
+    for form in FORMS:
+        if found := re.search(form, str(error), re.MULTILINE):
+            return str(found[1]).strip()
+    return None
+
+
+LOOPBACK = "127.0.0.1"
+
+
+def rendezvous_address(topology: Topology) -> str:
+    """Return the address at which all ranks reach rank 0."""
+    return LOOPBACK if topology.nodes == 1 else topology.coordinator_address
+
+
+def listen(topology: Topology, port: int) -> socket.socket:
+    """Return a listening socket of rank 0.
+
+    It listens on all addresses if rank 0's node resolves its own name to loopback (127.0.1.1 in Debian's /etc/hosts) or to another
+    machine's address: then it is unknown at which address the others arrive.
+
+    Raises:
+        TopologyError: the port is in use.
+    """
+    address = LOOPBACK
+    if topology.nodes > 1:
+        with suppress(OSError):
+            address = socket.gethostbyname(topology.coordinator_address)
+        if address.startswith("127.") or not _is_own(address):
+            address = ""
+    try:
+        return socket.create_server((address, port), backlog=1024)  # many ranks connect at once
+    except OSError as error:
+        raise TopologyError(
+            f"port {port} of rank 0's node, where the ranks meet, is taken ({os.strerror(error.errno or 0)}): "
+            "export MASTER_PORT=<a free port>; each restart of a job chooses another port by itself."
+        ) from error
+
+
+def _is_own(address: str) -> bool:
+    with socket.socket() as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+        return True

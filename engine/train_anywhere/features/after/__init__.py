@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from train_anywhere.features.feature import Dependency, Feature
+from train_anywhere.features.feature import Check, Dependency, Feature
 
 
 class After(Feature):
@@ -16,17 +16,15 @@ class After(Feature):
         """Return whether the job waits for another run."""
         return self.config.after is not None
 
-    def problems_here(self) -> list[str]:
-        """Return a message: this machine has no queue."""
-        return [
-            "after=RUN makes a job wait in a queue, and this machine has none; name a cluster with cluster=..., or leave after= out."
-        ]
-
-    def problems_in_allocation(self) -> list[str]:
-        """Return a message: an allocation has already started."""
-        return [
-            "after= makes a job wait in the queue, but this allocation has already started; leave it out, or leave the allocation."
-        ]
+    def check(self, stage: Check, members: int) -> list[str]:
+        """Return a message where there is no queue to wait in."""
+        messages = {
+            "here": "after=RUN makes a job wait in a queue, and this machine has none; name a cluster with cluster=..., or leave "
+            "after= out.",
+            "allocation": "after= makes a job wait in the queue, but this allocation has already started; leave it out, or leave the "
+            "allocation.",
+        }
+        return [messages[stage]] if stage in messages else []
 
     def find_dependency(self, info: Mapping[str, Any], scheduler: str, results: Path) -> Dependency | None:
         """Return the other run and its jobs, if `info` names one."""

@@ -1,6 +1,6 @@
 """`cluster.chain=N`: N jobs in a row continue one run. `slurm/scheduler/job_chain.py` submits them."""
 
-from train_anywhere.features.feature import Feature
+from train_anywhere.features.feature import Check, Feature
 
 
 class Chain(Feature):
@@ -12,9 +12,9 @@ class Chain(Feature):
         """Return whether `cluster.chain` is above 1."""
         return self.config.cluster.chain > 1
 
-    def problems_of_job(self, members: int) -> list[str]:
+    def check(self, stage: Check, members: int) -> list[str]:
         """Return a message for a sweep: a job array can't be chained."""
-        if members == 1:
+        if members == 1 or stage != "job":
             return []
         return [
             f"cluster.chain={self.config.cluster.chain} works for a single run, not for a sweep; use cluster.chain=1."

@@ -15,11 +15,12 @@ from typing import Any
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.launcher_env import hosts_by_rank
 from train_anywhere.features.hangs import kill_ranks, stacks
-from train_anywhere.features.hangs.startup import StartupWatch
+from train_anywhere.features.hangs.hangs import StartupWatch
 from train_anywhere.features.hangs.supervisor import FILE, Supervisor, print_line
+from train_anywhere.files.plain_json import read_json
 from train_anywhere.monitor import requests
 from train_anywhere.monitor.live import write
-from train_anywhere.monitor.ranks import NodeRanks, RankStatus, read_json, short
+from train_anywhere.monitor.ranks import NodeRanks, RankStatus, short
 from train_anywhere.runs.attempts import ALLOCATION
 from train_anywhere.runs.folder import RunDir
 

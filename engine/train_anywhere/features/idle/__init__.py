@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from train_anywhere.features.feature import Feature, NodeService
+from train_anywhere.features.feature import Check, Feature, NodeService
 from train_anywhere.runs.folder import RunDir
 
 
@@ -18,9 +18,9 @@ class IdleGpus(Feature):
         on = monitor.idle == "stop" or (monitor.idle == "warn" and monitor.sample_seconds is not None)
         return on and self.config.trainer.accelerator not in ("cpu", "mps")
 
-    def problems(self) -> list[str]:
+    def check(self, stage: Check, members: int) -> list[str]:
         """Return a message if the GPUs are not sampled often enough to end the run."""
-        if self.config.monitor.idle != "stop":
+        if self.config.monitor.idle != "stop" or stage != "any":
             return []
         from train_anywhere.features.idle.idle_gpus import SAMPLE_S
 

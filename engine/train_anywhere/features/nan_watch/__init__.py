@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from train_anywhere.config.schema import DetectNan
 from train_anywhere.errors import NotFiniteError
 from train_anywhere.features.feature import Feature, Observer, Rank, Step
-from train_anywhere.features.notify import record_event
+from train_anywhere.monitor.live import record_event
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.summary import NAN_ADVICE, find_nonfinite_loss
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from train_anywhere.config.paths import is_node_only
 from train_anywhere.errors import SubmitError
-from train_anywhere.features.feature import Feature
+from train_anywhere.features.feature import Check, Feature
 from train_anywhere.features.pack_env.virtual_env import ARCHIVE, ENVIRONMENTS, job_environment, problem, read
 
 
@@ -52,8 +52,18 @@ class PackEnv(Feature):
         """Return whether `cluster.pack_env=true`."""
         return self.config.cluster.pack_env
 
-    def problems_of_job(self, members: int) -> list[str]:
-        """Return problems: the environment must be a virtual one outside a container, and unpacking it needs srun."""
+    def check(self, stage: Check, members: int) -> list[str]:
+        """Return problems: a job needs srun and a virtual environment outside a container, which is on the login node."""
+        if stage == "here":
+            return [
+                f"cluster.pack_env=true packs the environment for the nodes of a job, and cluster={self.config.cluster.name} is this "
+                "machine; leave it out (cluster.pack_env=false), or name a cluster."
+            ]
+        if stage == "job":
+            return self._job_problems()
+        return self._environment_problems() if stage == "submission" else []
+
+    def _job_problems(self) -> list[str]:
         c = self.config.cluster
         found = []
         if self.config.container.name != "none":
@@ -73,15 +83,7 @@ class PackEnv(Feature):
             )
         return found
 
-    def problems_here(self) -> list[str]:
-        """Return a message: a run on this machine has nothing to unpack."""
-        return [
-            f"cluster.pack_env=true packs the environment for the nodes of a job, and cluster={self.config.cluster.name} is this machine; "
-            "leave it out (cluster.pack_env=false), or name a cluster."
-        ]
-
-    def problems_at_submission(self) -> list[str]:
-        """Return a message if the environment is not a virtual one on this machine."""
+    def _environment_problems(self) -> list[str]:
         c = self.config.cluster
         if c.conda or self.config.container.name != "none":
             return []

@@ -17,11 +17,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from train_anywhere.features.pack_env.virtual_env import ARCHIVE, ENVIRONMENTS, Environment
-from train_anywhere.files.atomic import move, write_atomic
-from train_anywhere.files.disk_clock import disk_time
+from train_anywhere.files.atomic import disk_time, move, write_atomic
 from train_anywhere.files.owned_folder import MARKER, OwnedFolder
 from train_anywhere.files.removal import make_empty, remove
-from train_anywhere.files.terminal.byte_progress import Progress, show_progress
+from train_anywhere.files.terminal.output import Progress, show_progress
 
 FACTS = "facts.json"
 

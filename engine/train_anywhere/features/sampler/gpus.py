@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from train_anywhere.distributed.devices import cuda_visible_devices
+from train_anywhere.distributed.layout import cuda_visible_devices
 
 MIB, GIB = 1 << 20, 1 << 30
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
 
-from train_anywhere.features.feature import Feature, NodeService
+from train_anywhere.features.feature import Check, Feature, NodeService
 from train_anywhere.runs.folder import RunDir
 
 
@@ -26,8 +26,10 @@ class Serve(Feature):
         """Whether a server runs."""
         return self.config.monitor.serve or self.config.monitor.dashboard is not None
 
-    def problems(self) -> list[str]:
+    def check(self, stage: Check, members: int) -> list[str]:
         """Return problems with the served files, the dashboard command and the address."""
+        if stage != "any":
+            return []
         monitor, problems = self.config.monitor, list[str]()
         address = monitor.serve_address
         if monitor.serve and not monitor.tensorboard:

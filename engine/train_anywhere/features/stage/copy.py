@@ -30,7 +30,7 @@ from train_anywhere.files.node_disk import hold_lock, provide, shared_folder
 from train_anywhere.files.owned_folder import make_owned
 from train_anywhere.files.plain_json import loads
 from train_anywhere.files.removal import print_once
-from train_anywhere.files.terminal.byte_progress import Progress, show_progress
+from train_anywhere.files.terminal.output import Progress, show_progress
 
 THREADS = 8
 """Number of files copied at the same time: a shared disk answers single calls slowly, but many in parallel."""

@@ -8,8 +8,15 @@ import io
 import os
 import signal
 import sys
-from contextlib import suppress
+import sysconfig
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TextIO
+
+from train_anywhere.files import ENGINE, ROOT
 
 OTHER = {1: 2, 2: 1}
 """The stream on which a failure of the other one is reported."""
@@ -119,3 +126,76 @@ def _stream(number: int, before: TextIO | None) -> TextIO:
         errors="backslashreplace",
         line_buffering=True,
     )
+
+
+LINE_INTERVAL_S = 10.0
+"""Seconds between two lines if standard error is not a terminal."""
+
+
+Progress = Callable[[int], None]
+"""A function to call with the number of bytes of each file."""
+
+
+@contextmanager
+def show_progress(title: str) -> Iterator[Progress]:
+    """Print how many bytes are done: on a terminal in one line that changes, else in a new line every few seconds."""
+    start = printed = time.monotonic()
+    bytes_done, terminal = 0, sys.stderr.isatty()
+    begin, end = ("\r", "") if terminal else ("", "\n")
+
+    def advance(size: int) -> None:
+        nonlocal bytes_done, printed
+        bytes_done += size
+        if time.monotonic() - printed > (0.2 if terminal else LINE_INTERVAL_S):
+            printed = time.monotonic()
+            line = f"{begin}{title}: {format_bytes(bytes_done)} in {printed - start:.0f} s"
+            print(line, end=end, file=sys.stderr, flush=True)
+
+    print(f"{title} ...", end=end, file=sys.stderr, flush=True)
+    yield advance
+    took = time.monotonic() - start
+    print(f"{begin}{title}: done, {format_bytes(bytes_done)} in {took:.0f} s.", file=sys.stderr, flush=True)
+
+
+def format_bytes(size: int) -> str:
+    """Format a number of bytes, such as 3.1 GB."""
+    for power, unit in ((9, "GB"), (6, "MB")):
+        if size >= 10**power:
+            return f"{size / 10**power:.1f} {unit}"
+    return f"{size / 1000:.1f} kB"
+
+
+def is_user_code(path: str) -> bool:
+    """Return whether a file is neither the engine's, nor a library's, nor a program of the project such as src/train.py."""
+    libraries = (str(ENGINE / "train_anywhere"), sysconfig.get_path("stdlib"), "<")
+    packages = {"site-packages", "dist-packages"} & {*Path(path).parts}
+    return Path(path).parent != ROOT / "src" and not path.startswith(libraries) and not packages
+
+
+def user_frame(error: BaseException) -> traceback.FrameSummary | None:
+    """Return the innermost line of the traceback that is user code; None if there is none."""
+    frames = reversed(traceback.extract_tb(error.__traceback__))
+    return next((frame for frame in frames if is_user_code(frame.filename)), None)
+
+
+def format_short(error: BaseException) -> tuple[str, int]:
+    """Return a traceback from the first to the last line of user code and the line that raised, and the number of frames left out.
+
+    The causes of the error are shortened in the same way; one without user code is kept as it is.
+    """
+    whole, left_out = traceback.TracebackException.from_exception(error), 0
+    for one in _chain(whole):
+        users = [at for at, frame in enumerate(one.stack) if is_user_code(frame.filename)]
+        if users:
+            kept = [*one.stack[users[0] : users[-1] + 1], *one.stack[users[-1] + 1 :][-1:]]
+            left_out += len(one.stack) - len(kept)
+            one.stack[:] = kept
+    return "".join(whole.format()), left_out
+
+
+def _chain(error: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
+    """Yield an error, those that it was raised from, and those of a group."""
+    yield error
+    for other in (error.__cause__, error.__context__, *(error.exceptions or ())):
+        if other:
+            yield from _chain(other)

@@ -8,7 +8,7 @@ from typing import Any
 
 from train_anywhere.config.flat import as_typed, flatten
 from train_anywhere.files.terminal.printable import mask_urls
-from train_anywhere.monitor.run_facts import curves
+from train_anywhere.runs.facts import curves
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import SECRET, read_frozen
 

@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,13 @@ from train_anywhere import features
 from train_anywhere.config.command.compose import compose
 from train_anywhere.config.flat import as_typed, flatten
 from train_anywhere.files.atomic import write_atomic
-from train_anywhere.monitor.efficiency import step_time
 from train_anywhere.monitor.goodput import TITLES, Goodput, goodput
-from train_anywhere.monitor.profiles import operation_rows, read_profiles
 from train_anywhere.monitor.report import figures
-from train_anywhere.monitor.report.timeline import timeline
+from train_anywhere.monitor.report.figures import Figure, timeline
+from train_anywhere.monitor.requests import operation_rows, read_profiles
 from train_anywhere.monitor.run_facts import Facts, read_facts
 from train_anywhere.monitor.verdicts import verdicts
-from train_anywhere.runs.attempts import recorded_reason
+from train_anywhere.runs.attempts import recorded_reason, step_time
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import COMMAND_KEYS, typed_overrides
 from train_anywhere.runs.summary import display_path
@@ -239,3 +238,27 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Content of the page.
+
+    Attributes:
+        rows: a string for each name in `header`.
+        links: link of each row, relative to the page; empty for none.
+        best: number of the row that is marked as the best.
+    """
+
+    title: str
+    lead: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    figures: Sequence[Figure]
+    links: Sequence[str] = ()
+    best: int | None = None
+
+
+def render_comparison(comparison: Comparison) -> str:
+    """Return the page as HTML."""
+    return environment().get_template("comparison.html.j2").render(page=comparison)

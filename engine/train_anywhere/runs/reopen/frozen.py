@@ -29,6 +29,9 @@ COMMAND_KEYS = ("resume", "after", "dry_run", "trust", "from_scratch")
 SECRET = "monitor.notify"
 """Key whose value may hold the secret URL of a webhook."""
 
+DEEPEST = 5000
+"""Levels of nested YAML that libyaml can parse; a level takes a bracket or a column of a line."""
+
 NOT_SAVED = re.compile(rf"-|[+~]*(hydra[./:@=]|({'|'.join(COMMAND_KEYS)})(=|$))")
 """Matches the start of arguments that are not kept in overrides.txt: flags, Hydra's keys, and `COMMAND_KEYS`."""
 
@@ -52,7 +55,7 @@ def read_frozen(run: RunDir) -> dict[str, Any]:
     """
     try:
         text = read_text(run.config)
-        tree = None if "*" in text and is_too_large(text) else yaml.safe_load(text)
+        tree = None if "*" in text and is_too_large(text) else load_yaml(text)
     except OSError as error:
         raise CheckpointError(f"{run.config} can't be read ({error.strerror or error}).") from error
     except UnicodeDecodeError as error:
@@ -64,6 +67,14 @@ def read_frozen(run: RunDir) -> dict[str, Any]:
     if gone := [key for key in REQUIRED_KEYS if key not in tree]:
         raise CheckpointError(f"{run.config} is damaged (it lacks {', '.join(gone)}); {_remedy(run)}")
     return tree
+
+
+def load_yaml(text: str) -> Any:
+    """Return the content of some YAML, parsed by libyaml, unless it may be too deep for its stack. Raises yaml.YAMLError."""
+    depth = text.count("[") + text.count("{") + max(map(len, text.splitlines()), default=0)
+    return yaml.load(
+        text, yaml.SafeLoader if depth > DEEPEST else getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    )
 
 
 def read_overrides(run: RunDir) -> list[str]:

@@ -69,15 +69,8 @@ def _with_source(sentence: str, request: Request, way_out: str = "") -> str:
 
 def feature_problems(request: Request, elsewhere: bool = False) -> list[str]:
     """Return the problems that features report about the configuration and the job."""
-    c, members = request.config, len(request.job.members or (0,))
-    return features.problems(
-        c,
-        lambda one: [
-            *one.problems(),
-            *one.problems_of_job(members),
-            *([] if elsewhere else one.problems_at_submission()),
-        ],
-    )
+    stages: tuple[features.Check, ...] = ("any", "job") if elsewhere else ("any", "job", "submission")
+    return features.problems(request.config, *stages, members=len(request.job.members or (0,)))
 
 
 def notes(request: Request, elsewhere: bool = False) -> list[str]:

@@ -10,8 +10,8 @@ from train_anywhere.errors import SubmitError
 from train_anywhere.files.atomic import read_text, write_atomic
 from train_anywhere.files.plain_json import loads
 from train_anywhere.files.typed_paths import resolve_as_typed
-from train_anywhere.monitor.report.comparison import Comparison, render_comparison
 from train_anywhere.monitor.report.figures import Figure, figure
+from train_anywhere.monitor.report.page import Comparison, render_comparison
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.scaling.grid import Cell

@@ -2,9 +2,8 @@
 
 find_runs                         finds runs by folder, id or job
 sources.gather                    queries the scheduler once and reads the files of each run: a `run_status.Report` of each
-text_page, as_json, sweep_page    reports as text, JSON, HTML; `watch_runs` refreshes them
-next_commands                     suggests the next commands
+text_page, sweep_page             reports as text, JSON, HTML
 best                              compares runs by their metric
-show_logs                         prints and follows logs
-local_runs                        runs of this machine, without a scheduler
+show_logs                         prints and follows logs and reports
+local_runs                        runs of this machine, without a scheduler; whose jobs a run folder names
 """

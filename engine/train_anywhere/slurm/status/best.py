@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from train_anywhere.config.checks.metric_names import from_keras_name
+from train_anywhere.config.checks.monitors import from_keras_name
 from train_anywhere.config.schema import Checkpoint
 from train_anywhere.errors import CheckpointError, SubmitError
+from train_anywhere.runs import facts
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import typed_overrides
 from train_anywhere.runs.summary import train_command
 from train_anywhere.slurm.status.find_runs import RunEntry
-from train_anywhere.slurm.status.sources import run_files
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,9 @@ def metric_values(run: RunDir, metric: str) -> list[tuple[int, float]]:
     The metric may have its name in Keras, if the run has none of exactly this name.
     """
     if run.metrics_csv.exists():
-        return run_files.read_curve(run, metric) or run_files.read_curve(run, from_keras_name(metric))
+        return facts.read_curve(run, metric) or facts.read_curve(run, from_keras_name(metric))
     try:
-        last = run_files.read_progress(run, run.read_info())
+        last = facts.read_progress(run, run.read_info())
     except CheckpointError:  # `list` and `status` report it
         return []
     value = last.metrics.get(metric, last.metrics.get(from_keras_name(metric)))
@@ -108,7 +108,7 @@ def metric_values(run: RunDir, metric: str) -> list[tuple[int, float]]:
 
 def monitored_metric(run: RunDir) -> tuple[str | None, str | None]:
     """Return `checkpoint.monitor` and `checkpoint.mode` of a run, as far as its configuration can be read."""
-    section = run_files.read_config(run).get("checkpoint")
+    section = facts.read_config(run).get("checkpoint")
     known = section if isinstance(section, dict) else {}
     metric, mode = known.get("monitor"), known.get("mode")
     return (metric if isinstance(metric, str) else None), (mode if isinstance(mode, str) else None)

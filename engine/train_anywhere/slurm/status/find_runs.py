@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from train_anywhere.errors import CheckpointError, SubmitError
 from train_anywhere.files import ROOT
-from train_anywhere.files.atomic import read_text
 from train_anywhere.files.typed_paths import resolve_as_typed
 from train_anywhere.runs.attempts import describe_state
+from train_anywhere.runs.facts import read_config
 from train_anywhere.runs.folder import JOBS, RunDir
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.scheduler import client, queue
@@ -70,7 +68,7 @@ def find(name: str | None, results: Path) -> list[RunEntry]:
     """
     try:
         if name is None and not (results / "latest").is_dir():
-            return find_all(results)[:1]
+            return find_all(results, 1)
         folders = _folders(name, results) if name is not None else [resolve_as_typed(results / "latest")]
         found = [read_entry(f) for f in folders]
     except ValueError:  # a null character in the name
@@ -93,15 +91,20 @@ def strip_root(after: str) -> str:
     return path.name if path.parent == ROOT and not path.exists() else after
 
 
-def find_all(results: Path) -> list[RunEntry]:
-    """Find all runs below `results`, newest first.
+def find_all(results: Path, newest: int | None = None) -> list[RunEntry]:
+    """Find all runs below `results`, or the newest ones, newest first.
 
     Raises:
         SubmitError: there is no run, or the folder can't be read.
     """
+    return [read_entry(folder) for folder in find_folders(results)[:newest]]
+
+
+def find_folders(results: Path) -> list[Path]:
+    """Find the folders of all runs below `results`, newest first. Raises SubmitError like `find_all`."""
     try:
         folders = [path.parent for path in results.glob("*/[!.]*/config.yaml")]
-        found = [read_entry(folder) for folder in sorted(folders, key=_creation_order, reverse=True)]
+        found = sorted(folders, key=_creation_order, reverse=True)
     except (OSError, RuntimeError) as error:
         why = getattr(error, "strerror", None) or "its links form a loop"
         raise SubmitError(f"{results} can't be read: {why}.") from None
@@ -113,10 +116,12 @@ def find_all(results: Path) -> list[RunEntry]:
 def _creation_order(folder: Path) -> tuple[str, int]:
     """Return a sort key: the time in the run id, or of config.yaml in a renamed folder, then the number in a sweep."""
     when = re.match(r"\d{8}-\d{6}", folder.name)
-    written = time.localtime((folder / "config.yaml").stat().st_mtime)
     member = folder.name.rpartition("-")[2]
     number = int(member) if member.isdecimal() and len(member) < 4 else 0
-    return when[0] if when else time.strftime("%Y%m%d-%H%M%S", written), -number
+    if when:
+        return when[0], -number
+    written = time.localtime((folder / "config.yaml").stat().st_mtime)
+    return time.strftime("%Y%m%d-%H%M%S", written), -number
 
 
 def job_ids(run: RunDir) -> tuple[str, ...]:
@@ -321,10 +326,8 @@ def _is_queued(run: RunDir) -> bool:
 
 def _scheduler(run: RunDir) -> str:
     """Return the scheduler of a run without a script, from its configuration."""
-    try:
-        kind = yaml.safe_load(read_text(run.config))["cluster"]["scheduler"]
-    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError):
-        kind = None
+    cluster = read_config(run).get("cluster")
+    kind = cluster.get("scheduler") if isinstance(cluster, dict) else None
     if kind not in SCRIPT:
         raise SubmitError(
             f"{run.path} has jobs ({run.jobs}) but neither a batch script nor a readable config.yaml: "

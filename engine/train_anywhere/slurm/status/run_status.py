@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from train_anywhere.runs.facts import Checkpoint, Progress
 from train_anywhere.slurm.scheduler.queue import ENDED
-from train_anywhere.slurm.status.sources.job_end import JobEnd
-from train_anywhere.slurm.status.sources.pending import PendingJob
+from train_anywhere.slurm.status.sources.job_end import JobEnd, PendingJob
 
 OVER = {state.lower() for state in ENDED} | {"lost", "unknown", "nothing", "interrupted"}
 """States of a run that will not train again by itself; in all other states it may. "nothing": run.json has no state."""
@@ -19,54 +19,6 @@ STATES = OVER | {
 
 FAILED = ("failed", "lost", "timeout", "node_fail", "out_of_memory", "boot_fail", "deadline")
 """States of a run that ended with a failure; cancelled runs are not failures."""
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """The newest complete checkpoint of a run.
-
-    Attributes:
-        step: optimizer steps done when it was saved.
-        path: folder of the checkpoint.
-        age: seconds since it was completed.
-    """
-
-    step: int
-    path: Path
-    age: float
-
-
-@dataclass(frozen=True)
-class Progress:
-    """The progress of a run.
-
-    Attributes:
-        epoch: the current epoch, counted from 1; for a run that has ended, the number of completed epochs.
-        epochs: number of epochs of the whole run; None for a run that has ended.
-        step: optimizer steps done.
-        steps: optimizer steps of the whole run; None for a run that has ended.
-        section: train, validation, test, checkpoint ...; None for a run that has ended.
-        rate: training throughput, in `unit` per second.
-        unit: what `rate` counts, such as samples or tokens.
-        seconds_left: estimated seconds until the last step, at the average pace so far.
-        moved: seconds since the last progress.
-        data_wait: share of the training time spent waiting for the next batch.
-        metrics: newest value of each metric; None if it is nan or inf.
-        efficiency: share of the step time in which the ranks do not wait for each other; None for one rank.
-    """
-
-    epoch: int | None = None
-    epochs: int | None = None
-    step: int | None = None
-    steps: int | None = None
-    section: str | None = None
-    rate: float | None = None
-    unit: str = "samples"
-    seconds_left: float | None = None
-    moved: float | None = None
-    data_wait: float | None = None
-    metrics: dict[str, float | None] = field(default_factory=dict)
-    efficiency: float | None = None
 
 
 @dataclass(frozen=True)

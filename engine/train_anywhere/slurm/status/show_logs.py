@@ -9,13 +9,18 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 from train_anywhere.errors import SubmitError
-from train_anywhere.slurm.scheduler.queue_poller import QueuePoller
+from train_anywhere.files.terminal.printable import printable
+from train_anywhere.slurm.scheduler.queue import QueuePoller
 from train_anywhere.slurm.status.find_runs import RunEntry
 from train_anywhere.slurm.status.sources import job_end
+from train_anywhere.slurm.status.sources.gather import RunReports
+from train_anywhere.slurm.status.text_page import headline
 
 MARK = re.compile(r"(?:\[\d+(?:,\d+)?\]<std(?:out|err)>:)?\[rank ([0-9]{1,9})\] ")
 """Prefix of a line of a rank other than 0."""
@@ -79,7 +84,10 @@ def follow(
         SchedulerError: the scheduler did not answer for a long time.
     """
     logs = Logs(found, rank)
-    jobs = {kind: [i for r in found if r.scheduler == kind for i in r.job_ids] for kind in _schedulers(found)}
+    jobs = {
+        kind: [i for r in found if r.scheduler == kind for i in r.job_ids]
+        for kind in {run.scheduler for run in found if run.scheduler}
+    }
     poller, queried, active = {kind: QueuePoller() for kind in jobs}, float("-inf"), True
     while active:
         if time.monotonic() - queried >= ask_every:
@@ -93,10 +101,6 @@ def follow(
         raise SubmitError(no_log_message(found[0]))
     for reason in filter(None, map(job_end.explain_newest, found[: job_end.MOST_ASKED])):
         print(reason, file=sys.stderr)
-
-
-def _schedulers(found: Sequence[RunEntry]) -> set[str]:
-    return {run.scheduler for run in found if run.scheduler}
 
 
 def no_log_message(run: RunEntry) -> str:
@@ -160,3 +164,53 @@ class Tail:
             return ""  # removed, or not readable now
         self._read += len(data)
         return self._decoder.decode(data)
+
+
+EVERY_S = 5.0
+"""Seconds between two updates; a scheduler should not be queried more often."""
+
+
+def watch(
+    look: Callable[[], RunReports], text: Callable[[RunReports], str], every: float = EVERY_S
+) -> RunReports:
+    """Show the runs until all have ended, and return their last reports. `look` is called every `every` seconds."""
+    gathered = look()
+    with _terminal() as screen:
+        shown: dict[str, str] = {}
+        while True:
+            shown = _show(screen, gathered, text, shown)
+            if not any(report.alive for report in gathered.reports):
+                return gathered
+            time.sleep(every)
+            gathered = look()
+
+
+def _terminal() -> AbstractContextManager[Any]:
+    """Return a display that is updated in place; it enters as None if the output is not a terminal."""
+    if not sys.stdout.isatty():
+        return nullcontext()
+    from rich.console import Console
+    from rich.live import Live
+
+    terminal = getattr(
+        sys.stdout, "stream", sys.stdout
+    )  # below the filter that would drop rich's control characters
+    return Live(console=Console(file=terminal), auto_refresh=False)
+
+
+def _show(
+    screen: Any, gathered: RunReports, text: Callable[[RunReports], str], shown: dict[str, str]
+) -> dict[str, str]:
+    """Show what has changed, and return the current line of each run."""
+    lines = {report.id: headline(report) for report in gathered.reports}
+    if screen is not None:
+        from rich.text import Text
+
+        page = Text.from_ansi(text(gathered))  # printable, apart from the colors of states
+        rest = printable("\n".join(["", *gathered.notes, *gathered.trouble]))
+        screen.update(page.append(rest), refresh=True)
+        return lines
+    for name, line in lines.items():
+        if shown.get(name) != line:
+            print(line, flush=True)
+    return lines

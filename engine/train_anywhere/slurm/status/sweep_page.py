@@ -8,10 +8,10 @@ from train_anywhere.errors import SubmitError
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.terminal.fit import terminal_width
 from train_anywhere.files.terminal.printable import one_line
-from train_anywhere.monitor.report.comparison import Comparison, render_comparison
 from train_anywhere.monitor.report.figures import drawable, figure
-from train_anywhere.monitor.report.page import NAME
-from train_anywhere.monitor.run_facts import MOST_CURVES, Series, curves
+from train_anywhere.monitor.report.page import NAME, Comparison, render_comparison
+from train_anywhere.monitor.run_facts import MOST_CURVES
+from train_anywhere.runs.facts import Series, curves
 from train_anywhere.runs.folder import RunDir, sweep_folder
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.status.best import Best, find_best
@@ -57,7 +57,13 @@ def comparison(title: str, reports: Sequence[Report]) -> Comparison:
     """Return the content of the page."""
     keys = differing_keys([*reports])
     best = best_member(reports)
-    metrics = [*dict.fromkeys(name for report in reports for name in evaluation_metrics(report))]
+    metrics = [
+        *dict.fromkeys(
+            name
+            for report in reports
+            for name in [name for name in report.progress.metrics if "train" not in name]
+        )
+    ]
     return Comparison(
         title=title,
         lead=f"A sweep of {len(reports)} runs, {sum((r.state or r.written) == 'completed' for r in reports)} completed."
@@ -88,11 +94,6 @@ def best_member(reports: Sequence[Report]) -> Best | None:
     with suppress(SubmitError):
         return find_best([read_entry(report.path) for report in reports])
     return None
-
-
-def evaluation_metrics(report: Report) -> list[str]:
-    """Return the names of a member's metrics that validation or test has measured."""
-    return [name for name in report.progress.metrics if "train" not in name]
 
 
 def curves_by_metric(reports: Sequence[Report], keys: Sequence[str]) -> dict[str, dict[str, Series]]:

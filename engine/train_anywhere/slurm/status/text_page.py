@@ -5,12 +5,16 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any, TypeGuard
 
+from train_anywhere.files.plain_json import dumps
 from train_anywhere.files.terminal.fit import fit
 from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.status.run_status import FAILED, Report, differing_keys
+from train_anywhere.slurm.status.sources.gather import RunReports
 
 SHOWN = 8
 """Largest number of GPUs of a node that are listed one by one; of more, the mean is shown."""
@@ -228,3 +232,24 @@ def _nodes(report: Report) -> Iterator[tuple[str, str]]:
 
 def _more(nodes: int) -> list[str]:
     return [f"{nodes - MOST_NODES:,} more (--json)"] if nodes > MOST_NODES else []
+
+
+def to_json(gathered: RunReports) -> str:
+    """Return {"runs": [...], "differing": [keys whose values differ], "next", "notes", "trouble"}; nan and inf are null."""
+    content = {
+        "runs": [to_plain({**asdict(report), "alive": report.alive}) for report in gathered.reports],
+        "differing": differing_keys(gathered.reports),
+        "next": list(gathered.next),
+        "notes": list(gathered.notes),
+        "trouble": list(gathered.trouble),
+    }
+    return dumps(content)
+
+
+def to_plain(value: Any) -> Any:
+    """Return the value with strings in place of paths, at any depth."""
+    if isinstance(value, dict):
+        return {key: to_plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_plain(one) for one in value]
+    return str(value) if isinstance(value, Path) else value

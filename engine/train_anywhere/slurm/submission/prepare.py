@@ -152,7 +152,7 @@ def refusals(
     if not here:
         return rules.problems(request)
     mismatches = [*find_mismatches(request.job, here), *missing_variables(os.environ)]
-    waits = features.problems(config, lambda one: one.problems_in_allocation())
+    waits = features.problems(config, "allocation")
     return [*rules.problems(request), *mismatches, *waits]
 
 

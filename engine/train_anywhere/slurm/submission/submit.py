@@ -18,8 +18,8 @@ from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.removal import remove
 from train_anywhere.runs.attempts import ALLOCATION, running_job
 from train_anywhere.runs.folder import RunDir, claim, claim_code, create, now, point_latest
-from train_anywhere.runs.reopen.from_scratch import move_aside, move_back
 from train_anywhere.runs.reopen.frozen import write_frozen
+from train_anywhere.runs.reopen.resume import move_aside, move_back
 from train_anywhere.runs.reopen.trust import remember, remember_job, remember_script
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm import rules
@@ -27,7 +27,7 @@ from train_anywhere.slurm.presets import stale_facts_notes
 from train_anywhere.slurm.rules.rule_request import Request
 from train_anywhere.slurm.scheduler import client
 from train_anywhere.slurm.scheduler.job_chain import submit_chain
-from train_anywhere.slurm.scheduler.queue_poller import QueuePoller
+from train_anywhere.slurm.scheduler.queue import QueuePoller
 from train_anywhere.slurm.script import clean_environment, render
 from train_anywhere.slurm.script.job import Job
 from train_anywhere.slurm.status.best import sweep_result

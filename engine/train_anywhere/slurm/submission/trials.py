@@ -9,13 +9,13 @@ from train_anywhere.errors import SchedulerError, UnclearError
 from train_anywhere.files import ROOT
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.runs.folder import RunDir, claim, point_latest
-from train_anywhere.slurm.scheduler import client, ownership, queue
+from train_anywhere.slurm.scheduler import client, queue
 from train_anywhere.slurm.scheduler.job_chain import submit_chain
-from train_anywhere.slurm.scheduler.queue_poller import QueuePoller
+from train_anywhere.slurm.scheduler.queue import QueuePoller
 from train_anywhere.slurm.script import clean_environment
 from train_anywhere.slurm.script.job import Job
 from train_anywhere.slurm.script.render import render
-from train_anywhere.slurm.status import find_runs
+from train_anywhere.slurm.status import find_runs, local_runs
 from train_anywhere.slurm.submission import resubmit, snapshot
 from train_anywhere.slurm.submission.rollback import Submission
 from train_anywhere.slurm.submission.submit import (
@@ -99,5 +99,5 @@ def cancel_trial(run: RunDir) -> None:
     """Cancel the job of a trial; its ranks save a checkpoint first."""
     [found] = find_runs.with_unrecorded_jobs([find_runs.read_entry(run.path)], wait=True)
     if jobs := found.job_ids[-1:]:
-        ownership.refuse_other_jobs(found, jobs)
+        local_runs.refuse_other_jobs(found, jobs)
         queue.cancel(str(found.scheduler), jobs)

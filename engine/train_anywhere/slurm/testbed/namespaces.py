@@ -7,7 +7,14 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from train_anywhere.slurm.testbed.testbed_errors import TestbedError
+from train_anywhere.errors import ProjectError
+
+
+class TestbedError(ProjectError):
+    """The testbed can't do what was requested. The message names what to do instead."""
+
+    __test__ = False  # the name starts like a test class; pytest should not look into it
+
 
 UNSHARE = ["unshare", "--net", "--uts", "--mount", "--pid", "--ipc", "--fork", "--kill-child"]
 

@@ -7,7 +7,7 @@ their sources; the number of nodes is the testbed's.
 
 from dataclasses import dataclass
 
-from train_anywhere.slurm.testbed.testbed_errors import TestbedError
+from train_anywhere.slurm.testbed.namespaces import TestbedError
 
 GB = 1024
 DAYS = "-00:00:00"

@@ -4,15 +4,124 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 
 from train_anywhere.slurm.rules.shared_folders import SHARED_BY_TESTBED
-from train_anywhere.slurm.testbed import images
-from train_anywhere.slurm.testbed.requirements import find
+from train_anywhere.slurm.testbed.namespaces import TestbedError
 from train_anywhere.slurm.testbed.sites import RULES, Site
+
+PROGRAMS = {
+    "unshare": "util-linux",
+    "ip": "iproute2",
+    "munged": "munge",
+    "slurmctld": "slurm-wlm",
+    "slurmd": "slurm-wlm",
+    "sbatch": "slurm-wlm",
+}
+
+
+SBIN = ":/usr/sbin:/sbin"  # daemons live there, and it may be missing from a user's PATH
+
+FOR_ACCOUNTING = {"slurmdbd": "slurmdbd", "mariadbd": "mariadb-server-core"}
+
+
+FOR_SSH = {"sshd": "openssh-server"}
+
+
+FOR_PBS = {"qsub": "slurm-wlm-torque"}
+
+
+def find(program: str, path: str, root: str = "") -> str | None:
+    """Return the place of a program on `path`, or None; `root` is the folder that has the /usr of the machines."""
+    places = (f"{folder}/{program}" for folder in path.split(":"))
+    return next((place for place in places if os.path.lexists(root + place)), None)
+
+
+def describe_missing(
+    *, accounting: bool = False, ssh: bool = False, pbs: bool = False, root: str = ""
+) -> str | None:
+    """Return a message about what this machine lacks and how to get it, or None if a testbed can start."""
+    if not os.path.isdir("/proc/self/ns"):
+        return "the testbed needs Linux with namespaces: use a Linux machine or container (privileged)"
+    programs = PROGRAMS | (FOR_ACCOUNTING if accounting else {})
+    programs |= (FOR_SSH if ssh else {}) | (FOR_PBS if pbs else {})
+    if root and not Path(root, "etc").is_dir():
+        return f"there is no other Debian in {root}: bash engine/tests/slurm/make_root.sh {root} makes one, with a newer Slurm"
+    packages = _missing_packages(programs, root)
+    if packages:
+        install = f"{f'chroot {root} ' if root else ''}apt-get install -y {' '.join(packages)}"
+        return f"the testbed needs programs that are not installed: {install}"
+    if os.geteuid() != 0:
+        return "the testbed needs root, for network and mount namespaces: run the same command with sudo"
+    if not root and not Path("/etc/slurm").is_dir():
+        return "the testbed mounts its own /etc/slurm, and this folder does not exist: mkdir /etc/slurm"
+    return None
+
+
+def _missing_packages(programs: dict[str, str], root: str) -> list[str]:
+    path = os.environ.get("PATH", "") + SBIN
+    return sorted({package for program, package in programs.items() if not find(program, path, root)})
+
+
+SOURCE = Path(__file__).parent / "pyxis_standin.c"
+
+
+HEADER = Path("/usr/include/slurm/spank.h")
+
+
+PACKAGES = "gcc libc6-dev libslurm-dev"
+
+SYSTEM_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+"""Folders of / that are links into /usr on current distributions."""
+
+
+def can_build() -> bool:
+    """Return whether this machine can compile the stand-in."""
+    return shutil.which("gcc") is not None and HEADER.exists()
+
+
+def build_plugin(target: Path) -> None:
+    """Compile the stand-in.
+
+    Raises:
+        TestbedError: it does not compile, with the compiler's message.
+    """
+    words = ["gcc", "-shared", "-fPIC", "-O1", "-Wall", "-o", str(target), str(SOURCE)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode:
+        raise TestbedError(f"the container stand-in does not compile:\n{done.stderr}")
+
+
+def make_image(
+    folder: Path, borrow: Sequence[Path] = (), environment: Mapping[str, str] | None = None
+) -> Path:
+    """Make an image folder that mounts this machine's programs, so that no image has to be downloaded.
+
+    Args:
+        folder: created by this call; every node must see it.
+        borrow: folders of this machine to mount at the same path, besides `/usr`, such as a Python.
+        environment: variables that the image sets, such as `PATH`.
+
+    Returns:
+        `folder`, for `--container-image`.
+    """
+    (folder / "etc").mkdir(parents=True)
+    borrowed = [Path("/usr"), Path("/etc/alternatives"), *borrow]
+    for name in SYSTEM_LINKS:
+        original = Path("/") / name
+        if original.is_symlink():
+            (folder / name).symlink_to(original.readlink())
+        elif original.exists():
+            borrowed.append(original)
+    lines = [f"{path} {path} none bind\n" for path in borrowed if path.exists()]
+    (folder / "etc/fstab").write_text("".join(lines))
+    variables = [f"{name}={value}\n" for name, value in (environment or {}).items()]
+    (folder / "etc/environment").write_text("".join(variables))
+    return folder
+
 
 FILES = Path(__file__).parent / "files"
 NETWORK = "10.77.0"  # in the login node's network namespace, so several testbeds don't collide
@@ -153,8 +262,8 @@ def _write_plugins(layout: Layout) -> None:
     if layout.site.pbs:
         (etc / "pbs").touch()
         plugins += "required spank_pbs.so\n"
-    if images.can_build() and not layout.root:  # a plugin fits only the Slurm that it is compiled with
-        images.build_plugin(etc / "pyxis_standin.so")
+    if can_build() and not layout.root:  # a plugin fits only the Slurm that it is compiled with
+        build_plugin(etc / "pyxis_standin.so")
         plugins += "required /etc/slurm/pyxis_standin.so\n"
     (etc / "plugstack.conf").write_text(plugins)
 

@@ -16,7 +16,7 @@ NAMES = (
         for name in (
             "slurm.submission.prepare", "slurm.rules", "launch.local_sweep", "slurm.presets",
             "runs.provenance", "slurm.submission.snapshot", "slurm.status.show_logs",
-            "slurm.status.find_runs", "config.command.refusal", "runs.reopen.resume", "launch.local_run",
+            "slurm.status.find_runs", "config.command.diagnose", "runs.reopen.resume", "launch.local_run",
             "launch.processes", "launch.rank", "runs.lock", "distributed.horovod.installation",
             "runs.attempts", "features",
         )

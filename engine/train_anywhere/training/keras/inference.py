@@ -19,15 +19,14 @@ from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError, ConfigError
 from train_anywhere.tasks import Task
 from train_anywhere.training.keras.batches import DropInLoader, TaskLoader
-from train_anywhere.training.keras.checkpoint.random_state import seed_everything
+from train_anywhere.training.keras.checkpoint.position import seed_everything
 from train_anywhere.training.keras.checkpoint.state import restore_weights
 from train_anywhere.training.keras.dropin.model import open_dropin
 from train_anywhere.training.keras.module import Module, TaskModule
 from train_anywhere.training.keras.native import POLICIES, call_once, dtype_policy
 from train_anywhere.training.keras.strategies.base import Strategy
 from train_anywhere.training.keras.strategies.choose import make_strategy
-from train_anywhere.training.native_network import build_network
-from train_anywhere.training.plan import limit_batches
+from train_anywhere.training.plan import build_network, limit_batches
 
 
 def open_trained_model(config: Config, folder: Path) -> "TrainedModel":

@@ -16,12 +16,11 @@ from train_anywhere.errors import ConfigError
 from train_anywhere.tasks import Task
 from train_anywhere.training.keras.batches import TaskLoader
 from train_anywhere.training.keras.dropin.gradients import average_in_apply, build_optimizer
-from train_anywhere.training.keras.dropin.norm_layers import synchronize_batch_norms
+from train_anywhere.training.keras.dropin.trainable import synchronize_batch_norms
 from train_anywhere.training.keras.module import TaskModule
 from train_anywhere.training.keras.optim import ignored_rate_notes, make_optimizer, make_rate_reader
 from train_anywhere.training.keras.strategies.base import Strategy
-from train_anywhere.training.native_network import build_network
-from train_anywhere.training.plan import Plan, make_plan
+from train_anywhere.training.plan import Plan, build_network, make_plan
 
 POLICIES = {"32": "float32", "bf16-mixed": "mixed_bfloat16", "16-mixed": "mixed_float16"}
 """Keras' dtype policy for each `trainer.precision`."""

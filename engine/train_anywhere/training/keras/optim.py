@@ -22,12 +22,11 @@ from train_anywhere.config.instantiate import explain_target_errors, instantiate
 from train_anywhere.config.open_groups import TARGET
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
-from train_anywhere.training.plan import Plan
-from train_anywhere.training.schedules import lr_factor, scale_lr, warmup_steps
+from train_anywhere.training.plan import Plan, lr_factor, scale_lr, warmup_steps
 
 
 class LearningRate(keras.optimizers.schedules.LearningRateSchedule):
-    """`lr` times `train_anywhere.training.schedules.lr_factor` as TensorFlow operations, part of the step's graph.
+    """`lr` times `train_anywhere.training.plan.lr_factor` as TensorFlow operations, part of the step's graph.
 
     Args:
         lr: the highest learning rate.

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from train_anywhere.checkpoints.checkpointer import NoCheckpointer
 from train_anywhere.checkpoints.choice import read_chosen
-from train_anywhere.checkpoints.info import SavedCheckpoint
+from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.checkpoints.init_run import select_weights
 from train_anywhere.checkpoints.recovery import open_checkpointer
 from train_anywhere.config.checks.monitors import describe_best_checkpoint
@@ -25,10 +25,9 @@ from train_anywhere.features import Features
 from train_anywhere.features.feature import Observers, Rank
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir, open_run
-from train_anywhere.runs.rank_reports import report_weights
+from train_anywhere.runs.recorder import report_weights
 from train_anywhere.tasks import Task
-from train_anywhere.training.keras.checkpoint.position import Position
-from train_anywhere.training.keras.checkpoint.random_state import seed_everything, split_seeds
+from train_anywhere.training.keras.checkpoint.position import Position, seed_everything, split_seeds
 from train_anywhere.training.keras.checkpoint.state import (
     RAW_WEIGHTS,
     StateWriter,
@@ -49,17 +48,17 @@ from train_anywhere.training.keras.module import Module, TaskModule
 from train_anywhere.training.keras.native import POLICIES, dtype_policy, open_native
 from train_anywhere.training.keras.strategies.base import Strategy
 from train_anywhere.training.keras.strategies.choose import make_strategy
-from train_anywhere.training.plan import Plan, validation_notes
-from train_anywhere.training.profile import StepProfile
-from train_anywhere.training.rank_process import RankProcess
-from train_anywhere.training.reporting.header import Header, cpu_name
-from train_anywhere.training.reporting.peak import peak_flops
-from train_anywhere.training.reporting.progress import Progress
-from train_anywhere.training.resume_messages import (
+from train_anywhere.training.plan import (
+    Plan,
     device_count_message,
     refuse_other_framework,
     resume_message,
+    validation_notes,
 )
+from train_anywhere.training.profile import StepProfile
+from train_anywhere.training.rank_process import RankProcess
+from train_anywhere.training.reporting.header import Header, cpu_name, peak_flops
+from train_anywhere.training.reporting.progress import Progress
 
 SEED_STATE = "seed_generator_state"
 """Suffix of the names of random states, which are not loaded: a new run uses its own seed."""

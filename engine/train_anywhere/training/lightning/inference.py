@@ -29,10 +29,9 @@ from train_anywhere.training.lightning.dropin.model import explain_lightning_err
 from train_anywhere.training.lightning.module import TaskModule
 from train_anywhere.training.lightning.rank_splits import Opener, find_source, from_module, list_loaders
 from train_anywhere.training.lightning.strategies.choose import make_strategy
-from train_anywhere.training.lightning.strategies.rank_device import pick_device
+from train_anywhere.training.lightning.strategies.environment import pick_device
 from train_anywhere.training.lightning.trainer import Trainer, make_trainer
-from train_anywhere.training.native_network import build_network
-from train_anywhere.training.plan import Plan, limit_batches
+from train_anywhere.training.plan import Plan, build_network, limit_batches
 
 
 class CollectPredictions(pl.Callback):

@@ -12,8 +12,7 @@ from train_anywhere.data.torch.loader import Batch
 from train_anywhere.errors import ConfigError
 from train_anywhere.tasks import Task
 from train_anywhere.training.lightning.optim import apply_settings, configure_optimizer
-from train_anywhere.training.plan import Plan
-from train_anywhere.training.schedules import learning_rate
+from train_anywhere.training.plan import Plan, learning_rate
 
 
 class RunningSums:

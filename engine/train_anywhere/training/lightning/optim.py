@@ -1,4 +1,4 @@
-"""Create optimizers and torch's schedules; this project's schedules are applied at each step, see `train_anywhere.training.schedules`."""
+"""Create optimizers and torch's schedules; this project's schedules are applied at each step, see `train_anywhere.training.plan`."""
 
 from typing import Any
 
@@ -10,8 +10,7 @@ from train_anywhere.config.instantiate import explain_target_errors, instantiate
 from train_anywhere.config.schema import Checkpoint, Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.training.lightning.hardware import can_fuse, match_state_layout
-from train_anywhere.training.plan import Plan
-from train_anywhere.training.schedules import scale_lr
+from train_anywhere.training.plan import Plan, scale_lr
 
 
 def configure_optimizer(config: Config, plan: Plan, network: nn.Module, devices: int) -> Any:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from train_anywhere.checkpoints.choice import read_chosen
-from train_anywhere.checkpoints.info import SavedCheckpoint
+from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.checkpoints.init_run import select_weights
 from train_anywhere.config.schema import Config, Init
 from train_anywhere.distributed.topology import Topology
@@ -22,34 +22,36 @@ from train_anywhere.files.ordinary import make_folder
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.debug import launch_id
 from train_anywhere.runs.folder import RunDir, open_run
-from train_anywhere.runs.rank_reports import report_weights
-from train_anywhere.training.lightning.attach import add_callbacks, add_loggers, attach, note_start
+from train_anywhere.runs.recorder import report_weights
+from train_anywhere.training.lightning.attach import (
+    add_callbacks,
+    add_loggers,
+    attach,
+    note_start,
+    refuse_different_weights,
+)
 from train_anywhere.training.lightning.checkpoint.random_state import seed_everything
 from train_anywhere.training.lightning.checkpoint.state import FILE, CheckpointCallback, TrainingStopped
 from train_anywhere.training.lightning.checkpoint.stored_weights import StoredWeights
 from train_anywhere.training.lightning.dropin.loggers import RunLogger
-from train_anywhere.training.lightning.dropin.model import (
-    explain_lightning_errors,
-)
+from train_anywhere.training.lightning.dropin.model import explain_lightning_errors
 from train_anywhere.training.lightning.dropin.validated_weights import (
     END_HOOKS,
     changed_weights,
     copy_weights,
     user_hooks,
 )
-from train_anywhere.training.lightning.loop.agreement import refuse_different_weights
+from train_anywhere.training.lightning.loop.early_stop import TrainingCheck
 from train_anywhere.training.lightning.loop.metrics import ModuleMetrics, TaskMetrics
 from train_anywhere.training.lightning.loop.profiler import TorchRecording
-from train_anywhere.training.lightning.loop.training_check import TrainingCheck
 from train_anywhere.training.lightning.module import TaskModule
 from train_anywhere.training.lightning.rank_splits import UserLoaders
 from train_anywhere.training.lightning.setup import Setup, describe, make_setup, min_seconds_per_token
 from train_anywhere.training.lightning.strategies.deferred_weights import DeferredWeights
-from train_anywhere.training.plan import uneven_rows_note
+from train_anywhere.training.plan import refuse_other_framework, uneven_rows_note
 from train_anywhere.training.profile import StepProfile
 from train_anywhere.training.rank_process import RankProcess
 from train_anywhere.training.reporting.progress import Progress
-from train_anywhere.training.resume_messages import refuse_other_framework
 
 
 def load_initial_weights(

@@ -38,13 +38,11 @@ from train_anywhere.training.lightning.rank_splits import (
 )
 from train_anywhere.training.lightning.strategies.choose import make_strategy
 from train_anywhere.training.lightning.strategies.ddp import OneDevicePerRank
+from train_anywhere.training.lightning.strategies.environment import pick_device
 from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
-from train_anywhere.training.lightning.strategies.rank_device import pick_device
 from train_anywhere.training.lightning.trainer import Trainer, make_trainer
-from train_anywhere.training.native_network import build_network
-from train_anywhere.training.plan import Plan, make_plan, make_user_plan, validation_notes
-from train_anywhere.training.reporting.header import Header, cpu_name
-from train_anywhere.training.reporting.peak import peak_flops
+from train_anywhere.training.plan import Plan, build_network, make_plan, make_user_plan, validation_notes
+from train_anywhere.training.reporting.header import Header, cpu_name, peak_flops
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from train_anywhere.config.schema import Config
 from train_anywhere.config.schema import Trainer as TrainerConfig
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import user_error, was_interrupted
-from train_anywhere.training.early_end import describe_early_end
+from train_anywhere.training.early_stopping import describe_early_end
 from train_anywhere.training.lightning.checkpoint.restorer import Restorer
 from train_anywhere.training.lightning.dropin.connector import Connector
 from train_anywhere.training.lightning.dropin.logged_values import Results

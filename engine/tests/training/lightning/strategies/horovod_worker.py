@@ -24,9 +24,8 @@ from torchmetrics import MeanMetric
 
 from train_anywhere.distributed.discover import discover
 from train_anywhere.distributed.topology import Topology
-from train_anywhere.training.lightning.strategies import horovod_gradients
-from train_anywhere.training.lightning.strategies.horovod import HorovodStrategy
-from train_anywhere.training.lightning.strategies.horovod_gradients import hvd
+from train_anywhere.training.lightning.strategies import horovod
+from train_anywhere.training.lightning.strategies.horovod import HorovodStrategy, hvd
 
 GLOBAL_BATCH, STEPS = 12, 6  # for 1, 2 and 3 ranks
 
@@ -114,8 +113,8 @@ def run(case: str, folder: Path) -> None:
     topology = discover()
     torch.manual_seed(100 + topology.rank)  # so that only a broadcast makes the ranks equal
     if case == "not_averaged":
-        horovod_gradients.GradientExchange._on_gradient = lambda self, parameter: None
-        horovod_gradients.GradientExchange.finish = lambda self: None
+        horovod.GradientExchange._on_gradient = lambda self, parameter: None
+        horovod.GradientExchange.finish = lambda self: None
     network, checkpoint = Network(case), folder / f"{case}.{topology.world_size}.ckpt"
     count_collectives(network)
     train, val = (batches(topology.rank, topology.world_size, count) for count in (STEPS, 2))
@@ -153,7 +152,7 @@ def count_collectives(network: Network) -> None:
         network.log_lines["collectives"].append(name)
         return send(tensor, name=name, op=op)
 
-    horovod_gradients.hvd.allreduce_async_ = counted
+    horovod.hvd.allreduce_async_ = counted
 
 
 if __name__ == "__main__":

@@ -1,24 +1,77 @@
 """Gather the reports of runs: query the scheduler once for all of them, then read the files of each."""
 
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from train_anywhere import features
 from train_anywhere.errors import ProjectError, SchedulerError, SubmitError
+from train_anywhere.files import ROOT
 from train_anywhere.monitor.run_facts import read_facts
 from train_anywhere.monitor.verdicts import verdicts
+from train_anywhere.runs import facts
 from train_anywhere.runs.attempts import lost_steps, recorded_reason, resume_summary
 from train_anywhere.runs.folder import ATTEMPTS
+from train_anywhere.runs.summary import command_path, display_path, is_program, resume_command
+from train_anywhere.slurm.scheduler import queue
+from train_anywhere.slurm.scheduler.client import QUEUE
 from train_anywhere.slurm.scheduler.queue import JobStates
-from train_anywhere.slurm.status import find_runs, local_runs, next_commands
+from train_anywhere.slurm.status import find_runs, local_runs
 from train_anywhere.slurm.status.best import best_so_far
 from train_anywhere.slurm.status.find_runs import RunEntry
-from train_anywhere.slurm.status.run_status import Report, may_train
-from train_anywhere.slurm.status.sources import job_end, run_files
-from train_anywhere.slurm.status.sources.job_end import JobEnd
-from train_anywhere.slurm.status.sources.pending import WAITING, PendingJob, query_pending
+from train_anywhere.slurm.status.run_status import FAILED, Report, may_train
+from train_anywhere.slurm.status.sources import job_end
+from train_anywhere.slurm.status.sources.job_end import WAITING, JobEnd, PendingJob, query_pending
+
+
+def jobs_command(verb: str, name: str, results: Path) -> str:
+    """Return `python src/jobs.py VERB NAME`, with `--results` if the runs are not in the default folder."""
+    program = f"{command_path('python')} {shlex.quote(display_path(ROOT / 'src' / 'jobs.py'))}"
+    there = "" if results == ROOT / "results" else f" --results {shlex.quote(display_path(results))}"
+    return f"{program} {verb} {shlex.quote(name)}{there}"
+
+
+def release_command(run: RunEntry, waits: PendingJob | None) -> tuple[str, ...]:
+    """Return the command that lets a held job start, or nothing."""
+    if not waits or not waits.is_held:
+        return ()
+    return (
+        f"{'qrls' if run.scheduler == 'pbs' else 'scontrol release'} {shlex.quote(queue.native_id(run.job_ids[-1]))}",
+    )
+
+
+def run_commands(run: RunEntry, state: str, alive: bool, waits: PendingJob | None = None) -> tuple[str, ...]:
+    """Return the commands that fit the state of a run."""
+    path, results = shlex.quote(display_path(run.folder.path)), run.folder.path.parent.parent
+    if alive and run.scheduler is None:
+        return (jobs_command("cancel", run.folder.id, results),) if local_runs.training_pid(run) else ()
+    if alive:
+        shown = (jobs_command(verb, run.folder.id, results) for verb in ("logs -f", "cancel"))
+        return (*release_command(run, waits), *shown)
+    if state == "completed" and is_program(run.folder):
+        return ()
+    if state == "completed":
+        return (f"{command_path('python')} {shlex.quote(display_path(ROOT / 'src' / 'evaluate.py'))} {path}",)
+    logs = (jobs_command("logs", run.folder.id, results),) if run.logs() else ()
+    if run.unclear:
+        return (*logs, QUEUE[str(run.scheduler)], jobs_command("status", run.folder.id, results))
+    if run.script is None:
+        return (*logs, resume_command(run.folder))
+    return (*logs, jobs_command("resubmit", run.folder.id, results))
+
+
+def sweep_commands(sweep: str, reports: Sequence[Report]) -> tuple[str, ...]:
+    """Return the commands that fit the states of the members of a sweep."""
+    results = reports[0].path.parent.parent
+    alive = any(report.alive for report in reports)
+    verbs = ["logs -f", "cancel"] if alive else ["best"]
+    verbs += ["resubmit --failed"] if any(report.state in FAILED for report in reports) else []
+    held = ",".join(report.jobs[-1] for report in reports if report.pending and report.pending.is_held)
+    release = (f"scontrol release {held}",) if held else ()
+    return (*release, *(jobs_command(verb, sweep, results) for verb in verbs))
 
 
 @dataclass(frozen=True)
@@ -65,7 +118,7 @@ def gather(found: Sequence[RunEntry], ended_too: bool = True) -> RunReports:
             trouble, code = [*trouble, f"{run.folder.id}: {error}"], error.exit_code
     gap = f"the end of jobs that left the queue is not known: {known.gap}" if known and known.gap else ""
     sweep = sweep_of(found)
-    next_ = next_commands.sweep_commands(sweep, reports) if sweep else ()
+    next_ = sweep_commands(sweep, reports) if sweep else ()
     return RunReports(reports, next_, (gap,) if gap else (), tuple(trouble), code)
 
 
@@ -96,9 +149,9 @@ def make_report(
     alive = may_train(state, written)
     waits = next((waiting[i] for i in run.job_ids if i in waiting), None) if state in WAITING else None
     end = None if alive or written in ("completed", "preempted") else ends.get(("", *run.job_ids)[-1])
-    started, ended = run_files.read_span(info)
-    nodes = run_files.read_nodes(run.folder, info) if alive else {}
-    facts = read_facts(run.folder, 0, nodes) if in_full else None
+    started, ended = facts.read_span(info)
+    nodes = facts.read_nodes(run.folder, info) if alive else {}
+    whole = read_facts(run.folder, 0, nodes) if in_full else None
     return Report(
         id=run.folder.id,
         path=run.folder.path,
@@ -117,10 +170,10 @@ def make_report(
         cluster=info.get("cluster"),
         world_size=info.get("world_size"),
         hosts=tuple(h for h in info.get("hosts") or () if isinstance(h, str)),
-        progress=run_files.read_progress(run.folder, info),
+        progress=facts.read_progress(run.folder, info),
         nodes={host: {k: v for k, v in content.items() if k != "sums"} for host, content in nodes.items()},
-        verdicts=tuple(verdicts(facts)) if facts else (),
-        checkpoint=run_files.find_checkpoint(run.folder),
+        verdicts=tuple(verdicts(whole)) if whole else (),
+        checkpoint=facts.find_checkpoint(run.folder),
         attempts=len(info.get(ATTEMPTS) or ()),
         steps_lost=lost_steps(info),
         resumed=resume_summary(info),
@@ -128,8 +181,8 @@ def make_report(
         rows=features.rows(run.folder, info) if in_full else {},
         tensorboard=_service_urls(info, "tensorboard") if alive else None,
         dashboard=_service_urls(info, "dashboard") if alive else None,
-        overrides=run_files.read_overrides(run.folder),
-        next=next_commands.run_commands(run, state, alive, waits),
+        overrides=facts.read_overrides(run.folder),
+        next=run_commands(run, state, alive, waits),
         why="" if alive else _end_reason(run, state, info, end),
     )
 

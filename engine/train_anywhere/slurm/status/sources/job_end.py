@@ -38,7 +38,6 @@ ADVICE = (
 )  # fmt: skip
 """Patterns of `STATE REASON EXITCODE`, and what to do; the first that matches counts."""
 
-
 SHARED = "it must be on a disk that all nodes share, not below cluster.local_disk"
 
 START_FAILURES = (
@@ -151,3 +150,54 @@ def _advice(state: str, reason: str, exit_code: str) -> str:
         named = f" ({signal.Signals(number).name})" if number in [*signal.Signals] else ""
         return f"{'the batch script' if killed else 'a program of the batch script'} was killed by signal {number}{named}"
     return f"the batch script ended with exit code {code} before it printed anything"
+
+
+WAITING = ("pending", "requeue_hold", "special_exit")
+"""States of a waiting job; in the last two it waits until it is released."""
+
+
+@dataclass(frozen=True)
+class PendingJob:
+    """A waiting job.
+
+    Attributes:
+        reason: the scheduler's reason; empty if it gives none.
+        start: the expected start in the scheduler's format; empty if not known.
+    """
+
+    reason: str = ""
+    start: str = ""
+
+    @property
+    def is_held(self) -> bool:
+        """True if the job waits for a release: Slurm's JobHeldUser, JobHeldAdmin, `job requeued in held state`."""
+        return bool(re.search(r"JobHeld|\bheld\b", self.reason))
+
+
+def query_pending(scheduler: str, job_ids: Sequence[str]) -> dict[str, PendingJob]:
+    """Return the waiting ones of these jobs, by id; nothing if the scheduler does not answer."""
+    try:
+        return {"slurm": _query_squeue, "pbs": _query_qstat}[scheduler](job_ids) if job_ids else {}
+    except SchedulerError:
+        return {}  # the query of the states reports it
+
+
+def _query_squeue(job_ids: Sequence[str]) -> dict[str, PendingJob]:
+    options = ["--noheader", "--array", "--format=%i|%r|%S", "--states=all"]
+    command = ["squeue", *options, queue.jobs_option(job_ids)]
+    rows = [row.strip().split("|") for row in programs.query(command, queue.UNKNOWN["squeue"]).splitlines()]
+    return {row[0]: PendingJob(_clean(row[1]), _clean(row[2])) for row in rows if len(row) == 3}
+
+
+def _clean(word: str) -> str:
+    return "" if word in ("N/A", "None", "(null)") else word
+
+
+def _query_qstat(job_ids: Sequence[str]) -> dict[str, PendingJob]:
+    found = {}
+    for job_id in job_ids:
+        answer = programs.query(["qstat", "-f", queue.native_id(job_id)], queue.UNKNOWN["qstat"])
+        facts = dict(re.findall(r"^    ([\w.]+) = (.*)$", answer.replace("\n\t", ""), re.M))
+        if queue.PBS_STATES.get(facts.get("job_state", "")) == "PENDING":
+            found[job_id] = PendingJob(facts.get("comment", ""), facts.get("estimated.start_time", ""))
+    return found

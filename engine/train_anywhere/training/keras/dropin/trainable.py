@@ -5,6 +5,8 @@ from typing import Any
 
 import keras
 
+from train_anywhere.training.keras.strategies.base import Strategy
+
 
 def trainable_parts(model: keras.Model) -> list[Any]:
     """Return all layers, then all variables, in the model's own order."""
@@ -29,3 +31,20 @@ def read_built(model: keras.Model, optimizers: Sequence[keras.optimizers.Optimiz
     """Return, for each optimizer, the indices of the model's variables that it has a state for."""
     numbers = {id(v): number for number, v in enumerate(model.variables)}
     return [[numbers[id(v)] for v in o._trainable_variables if id(v) in numbers] for o in optimizers]
+
+
+def find_batch_norms(model: keras.Model) -> list[keras.layers.BatchNormalization]:
+    """Return all batch normalization layers of a model, also nested ones."""
+    layers = model._flatten_layers()  # `layers` has only the outermost ones
+    return [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization)]
+
+
+def synchronize_batch_norms(model: keras.Model, strategy: Strategy) -> None:
+    """Make each layer normalize by the mean and variance of the whole global batch; call this before a step is traced.
+
+    Keras sums the rows, their squares and their number over the replicas, also in the backward pass: five small reductions per layer and
+    step. With a mask, Keras still normalizes by the rows of each replica only.
+    """
+    if strategy.replicas > 1:
+        for layer in find_batch_norms(model):
+            layer.synchronized = True

@@ -2,28 +2,61 @@
 
 import math
 import time
+from collections import UserDict
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import cached_property
 from typing import Any, Protocol
 
 import keras
 import numpy as np
 import tensorflow as tf
 
+from train_anywhere.config.checks.monitors import from_keras_name
 from train_anywhere.config.schema import Config
 from train_anywhere.features.feature import Observers, Step
-from train_anywhere.training.early_end import describe_early_end
+from train_anywhere.training.early_stopping import Timer, describe_early_end
 from train_anywhere.training.keras.checkpoint.callback_state import CallbackStates
 from train_anywhere.training.keras.checkpoint.position import Position
 from train_anywhere.training.keras.checkpoint.state import StateWriter
 from train_anywhere.training.keras.dropin.trainable import set_flags
 from train_anywhere.training.keras.loop.agreement import refuse_different_layers
-from train_anywhere.training.keras.loop.logs import BatchLogs
 from train_anywhere.training.keras.loop.steps_per_call import StepsPerCall, has_batch_hooks
 from train_anywhere.training.keras.loop.tensorboard import MetricsWriter
 from train_anywhere.training.keras.module import Module
-from train_anywhere.training.max_time import Timer
 from train_anywhere.training.plan import Plan
 from train_anywhere.training.stop import Stop
+
+
+class BatchLogs(UserDict[str, float]):
+    """The metrics up to a batch, read from the device only if a callback uses them; see `Module.report_batch`."""
+
+    def __init__(self, module: Module, split: str, metrics: Mapping[str, float] | None = None) -> None:
+        self._module, self._split, self._metrics = module, split, metrics
+
+    @cached_property
+    def data(self) -> dict[str, float]:  # type: ignore[override]
+        """The metrics by their Keras names."""
+        return to_keras_names(self._module.report_batch(self._split, self._metrics), self._split)
+
+
+def to_keras_names(metrics: Mapping[str, float], split: str = "") -> dict[str, Any]:
+    """Rename metrics as Keras callbacks expect: train/loss becomes loss, val/loss val_loss; within one `split`, both become loss."""
+    named = {}
+    for name, value in metrics.items():
+        prefix, _, rest = name.partition("/")
+        if rest:
+            named[f"val_{rest}" if prefix == "val" and not split else rest] = value
+    return named
+
+
+def from_keras_names(logs: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers in the logs of an epoch, under the names of metrics: val_loss becomes val/loss, norm train/norm."""
+    numbers = {}
+    for name, value in logs.items():
+        with suppress(TypeError, ValueError):  # a callback may keep anything in the logs
+            numbers[from_keras_name(name)] = float(value)
+    return numbers
 
 
 class Loader(Protocol):

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from train_anywhere.training.keras.checkpoint.position import Position
-from train_anywhere.training.keras.checkpoint.random_state import keep_random_state
+from train_anywhere.training.keras.checkpoint.position import Position, keep_random_state
 from train_anywhere.training.keras.loop.callbacks import TrainingCallback
 from train_anywhere.training.keras.loop.validation import end_epoch, end_training, make_test
 from train_anywhere.training.plan import Plan, steps_to_validation

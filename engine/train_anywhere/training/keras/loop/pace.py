@@ -20,7 +20,7 @@ class Pace:
     """Times of the parts of a step; those that depend on other ranks are measured only with several processes.
 
     On a GPU the operations are only queued at that time: the times then reveal a rank with slow data or a slow program, but not a slow GPU,
-    nor the wait for other ranks (see `monitor/efficiency.py`).
+    nor the wait for other ranks (see `monitor/heartbeat.py`).
     """
 
     def __init__(self, processes: int) -> None:

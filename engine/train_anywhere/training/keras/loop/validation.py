@@ -4,11 +4,15 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from train_anywhere.training.keras.checkpoint.buffers import host_value
+from train_anywhere.training.early_stopping import checkpoint_score, monitored_value
+from train_anywhere.training.keras.checkpoint.state import host_value
 from train_anywhere.training.keras.loop.agreement import refuse_different_weights
-from train_anywhere.training.keras.loop.callbacks import TrainingCallback
-from train_anywhere.training.keras.loop.logs import BatchLogs, from_keras_names, to_keras_names
-from train_anywhere.training.monitored_metric import checkpoint_score, monitored_value
+from train_anywhere.training.keras.loop.callbacks import (
+    BatchLogs,
+    TrainingCallback,
+    from_keras_names,
+    to_keras_names,
+)
 from train_anywhere.training.plan import is_multiple, validation_due
 
 

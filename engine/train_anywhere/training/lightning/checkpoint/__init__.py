@@ -1,8 +1,7 @@
 """Save and restore checkpoints.
 
 state                       when a checkpoint is saved, and what it holds
-plain_values                the values that a checkpoint may hold
-buffers                     copies of the state on the host, written while training continues
+buffers                     the values that a checkpoint may hold; copies of the state on the host, written while training continues
 position                    where training resumes
 random_state, rank_state    state of each rank: random numbers, and metrics within an epoch
 restorer                    reads a checkpoint for training or a test

@@ -4,7 +4,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 
-from train_anywhere.checkpoints.info import SavedCheckpoint
+from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.config.schema import Trainer
 from train_anywhere.training.plan import Plan, validation_due
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from train_anywhere.errors import CheckpointError
 from train_anywhere.training.lightning.checkpoint.position import steps_done
-from train_anywhere.training.resume_messages import device_count_message
+from train_anywhere.training.plan import device_count_message
 
 TWISTER = 624
 """Number of words in the state of a Mersenne twister, which Python, numpy and torch (on the CPU) all use."""

@@ -10,7 +10,7 @@ import lightning.pytorch as pl
 from lightning.pytorch.trainer.states import TrainerFn
 from torch.distributed.checkpoint.api import CheckpointException
 
-from train_anywhere.checkpoints.disk.plain_zip import refuse_compressed
+from train_anywhere.checkpoints.disk.copy_files import refuse_compressed
 from train_anywhere.data.torch import random_states
 from train_anywhere.errors import CheckpointError, ProjectError
 from train_anywhere.training.lightning.dropin.trainable import KEY, restore_groups, set_flags, trainable_state

@@ -13,12 +13,11 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.trainer.states import TrainerFn
 
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
-from train_anywhere.checkpoints.disk.manifest import folder_name
-from train_anywhere.checkpoints.info import CheckpointInfo, SavedCheckpoint
+from train_anywhere.checkpoints.disk.manifest import CheckpointInfo, SavedCheckpoint, folder_name
 from train_anywhere.data.torch import random_states
 from train_anywhere.errors import CheckpointError, ConfigError
-from train_anywhere.training.lightning.checkpoint.buffers import Buffers
-from train_anywhere.training.lightning.checkpoint.plain_values import keep_plain_values
+from train_anywhere.training.early_stopping import checkpoint_score
+from train_anywhere.training.lightning.checkpoint.buffers import Buffers, keep_plain_values
 from train_anywhere.training.lightning.checkpoint.position import (
     resume_position,
     set_loop_counters,
@@ -34,7 +33,6 @@ from train_anywhere.training.lightning.dropin.validated_weights import (
 from train_anywhere.training.lightning.dropin.visible import RunCheckpoints
 from train_anywhere.training.lightning.loop.callbacks import MetricsCallback
 from train_anywhere.training.lightning.loop.fast_loop import overrides
-from train_anywhere.training.monitored_metric import checkpoint_score
 from train_anywhere.training.plan import is_multiple, validation_due
 
 FILE = "model.ckpt"

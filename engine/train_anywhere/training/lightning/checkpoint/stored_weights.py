@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint import Metadata, TensorStorageMetadata
 
-from train_anywhere.checkpoints.disk.plain_zip import refuse_compressed
+from train_anywhere.checkpoints.disk.copy_files import refuse_compressed
 from train_anywhere.errors import CheckpointError
 from train_anywhere.training.lightning.checkpoint.restorer import as_checkpoint_error
 from train_anywhere.training.lightning.checkpoint.shard_reader import ShardPlanner, ShardReader

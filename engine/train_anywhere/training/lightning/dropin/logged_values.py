@@ -72,7 +72,11 @@ def reduce_logged(
         ConfigError: the ranks have logged different names, or one of `monitors` only on rank 0. Continuing would hang or give wrong
             metrics.
     """
-    logged = {k: m for k, m in results.valid_items() if k not in known and _is_logged(m, on_step)}
+    logged = {
+        k: m
+        for k, m in results.valid_items()
+        if k not in known and bool(m.meta.on_step if on_step else m.meta.on_epoch)
+    }
     items = {key: metric for key, metric in logged.items() if not metric.meta.sync.rank_zero_only}
     refused = {metric.meta.name for key, metric in logged.items() if key not in items} & {*monitors}
     _refuse_different_names(items, refused, strategy)
@@ -88,10 +92,6 @@ def reduce_logged(
     for metric, value in zip(epochs, _reduce_metrics(epochs, on_step, strategy), strict=True):
         metric._computed = value  # until the next update; this rank's own sum stays as it is
     return set(items)
-
-
-def _is_logged(metric: Any, on_step: bool) -> bool:
-    return bool(metric.meta.on_step if on_step else metric.meta.on_epoch)
 
 
 def _refuse_different_names(names: Iterable[str], refused: set[str], strategy: Strategy) -> None:

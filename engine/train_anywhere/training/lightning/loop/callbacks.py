@@ -11,9 +11,9 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from train_anywhere.config.schema import Config
 from train_anywhere.features.feature import Observers, Step
+from train_anywhere.training.early_stopping import Timer
 from train_anywhere.training.lightning.checkpoint.position import steps_done
 from train_anywhere.training.lightning.loop.clock import Clock
-from train_anywhere.training.max_time import Timer
 from train_anywhere.training.plan import Plan
 from train_anywhere.training.reporting.metrics_csv import CsvLog
 from train_anywhere.training.reporting.progress import Progress

@@ -1,13 +1,84 @@
 """Report to the heartbeat when a batch arrived, and when its forward pass and gradient averaging were done."""
 
+import time
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 
 from train_anywhere.monitor.heartbeat import Heartbeat
-from train_anywhere.training.lightning.loop.pace import Pace
-from train_anywhere.training.lightning.loop.wait_timer import WaitTimer
+from train_anywhere.training.lightning.loop.pace import Pace, record_event
+from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
+
+
+class WaitTimer:
+    """Measures the waiting time in a step from time to time.
+
+    In such a step each parameter has a hook for its gradient; the last hook called marks the end of the rank's own backward pass.
+    On a GPU the marks are events in its queue, which are read when they have passed. With FSDP nothing is measured, because the
+    forward pass waits for other ranks too.
+
+    Attributes:
+        last: the parameter that got its gradient last, in the newest measured step.
+    """
+
+    def __init__(self, trainer: pl.Trainer, module: pl.LightningModule, heartbeat: Heartbeat) -> None:
+        self._module, self.heartbeat = module, heartbeat
+        self._measures = trainer.world_size > 1 and not isinstance(trainer.strategy, FullyShardedStrategy)
+        self._queues = trainer.strategy.root_device.type == "cuda"
+        self.last: torch.Tensor | None = None
+        self._hooks: list[Any] = []
+        self._own_end: Any = None
+        self._marks: list[Any] = []
+        self._ended = False
+
+    def start(self) -> None:
+        """Start a step, when its first batch has arrived."""
+        self._read()
+        self._remove()
+        if self._measures and not self._ended and self.heartbeat.efficiency.due(self.heartbeat.trained):
+            self._own_end, self._marks = None, [self._mark()]
+            hook = self._gradient
+            trained = (p for p in self._module.parameters() if p.requires_grad)
+            self._hooks = [p.register_post_accumulate_grad_hook(hook) for p in trained]
+
+    def mark_average(self) -> None:
+        """Note that the gradients are averaged; with manual optimization this may happen several times in a step."""
+        if self._hooks and self._own_end is not None:
+            self._marks += [self._own_end, self._mark()]
+            self._own_end = None
+
+    def end(self) -> None:
+        """Note the end of the optimizer step."""
+        if self._hooks:
+            self._marks.append(self._mark())
+            self._ended = len(self._marks) > 2
+        self._remove()
+        self._read()
+
+    def _gradient(self, parameter: torch.Tensor) -> None:
+        self._own_end, self.last = self._mark(), parameter
+
+    def _mark(self) -> Any:
+        return record_event() if self._queues else time.perf_counter()
+
+    def _remove(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    def _read(self) -> None:
+        """Report the measured step, once its marks have passed."""
+        if not self._ended or (self._queues and not self._marks[-1].query()):
+            return
+        self._ended = False
+        first, *waits, last = self._marks
+        pairs = zip(waits[::2], waits[1::2], strict=True)
+        waited = sum(self._seconds(own_end, average) for own_end, average in pairs)
+        self.heartbeat.efficiency.add_step(self._seconds(first, last), waited)
+
+    def _seconds(self, first: Any, then: Any) -> float:
+        return first.elapsed_time(then) / 1000 if self._queues else then - first
 
 
 class Clock(pl.Callback):

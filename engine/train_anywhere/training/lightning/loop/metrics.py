@@ -8,12 +8,12 @@ import torch
 from train_anywhere.config.choices import OtherSchedule
 from train_anywhere.features.feature import Step
 from train_anywhere.tasks import Task
+from train_anywhere.training.early_stopping import monitored_value
 from train_anywhere.training.lightning.checkpoint.position import steps_done
 from train_anywhere.training.lightning.loop.callbacks import MetricsCallback
 from train_anywhere.training.lightning.module import TaskModule
-from train_anywhere.training.monitored_metric import monitored_value
+from train_anywhere.training.plan import learning_rate
 from train_anywhere.training.reporting.metrics_csv import prefix_reserved_names
-from train_anywhere.training.schedules import learning_rate
 
 
 class TaskMetrics(MetricsCallback):

@@ -1,6 +1,6 @@
 """Measure a rank's own work in a batch: from the end of the previous batch until its gradients are computed.
 
-After that, the rank waits for the slowest rank to average the gradients. `wait_timer.py` finds out which parameter gets its
+After that, the rank waits for the slowest rank to average the gradients. `clock.py` finds out which parameter gets its
 gradient last; until it has measured a step, the rank's own work is taken to end with the forward pass.
 """
 

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy, Strategy
 
-from train_anywhere.config.checks.batch_norm import needs_gpus_problem
+from train_anywhere.config.checks.contradictions import needs_gpus_problem
 from train_anywhere.config.choices import DdpStrategy
 from train_anywhere.config.choices import Strategy as StrategyConfig
 from train_anywhere.config.schema import Config

@@ -15,7 +15,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.constants import default_pg_timeout
 from torch.nn.parallel import DistributedDataParallel
 
-from train_anywhere.distributed.network.rendezvous_socket import listen, rendezvous_address
+from train_anywhere.distributed.network.addresses import listen, rendezvous_address
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError
 from train_anywhere.training.lightning.dropin.trainable import late_unfreeze_error
@@ -54,7 +54,6 @@ COMPRESSION_HOOKS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_h
 
 AFTER_SAVE = "Trainer.save_checkpoint"
 """Lightning's name of the barrier after a checkpoint, which is skipped: checkpoints are written in the background."""
-
 
 MAX_DIMENSIONS = 8
 """Most dimensions of a tensor whose shape is compared over the ranks before it is gathered."""

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from train_anywhere.files import disk_clock
+from train_anywhere.files import atomic
+from train_anywhere.runs import facts
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.slurm.status.sources import run_files
 from train_anywhere.slurm.status.text_page import sample_line
 
 BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -40,7 +40,7 @@ def test_while_it_trains_live_json_counts(tmp_path: Path) -> None:
         "rate": 7,
         "metrics": {"val/loss": None},
     }
-    progress = run_files.read_progress(*make(tmp_path, live))
+    progress = facts.read_progress(*make(tmp_path, live))
     assert (progress.epoch, progress.epochs, progress.step, progress.rate) == (3, 9, 21, 7.0)
     assert progress.metrics == {"val/loss": None}
     assert progress.moved == pytest.approx(time.time() - at(60), abs=5)
@@ -54,12 +54,12 @@ def test_a_node_whose_clock_is_wrong_is_as_old_as_its_files(tmp_path: Path, ahea
     )
     sampled = run.path / "monitor" / "node1.json"
     sampled.write_text(json.dumps({"every_seconds": 10, "sample": {"time": now, "cpu_use_percent": 5}}))
-    assert run_files.read_progress(run, info).moved == pytest.approx(0, abs=5)
-    assert sample_line(run_files.read_nodes(run, {"hosts": ["node1"]})["node1"]) == "CPUs 5%"
+    assert facts.read_progress(run, info).moved == pytest.approx(0, abs=5)
+    assert sample_line(facts.read_nodes(run, {"hosts": ["node1"]})["node1"]) == "CPUs 5%"
     for path in (run.path / "monitor" / "live.json", sampled):
         os.utime(path, (time.time() - 100, time.time() - 100))
-    assert run_files.read_progress(run, info).moved == pytest.approx(100, abs=5)
-    assert sample_line(run_files.read_nodes(run, {"hosts": ["node1"]})["node1"]) == "CPUs 5%; 100 s ago"
+    assert facts.read_progress(run, info).moved == pytest.approx(100, abs=5)
+    assert sample_line(facts.read_nodes(run, {"hosts": ["node1"]})["node1"]) == "CPUs 5%; 100 s ago"
 
 
 @pytest.mark.parametrize("ahead", [-7200, 7200])
@@ -71,10 +71,10 @@ def test_this_machine_s_clock_may_be_wrong_too(
         tmp_path, {"time": true, "step": 21}, started=datetime.fromtimestamp(true - 9, UTC).isoformat()
     )
     (run.checkpoints / "00000010").mkdir(parents=True)
-    disk_clock._clock_offset.cache_clear()
+    atomic._clock_offset.cache_clear()
     monkeypatch.setattr(time, "time", lambda: now() + ahead)
-    assert run_files.read_progress(run, info).moved == pytest.approx(0, abs=5)
-    found = run_files.find_checkpoint(run)
+    assert facts.read_progress(run, info).moved == pytest.approx(0, abs=5)
+    found = facts.find_checkpoint(run)
     assert found and found.age == pytest.approx(0, abs=5)
 
 
@@ -93,23 +93,23 @@ def test_this_machine_s_clock_may_be_wrong_too(
     ],
 )
 def test_else_run_json_does(tmp_path: Path, live: Any, attempt: dict[str, Any]) -> None:
-    progress = run_files.read_progress(*make(tmp_path, live, **attempt))
+    progress = facts.read_progress(*make(tmp_path, live, **attempt))
     assert (progress.epoch, progress.step, progress.section) == (1, 5, None)
 
 
 def test_fields_of_another_kind_are_left_out(tmp_path: Path) -> None:
     live = {"time": at(60), "epoch": "three", "step": True, "rate": [], "metrics": {"a": "b", "c": 1}}
-    progress = run_files.read_progress(*make(tmp_path, live))
+    progress = facts.read_progress(*make(tmp_path, live))
     assert (progress.epoch, progress.step, progress.rate, progress.metrics) == (None, None, None, {"c": 1.0})
 
 
 def test_the_newest_checkpoint_is_the_one_with_the_most_steps(tmp_path: Path) -> None:
     run, _ = make(tmp_path)
-    assert run_files.find_checkpoint(run) is None
+    assert facts.find_checkpoint(run) is None
     for name in ("00000009", "00000010", ".00000011.part", "newest"):
         (run.checkpoints / name).mkdir(parents=True)
     os.utime(run.checkpoints / "00000010", (time.time() - 100, time.time() - 100))
-    found = run_files.find_checkpoint(run)
+    found = facts.find_checkpoint(run)
     assert found and (found.step, found.path.name, round(found.age, -1)) == (10, "00000010", 100)
 
 
@@ -122,17 +122,17 @@ def test_each_node_of_the_newest_attempt_has_its_samples(tmp_path: Path) -> None
         "live": '{"step": 3}',
     }.items():
         (tmp_path / "monitor" / f"{name}.json").write_text(content)
-    assert run_files.read_nodes(run, {**info, "hosts": ["node1", "node2", "node3", "live", "../x", 7]}) == {
+    assert facts.read_nodes(run, {**info, "hosts": ["node1", "node2", "node3", "live", "../x", 7]}) == {
         "node2": {"cpus": 4}
     }
-    assert run_files.read_nodes(run, {**info, "hosts": None}) == {}
+    assert facts.read_nodes(run, {**info, "hosts": None}) == {}
 
 
 def test_what_was_typed(tmp_path: Path) -> None:
     run, _ = make(tmp_path)
-    assert run_files.read_overrides(run) == {}
+    assert facts.read_overrides(run) == {}
     run.overrides.write_text("seed=2\n+data.x=a=b\n~loggers\n")
-    assert run_files.read_overrides(run) == {"seed": "2", "data.x": "a=b"}
+    assert facts.read_overrides(run) == {"seed": "2", "data.x": "a=b"}
 
 
 @pytest.mark.parametrize(
@@ -140,6 +140,6 @@ def test_what_was_typed(tmp_path: Path) -> None:
 )
 def test_a_curve_that_is_not_there(tmp_path: Path, text: str) -> None:
     run, _ = make(tmp_path)
-    assert run_files.read_curve(run, "val/loss") == []
+    assert facts.read_curve(run, "val/loss") == []
     run.metrics_csv.write_text(text)
-    assert run_files.read_curve(run, "val/loss") == []
+    assert facts.read_curve(run, "val/loss") == []

@@ -1,22 +1,73 @@
-"""Read the small files of a run folder. They may be incomplete or of another version of this project; unreadable values are skipped."""
+"""The only reader of the small files of a run folder. They may be incomplete or of another version: unreadable values are skipped."""
 
 import csv
 import math
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from train_anywhere.files.atomic import read_text
-from train_anywhere.files.disk_clock import disk_time
-from train_anywhere.monitor.efficiency import step_time
-from train_anywhere.monitor.ranks import read_json
+from train_anywhere.files.atomic import disk_time, read_text
+from train_anywhere.files.plain_json import read_json
+from train_anywhere.runs.attempts import step_time
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
-from train_anywhere.runs.reopen.frozen import typed_overrides
-from train_anywhere.slurm.status.run_status import Checkpoint, Progress
+from train_anywhere.runs.reopen.frozen import load_yaml, typed_overrides
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The newest complete checkpoint of a run.
+
+    Attributes:
+        step: optimizer steps done when it was saved.
+        path: folder of the checkpoint.
+        age: seconds since it was completed.
+    """
+
+    step: int
+    path: Path
+    age: float
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The progress of a run.
+
+    Attributes:
+        epoch: the current epoch, counted from 1; for a run that has ended, the number of completed epochs.
+        epochs: number of epochs of the whole run; None for a run that has ended.
+        step: optimizer steps done.
+        steps: optimizer steps of the whole run; None for a run that has ended.
+        section: train, validation, test, checkpoint ...; None for a run that has ended.
+        rate: training throughput, in `unit` per second.
+        unit: what `rate` counts, such as samples or tokens.
+        seconds_left: estimated seconds until the last step, at the average pace so far.
+        moved: seconds since the last progress.
+        data_wait: share of the training time spent waiting for the next batch.
+        metrics: newest value of each metric; None if it is nan or inf.
+        efficiency: share of the step time in which the ranks do not wait for each other; None for one rank.
+    """
+
+    epoch: int | None = None
+    epochs: int | None = None
+    step: int | None = None
+    steps: int | None = None
+    section: str | None = None
+    rate: float | None = None
+    unit: str = "samples"
+    seconds_left: float | None = None
+    moved: float | None = None
+    data_wait: float | None = None
+    metrics: dict[str, float | None] = field(default_factory=dict)
+    efficiency: float | None = None
+
+
+Series = list[tuple[float, float]]
+"""Points (x, y) of a curve."""
 
 DAY_S = 86400.0
 
@@ -110,7 +161,7 @@ def read_overrides(run: RunDir) -> dict[str, str]:
 def read_config(run: RunDir) -> dict[str, Any]:
     """Return config.yaml as it is written; empty if it can't be read."""
     try:
-        content = yaml.safe_load(read_text(run.config))
+        content = load_yaml(read_text(run.config))
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
         return {}
     return content if isinstance(content, dict) else {}
@@ -155,3 +206,33 @@ def _moment(text: object) -> float | None:
 
 def _is_name(host: object) -> bool:
     return isinstance(host, str) and host not in (*NOT_HOSTS, "") and "/" not in host
+
+
+def curves(path: Path) -> dict[str, Series]:
+    """Return the columns of metrics.csv over the optimizer step."""
+    found: dict[str, Series] = {}
+    for row in rows(path):
+        step = number(row.get("step"))
+        for name, text in row.items():
+            value = number(text)
+            if step is not None and value is not None and name not in ("step", "epoch"):
+                found.setdefault(name, []).append((step, value))
+    return found
+
+
+def rows(path: Path, most: int | None = None) -> list[dict[str, str]]:
+    """Return the rows of a CSV file, or at most `most` of them up to the last; empty if it can't be read."""
+    try:
+        header, *lines = read_text(path).splitlines()
+        stretch = math.ceil(len(lines) / most) if most and lines else 1
+        return [*csv.DictReader([header, *lines[::-1][::stretch][::-1]])]
+    except (OSError, ValueError, csv.Error):
+        return []
+
+
+def number(value: object) -> float | None:
+    """Return a value of a CSV or JSON file as a number; None if it is not one."""
+    try:
+        return float(value) if isinstance(value, str | int | float) and value != "" else None
+    except ValueError:
+        return None
