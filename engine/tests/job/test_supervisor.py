@@ -14,8 +14,8 @@ import pytest
 
 from engine.tests.slurm.scripts import RECORD_START, SCONTROL, make, python, run_script, snapshot, tool
 from train_anywhere.config.schema import Config
-from train_anywhere.job import batch_job
 from train_anywhere.job.batch_job import fill
+from train_anywhere.job.running_ranks import find_first_exit
 from train_anywhere.launch.processes import LocalRanks
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import write_frozen
@@ -153,7 +153,7 @@ def test_placeholders_are_those_of_options_and_whole_words() -> None:
     ],
 )
 def test_the_first_killed_rank_is_found_in_the_log(log: str, cause: str) -> None:
-    assert batch_job.find_first_exit(f"before\n{log}after\n") == cause
+    assert find_first_exit(f"before\n{log}after\n") == cause
 
 
 def test_a_killed_rank_of_this_machine_is_the_cause() -> None:

@@ -2,9 +2,11 @@
 
 `python -I job/__main__.py` supervises a job, in its batch step; `launch/processes.py` supervises several ranks of this machine.
 
-supervisor    the same decisions for both
-batch_job     the ranks of a job: its nodes, its launcher, the requeue
-restart       decides after a failure whether the ranks start again, and on which nodes
-start.sh      what the batch script sources: signals, and the start of the supervisor
-clean.sh      removes variables that an earlier launcher or job has left in the submitting shell
+supervisor       the same decisions for both
+restart          decides after a failure whether the ranks start again, and on which nodes
+batch_job        a job: its nodes, the requeue
+running_ranks    its launcher while it runs, the processes next to it, and the rank that was killed first
+steps            job steps on one node, or on each
+start.sh         what the batch script sources: signals, and the start of the supervisor
+clean.sh         removes variables that an earlier launcher or job has left in the submitting shell
 """

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import IO
 
 from train_anywhere.config.load import load
 from train_anywhere.distributed import programs
@@ -24,13 +23,15 @@ from train_anywhere.features import Features
 from train_anywhere.features.bad_nodes import nodes_file
 from train_anywhere.features.hangs.kill_ranks import start_of_job
 from train_anywhere.files.atomic import read_text
-from train_anywhere.files.ordinary import make_folder, open_file
+from train_anywhere.files.ordinary import make_folder
 from train_anywhere.job.restart import Nodes
-from train_anywhere.job.supervisor import Signals, Stopped, Supervisor, default_signals
+from train_anywhere.job.running_ranks import Launcher
+from train_anywhere.job.steps import Steps, spawn
+from train_anywhere.job.supervisor import Signals, Stopped, Supervisor
 from train_anywhere.runs.attempts import STARTED, extend_newest, running_job
-from train_anywhere.runs.folder import ATTEMPTS, RunDir, now
+from train_anywhere.runs.folder import ATTEMPTS, now
 from train_anywhere.runs.reopen.frozen import read_frozen
-from train_anywhere.slurm.scheduler.queue import JOB_ID, NORMAL_END
+from train_anywhere.slurm.scheduler.queue import JOB_ID
 
 PERSIST_S = 300.0
 """Seconds in which a Slurm that does not answer is asked again."""
@@ -40,9 +41,6 @@ ANSWER_S = 30.0
 
 DIED = "supervisor-died"
 """File in RUN/monitor/ with the job that was requeued because its supervisor was killed; it is not requeued a second time."""
-
-PART_OF_NODE = ("SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_TRES_PER_TASK")
-"""Variables with which srun gives a step only a part of the CPUs of its node."""
 
 OWN_OF_PROCESS = re.compile(
     r"(PWD|OLDPWD|SHLVL|_|HOSTNAME|SLURM_.*|PBS_.*|OMPI_.*|PMIX_.*|PRTE_.*|TRAIN_JOB)"
@@ -60,25 +58,6 @@ PASSED = (
     "MASTER_PORT",
 )
 """Variables that mpirun always passes."""
-
-EXITS = (
-    r"^srun: error: (?P<node>\S+): tasks? (?P<rank>\d+)[-,\d]*: (?P<how>Killed|Out Of Memory|Segmentation fault|Aborted|Bus error)",
-    r"process rank (?P<rank>\d+) with PID \d+ on node (?P<node>\S+) exited on\s+signal \d+ \((?P<how>[^)]*)\)",
-    r"^rank (?P<rank>\d+) ended with signal (?P<how>SIG\w+)",
-)  # fmt: skip
-"""Lines in which srun, mpirun and `launch/launcher.py` name the rank that was killed first."""
-
-SIGNALS_OF = {
-    "Killed": "SIGKILL",
-    "Out Of Memory": "SIGKILL",
-    "Segmentation fault": "SIGSEGV",
-    "Aborted": "SIGABRT",
-    "Bus error": "SIGBUS",
-}
-"""Signals by their description in these lines."""
-
-LOG_BYTES = 2**16
-"""Bytes at the end of the log in which the lines are searched."""
 
 
 def supervise_job(options: argparse.Namespace, report_launcher: Callable[[int], None]) -> int:
@@ -105,7 +84,7 @@ def supervise_job(options: argparse.Namespace, report_launcher: Callable[[int], 
     return code
 
 
-class Job:
+class Job(Steps):
     """The place of the ranks in a job, see `supervisor.Place`.
 
     Args:
@@ -122,13 +101,11 @@ class Job:
     def __init__(
         self, options: argparse.Namespace, signals: Signals, report_launcher: Callable[[int], None]
     ) -> None:
-        self.options, self.signals, self.report_launcher = options, signals, report_launcher
-        self.run, self.program, self.retries = RunDir(options.run), options.program, options.retries
+        super().__init__(options)
+        self.signals, self.report_launcher = signals, report_launcher
+        self.program, self.retries = options.program, options.retries
         self.requeues, self.start_id = options.requeue, start_of_job()
-        self.slurm, self.elastic = options.scheduler == "slurm", options.fewest is not None
-        self.environ = {**os.environ}
         self.code: int | None = None
-        self._hosts: list[str] = []
         self._nodes: Nodes | None = None
         self._parent = os.getppid()
         self._given_port, self._restarts = os.environ.get("MASTER_PORT", ""), self._count_restarts()
@@ -136,7 +113,7 @@ class Job:
     @property
     def several(self) -> bool:
         """Whether there are several ranks."""
-        return self.options.ranks > 1 or (self.options.uneven or len(self._hosts)) > 1
+        return self.options.ranks > 1 or (self.options.uneven or len(self.hosts)) > 1
 
     def _count_restarts(self) -> int:
         if self.options.restarts is not None:
@@ -147,18 +124,18 @@ class Job:
 
     def list_hosts(self) -> list[str]:
         """Return the nodes of this job. Raises Stopped: a signal came while Slurm did not answer."""
-        if self._hosts:
-            return self._hosts
+        if self.hosts:
+            return self.hosts
         if not self.slurm:
             lines = Path(self.environ["PBS_NODEFILE"]).read_text().split()
-            self._hosts = list(dict.fromkeys(lines))
+            self.hosts = list(dict.fromkeys(lines))
         else:
-            self._hosts = expand_hosts(self.environ["SLURM_JOB_NODELIST"])
-        return self._hosts
+            self.hosts = expand_hosts(self.environ["SLURM_JOB_NODELIST"])
+        return self.hosts
 
     def find_nodes(self) -> Nodes:
         """Return the nodes of an elastic job, and those on which a process starts. Slurm takes minutes to mark one as down."""
-        used = tuple(self._hosts)
+        used = tuple(self.hosts)
         if not self.elastic:
             return Nodes((), (), 1)
         if self._nodes:
@@ -180,7 +157,7 @@ class Job:
         end = time.monotonic() + ANSWER_S
         while time.monotonic() < end:
             with suppress(SchedulerError):
-                step = [*self._one_task(host), "true"]
+                step = [*self.one_task_on(host), "true"]
                 if programs.run(step, end - time.monotonic(), environ=self.environ).code == 0:
                     return True
             time.sleep(3)
@@ -188,7 +165,7 @@ class Job:
 
     def use_nodes(self, nodes: tuple[str, ...]) -> None:
         """Start the ranks on these nodes from now on."""
-        self._hosts = [*nodes] or self._hosts
+        self.hosts = [*nodes] or self.hosts
 
     def _place_ranks(self, number: int) -> None:
         """Set the variables with which the ranks find each other. Raises Stopped."""
@@ -214,7 +191,7 @@ class Job:
         o, found = self.options, list[str]()
         # the options of the launcher that place the ranks
         words = [w for w in o.command if w.startswith(("--distribution=", "--nodelist="))]
-        nodes, cpus = len(self._hosts), o.cpus_per_task
+        nodes, cpus = len(self.hosts), o.cpus_per_task
         step = [
             "srun",
             *words,
@@ -262,17 +239,18 @@ class Job:
         """Start the launcher of the ranks, and what runs next to them. Raises Stopped."""
         self._place_ranks(number)
         self._nodes = None
-        launcher = Launcher(self, fill(self.options.command, self._placeholders()))
+        command = fill(self.options.command, self._placeholders())
+        launcher = Launcher(self, command, self.signals.note, self.script_is_lost)
         self.report_launcher(launcher.process.pid)
         return launcher
 
     def _placeholders(self) -> dict[str, list[str]]:
         """Return the words for `{nodes}` and the others in the command of an elastic job, or of mpirun and horovodrun."""
         listed = self.environ["TRAIN_HOSTS"]
-        ranks = self.options.uneven or self.options.ranks * len(self._hosts)
+        ranks = self.options.uneven or self.options.ranks * len(self.hosts)
         words = {
-            "nodes": str(len(self._hosts)),
-            "nodelist": ",".join(self._hosts),
+            "nodes": str(len(self.hosts)),
+            "nodelist": ",".join(self.hosts),
             "ranks": str(ranks),
             "hosts": listed,
         }
@@ -291,48 +269,9 @@ class Job:
         names = {*PASSED, *named, *changed} & {*self.environ}
         return sorted(name for name in names if re.fullmatch(r"[A-Za-z_]\w*", name))
 
-    def launcher_is_lost(self) -> bool:
+    def script_is_lost(self) -> bool:
         """Return whether the batch script, which would end this job, was killed."""
         return os.getppid() != self._parent
-
-    # --- steps next to the ranks
-
-    def _container(self) -> list[str]:
-        return shlex.split(self.options.container)
-
-    def in_container(self, *words: str) -> list[str]:
-        """Return a command of the ranks' Python, inside the container if there is one."""
-        return [*shlex.split(self.options.inside), self.options.python, *words]
-
-    def _one_task(self, host: str) -> list[str]:
-        gres = ["--gres=none"] if self.options.gpus else []
-        step = ["srun", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0", "--export=ALL", *gres]
-        return [*step, f"--nodelist={host}"]
-
-    def one_task(self, host: str, command: Sequence[str]) -> list[str]:
-        """Return a command that runs another one inside the container on a node; on PBS here."""
-        return [*self._one_task(host), *self._container(), *command] if self.slurm else [*command]
-
-    def each_node(
-        self, command: Sequence[str], options: Sequence[str] = (), inside: bool = True
-    ) -> list[str]:
-        """Return a command that runs another one once on each node, with all CPUs and GPUs of the job there; on PBS here."""
-        if not self.slurm:
-            return [*command]
-        count = len(self._hosts)
-        step = ["srun", "--overlap", "--whole", "--mem=0", *options, f"--nodes={count}", f"--ntasks={count}"]
-        step += (
-            [f"--nodelist={','.join(self._hosts)}"]
-            if self.elastic
-            else [f"--nodelist={self.environ['SLURM_JOB_NODELIST']}"]
-        )
-        step += ["--ntasks-per-node=1", *([f"--gpus={self.options.gpus}"] if self.options.gpus else [])]
-        step += ["--kill-on-bad-exit=0", "--wait=0", "--export=ALL", *(self._container() if inside else [])]
-        return [*step, *command]
-
-    def whole_environment(self) -> dict[str, str]:
-        """Return the environment of a step that gets whole nodes."""
-        return {k: v for k, v in self.environ.items() if k not in PART_OF_NODE}
 
     def run_on_each_node(self, command: Sequence[str], inside: bool = True) -> None:
         """Run a command once on each node before the ranks start; a signal ends it."""
@@ -361,7 +300,7 @@ class Job:
         """Run a module with the ranks' Python at the end of the job, for at most `limit` seconds."""
         command = self.in_container(*words)
         process = spawn(
-            self.one_task(self._hosts[0], command) if self.options.container else command, self.environ
+            self.one_task(self.hosts[0], command) if self.options.container else command, self.environ
         )
         try:
             process.wait(limit)
@@ -390,7 +329,7 @@ class Job:
     def publish(self) -> None:
         """Publish complete checkpoints on the disks of the nodes: rank 0's; of torchrun and a program all, each has its files."""
         every = self.program or self.options.launch == "torchrun"
-        hosts = list(self.find_nodes().left) if self.elastic else self._hosts[: None if every else 1]
+        hosts = list(self.find_nodes().left) if self.elastic else self.hosts[: None if every else 1]
         command = self.in_container("-m", "train_anywhere.checkpoints.recovery", str(self.run.path))
         for host in hosts:
             for pause in (1, 4, 0):
@@ -493,127 +432,6 @@ class Job:
         return 1
 
 
-class Launcher:
-    """A started launcher with what runs next to it: the monitor process of each node, and the step that waits for a preemption.
-
-    Raises:
-        Stopped: a signal came meanwhile.
-    """
-
-    def __init__(self, job: Job, command: Sequence[str]) -> None:
-        self.job, self._log = job, _log_size()
-        self.process = spawn(command, job.environ)
-        self._others: list[subprocess.Popen[bytes]] = []
-        self._monitor = self._start_monitor() if job.options.monitor else None
-        # Slurm signals a preemption only to job steps
-        waits = job.slurm and job.options.launch != "srun"
-        self._listener = (
-            spawn([*job._one_task(job._hosts[0]), "cat"], job.environ, stdin=subprocess.PIPE)
-            if waits
-            else None
-        )
-
-    def _start_monitor(self) -> "subprocess.Popen[bytes]":
-        job = self.job
-        options = [*(["--no-kill"] if job.options.no_kill else []), "--cpu-bind=none"]
-        command = job.in_container("-m", "train_anywhere.monitor.node", str(job.run.path))
-        with _open_errors(job.run) as errors:
-            step = job.each_node(command, options)
-            return spawn(step, job.whole_environment(), stdin=subprocess.PIPE, stderr=errors)
-
-    def poll(self) -> int | None:
-        """Return the exit code of the launcher, as of a shell; None while it runs. The others end with it."""
-        if self._listener and (ended := self._listener.poll()) is not None:
-            if ended in (143, -signal.SIGTERM):
-                self.job.signals.note("TERM")
-            self._listener = None
-        if self.job.launcher_is_lost():
-            self.stop()
-        code = self.process.poll()
-        if code is None:
-            return None
-        self._close()
-        return 128 - code if code < 0 else code
-
-    def _close(self) -> None:
-        for process in (self._monitor, self._listener):
-            if process and process.stdin:
-                with suppress(OSError):
-                    process.stdin.close()  # they exit when their input is closed
-        if self._monitor:
-            _drop_normal_lines(self.job.run)
-        self._monitor = self._listener = None
-
-    def tell(self, name: str) -> None:
-        """Tell the ranks to save a checkpoint and to end."""
-        launch = self.job.options.launch
-        if launch in ("srun", "mpirun"):
-            with suppress(ProcessLookupError):
-                self.process.send_signal(signal.SIGUSR1)
-            return
-        # torchrun and horovodrun forward no signal: find their ranks on their nodes, by their first option
-        job = self.job
-        kill = find_ranks(str(job.run.path))
-        count = len(job._hosts)
-        step = [
-            "srun",
-            "--overlap",
-            f"--nodelist={','.join(job._hosts)}",
-            f"--nodes={count}",
-            f"--ntasks={count}",
-        ]
-        step += ["--ntasks-per-node=1", "--cpus-per-task=1", "--mem=0", "--export=ALL"]
-        spawn([*(step if job.slurm else []), *kill], job.environ)
-
-    def stop(self) -> None:
-        """End the launcher, which ends its ranks."""
-        with suppress(ProcessLookupError):
-            self.process.terminate()
-
-    def first_exit(self) -> str:
-        """Return which rank was killed first, as the launcher has printed it in the log; empty if it has not."""
-        return find_first_exit(_read_log(self._log))
-
-
-def find_first_exit(log: str) -> str:
-    """Return which rank was killed first, as srun, mpirun or `launch/launcher.py` print it; empty if they don't."""
-    found = [match for pattern in EXITS for match in re.finditer(pattern, log, re.MULTILINE)]
-    if not found:
-        return ""
-    first = min(found, key=re.Match.start).groupdict()
-    number = SIGNALS_OF.get(first["how"], first["how"])
-    node = f" on {first['node']}" if first.get("node") else ""
-    memory = ", often the memory limit" if number == "SIGKILL" else ""
-    return f"rank {first['rank']}{node}: {number}{memory}"
-
-
-def spawn(
-    command: Sequence[str],
-    environ: Mapping[str, str],
-    stdin: int = subprocess.DEVNULL,
-    stderr: IO[bytes] | None = None,
-) -> "subprocess.Popen[bytes]":
-    """Start a program in a session of its own, with default signals; one that is missing ends with 127."""
-    try:
-        return subprocess.Popen(
-            command,
-            env=environ,
-            stdin=stdin,
-            stderr=stderr,
-            start_new_session=True,
-            preexec_fn=default_signals,
-        )
-    except OSError as error:
-        print(f"{command[0]}: {error.strerror}", file=sys.stderr, flush=True)
-        return spawn(["sh", "-c", "exit 127"], environ)
-
-
-def find_ranks(run: str, number: str = "USR1") -> list[str]:
-    """Return a command that signals the ranks of a run on its node, but not their launcher."""
-    name = re.sub(r"\W", ".", os.path.basename(run), flags=re.ASCII)
-    return ["pkill", f"-{number}", "-f", "--", rf"^([^-]|[^ ]-)+ -u .*/train.py --run .*{name}$"]
-
-
 def fill(command: Sequence[str], words: Mapping[str, Sequence[str]]) -> list[str]:
     """Return a command with its placeholders replaced: `--nodes={nodes}` in an option, `{exports}` as a word."""
     filled: list[str] = []
@@ -652,37 +470,3 @@ def _is_alive(group: int) -> bool:
         os.killpg(group, 0)
         return True
     return False
-
-
-def _open_errors(run: RunDir) -> IO[bytes]:
-    """Return the file for the errors of the monitor processes, or the null device."""
-    with suppress(OSError):
-        make_folder(run.monitor)
-        return open_file(run.monitor / "errors.txt", "wb")
-    return open(os.devnull, "wb")
-
-
-def _drop_normal_lines(run: RunDir) -> None:
-    """Empty the file with the monitor's errors if it has only lines that Slurm prints whenever a job is stopped."""
-    with suppress(OSError, ValueError):
-        lines = read_text(run.monitor / "errors.txt").splitlines()
-        if lines and all(re.match(NORMAL_END, line) for line in lines):
-            open_file(run.monitor / "errors.txt", "wb").close()
-
-
-def _log_size() -> int:
-    """Return the size of the file to which this process writes its errors; 0 if that is not a file."""
-    with suppress(OSError):
-        return os.fstat(2).st_size
-    return 0
-
-
-def _read_log(start: int) -> str:
-    """Return what was written to this process's errors since they had this size; empty if they are not a file."""
-    with suppress(OSError, ValueError), open("/proc/self/fd/2", "rb") as file:
-        if not file.seekable():
-            return ""
-        end = file.seek(0, os.SEEK_END)
-        file.seek(max(start, end - LOG_BYTES))
-        return file.read().decode(errors="replace")
-    return ""

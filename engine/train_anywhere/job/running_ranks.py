@@ -1,0 +1,167 @@
+"""The launcher of the ranks while it runs, the processes next to it, and the rank that its log names as killed."""
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import IO
+
+from train_anywhere.files.atomic import read_text
+from train_anywhere.files.ordinary import make_folder, open_file
+from train_anywhere.job.steps import Steps, find_ranks, spawn
+from train_anywhere.runs.folder import RunDir
+from train_anywhere.slurm.scheduler.queue import NORMAL_END
+
+EXITS = (
+    r"^srun: error: (?P<node>\S+): tasks? (?P<rank>\d+)[-,\d]*: (?P<how>Killed|Out Of Memory|Segmentation fault|Aborted|Bus error)",
+    r"process rank (?P<rank>\d+) with PID \d+ on node (?P<node>\S+) exited on\s+signal \d+ \((?P<how>[^)]*)\)",
+    r"^rank (?P<rank>\d+) ended with signal (?P<how>SIG\w+)",
+)  # fmt: skip
+"""Lines in which srun, mpirun and `launch/launcher.py` name the rank that was killed first."""
+
+SIGNALS_OF = {
+    "Killed": "SIGKILL",
+    "Out Of Memory": "SIGKILL",
+    "Segmentation fault": "SIGSEGV",
+    "Aborted": "SIGABRT",
+    "Bus error": "SIGBUS",
+}
+"""Signals by their description in these lines."""
+
+LOG_BYTES = 2**16
+"""Bytes at the end of the log in which the lines are searched."""
+
+
+class Launcher:
+    """A started launcher with what runs next to it: the monitor process of each node, and the step that waits for a preemption.
+
+    Args:
+        job: nodes, options and environment.
+        command: starts the ranks.
+        note: is called with a signal that the waiting step got.
+        lost: returns whether the batch script, which would end this job, was killed.
+    """
+
+    def __init__(
+        self, job: Steps, command: Sequence[str], note: Callable[[str], None], lost: Callable[[], bool]
+    ) -> None:
+        self.job, self._note, self._lost, self._log = job, note, lost, _log_size()
+        self.process = spawn(command, job.environ)
+        self._monitor = self._start_monitor() if job.options.monitor else None
+        # Slurm signals a preemption only to job steps
+        waits = job.slurm and job.options.launch != "srun"
+        self._listener = self._start_listener() if waits else None
+
+    def _start_monitor(self) -> "subprocess.Popen[bytes]":
+        job = self.job
+        options = [*(["--no-kill"] if job.options.no_kill else []), "--cpu-bind=none"]
+        command = job.in_container("-m", "train_anywhere.monitor.node", str(job.run.path))
+        with _open_errors(job.run) as errors:
+            step = job.each_node(command, options)
+            return spawn(step, job.whole_environment(), stdin=subprocess.PIPE, stderr=errors)
+
+    def _start_listener(self) -> "subprocess.Popen[bytes]":
+        step = [*self.job.one_task_on(self.job.hosts[0]), "cat"]
+        with open(os.devnull, "wb") as quiet:
+            return spawn(step, self.job.environ, stdin=subprocess.PIPE, stderr=quiet)
+
+    def poll(self) -> int | None:
+        """Return the exit code of the launcher, as of a shell; None while it runs. The others end with it."""
+        if self._listener and (ended := self._listener.poll()) is not None:
+            if ended in (143, -signal.SIGTERM):
+                self._note("TERM")
+            self._listener = None
+        if self._lost():
+            self.stop()
+        code = self.process.poll()
+        if code is None:
+            return None
+        self._close()
+        return 128 - code if code < 0 else code
+
+    def _close(self) -> None:
+        for process in (self._monitor, self._listener):
+            if process and process.stdin:
+                with suppress(OSError):
+                    process.stdin.close()  # they exit when their input is closed
+        if self._monitor:
+            _drop_normal_lines(self.job.run)
+        self._monitor = self._listener = None
+
+    def tell(self, name: str) -> None:
+        """Tell the ranks to save a checkpoint and to end."""
+        launch = self.job.options.launch
+        if launch in ("srun", "mpirun"):
+            with suppress(ProcessLookupError):
+                self.process.send_signal(signal.SIGUSR1)
+            return
+        # torchrun and horovodrun forward no signal: find their ranks on their nodes, by their first option
+        job = self.job
+        kill = find_ranks(str(job.run.path))
+        count = len(job.hosts)
+        step = [
+            "srun",
+            "--overlap",
+            f"--nodelist={','.join(job.hosts)}",
+            f"--nodes={count}",
+            f"--ntasks={count}",
+        ]
+        step += ["--ntasks-per-node=1", "--cpus-per-task=1", "--mem=0", "--export=ALL"]
+        spawn([*(step if job.slurm else []), *kill], job.environ)
+
+    def stop(self) -> None:
+        """End the launcher, which ends its ranks."""
+        with suppress(ProcessLookupError):
+            self.process.terminate()
+
+    def first_exit(self) -> str:
+        """Return which rank was killed first, as the launcher has printed it in the log; empty if it has not."""
+        return find_first_exit(_read_log(self._log))
+
+
+def find_first_exit(log: str) -> str:
+    """Return which rank was killed first, as srun, mpirun or `launch/launcher.py` print it; empty if they don't."""
+    found = [match for pattern in EXITS for match in re.finditer(pattern, log, re.MULTILINE)]
+    if not found:
+        return ""
+    first = min(found, key=re.Match.start).groupdict()
+    number = SIGNALS_OF.get(first["how"], first["how"])
+    node = f" on {first['node']}" if first.get("node") else ""
+    memory = ", often the memory limit" if number == "SIGKILL" else ""
+    return f"rank {first['rank']}{node}: {number}{memory}"
+
+
+def _open_errors(run: RunDir) -> IO[bytes]:
+    """Return the file for the errors of the monitor processes, or the null device."""
+    with suppress(OSError):
+        make_folder(run.monitor)
+        return open_file(run.monitor / "errors.txt", "wb")
+    return open(os.devnull, "wb")
+
+
+def _drop_normal_lines(run: RunDir) -> None:
+    """Empty the file with the monitor's errors if it has only lines that Slurm prints whenever a job is stopped."""
+    with suppress(OSError, ValueError):
+        lines = read_text(run.monitor / "errors.txt").splitlines()
+        if lines and all(re.match(NORMAL_END, line) for line in lines):
+            open_file(run.monitor / "errors.txt", "wb").close()
+
+
+def _log_size() -> int:
+    """Return the size of the file to which this process writes its errors; 0 if that is not a file."""
+    with suppress(OSError):
+        return os.fstat(2).st_size
+    return 0
+
+
+def _read_log(start: int) -> str:
+    """Return what was written to this process's errors since they had this size; empty if they are not a file."""
+    with suppress(OSError, ValueError), open("/proc/self/fd/2", "rb") as file:
+        if not file.seekable():
+            return ""
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(start, end - LOG_BYTES))
+        return file.read().decode(errors="replace")
+    return ""
