@@ -298,17 +298,18 @@ def compare(spec: Spec, keys: set[str] | None = None) -> list[str]:
         return list(differences(alone, fork(run_ours, spec, folder), spec))
 
 
-def compare_stop(spec: Spec) -> list[str]:
+def compare_stop(spec: Spec, ranks: int = 1) -> list[str]:
     """Return how a stopped and resumed run differs from one that never stopped."""
     with tempfile.TemporaryDirectory() as whole, tempfile.TemporaryDirectory() as parts:
-        expected = fork(run_ours, spec, whole)
+        expected = fork(run_ours, spec, whole, None, ranks)
         if "error" in expected or expected["steps"] < 2:
             return []
-        first = fork(run_ours, spec, parts, 1 + int((spec["stop"] or 0.3) * (expected["steps"] - 1)))
+        stop = 1 + int((spec["stop"] or 0.3) * (expected["steps"] - 1))
+        first = fork(run_ours, spec, parts, stop, ranks)
         if first.get("state") != "preempted":
             return [f"stop: {first.get('error', first.get('state'))}"]
         shutil.rmtree(Path(parts) / "latest", ignore_errors=True)
-        found = fork(run_ours, spec, parts)
+        found = fork(run_ours, spec, parts, None, ranks)
         if "error" in found:
             return [f"resume: {found['error']}"]
         wrong = [k for k, v in expected["saved"].items() if found["saved"].get(k) != v]

@@ -21,7 +21,7 @@ __all__ = ["DRAWN", "EXPECTED", "INTENDED", "check", "draw_program", "render", "
 
 RANK_KINDS = ("rows", "order: ", "epoch and step", "random", "arguments", "weights", "values in", "names in",
               "trainer.num_", "trainer.estimated", "trainer.global_step", "trainer.val_check_batch",
-              "trainer.is_last_batch")  # fmt: skip
+              "trainer.is_last_batch", "trainer.optimizers")  # fmt: skip
 RESUMED = [f"resume: trainer.{name}" for name in
            ("ckpt_path", "num_val_batches", "num_sanity_val_batches", "val_dataloaders")]  # fmt: skip
 INTENDED: dict[str, Callable[[str, int], bool]] = {

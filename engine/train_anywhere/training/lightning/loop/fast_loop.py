@@ -94,6 +94,7 @@ class FastEpochLoop(_TrainingEpochLoop):
                 return  # `on_advance_end` runs the validation before or in which the run was stopped
             self.restarting = False
         if not self._fast:
+            self.trainer.fit_loop.reads_batch()  # type: ignore[attr-defined]
             super().advance(data_fetcher)
             return
         self.val_loop.restarting = False
