@@ -26,7 +26,6 @@ RESUMED = [f"resume: trainer.{name}" for name in
            ("ckpt_path", "num_val_batches", "num_sanity_val_batches", "val_dataloaders")]  # fmt: skip
 INTENDED: dict[str, Callable[[str, int], bool]] = {
     "lightning-checkpoint-hooks": lambda kind, ranks: kind == "checkpoint hooks",
-    "lightning-callbacks": lambda kind, ranks: kind == "trainer.internal callbacks",
     "lightning-checkpoint-path": lambda kind, ranks: kind in RESUMED,
     "lightning-no-logger": lambda kind, ranks: kind.startswith("no logger: "),
     "lightning-nothing-trained": lambda kind, ranks: kind.startswith("fails: ProjectError: nothing was trained"),
