@@ -297,7 +297,9 @@ def find_hooks(trainer: pl.Trainer, name: str) -> list[Callable[..., Any]]:
     """Return the overridden hooks of this name, of the callbacks first, then of the module."""
     module = trainer.lightning_module
     callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    found = [partial(getattr(one, name), trainer, module) for one in callbacks if overrides(one, name)]
+    found: list[Callable[..., Any]] = [
+        partial(getattr(one, name), trainer, module) for one in callbacks if overrides(one, name)
+    ]
     return [*found, getattr(module, name)] if overrides(module, name) else found
 
 
