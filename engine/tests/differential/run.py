@@ -41,6 +41,7 @@ def main() -> int:
         "--stops", action="store_true", help="also stop each run of ours at a random call, and resume it"
     )
     parser.add_argument("--only", type=int, help="the seed of one program")
+    parser.add_argument("--also", type=int, nargs="*", default=[], help="seeds of further programs")
     parser.add_argument("--spec", type=json.loads, help="a program")
     parser.add_argument("--shrink", type=int, default=0, help="runs to shrink the example of each kind")
     parser.add_argument("--kind", default="", help="shrink only the examples of kinds that contain this")
@@ -66,7 +67,8 @@ def main() -> int:
     counts, kinds, refused = Counter[str](), dict[str, list[tuple[int, str]]](), Counter[str]()
     rows = Counter[str]()
     start, equal = time.monotonic(), 0
-    for number, seed in enumerate(range(options.seed, options.seed + options.programs), 1):
+    seeds = [*range(options.seed, options.seed + options.programs), *options.also]
+    for number, seed in enumerate(seeds, 1):
         spec = tested.draw_program(seed, options.ranks)
         found = check(spec)
         if isinstance(found, str):
@@ -80,7 +82,7 @@ def main() -> int:
         if options.fault and any(kind.startswith(tested.EXPECTED[options.fault]) for kind in found):
             print(f"the fault is found in program {number} (seed {seed}): {found}")
             return 0
-    print(f"{options.programs} programs from seed {options.seed}, {options.ranks} ranks, {time.monotonic() - start:.0f} s: "
+    print(f"{len(seeds)} programs from seed {options.seed}, {options.ranks} ranks, {time.monotonic() - start:.0f} s: "
           f"{equal} equal, {sum(refused.values())} refused by the framework alone")  # fmt: skip
     for reason, count in refused.most_common():
         print(f"    {count} x {reason}")
@@ -98,7 +100,7 @@ def main() -> int:
             )
     form = "ranks" if options.ranks > 1 else "stops" if options.stops else "alone"
     drawn = {name: counts[name] for name in tested.DRAWN}
-    sums = add_batch(options.sums, form, options.programs, drawn, rows.elements())
+    sums = add_batch(options.sums, form, len(seeds), drawn, rows.elements())
     print("rows of the table, with the number of programs that needed them:", dict(rows))
     problems = find_problems(sums, LONG, tested.DRAWN, read_rows(options.framework))
     if options.fault:

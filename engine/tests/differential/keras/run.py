@@ -7,6 +7,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -72,7 +73,7 @@ def main() -> int:
         finders: list[Callable[[dict], list[str]]] = (
             [sides.compare_ranks] if options.ranks > 1 else [sides.compare]
         )
-        finders += [sides.compare_stop] if options.stops else []
+        finders += [partial(sides.compare_stop, ranks=options.ranks)] if options.stops else []
         if options.ranks > 1:
             spec = sides.for_ranks(spec)
         for find in finders:

@@ -21,12 +21,11 @@ __all__ = ["DRAWN", "EXPECTED", "INTENDED", "check", "draw_program", "render", "
 
 RANK_KINDS = ("rows", "order: ", "epoch and step", "random", "arguments", "weights", "values in", "names in",
               "trainer.num_", "trainer.estimated", "trainer.global_step", "trainer.val_check_batch",
-              "trainer.is_last_batch")  # fmt: skip
+              "trainer.is_last_batch", "trainer.optimizers")  # fmt: skip
 RESUMED = [f"resume: trainer.{name}" for name in
            ("ckpt_path", "num_val_batches", "num_sanity_val_batches", "val_dataloaders")]  # fmt: skip
 INTENDED: dict[str, Callable[[str, int], bool]] = {
     "lightning-checkpoint-hooks": lambda kind, ranks: kind == "checkpoint hooks",
-    "lightning-callbacks": lambda kind, ranks: kind == "trainer.internal callbacks",
     "lightning-checkpoint-path": lambda kind, ranks: kind in RESUMED,
     "lightning-no-logger": lambda kind, ranks: kind.startswith("no logger: "),
     "lightning-nothing-trained": lambda kind, ranks: kind.startswith("fails: ProjectError: nothing was trained"),

@@ -310,12 +310,7 @@ def attributes(trainer: Any) -> dict[str, Any]:
             (type(c.scheduler).__name__, c.interval, c.frequency, c.monitor)
             for c in trainer.lr_scheduler_configs
         ],
-        "callbacks": lambda: [type(c).__name__ for c in trainer.callbacks if "program" in type(c).__module__],
-        "internal callbacks": lambda: [
-            type(c).__module__.partition(".")[0]
-            for c in trainer.callbacks
-            if type(c).__module__.startswith(("train_anywhere", "engine"))
-        ],
+        "callbacks": lambda: [kind_of(c, "Callback") for c in trainer.callbacks],
         "early_stopping_callbacks": lambda: len(trainer.early_stopping_callbacks),
         "checkpoint_callback": lambda: [
             hasattr(trainer.checkpoint_callback, name)
@@ -326,21 +321,18 @@ def attributes(trainer: Any) -> dict[str, Any]:
         "log_dir": lambda: type(trainer.log_dir).__name__,
         "strategy": lambda: (trainer.strategy.root_device.type, trainer.strategy.is_global_zero),
         "accelerator": lambda: type(trainer.accelerator).__name__,
-        "loggers": lambda: [kind_of_logger(one) for one in trainer.loggers],
-        "logger": lambda: kind_of_logger(trainer.logger),
+        "loggers": lambda: [kind_of(one) for one in trainer.loggers],
+        "logger": lambda: kind_of(trainer.logger),
         "profiler": lambda: type(trainer.profiler).__name__,
     }
     return {name: attempt(one) for name, one in look.items()}
 
 
-def kind_of_logger(one: Any) -> str:
-    """Return the class of Lightning that a logger is an instance of."""
-    known = (
-        kind.__name__
-        for kind in type(one).__mro__
-        if kind.__module__.startswith(("lightning.", "pytorch_lightning."))
-    )
-    return next((name for name in known), type(one).__name__)
+def kind_of(one: Any, *but: str) -> str:
+    """Return the first class of Lightning that an object is an instance of, but these; else its own class."""
+    packages = ("lightning.", "pytorch_lightning.")
+    found = [k for k in type(one).__mro__ if k.__module__.startswith(packages) and k.__name__ not in but]
+    return (found or [type(one)])[0].__name__
 
 
 def plain_type(value: Any) -> Any:

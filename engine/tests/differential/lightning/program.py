@@ -153,8 +153,7 @@ def draw_program(seed: int, ranks: int = 1) -> Spec:
     spec["trainer"] = without_fractions(draw_trainer(draws, spec), spec["data"])
     if ranks > 1:
         evaluate_all_rows(draws, spec)
-        spec["module"]["returns"] = "tensor"  # a rank without a loss lets the others wait
-        spec["module"]["synced"] = True  # Lightning's schedules would watch the loss of rank 0
+        fit_ranks(spec)
     if draws.maybe(0.1) and not spec["module"].get("manual"):
         spec["accumulate"] = {"1": 2}
         spec["trainer"].pop("accumulate_grad_batches", None)
@@ -164,6 +163,19 @@ def draw_program(seed: int, ranks: int = 1) -> Spec:
     if draws.maybe(0.3):
         spec["logger"] = draws.choice(("csv", "none"))
     return spec
+
+
+def fit_ranks(spec: Spec) -> None:
+    """Leave out what Lightning alone refuses on several ranks, or waits for without end."""
+    spec["module"]["returns"] = "tensor"  # a rank without a loss lets the others wait
+    spec["module"]["synced"] = True  # Lightning's schedules would watch the loss of rank 0
+    for loader in spec["data"]["train"]:
+        loader["kind"] = "map" if loader["kind"] == "batch_sampler" else loader["kind"]
+    for hooks in (spec["module"]["hooks"], spec["data"].get("hooks", {})):
+        if (
+            hooks.get("prepare_data") == "trainer"
+        ):  # of rank 0 only, and `estimated_stepping_batches` opens loaders
+            hooks["prepare_data"] = ""
 
 
 def evaluate_all_rows(draws: Draws, spec: Spec) -> None:

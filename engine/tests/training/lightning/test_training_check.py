@@ -9,7 +9,6 @@ from train_anywhere.config.schema import Config
 from train_anywhere.errors import ProjectError
 from train_anywhere.files.removal import print_once
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.training.lightning.loop import fast_loop
 
 from .conftest import Fit
 
@@ -37,13 +36,6 @@ NOTES = {
 }
 
 
-@pytest.fixture(params=["", "slow"], autouse=True)
-def loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Our own loop, and Lightning's."""
-    if request.param:
-        monkeypatch.setattr(fast_loop, "find_unsupported", lambda trainer: "it is asked for")
-
-
 @pytest.mark.parametrize("how", ERRORS)
 def test_nothing_was_trained(how: str, make_run: MakeRun, fit: Fit) -> None:
     config, run = make_run(f"task.how={how}", f"data._target_={HERE}.rows", *SHORT)
@@ -53,7 +45,7 @@ def test_nothing_was_trained(how: str, make_run: MakeRun, fit: Fit) -> None:
 
 
 @pytest.mark.parametrize("how", NOTES)
-@pytest.mark.quick("-skips one", "-")
+@pytest.mark.quick("skips one", "")
 def test_a_part_was_trained(
     how: str, make_run: MakeRun, fit: Fit, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -86,7 +78,6 @@ def test_metrics_named_like_a_column_get_another_one_with_a_note(
     assert {row["lr"] for row in rows} == {"0.1"} and metrics["metric/lr"] == 3.0
 
 
-@pytest.mark.quick("slow")
 def test_a_complete_run_that_is_resumed_trains_nothing_more(make_run: MakeRun, fit: Fit) -> None:
     config, run = make_run("task.how=''", f"data._target_={HERE}.rows", *SHORT)
     assert [fit(config, run).state for _ in range(2)] == ["completed", "completed"]

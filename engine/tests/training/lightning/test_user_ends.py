@@ -8,7 +8,6 @@ import pytest
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import SignalsAsErrors
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.training.lightning.loop import fast_loop
 
 from .conftest import Fit
 from .ending_strangers import RAISED
@@ -54,17 +53,12 @@ def words_of(name: str, *words: str) -> list[str]:
     return [*given.values(), f"{section}.raises={name}", *SHORT]
 
 
-@pytest.mark.parametrize("slow", [False, True], ids=["", "slow"])
 @pytest.mark.parametrize("case", CASES, ids=" ".join)
 @pytest.mark.quick(
-    "StopIteration data._target_=engine.tests.training.lightning.ending_strangers.rows data.part=val-",
-    "SystemExit data._target_=engine.tests.training.lightning.ending_strangers.rows-slow",
+    "StopIteration data._target_=engine.tests.training.lightning.ending_strangers.rows data.part=val",
+    "SystemExit data._target_=engine.tests.training.lightning.ending_strangers.rows",
 )
-def test_it_is_an_error_with_the_line_of_the_user(
-    case: tuple[str, ...], slow: bool, make_run: MakeRun, fit: Fit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if slow:
-        monkeypatch.setattr(fast_loop, "find_unsupported", lambda trainer: "it is asked for")
+def test_it_is_an_error_with_the_line_of_the_user(case: tuple[str, ...], make_run: MakeRun, fit: Fit) -> None:
     config, run = make_run(*words_of(*case))
     with pytest.raises(Exception) as caught, SignalsAsErrors():  # as the rank does
         fit(config, run)

@@ -68,14 +68,13 @@ class IndexedSplit:
 
 @dataclass(frozen=True)
 class StreamSplit:
-    """A user's loader, which decides itself what it returns.
+    """A user's loader for a task of this project, which decides itself what it returns; each row gets weight 1.
 
     Attributes:
         source: the loader.
         count: batches of an epoch; for an evaluation the maximum.
         seed, rank: seeds of its random numbers.
         train: whether it must return exactly `count` batches.
-        weighs: add weights, 1 for each row, for a task of this project.
         prepare: the task's `prepare`, if any.
     """
 
@@ -84,7 +83,6 @@ class StreamSplit:
     seed: int
     rank: int
     train: bool
-    weighs: bool
     prepare: Prepare = None
     rows: None = None
 
@@ -93,7 +91,7 @@ class StreamSplit:
 
     def loader(self, start: tuple[int, int] = (0, 0)) -> Any:
         """Return a loader that starts at an epoch and a batch."""
-        source = WeightedLoader(self.source, self.prepare) if self.weighs else self.source
+        source = WeightedLoader(self.source, self.prepare)
         return Stream(source, self.seed, self.rank, self.count if self.train else None, start)
 
 

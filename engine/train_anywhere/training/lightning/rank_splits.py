@@ -235,7 +235,7 @@ class Opener:
                 else "a resumed run reads the trained batches of its epoch again and skips them."
             )
         rank, seed = self.topology.rank, self.config.seed
-        return StreamSplit(split, length, seed, rank, not evaluates, self.weighted, self.prepare)
+        return StreamSplit(split, length, seed, rank, not evaluates, self.prepare)
 
 
 def _is_stream(loader: Any) -> bool:

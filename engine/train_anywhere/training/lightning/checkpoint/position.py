@@ -32,21 +32,23 @@ def resume_position(saved: SavedCheckpoint | None, config: Trainer, plan: Plan) 
     return (plan.max_epochs, 0) if over else (epoch, batch)
 
 
-def user_position(saved: SavedCheckpoint, plan: Plan, ranks: float, last: bool) -> tuple[int, int]:
+def user_position(
+    saved: SavedCheckpoint, plan: Plan, epochs: int, ranks: float, last: bool
+) -> tuple[int, int]:
     """Return the epoch and batch to resume at in a user's loaders, both from 0.
 
     Args:
         saved: the checkpoint.
-        plan: the plan of the resumed run.
+        plan: the plan of the resumed run; its number of epochs is an estimate.
+        epochs: the epochs of the resumed run.
         ranks: the checkpoint's number of ranks divided by that of this run. Each rank reads its own batches, so fewer ranks
             have more of them.
         last: whether the validation of the epoch's end comes first.
     """
     epoch, batch = saved.epoch, int(saved.batch * ranks)
-    if not last and batch >= plan.train_batches:
+    if batch and not last and (batch >= plan.train_batches or saved.step >= plan.total_steps):
         epoch, batch = epoch + 1, 0
-    over = saved.step >= plan.total_steps or epoch >= plan.max_epochs
-    return (plan.max_epochs, 0) if over and not last else (epoch, batch)
+    return (epoch, batch) if epoch < epochs else (epochs, 0)
 
 
 def set_loop_counters(

@@ -78,6 +78,7 @@ class RankState(pl.Callback):
         module: Any = trainer.lightning_module
         connector: Any = trainer._logger_connector
         connector.reset_results()
+        trainer.fit_loop.epoch_loop._results.clear()  # Lightning refuses other arguments for a name
         found = dict(_metrics(module))
         for name, state in saved["metrics"].items():
             if name in found:
@@ -118,7 +119,7 @@ def _logged_metrics(trainer: pl.Trainer) -> list[dict[str, Any]]:
             "reduce_fx": meta.reduce_fx.__name__,
             "sync": meta.sync.should,
             "first": meta.sync.rank_zero_only,
-            "step": metric._forward_cache,
+            "caches": (metric._forward_cache, metric._computed),
         }
         if metric.is_tensor:
             entry |= {"value": metric.value, "size": getattr(metric, "cumulated_batch_size", None)}
@@ -155,7 +156,7 @@ def _restore_logged(trainer: pl.Trainer, module: pl.LightningModule, entry: dict
     )
     metric = results[f"{fx}.{name}"]
     metric.meta.sync.should = entry["sync"]
-    metric._forward_cache = move_data_to_device(entry["step"], module.device)
+    metric._forward_cache, metric._computed = move_data_to_device(entry["caches"], module.device)
     if "value" in entry:
         metric.value = value
         if entry["size"] is not None:

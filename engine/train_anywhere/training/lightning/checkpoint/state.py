@@ -91,9 +91,9 @@ class CheckpointCallback(pl.Callback):
         assert saved
         waits = bool(checkpoint.get("validation_pending"))
         if not native:
-            ranks = len(checkpoint["rank_states"])
+            ranks, epochs = len(checkpoint["rank_states"]) / trainer.world_size, trainer.fit_loop.max_epochs
             self.start = user_position(
-                saved, self.plan, ranks / trainer.world_size, waits and checkpoint["last_batch"]
+                saved, self.plan, epochs or 0, ranks, waits and checkpoint["last_batch"]
             )
             self.ended = checkpoint.get("ended") == self.plan.total_steps
             if self.ended and not waits and self.start[1]:
@@ -156,7 +156,7 @@ class CheckpointCallback(pl.Callback):
         validates = trainer.fit_loop.epoch_loop.validation_follows()  # type: ignore[attr-defined]
         if validates and (last or not trainer.should_stop):
             self._interrupt_validation(trainer)
-        if last or validates or trainer.should_stop:
+        if validates or trainer.should_stop or loop._is_training_done:
             return
         if self._is_due(trainer):
             self._save(trainer, value=None)

@@ -7,7 +7,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import StochasticWeightAveraging
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
 from torch import nn
 from torch.optim import Optimizer
 
@@ -76,7 +76,8 @@ class FitLoop(_FitLoop):
         # after the last batch the next epoch starts from the loader's first batch
         over = self.epoch_loop._num_ready_batches_reached()
         states = [] if over else loader_states(combined, fetcher)
-        return {"epoch": self.trainer.current_epoch, "first": None, **self._position, "states": states}
+        found = {"first": None, "ahead": None, **self._position}
+        return {"epoch": self.trainer.current_epoch, **found, "states": states}
 
     def skip_batches(self, epoch: int, batches: int) -> None:
         """Continue the first epoch of a resumed run after batches that are trained already."""
@@ -96,8 +97,18 @@ class FitLoop(_FitLoop):
         if saved and saved["first"]:
             restore_random(combined, saved["first"])
             self._position["first"] = saved["first"]
-        if not (saved and saved["states"]):
+        if saved and saved["ahead"] and batches:
+            skip_batches(fetcher, batches - 1)
+            restore_random(combined, saved["ahead"])
+            skip_batches(fetcher, 1)
+        elif not (saved and saved["states"]):
             skip_batches(fetcher, batches)
+
+    def reads_batch(self) -> None:
+        """Keep the random states before the next batch of a loader without a length is read ahead: its rows may draw numbers."""
+        combined, fetcher = self._combined_loader, self._data_fetcher
+        if combined is not None and fetcher is not None and fetcher.length is None:
+            self._position["ahead"] = capture_random(combined)
 
     def advance(self) -> None:
         """Run an epoch, after keeping the random states at its start."""
@@ -153,6 +164,8 @@ class FitLoop(_FitLoop):
                     callback.on_train_epoch_start(trainer, trainer.lightning_module)
                     for group, rate in zip(trainer.optimizers[0].param_groups, rates, strict=True):
                         group["lr"] = rate  # its new schedule has changed it
+                elif isinstance(callback, GradientAccumulationScheduler):
+                    callback.on_train_epoch_start(trainer)
         super().on_advance_start()
         check_trainable(trainer)
 

@@ -1,9 +1,9 @@
-"""Lightning's loop over the batches of an epoch, changed so that a usual step calls only overridden hooks.
+"""Lightning's loop over the batches of an epoch, changed so that a usual step of a native task calls only overridden hooks.
 
 Lightning calls about thirty hooks of each callback and of the module in every step, each in a profiler context, even if none is
 overridden. This is most of the time that its Trainer adds to a step (engine/benchmarks/step.py). Here the overridden hooks are looked
 up once per epoch and called in Lightning's order, with the same arguments. A checkpoint holds the same loop state.
-Lightning's own loop runs all other kinds of steps: see `find_unsupported`.
+Lightning's own loop runs all other kinds of steps (see `find_unsupported`), and those of a user's module.
 """
 
 import traceback
@@ -14,14 +14,12 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.loops.optimization.automatic import ClosureResult
 from lightning.pytorch.plugins.precision import MixedPrecision, Precision
 from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.strategies import DDPStrategy, Strategy
-from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 
 from train_anywhere.data.torch.user_loader import raised_by_row
-from train_anywhere.errors import ConfigError, user_error
+from train_anywhere.errors import user_error
 from train_anywhere.training.lightning.batches import protect_workers
 from train_anywhere.training.lightning.hardware import BFloat16
 from train_anywhere.training.lightning.loop.private import (
@@ -40,9 +38,6 @@ HOOKS = (
     "on_train_batch_end",
 )
 """Hooks of callbacks and of the module in a step."""
-
-TRANSFER_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
-"""Hooks of the module, or of a LightningDataModule, that move a batch to the device."""
 
 
 class FastEpochLoop(_TrainingEpochLoop):
@@ -64,60 +59,45 @@ class FastEpochLoop(_TrainingEpochLoop):
         self._after: list[Any] = []
         # of the module; setting them here avoids a search in its parameters
         self._attributes: dict[str, Any] = {}
-        self._module: Any = None
-        self._fast = self._moves = self._takes_index = self._zeroes = self._clips = False
+        self._fast = self._moves = False
 
     def on_run_start(self, data_fetcher: _DataFetcher) -> None:
         """Look up the overridden hooks at the start of an epoch."""
         super().on_run_start(data_fetcher)
-        trainer, module = self.trainer, self.trainer.lightning_module
-        self._module, self._attributes = module, vars(module)
-        self._zeroes = overrides(module, "optimizer_zero_grad")
-        self._clips = bool(trainer.gradient_clip_val) or overrides(module, "configure_gradient_clipping")
-        self._fast = (
-            self._allowed
-            and not isinstance(data_fetcher, _DataLoaderIterDataFetcher)
-            and find_unsupported(trainer) is None
-        )
+        trainer = self.trainer
+        self._attributes = vars(trainer.lightning_module)
+        self._fast = self._allowed and find_unsupported(trainer) is None
         self._hooks = {name: find_hooks(trainer, name) for name in HOOKS}
         self._after = [c for c in trainer.callbacks if hasattr(c, "after_batch")]  # type: ignore[attr-defined]
-        self._takes_index = is_param_in_hook_signature(module.training_step, "batch_idx", min_args=2)
-        owners = [owner for owner in (module, trainer.datamodule) if owner is not None]
-        self._moves = trainer.strategy.root_device.type != "cpu" or any(
-            overrides(owner, name) for owner in owners for name in TRANSFER_HOOKS
-        )
+        self._moves = trainer.strategy.root_device.type != "cpu"
 
     def advance(self, data_fetcher: _DataFetcher) -> None:
-        """Train on one batch. Raises StopIteration if none is left, or if the module skips the rest of this epoch."""
+        """Train on one batch. Raises StopIteration if none is left."""
         if self.restarting:  # type: ignore[has-type]
             if self.val_loop.restarted_mid_evaluation:
                 return  # `on_advance_end` runs the validation before or in which the run was stopped
             self.restarting = False
         if not self._fast:
+            self.trainer.fit_loop.reads_batch()  # type: ignore[attr-defined]
             super().advance(data_fetcher)
             return
         self.val_loop.restarting = False
         batch, _, _ = next(data_fetcher)
         index, progress, trainer = self.batch_idx + 1, self.batch_progress, self.trainer
         progress.is_last_batch = data_fetcher.done
-        batch = self._on_device(batch)
+        if self._moves:
+            batch = trainer.strategy.batch_to_device(batch, dataloader_idx=0)
         progress.increment_ready()
         trainer._logger_connector.on_batch_start(batch)
-        outputs: dict[str, Any] | None = None
-        over = batch is not None and self._call("on_train_batch_start", batch, index) == -1
-        if over:
-            progress.increment_by(0, is_last_batch=True)
-        elif batch is not None:  # a loader may give None, for nothing to train on
-            trainer.strategy.on_train_batch_start(batch, index)
-            progress.increment_started()
-            outputs = self._train(batch, index)
+        self._call("on_train_batch_start", batch, index)
+        trainer.strategy.on_train_batch_start(batch, index)
+        progress.increment_started()
+        outputs = self._train(batch, index)
         progress.increment_processed()
         if trainer.lr_scheduler_configs:
             self.update_lr_schedulers("step", update_plateau_schedulers=False)
             if self._num_ready_batches_reached():
                 self.update_lr_schedulers("epoch", update_plateau_schedulers=False)
-        if over:
-            raise StopIteration
         self._call("on_train_batch_end", outputs, batch, index)
         logged = bool(self._results) or trainer.world_size > 1  # perhaps by another rank
         if logged:
@@ -174,21 +154,13 @@ class FastEpochLoop(_TrainingEpochLoop):
     def _broadcast_sigterm_tensor(self) -> None:
         """Do nothing: the ranks agree to stop when they reduce their metrics (`callbacks.MetricsCallback`)."""
 
-    def _on_device(self, batch: Any) -> Any:
-        """Return a batch of the loader on the module's device."""
-        if not self._moves:
-            return batch
-        batch = self._module._on_before_batch_transfer(batch, dataloader_idx=0)
-        return self.trainer.strategy.batch_to_device(batch, dataloader_idx=0)
-
     def _train(self, batch: Any, index: int) -> dict[str, Any]:
-        """Run forward and backward pass, and the optimizer step if enough batches are accumulated; return the module's outputs."""
+        """Run forward and backward pass, and the optimizer step if enough batches are accumulated; return the loss."""
         optimizer, outputs = self.trainer.strategy.optimizers[0], dict[str, Any]()
 
-        def closure() -> torch.Tensor | None:
-            outputs.clear()  # an optimizer may call this more than once
-            outputs.update(self._compute_gradients(batch, index, optimizer))
-            return outputs.get("loss")
+        def closure() -> torch.Tensor:  # an optimizer may call this more than once
+            outputs["loss"] = self._compute_gradients(batch, index, optimizer)
+            return outputs["loss"]
 
         if self._should_accumulate():
             with _block_parallel_sync_behavior(self.trainer.strategy, block=True):
@@ -200,37 +172,25 @@ class FastEpochLoop(_TrainingEpochLoop):
             stepped.increment_completed()
         return outputs
 
-    def _compute_gradients(self, batch: Any, index: int, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """Run forward and backward pass; return the module's outputs with the loss detached."""
-        trainer = self.trainer
-        arguments = (batch, index) if self._takes_index else (batch,)
+    def _compute_gradients(self, batch: Any, index: int, optimizer: torch.optim.Optimizer) -> torch.Tensor:
+        """Run forward and backward pass; return the detached loss."""
+        trainer, accumulate = self.trainer, self.trainer.accumulate_grad_batches
         with torch.enable_grad():
-            output = self._call_as_hook("training_step", trainer.strategy.training_step, *arguments)
-            if output is None and trainer.world_size > 1:
-                raise ConfigError(
-                    f"training_step of {type(trainer.lightning_module).__name__} returned None, and one rank can't skip a step that the "
-                    "others run; return a loss in each step, such as 0 * loss."
-                )
-            loss, outputs = split_output(output, trainer.accumulate_grad_batches)
-            if index % trainer.accumulate_grad_batches == 0:
-                self._zero_gradients(index, optimizer)
-            if loss is not None:
-                self._backward(loss)
-        return outputs
+            loss = self._call_as_hook("training_step", trainer.strategy.training_step, batch, index)
+            if accumulate > 1:
+                loss = loss / accumulate
+            if index % accumulate == 0:
+                self._zero_gradients(optimizer)
+            self._backward(loss)
+        return loss.detach()
 
-    def _zero_gradients(self, index: int, optimizer: torch.optim.Optimizer) -> None:
+    def _zero_gradients(self, optimizer: torch.optim.Optimizer) -> None:
         """Clear the gradients for a new step."""
         zeroed = self.automatic_optimization.optim_progress.optimizer.zero_grad
         zeroed.increment_ready()
         self._call("on_before_zero_grad", optimizer)
         zeroed.increment_started()
-        if self._zeroes:
-            epoch = self.trainer.current_epoch
-            self._call_as_hook(
-                "optimizer_zero_grad", self._module.optimizer_zero_grad, epoch, index, optimizer
-            )
-        else:
-            optimizer.zero_grad()
+        optimizer.zero_grad()
         zeroed.increment_completed()
 
     def _backward(self, loss: torch.Tensor) -> None:
@@ -238,31 +198,27 @@ class FastEpochLoop(_TrainingEpochLoop):
         strategy = self.trainer.strategy
         strategy.pre_backward(loss)
         self._call("on_before_backward", loss)
-        self._module.backward(loss)
+        loss.backward()
         self._call("on_after_backward")
         strategy.post_backward(loss.detach())
 
-    def _before_step(
-        self, loss: torch.Tensor | None, optimizer: torch.optim.Optimizer
-    ) -> torch.Tensor | None:
+    def _before_step(self, loss: torch.Tensor, optimizer: torch.optim.Optimizer) -> torch.Tensor:
         """Call the hooks before an optimizer step and clip the gradients; return the loss."""
         self._call("on_before_optimizer_step", optimizer)
         trainer = self.trainer
-        if self._clips:
+        if trainer.gradient_clip_val:
             trainer.precision_plugin._clip_gradients(
-                self._module,
+                trainer.lightning_module,
                 optimizer,
                 trainer.gradient_clip_val,
                 gradient_clip_algorithm=trainer.gradient_clip_algorithm,
             )
         return loss
 
-    def _call(self, name: str, *arguments: Any) -> Any:
-        """Call a hook of the callbacks, then of the module; return the result of the module's hook."""
-        result = None
+    def _call(self, name: str, *arguments: Any) -> None:
+        """Call a hook of the callbacks, then of the module."""
         for hook in self._hooks[name]:
-            result = self._call_as_hook(name, hook, *arguments)
-        return result
+            self._call_as_hook(name, hook, *arguments)
 
     def _call_as_hook(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function as the hook of this name, which decides how `self.log` works in it."""
@@ -271,17 +227,6 @@ class FastEpochLoop(_TrainingEpochLoop):
         result = function(*arguments)
         attributes["_current_fx_name"] = before
         return result
-
-
-def split_output(output: Any, accumulate: int) -> tuple[torch.Tensor | None, dict[str, Any]]:
-    """Return the loss for the backward pass, and the outputs for callbacks.
-
-    Without accumulation Lightning would still divide by 1 and copy, two of the more expensive operations with a small network.
-    """
-    if accumulate == 1 and isinstance(output, torch.Tensor):
-        return output, {"loss": output.detach()}
-    result = ClosureResult.from_training_step_output(output, accumulate)
-    return result.closure_loss, result.asdict() if result.loss is not None else {}
 
 
 def refuse_user_stop_iteration(owner: Any, *names: str) -> None:
@@ -302,7 +247,7 @@ def _call_without_user_stop(owner: Any, method: Callable[..., Any], *arguments: 
             raise
         frames = [frame.f_code for frame, _ in traceback.walk_tb(end.__traceback__)]
         # on_train_batch_start has returned -1
-        own = Path(frames[-1].co_filename).name in ("training_epoch_loop.py", "fast_loop.py")
+        own = Path(frames[-1].co_filename).name == "training_epoch_loop.py"
         fetched = any(Path(code.co_filename).name == "fetchers.py" for code in frames)
         if own or (fetched and not raised_by_row(end)):
             raise
@@ -331,15 +276,9 @@ def _check_fetcher(loop: Any, reset: Callable[[], None]) -> None:
 
 
 def find_unsupported(trainer: pl.Trainer) -> str | None:
-    """Return why Lightning's own loop must run the steps of this training, or None if the fast loop can."""
-    module, strategy, precision = trainer.lightning_module, trainer.strategy, trainer.precision_plugin
+    """Return why Lightning's own loop must run the steps of a native task, or None if the fast loop can."""
+    strategy, precision = trainer.strategy, trainer.precision_plugin
     steps = (Strategy.optimizer_step, DDPStrategy.optimizer_step)
-    if not module.automatic_optimization:
-        return "the module uses manual optimization"
-    if len(trainer.optimizers) != 1:
-        return "the number of optimizers is not 1"
-    if overrides(module, "optimizer_step"):
-        return "the module overrides optimizer_step"
     if not isinstance(trainer.profiler, PassThroughProfiler):
         return "a profiler is used"
     if (
@@ -358,17 +297,10 @@ def find_hooks(trainer: pl.Trainer, name: str) -> list[Callable[..., Any]]:
     """Return the overridden hooks of this name, of the callbacks first, then of the module."""
     module = trainer.lightning_module
     callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
-
-    def bound(callback: pl.Callback) -> Callable[..., Any]:
-        hook = getattr(callback, name)
-        return lambda *arguments: ignore(hook(trainer, module, *arguments))
-
-    found = [bound(callback) for callback in callbacks if overrides(callback, name)]
+    found: list[Callable[..., Any]] = [
+        partial(getattr(one, name), trainer, module) for one in callbacks if overrides(one, name)
+    ]
     return [*found, getattr(module, name)] if overrides(module, name) else found
-
-
-def ignore(result: Any) -> None:
-    """Drop the result of a callback's hook, as Lightning does."""
 
 
 def overrides(owner: Any, name: str) -> bool:
