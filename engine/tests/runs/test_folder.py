@@ -49,7 +49,7 @@ def test_run_json_merges_and_is_always_whole(tmp_path: Path) -> None:
     assert not torn
     assert run.read_info()["state"] == "queued"
     assert run.read_info()["step"] == 199
-    assert sorted(p.name for p in run.path.iterdir()) == [MARKER, "run.json", "state"]
+    assert sorted(p.name for p in run.path.iterdir()) == [MARKER, "run.json"]
 
 
 @pytest.mark.parametrize("other", ['{"state": "failed", "parts": []}', '{"format": 2, "state": "failed"}'])
