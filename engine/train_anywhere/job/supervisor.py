@@ -222,7 +222,8 @@ class Supervisor:
                     what = "program" if self.place.program else "ranks to save a checkpoint"
                     print(f"Asked to stop ({shown}): telling the {what}.", flush=True)
                     ranks.tell(name)
-                    repeat = time.monotonic() + REPEAT_S
+                    # ranks that have begun handle it; a second one could kill a rank that is exiting
+                    repeat = float("inf") if self._begun(before) else time.monotonic() + REPEAT_S
                 elif shown == self.told == "Ctrl-C":
                     ranks.stop()
             if repeat and time.monotonic() >= repeat:
