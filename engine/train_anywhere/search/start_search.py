@@ -1,4 +1,4 @@
-"""Start a search: check its trials and settings, then open the study and run it."""
+"""Start a search: check its trials and settings, then open the study and run it. Trials of a cluster are jobs."""
 
 import re
 from collections.abc import Mapping, Sequence
