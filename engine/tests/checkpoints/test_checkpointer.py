@@ -227,7 +227,7 @@ sys.path[:0] = [{root!r}, {root!r} + "/engine"]
 from train_anywhere.checkpoints.store import CheckpointStore
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
 from train_anywhere.checkpoints.disk.event_files import EventFileSync
-from train_anywhere.checkpoints.choice import CheckpointInfo
+from train_anywhere.checkpoints.disk.manifest import CheckpointInfo
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.checkpoints.disk.staging import Staging, write_record
 run, staging = RunDir(Path({run!r})), Staging(Path({staging!r}))

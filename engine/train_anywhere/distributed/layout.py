@@ -1,4 +1,4 @@
-"""The layout of a run over nodes, devices and ranks, resolved once when the run starts."""
+"""The layout of a run over nodes, devices and ranks, resolved once when the run starts; the GPUs of this machine."""
 
 import os
 import platform

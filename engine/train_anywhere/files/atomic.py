@@ -1,4 +1,4 @@
-"""Replace and rename files and folders in one step, without losing any file of the user."""
+"""Replace and rename files and folders in one step, without losing any file of the user; the time of a disk."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Paths of new files of an evaluation, and the file of its metrics."""
+"""Files of an evaluation: their paths, the metrics, and the predictions for the rows of a split."""
 
 import csv
 import io

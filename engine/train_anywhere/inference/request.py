@@ -1,4 +1,4 @@
-"""The arguments of `src/evaluate.py`, checked before a framework is imported or a job is submitted."""
+"""The arguments of `src/evaluate.py`, checked before a framework is imported or a job is submitted; an evaluation as a job."""
 
 import argparse
 import glob

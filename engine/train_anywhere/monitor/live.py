@@ -1,4 +1,4 @@
-"""RUN/monitor/live.json, which a thread of rank 0 updates every two seconds while the training changes, and files of events."""
+"""RUN/monitor/live.json, which a thread of rank 0 updates while the training changes; events, and the time in each section."""
 
 import os
 import statistics

@@ -4,6 +4,8 @@ save.json     an id: rank 0 requests a checkpoint; saved.json has the id and the
 profile.json  a number, ranks and steps: these ranks profile the next steps
 debug.json    an id: the monitor of each node writes debug-<host>.json, with the id and the stacks of its ranks
 
+profile/rank-<N>.json in the run folder has the slowest operations of the profiled steps.
+
 No run is waiting for anything if the file is missing, holds no id, or holds one that was answered before.
 """
 

@@ -1,4 +1,4 @@
-"""The run folder and run.json; the package docstring lists its files."""
+"""The run folder and run.json, whose values are validated; the package docstring lists its files."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""Rank 0's writer of run.json: attempts, and every few seconds the steps done and the time spent."""
+"""Rank 0's writer of run.json: attempts, and every few seconds the steps done and the time spent. The reports of each rank."""
 
 import hashlib
 import os

@@ -1,4 +1,4 @@
-"""The frameworks of this project."""
+"""The frameworks of this project, and what they print."""
 
 import re
 

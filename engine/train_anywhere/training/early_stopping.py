@@ -1,4 +1,4 @@
-"""Early stopping: a run ends when its monitored metric has not improved for a number of validations."""
+"""What ends a run early: a monitored metric that has not improved, `trainer.max_time`, and user code."""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""The numbers of batches and optimizer steps of a run, and when it validates, computed from `trainer.*` for both frameworks."""
+"""The numbers of batches and optimizer steps of a run, when it validates, and what resuming changes, for both frameworks."""
 
 import math
 from collections.abc import Collection, Mapping

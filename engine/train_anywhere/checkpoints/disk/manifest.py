@@ -1,4 +1,4 @@
-"""The manifest and checksums of a checkpoint, and copies of its files that are flushed to disk.
+"""The description, manifest and checksums of a checkpoint, and copies of its files that are flushed to disk.
 
 A manifest names each file with its size and, if the checkpoint is in the run folder, its sha256.
 """

@@ -1,4 +1,4 @@
-"""`jobs.py shell`: open a shell in the job of a run, next to its ranks."""
+"""Find the job or process that trains a run: `jobs.py cancel` ends it, `jobs.py shell` opens a shell next to its ranks."""
 
 import getpass
 import os

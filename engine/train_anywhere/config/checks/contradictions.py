@@ -1,4 +1,4 @@
-"""Contradictions between keys that are valid one by one."""
+"""Contradictions between keys that are valid one by one, and what `trainer.sync_batchnorm` needs."""
 
 import re
 from collections.abc import Callable

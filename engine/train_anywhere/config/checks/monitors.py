@@ -1,4 +1,4 @@
-"""The metrics to monitor: the task's headline and loss, unless the configuration names others."""
+"""The metrics to monitor: the task's headline and loss, unless the configuration names others; their mode, from their names."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Find all problems of a refused command line, each with what to type instead.
+"""Explain a refused command line: all its problems, each with what to type instead.
 
 Hydra stops at the first problem, and a value of the wrong type hides contradictions between keys. After a refusal, this module
 checks each argument by itself, then composes the valid ones and lets the schema check the result.

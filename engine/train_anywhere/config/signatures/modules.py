@@ -1,8 +1,6 @@
 """Find modules with the finder of the import system, and parse their files without importing them.
 
-Remove the bodies of functions from source, so that it parses faster: 5 ms instead of 37 ms for 3,000 lines.
-
-Lines keep their numbers.
+The bodies of functions are removed first, so that a file parses faster: 5 ms instead of 37 ms for 3,000 lines. Lines keep their numbers.
 """
 
 import ast

@@ -4,8 +4,7 @@ The wheel is stored in $HOROVOD_WHEEL_CACHE (default ~/.cache/horovod-wheels) un
 corrections, so that the next environment with the same versions only installs it. It always supports Gloo, MPI if mpicxx is
 found, and NCCL if nvcc, nccl.h and frameworks built for CUDA are found.
 
-The corrections that make Horovod 0.28.1 compile with current frameworks, and fix two of its bugs.
-
+The corrections make Horovod 0.28.1 compile with current frameworks, and fix two of its bugs.
 Tested with the pinned frameworks (CPU) on Python 3.11 with g++ 12, CMake 3.25 and Open MPI 4.1.4.
 """
 

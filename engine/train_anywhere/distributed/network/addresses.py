@@ -1,4 +1,4 @@
-"""Addresses of a job's nodes, also when a host name resolves to nothing or to the node itself."""
+"""Addresses of a job's nodes, also when a host name resolves to nothing or to the node itself; the socket of rank 0."""
 
 import ipaddress
 import os

@@ -1,4 +1,4 @@
-"""Detect ranks that hang, and which one blocks the others."""
+"""Detect ranks that have not started or that hang, and which one blocks the others."""
 
 import math
 from collections import Counter

@@ -1,9 +1,7 @@
 """Check the ranks of all nodes, on the first node: print each finding once, and write RUN/monitor/watch.json.
 
-Detect ranks that are steadily slower than the others.
-
-In synchronous training all steps take as long as those of the slowest rank: the others wait for it in collective operations. So this
-compares a rank's own work: waiting for data, and computing until it waits for others (see `Heartbeat.computed`).
+In synchronous training all steps take as long as those of the slowest rank: the others wait for it in collective operations. So the
+detection of slow ranks compares a rank's own work: waiting for data, and computing until it waits for others (see `Heartbeat.computed`).
 """
 
 import time

@@ -1,6 +1,7 @@
 """Standard output and error that can't end a run: a closed pipe, a full disk or a closed terminal is reported, not raised.
 
 Call `protect_output()` once, at the start of a process that trains or submits. It also covers the output of frameworks and rich.
+Tracebacks of errors in user code have no frames of the engine; operations that take long show their progress in bytes.
 """
 
 import errno

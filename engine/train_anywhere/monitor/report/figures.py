@@ -1,4 +1,7 @@
-"""Draw curves as SVG with pygal. Colours are CSS variables of the page, which has a light and a dark set."""
+"""Draw curves as SVG with pygal, and a time axis.
+
+Colours are CSS variables of the page, which has a light and a dark set.
+"""
 
 import itertools
 import math

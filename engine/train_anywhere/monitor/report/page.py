@@ -1,4 +1,4 @@
-"""Collect the content of the report, and write RUN/report.html."""
+"""Collect the content of the report, and write RUN/report.html; a page that compares runs."""
 
 import math
 import shlex

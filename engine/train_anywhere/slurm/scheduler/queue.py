@@ -1,4 +1,4 @@
-"""Query the states of jobs: squeue for active ones, sacct for finished ones, scontrol without accounting, qstat on PBS.
+"""Query and poll the states of jobs: squeue for active ones, sacct for finished ones, scontrol without accounting, qstat on PBS.
 
 A scheduler that does not answer is a `SchedulerError`, never "no such job".
 """

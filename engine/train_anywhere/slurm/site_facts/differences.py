@@ -1,4 +1,7 @@
-"""Compare the facts in a preset with what Slurm reports. A fact that the preset leaves out is unknown, and not compared."""
+"""Compare the facts in a preset with what Slurm reports, and change single values in its text.
+
+A fact that the preset leaves out is unknown, and not compared.
+"""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Report runs of this machine, which no scheduler knows."""
+"""Report runs of this machine, which no scheduler knows, and check whose jobs a run folder names."""
 
 import math
 import os

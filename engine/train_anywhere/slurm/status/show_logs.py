@@ -1,4 +1,4 @@
-"""Print the logs of jobs, and follow them while they run.
+"""Print the logs of jobs, and follow them, or reports, while they run.
 
 With any launcher, a rank other than 0 prefixes each of its lines with `[rank 3] ` (`files/terminal/output.py`); horovodrun adds
 another prefix before that. Lines without one come from rank 0, the batch script or the launcher.

@@ -1,4 +1,4 @@
-"""Format reports as text: a page for one run, a table for several."""
+"""Format reports as text, a page for one run and a table for several, or as one JSON document."""
 
 import os
 import re

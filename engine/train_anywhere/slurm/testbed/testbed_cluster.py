@@ -1,4 +1,4 @@
-"""Control the testbed: start and stop it, run a command in it, wait for a job, power a node off and on."""
+"""Control the testbed, whose machines are sets of namespaces: start and stop it, run commands, power a node off and on."""
 
 import json
 import os

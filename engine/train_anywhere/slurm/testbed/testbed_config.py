@@ -1,4 +1,4 @@
-"""Write the files that a testbed's daemons read, from the templates in `files/`."""
+"""Check this machine for a testbed, and write the files that its daemons read, from the templates in `files/`."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Give a Trainer its callbacks, loggers, and the checkpoint to resume from."""
+"""Give a Trainer its callbacks, loggers, and the checkpoint to resume from. A callback compares the weights of all ranks."""
 
 import hashlib
 from typing import Any

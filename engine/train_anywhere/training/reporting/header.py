@@ -1,4 +1,4 @@
-"""The lines at the start of a run: what is trained, on which data and device, and how long."""
+"""The lines at the start of a run: what is trained, on which data and device, and how long at the peak speed of the chips."""
 
 import platform
 from collections.abc import Mapping

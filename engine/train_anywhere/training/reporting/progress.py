@@ -1,4 +1,4 @@
-"""The display of a run: a bar on a terminal or plain lines in a log file, and the values that `monitor/live.py` writes."""
+"""The display of a run: a bar on a terminal or plain lines in a log, the training speed, and the values that `monitor/live.py` writes."""
 
 import statistics
 import sys

@@ -1,4 +1,4 @@
-"""Gather the reports of runs: query the scheduler once for all of them, then read the files of each."""
+"""Gather the reports of runs: query the scheduler once for all of them, then read the files of each and suggest the next commands."""
 
 import shlex
 import time

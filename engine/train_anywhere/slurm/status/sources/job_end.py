@@ -1,4 +1,4 @@
-"""Explain with Slurm's records why a job ended, for runs whose log does not show it."""
+"""Explain with Slurm's records why a job ended, for runs whose log does not show it, or why it waits."""
 
 import dataclasses
 import re

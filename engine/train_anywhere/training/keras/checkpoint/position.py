@@ -1,4 +1,4 @@
-"""The progress of a run: epoch, step, newest metrics and early stopping."""
+"""The progress of a run: epoch, step, newest metrics, early stopping and seeds."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""Checkpoints of a Keras run: every variable, bit for bit, and the state of the run."""
+"""Checkpoints of a Keras run: every variable, bit for bit, copied to the host, and the state of the run."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Read and set which layers and variables of a model are trainable: user code may change this, and checkpoints hold it."""
+"""Which layers and variables of a model are trainable, which user code may change; batch normalization layers."""
 
 from collections.abc import Sequence
 from typing import Any

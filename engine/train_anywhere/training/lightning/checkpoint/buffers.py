@@ -1,4 +1,4 @@
-"""Copies of the training state in host memory, which is reused for each checkpoint."""
+"""Copies of the training state, limited to plain values, in host memory that is reused for each checkpoint."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Early stopping as a callback: stop when a metric has not improved for some validations."""
+"""Callbacks that stop when a metric has not improved, and that fail a run that has trained nothing."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""Lightning's cluster environment, from the ranks that `train_anywhere.distributed` has found."""
+"""Lightning's cluster environment, from the ranks that `train_anywhere.distributed` has found, and the device of this rank."""
 
 import torch
 from lightning.pytorch.plugins.environments import ClusterEnvironment
