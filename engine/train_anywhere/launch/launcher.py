@@ -26,7 +26,8 @@ def main(arguments: Sequence[str]) -> int:
     run, module, *words = arguments
     sys.argv = [module, *words]
     # torchrun's store logs a page for each lost peer, before torchrun itself reports it
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    if "TORCH_CPP_LOG_LEVEL" not in os.environ:
+        os.environ |= {"TORCH_CPP_LOG_LEVEL": "ERROR", "TRAIN_ADDED": "TORCH_CPP_LOG_LEVEL"}
     if "SLURM_NODEID" in os.environ and module == "torch.distributed.run":
         sys.argv = [module, *set_rendezvous_host(words, os.environ["SLURM_NODEID"])]
     try:
