@@ -82,7 +82,7 @@ def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
             print(f"note: {note}", flush=True)
     with run_monitor(run, config):
         code = run_here(run, layout)
-    if before and never_trained(run):
+    if before and not config.program and never_trained(run):
         point_latest(results, before)
     return code
 

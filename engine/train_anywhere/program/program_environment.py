@@ -32,7 +32,7 @@ HOROVOD_PORT = 15
 
 RANK_NAMES = (
     "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE",
-    "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT",
+    "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
 )  # fmt: skip
 """Variables that torchrun sets for each rank, besides those that start with TORCHELASTIC_."""
 

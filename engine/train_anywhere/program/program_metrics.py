@@ -123,8 +123,7 @@ class ProgramMetrics:
         run = self._process.run
         again = len(run.read_info().get(ATTEMPTS) or []) > 1
         self._first = (step, time.monotonic())
-        if again:
-            self._recorder.record_first_step(max(0, step - 1))
+        self._recorder.record_first_step(max(0, step - 1))
         self._csv = CsvLog(run.metrics_csv)
         if again:
             self._csv.resume(step - 1)

@@ -172,8 +172,9 @@ def _run(
     inherits = process.topology.world_size == 1 and (running_job() is None or os.isatty(1))
     inherits = inherits and not config.program.metrics
     by_user = process.topology.launched_by == "none" and "TRAIN_PARENT" not in ENVIRON
-    name, saved = config.program.command[0], any(run.checkpoints.iterdir())
-    command = build_command(config, environ, process.topology, saved and started_before(run, process))
+    name = config.program.command[0]
+    again = started_before(run, process) and any(run.checkpoints.iterdir())
+    command = build_command(config, environ, process.topology, again)
     try:
         program = ProgramProcess(
             command, environ, inherits, working_folder(config), IGNORED if by_user else ()
