@@ -195,6 +195,7 @@ def test_the_dry_run_shows_the_job_and_imports_no_framework(run: Run, script: st
         (["program.metrics=loss: (.*", "--", "src/train.py"], ["is not a regular expression"]),
         (["program.metrics=loss: (.*)", "--", "src/train.py"], ["has no named group for a metric"]),
         (["--", "src/train.py", "{args.lr}"], ["{args.lr} in the arguments of the program has no value; add args.lr=VALUE"]),
+        (["args.lrr=1", "--", "src/train.py"], ["no argument of the program uses args.lrr; write {args.lrr} after --"]),
         (["checkpoint.monitor=bits", "--", "src/train.py"], ["checkpoint.monitor=bits may be better high or low"]),
         (["--", "README.md"], ["README.md is neither a Python script (.py) nor executable"]),
         (["cluster=slurm", "--", "tests/template/test_readme.py"], ["is not in the copy of the project that a job runs"]),

@@ -16,16 +16,17 @@ import itertools
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from train_anywhere.config.checks.program import OUTSIDE, VALUE, is_file
+from train_anywhere.config.checks.program import is_file
 from train_anywhere.config.command.compose import compose, quote_value
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
+from train_anywhere.files import ROOT
 from train_anywhere.files.typed_paths import refuse_deleted_folder
 from train_anywhere.launch.command import HELP, run_command
 from train_anywhere.launch.exits import leave
@@ -36,7 +37,6 @@ from train_anywhere.plugins.optuna import refuse_without_optuna
 from train_anywhere.plugins.product import list_values, refuse_empty
 from train_anywhere.program.named_program import (
     FIXED,
-    Named,
     command_problems,
     find_program,
     prepare_words,
@@ -73,20 +73,18 @@ def main() -> int:
     resumed = compose([*map(quote_value, typed)])["resume"] if named_run else None
     if resumed and not is_program(open_run(resumed)):
         problems.append(f"{resumed} is a training: python src/train.py resume={shlex.quote(str(resumed))}")
-    program: Named | None = None
+    program: dict[str, Any] = {}
     folders = [word.removeprefix(FOLDER).strip("'\"") for word in [*saved, *typed] if word.startswith(FOLDER)]
     try:
-        program = find_program(named, folders[-1] if folders else None) if named or not resumed else None
+        program = find_program(named, folders[-1] if folders else None) if named or not resumed else {}
     except ConfigError as error:
         problems += error.problems
     if problems:
         raise ConfigError(*problems)
     words = prepare_words(
         [*saved, *(resolve_current(typed) if "cluster=current" in typed else typed)],
-        program.command if program else [],
+        program.get("command", ()),
     )
-    if program:
-        _note_unused(words, program)
     if sweep:
         return _sweep(words, search, program)
     tree = _compose(words, program)
@@ -98,33 +96,17 @@ def main() -> int:
     return 0
 
 
-def _compose(words: Sequence[str], program: Named | None) -> dict[str, Any]:
-    """Return the configuration of one run of the program; None: that of the resumed run."""
+def _compose(words: Sequence[str], program: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration of one run of the program; an empty one is that of the resumed run."""
     tree = compose([*words, *FIXED])
-    if program:
-        submits = tree["cluster"].get("scheduler") != "none"
-        if not submits and (problems := command_problems(program.command)):
-            raise ConfigError(*problems)
-        shown = program.in_job() if submits else program
-        copied = str(program.outside) if submits and program.outside else None
-        tree["program"] |= {"command": shown.command, "copied": copied}
-        if shown.folder:
-            tree["program"]["folder"] = shown.folder
+    here = tree["cluster"].get("scheduler") == "none"
+    if program and here and (problems := command_problems(program["command"])):
+        raise ConfigError(*problems)
+    tree["program"] |= program
     return tree
 
 
-def _note_unused(words: Sequence[str], program: Named) -> None:
-    """Print a note about values that no argument uses."""
-    used = VALUE.findall("\0".join(program.command))
-    given = [word.partition("=")[0].removeprefix("++args.") for word in words if word.startswith("++args.")]
-    if unused := [name for name in given if name not in used]:
-        print(
-            f"note: the arguments of the program do not use {', '.join(f'{{args.{n}}}' for n in unused)}.",
-            file=sys.stderr,
-        )
-
-
-def _sweep(words: Sequence[str], search: Sequence[str], program: Named | None) -> int:
+def _sweep(words: Sequence[str], search: Sequence[str], program: Mapping[str, Any]) -> int:
     """Run or submit all members of a sweep, or the trials of a search."""
     parser = OverridesParser.create()
     overrides = parser.parse_overrides([*words])
@@ -163,14 +145,14 @@ def _job_problems(config: Config, devices: int, look: bool) -> list[str]:
         return []
     other = config.container.name != "none" or c.conda or c.venv or c.modules or c.setup
     problems = [] if other else command_problems(program.command)
-    copy = str(Path(OUTSIDE, Path(program.copied).name)) if program.copied else None
     for name in (program.folder, program.command[0] if is_file(program.command[0]) else None):
-        if name and copy and program.copied and Path(name).is_relative_to(copy):
-            problems += missing_problem(
-                os.path.relpath(name, copy), config.paths.results, Path(program.copied)
-            )
-        elif name and not Path(name).is_absolute():
-            problems += missing_problem(os.path.normpath(name), config.paths.results)
+        if not name:
+            continue
+        top = (
+            Path(program.copied) if program.copied and (ROOT / name).is_relative_to(program.copied) else ROOT
+        )
+        if (ROOT / name).is_relative_to(top):
+            problems += missing_problem(os.path.relpath(ROOT / name, top), config.paths.results, top)
     return problems
 
 

@@ -5,10 +5,10 @@ import re
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from train_anywhere.config.checks.program import OUTSIDE, is_file, is_python
+from train_anywhere.config.checks.program import is_file
 from train_anywhere.config.command.command_line import split_flags
 from train_anywhere.config.command.compose import compose, install_choice_loader, quote_value
 from train_anywhere.config.flat import flatten
@@ -49,41 +49,8 @@ def split_words(words: Sequence[str]) -> tuple[list[str], bool]:
     return line.overrides, bool(line.flags)
 
 
-@dataclass(frozen=True)
-class Named:
-    """The program that a command line names.
-
-    Attributes:
-        command: its words; a file is relative to the project, or absolute if it is outside of it.
-        folder: `program.folder` in the same form; None if it is not given.
-        outside: folder or git repository to copy for a job; None if all is in the project or installed.
-    """
-
-    command: list[str]
-    folder: str | None = None
-    outside: Path | None = None
-
-    def in_job(self) -> "Named":
-        """Return the same with paths in the code of a job."""
-        if not self.outside:
-            return self
-
-        def move(name: str) -> str:
-            path = Path(name)
-            inside = path.is_absolute() and path.is_relative_to(self.outside or "")
-            return (
-                str(Path(OUTSIDE, self.outside.name, path.relative_to(self.outside)))
-                if inside and self.outside
-                else name
-            )
-
-        return replace(
-            self, command=[move(self.command[0]), *self.command[1:]], folder=self.folder and move(self.folder)
-        )
-
-
-def find_program(program: Sequence[str], typed_folder: str | None = None) -> Named:
-    """Return the program that is named after `--`; its arguments stay as they are.
+def find_program(program: Sequence[str], typed_folder: str | None = None) -> dict[str, Any]:
+    """Return command, folder and copied of `config.schema.Program` for what is named after `--`; arguments stay as they are.
 
     Raises:
         ConfigError: there is no such file, folder, module or command, or an argument is not UTF-8.
@@ -97,53 +64,38 @@ def find_program(program: Sequence[str], typed_folder: str | None = None) -> Nam
     folder = resolve_as_typed(os.path.expanduser(typed_folder)) if typed_folder else None
     if folder and not folder.is_dir():
         raise ConfigError(f"program.folder={typed_folder} is not a folder.")
-    name, path = program[0], find_file(program[0], folder)
-    if path is None and ("/" in name or is_python(name)):
-        raise ConfigError(
-            f"{name!r} is not a file; name a script or a command first, then its arguments: python src/run.py -- script.py --epochs 3."
-        )
-    outside = find_outside([one for one in (folder, path) if one])
+    name = program[0]
+    places = [Path(os.path.abspath(folder or ""), name), Path(os.path.abspath(name))]
+    path = next((resolve_as_typed(one) for one in places if one.is_file()), None)
     if path:
         name = _project_name(path)
         name = name if is_file(name) else f"./{name}"
-    return Named([name, *program[1:]], _project_name(folder) if folder else None, outside)
-
-
-def find_file(name: str, folder: Path | None) -> Path | None:
-    """Return the file that the first word of a command names, in `program.folder` or the current folder; None if it is no file."""
-    found = [*([resolve_as_typed(folder / name)] if folder else []), resolve_as_typed(name)]
-    return next((path for path in found if path.is_file()), None)
+    elif is_file(name):
+        raise ConfigError(
+            f"{name!r} is not a file; name a script or a command first, then its arguments: python src/run.py -- script.py --epochs 3."
+        )
+    outside = [top for one in (folder, path) if one and (top := _find_outside(one))]
+    if len(outside) > 1 and not outside[1].is_relative_to(outside[0]):
+        raise ConfigError(
+            f"{path} is not below {outside[0]}, and a job copies one folder; name a script of that one."
+        )
+    found = {"command": [name, *program[1:]], "copied": str(outside[0]) if outside else None}
+    return found | ({"folder": _project_name(folder)} if folder else {})
 
 
 def _project_name(path: Path) -> str:
     """Return a path relative to the project, or as it is if it is not in the project."""
-    for one, root in ((path, ROOT), (path.resolve(), ROOT.resolve())):
-        if one.is_relative_to(root):
-            return str(one.relative_to(root))
-    return str(path)
+    pairs = ((path, ROOT), (path.resolve(), ROOT.resolve()))
+    return next((str(one.relative_to(root)) for one, root in pairs if one.is_relative_to(root)), str(path))
 
 
-def find_outside(paths: Sequence[Path]) -> Path | None:
-    """Return the git repository, or else the folder, of what is not in the project and not installed.
-
-    Raises:
-        ConfigError: there are two of them.
-    """
-    commands = {
-        Path(one) for one in (str(Path(sys.executable).parent), *os.environ.get("PATH", "").split(os.pathsep))
-    }
-    tops = []
-    for path in paths:
-        here = path if path.is_dir() else path.parent
-        if Path(_project_name(path)).is_absolute() and not (here in commands and path.is_file()):
-            repositories = [one for one in (here, *here.parents) if (one / ".git").exists()]
-            tops.append(repositories[0] if repositories else here)
-    for one in tops[1:]:
-        if not one.is_relative_to(tops[0]):
-            raise ConfigError(
-                f"{one} is not below {tops[0]} (program.folder), and a job copies one of them; name a script of that folder."
-            )
-    return tops[0] if tops else None
+def _find_outside(path: Path) -> Path | None:
+    """Return the git repository, or else the folder, of what is not in the project; None for that and for commands."""
+    here = path if path.is_dir() else path.parent
+    commands = [os.path.dirname(sys.executable), *os.environ.get("PATH", "").split(os.pathsep)]
+    if not Path(_project_name(path)).is_absolute() or (path.is_file() and str(here) in commands):
+        return None
+    return next((one for one in (here, *here.parents) if (one / ".git").exists()), here)
 
 
 def command_problems(command: Sequence[str]) -> list[str]:

@@ -10,16 +10,16 @@ from pathlib import Path
 
 from train_anywhere import ENVIRON
 from train_anywhere.config.checks.program import (
-    OUTSIDE,
     VALUE,
     choose_processes,
-    find_value,
     is_file,
     is_python,
     launcher_of,
     locate,
 )
+from train_anywhere.config.flat import flatten
 from train_anywhere.config.schema import Config
+from train_anywhere.distributed.devices import visible_gpus
 from train_anywhere.distributed.horovod.initialize import gloo_variables
 from train_anywhere.distributed.tf_config import tf_config
 from train_anywhere.distributed.topology import Topology
@@ -69,9 +69,7 @@ def build_environment(config: Config, topology: Topology, run: RunDir, local: Pa
     elif processes == "node" and topology.nodes > 1:
         environ |= node_variables(topology, config.program.command)
     if launcher_of(config.program.command) == "torchrun" and processes == "node":
-        environ.setdefault("PET_NPROC_PER_NODE", "gpu" if config.trainer.accelerator != "cpu" else "1")
-        if isinstance(config.trainer.devices, int):
-            environ["PET_NPROC_PER_NODE"] = str(config.trainer.devices)
+        environ.setdefault("PET_NPROC_PER_NODE", str(node_devices(config)))
     if topology.world_size > 1:
         environ |= {name: os.environ[name] for name in INTERFACES if name in os.environ}
     return environ | folder_variables(config, run, local, topology.rank, environ)
@@ -111,7 +109,13 @@ def node_variables(topology: Topology, command: list[str]) -> dict[str, str]:
     return found | ({f"PET_{k}": v for k, v in found.items()} if launcher == "torchrun" else {})
 
 
-def launcher_arguments(topology: Topology, devices: int | str, command: list[str]) -> list[str]:
+def node_devices(config: Config) -> int:
+    """Return the number of devices of this node."""
+    devices = config.trainer.devices
+    return devices if isinstance(devices, int) else max(1, visible_gpus())
+
+
+def launcher_arguments(topology: Topology, devices: int, command: list[str]) -> list[str]:
     """Return the command, with the options of `accelerate launch` for several nodes that it lacks, since it reads no variables."""
     t = topology
     if launcher_of(command) != "accelerate" or t.nodes == 1:
@@ -126,7 +130,7 @@ def launcher_arguments(topology: Topology, devices: int | str, command: list[str
         "machine_rank": t.node_rank,
         "main_process_ip": t.coordinator_address,
         "main_process_port": t.rendezvous_port,
-        **({"num_processes": t.nodes * devices} if isinstance(devices, int) else {}),
+        "num_processes": t.nodes * devices,
     }
     typed = {
         word.partition("=")[0].lstrip("-").replace("-", "_") for word in command[at:] if word.startswith("--")
@@ -175,14 +179,15 @@ def working_folder(config: Config) -> Path | None:
     if config.program.folder:
         return locate(config.program, config.program.folder)
     copied = config.program.copied
-    return folder if copied and (folder := ROOT / OUTSIDE / Path(copied).name).is_dir() else None
+    return copy if copied and (copy := locate(config.program, copied)).is_relative_to(ROOT) else None
 
 
 def build_command(config: Config, environ: dict[str, str], topology: Topology, again: bool) -> list[str]:
     """Return the command of the program; `again`: with `program.resume_args`."""
     program = config.program
-    words = [VALUE.sub(lambda m: str(find_value(config, m[1])), word) for word in program.command]
-    words = launcher_arguments(topology, config.trainer.devices, words)
+    values = flatten(config.args)
+    words = [VALUE.sub(lambda m: str(values[m[1]]), word) for word in program.command]
+    words = launcher_arguments(topology, node_devices(config), words)
     if again and program.resume_args:
         words += shlex.split(program.resume_args)
     name, *arguments = [words[0], *(FOLDER.sub(lambda m: environ[m[1]], word) for word in words[1:])]

@@ -4,8 +4,8 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from train_anywhere.config.flat import flatten
 from train_anywhere.config.schema import Config, Program
 from train_anywhere.files import ROOT
 
@@ -34,10 +34,18 @@ def program_problems(config: Config) -> list[str]:
         return []
     if not all(isinstance(word, str) for word in command):
         return ["program.command is set by src/run.py: python src/run.py -- script.py --epochs 3."]
+    used, given = dict.fromkeys(VALUE.findall("\0".join(command))), flatten(config.args)
     problems = [
-        f"{{args.{name}}} in the arguments of the program has no value; add args.{name}=VALUE."
-        for name in dict.fromkeys(VALUE.findall("\0".join(command)))
-        if find_value(config, name) is None
+        *(
+            f"{{args.{n}}} in the arguments of the program has no value; add args.{n}=VALUE."
+            for n in used
+            if n not in given
+        ),
+        *(
+            f"no argument of the program uses args.{n}; write {{args.{n}}} after --, or leave it out."
+            for n in given
+            if n not in used
+        ),
     ]
     if program.folder and not locate(program, program.folder).is_dir():
         problems.append(f"program.folder={program.folder} is not a folder.")
@@ -83,19 +91,14 @@ def is_file(name: str) -> bool:
 
 
 def locate(program: Program, name: str) -> Path:
-    """Return the path of the program's script or folder: in the project, in the code of a job, or where it was copied from."""
-    path = ROOT / name
-    if program.copied and name.startswith(f"{OUTSIDE}/") and not path.exists():
-        return Path(program.copied).parent / name.removeprefix(f"{OUTSIDE}/")
-    return path
-
-
-def find_value(config: Config, name: str) -> Any:
-    """Return the value of `args.NAME`; None if it has none."""
-    value: Any = config.args
-    for part in name.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    return value
+    """Return the path of the program's script or folder: in the project, in its copy in a job, or where it is."""
+    path, top = ROOT / name, Path(program.copied or ROOT)
+    copy = ROOT / OUTSIDE / top.name
+    return (
+        copy / path.relative_to(top)
+        if program.copied and path.is_relative_to(top) and copy.is_dir()
+        else path
+    )
 
 
 def launcher_of(command: Sequence[str]) -> str | None:
