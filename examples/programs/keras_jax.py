@@ -16,6 +16,7 @@ import jax
 import keras
 import numpy as np
 from keras import layers
+
 from train_anywhere.program import log
 
 RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -69,7 +70,9 @@ def main() -> None:
     report = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: log(epoch + 1, **logs))
     rows = Rows(images, labels.astype("int32"))
     history = model.fit(rows, epochs=3, shuffle=False, verbose=0, callbacks=[report])
-    print(f"rank {RANK} of {WORLD}: losses {[f'{value:.6f}' for value in history.history['loss']]}", flush=True)
+    print(
+        f"rank {RANK} of {WORLD}: losses {[f'{value:.6f}' for value in history.history['loss']]}", flush=True
+    )
     if RANK == 0:
         weights = [np.array(weight) for weight in model.get_weights()]
         np.savez(Path(os.environ.get("TRAIN_LOCAL_CHECKPOINTS", "."), "weights.npz"), *weights)

@@ -118,17 +118,22 @@ def test_event_files(run: Run, tmp_path: Path, framework: str) -> None:
     """Those of torch, and of Keras' callback in subfolders."""
     torch = (
         "import os; from torch.utils.tensorboard import SummaryWriter\nw = SummaryWriter(os.environ['TRAIN_TENSORBOARD'])\n"
-        "for s in range(3):\n    w.add_scalar('val/loss', 1.5 - s, s); w.add_scalar('train/loss', 2 * s, s)\nw.add_text('t', 'x')\nw.close()"
+        "for s in range(3):\n    w.add_scalar('val/loss', 1.5 - s, s); w.add_scalar('train/loss', 2 * s, s)\n"
+        "w.add_text('t', 'x')\nw.close()"
     )
     keras = (
         "import os, tensorflow as tf\n"
         "w = tf.summary.create_file_writer(os.environ['TRAIN_TENSORBOARD'] + '/validation')\n"
         "with w.as_default():\n    for s in range(3): tf.summary.scalar('loss', 1.5 - s, step=s)\nw.close()"
     )
-    done = run({"lightning": torch, "keras": keras}[framework])
+    done = run(
+        {"lightning": torch, "keras": keras}[framework] + "\nimport time; time.sleep(1)",
+        "monitor.sample_seconds=0.1",
+    )
     assert done.returncode == 0, done.stderr
     found = curves(latest(tmp_path) / "metrics.csv")
     assert found["val/loss"] == [(0, 1.5), (1, 0.5), (2, -0.5)]
+    assert not [name for name in found if "node/" in name]  # the samples of the node are no metrics
     if framework == "lightning":
         assert found["train/loss"] == [(0, 0), (1, 2), (2, 4)]
 
@@ -156,7 +161,7 @@ def test_a_resumed_run_has_one_curve(run: Run, tmp_path: Path) -> None:
     assert curves(folder / "metrics.csv")["loss"] == [(s, s) for s in range(1, 5)] + [
         (s, 4 + s) for s in range(5, 9)
     ]
-    first, second = info(folder)["attempts"]
+    _, second = info(folder)["attempts"]
     assert (second["from_step"], second["step"]) == (4, 8)
 
 

@@ -28,6 +28,7 @@ def log(step: int, **values: SupportsFloat) -> None:
     path = os.environ.get("TRAIN_METRICS")
     if not path or os.environ.get("RANK", "0") != "0":
         return
-    row = {"step": int(step), **{name: float(value) for name, value in values.items()}}
+    numbers = {name: float(getattr(value, "item", lambda v=value: v)()) for name, value in values.items()}
+    row = {"step": int(step), **numbers}
     with open(path, "a", encoding="utf-8") as file:
         file.write(json.dumps(row) + "\n")

@@ -176,6 +176,8 @@ class ProgramMetrics:
         if not folder.is_dir():
             return
         for path in sorted(folder.rglob("events.out.tfevents.*")):
+            if (self._process.run.monitor / f"{path.parent.name}.csv").exists():
+                continue  # the samples of a node, which features/sampler writes
             prefix = (
                 ""
                 if path.parent == folder
