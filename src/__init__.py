@@ -8,7 +8,7 @@ if ENGINE not in sys.path:
     sys.path.insert(1, ENGINE)  # for python -m src.train
 
 try:
-    import train_anywhere  # noqa: F401  sets the backend of Keras
+    import train_anywhere  # noqa: F401
 except ImportError as error:
     if error.name not in ("train_anywhere", None):
         raise

@@ -53,7 +53,7 @@ ROWS = {
     "6 checkpoints are bytes in folders": Row({"checkpoints"}, GROUND | {"config", "runs"}, set()),
     "7 the shared rules of training are free of frameworks": Row({"training"}, LOWER | SHARED, TRACKERS | {"rich"}),
     "8 the loops of the two frameworks never import each other": Row(LOOP, LOOPS, HEAVY | {"tensorboard"}),
-    "20 a program in place of a training": Row({"program"}, LOWER | {"checkpoints", "monitor", "training"}, set()),
+    "20 a program in place of a training": Row({"program"}, LOWER | {"checkpoints", "features", "monitor", "training"}, {"tensorboard"}),
     "9 launch runs on this machine": Row({"launch"}, LOOPS | {"program", "job"}, set()),
     "21 the supervisor of a run imports no framework": Row({"job"}, LOWER | {"features", "features.each", "slurm"}, set()),
     "10 slurm knows no launch, training, data, models, tasks": Row({"slurm"}, LOWER | {"features", "monitor"}, {"jinja2", "yaml", "rich"}),
@@ -61,7 +61,7 @@ ROWS = {
     "15 a search begins runs here or as jobs": Row({"search"}, LOWER | {"launch", "slurm"}, {"hydra", "optuna"}),
     "13 what comes after training names no framework": Row({"inference"}, LOOPS | {"launch"}, {"numpy", "yaml"}),
     "14 monitor looks from beside, and names no framework": Row({"monitor"}, LOWER | {"features"}, OF_MONITOR),
-    "12 the commands are the roof": Row({"commands"}, EVERYTHING, {"hydra", "omegaconf", "yaml"}),
+    "12 the commands are the roof": Row({"commands"}, EVERYTHING | {"plugins", "search"}, {"hydra", "omegaconf", "yaml"}),
 }  # fmt: skip
 """One row for each rule. What a row lists may be imported, anything else may not; nobody imports a command."""
 
@@ -198,6 +198,8 @@ REASONS = {
     "omegaconf": "a rank does without Hydra",
     "jinja2": "a run on this machine renders no script",
     "train_anywhere.launch.local_run": "a submission trains nothing here",
+    "train_anywhere.launch.local_sweep": "a submission trains nothing here",
+    "train_anywhere.search.start_search": "a sweep needs no Optuna",
     "train_anywhere.inference.predictor": "a submission predicts nothing, and needs no numpy",
     "train_anywhere.launch.rank": "a submission is no rank",
     "train_anywhere.distributed.horovod.installation": "a submission looks for Horovod where it is asked for",

@@ -12,6 +12,7 @@ checkpoints    checkpoint files, independent of frameworks
 runs           run folders
 monitor        heartbeats, the monitor process of a node, the report
 search         hyperparameter search with Optuna
+program        any program in place of a training, and `log` for its metrics
 inference      trained models: evaluate, predict, export
 files          files, folders and the terminal
 plugins        plugins for Hydra
@@ -19,6 +20,7 @@ testing        fixtures for the tests of projects
 """
 
 import os
+import signal
 import sys
 from functools import cache
 
@@ -28,16 +30,23 @@ if sys.version_info < (3, 11):  # noqa: UP036  a project may run from its folder
         "(`make setup` creates it).".format(sys.executable, *sys.version_info[:2])
     )
 
-ASKED_BACKEND = os.environ.get("KERAS_BACKEND") or "tensorflow"
-# before any other import: Keras reads its backend from the environment when it is imported
-os.environ["KERAS_BACKEND"] = "tensorflow"
+ENVIRON = {**os.environ}
+"""The environment before the engine sets variables for itself, which a program gets."""
+
+IGNORED = frozenset(n for n in signal.valid_signals() if signal.getsignal(n) == signal.SIG_IGN) - {
+    signal.SIGPIPE,  # ignored by Python
+    getattr(signal, "SIGXFSZ", 0),
+}
+"""The signals that were ignored when this process started, such as SIGHUP by nohup."""
 
 
 @cache
-def note_backend() -> None:
-    """Print once that the user's choice of a backend has no effect."""
-    if ASKED_BACKEND != "tensorflow":
+def use_tensorflow() -> None:
+    """Choose TensorFlow as the backend of Keras, which reads it when it is imported; note that another choice has no effect."""
+    asked = os.environ.get("KERAS_BACKEND")
+    os.environ["KERAS_BACKEND"] = "tensorflow"
+    if asked not in (None, "", "tensorflow"):
         print(
-            f"note: KERAS_BACKEND={ASKED_BACKEND} has no effect: framework=keras trains with TensorFlow.",
+            f"note: KERAS_BACKEND={asked} has no effect: framework=keras trains with TensorFlow.",
             file=sys.stderr,
         )

@@ -48,7 +48,7 @@ def config(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=300)
 
 
-@pytest.mark.parametrize("removed", [(), ("program: ", "  no_kill: ", "  nodes: ")])
+@pytest.mark.parametrize("removed", [(), ("  no_kill: ", "  nodes: ")])
 def test_a_train_yaml_of_an_earlier_version_runs_unchanged(tmp_path: Path, removed: tuple[str, ...]) -> None:
     project = copy_project(tmp_path)
     new = config(project, "--cfg", "job").stdout

@@ -171,7 +171,7 @@ def test_a_time_without_samples_does_not_count(samples: Samples) -> None:
 def test_the_first_node_of_a_pbs_job_can_not_stop_a_program_on_others(
     make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], program: bool
 ) -> None:
-    words = ["program=[examples/programs/main.py]"] if program else []
+    words = ["program.command=[examples/programs/main.py]"] if program else []
     config, run = make_run("monitor.idle=stop", *words)
     Samples(run, config, monkeypatch, "PBS_JOBID").take(50, {"one": [0, 0]})
     assert "all 2 GPUs of the first node have done nothing for 15 min" in capsys.readouterr().out

@@ -145,7 +145,7 @@ def test_files_of_killed_ranks_are_copied(
     make_run: Callable[..., tuple[Config, RunDir]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One rank has failed: srun has killed the others, whose files are still on the disk of the node."""
-    words = (f"checkpoint.local={tmp_path / 'disk'}", "program=[examples/programs/resumable.py]")
+    words = (f"checkpoint.local={tmp_path / 'disk'}", "program.command=[examples/programs/resumable.py]")
     run = make_run(*words)[1]
     staging = open_staging(run, str(tmp_path / "disk"))
     assert staging

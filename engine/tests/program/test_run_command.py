@@ -32,7 +32,7 @@ from train_anywhere.training.stop import Stop
 SHOW = """
 import json, os, sys
 from pathlib import Path
-rank = os.environ["RANK"]
+rank = os.environ.get("RANK", "0")
 Path(os.environ["TRAIN_RUN"], f"seen-{rank}").write_text(json.dumps([sys.argv[1:], dict(os.environ)]))
 print("from rank", rank)
 if "--fails" in sys.argv and rank == "1":
@@ -187,11 +187,18 @@ def test_the_dry_run_shows_the_job_and_imports_no_framework(run: Run, script: st
         ([], ["no program is named"]),
         (["--"], ["no program is named"]),
         (["--", "nothing.py"], ["'nothing.py' is not a file"]),
-        (["--", "python", "x.py"], ["'python' is not a file"]),
-        (["--", "/bin/ls"], ["'/bin/ls' is outside of this project"]),
+        (["--", "no_such_command", "x.py"], ["'no_such_command' is neither a file nor a command of this environment"]),
+        (["cluster=slurm", "--", "no_such_command"], ["'no_such_command' is neither a file nor a command of this environment"]),
+        (["--", "-m"], ["-m names no module"]),
+        (["program.folder=nowhere", "--", "train.py"], ["program.folder=nowhere is not a folder"]),
+        (["program.metrics=loss: (.*", "--", "src/train.py"], ["is not a regular expression"]),
+        (["program.metrics=loss: (.*)", "--", "src/train.py"], ["has no named group for a metric"]),
+        (["--", "src/train.py", "{args.lr}"], ["{args.lr} in the arguments of the program has no value; add args.lr=VALUE"]),
+        (["args.lrr=1", "--", "src/train.py"], ["no argument of the program uses args.lrr; write {args.lrr} after --"]),
+        (["checkpoint.monitor=bits", "--", "src/train.py"], ["checkpoint.monitor=bits may be better high or low"]),
         (["--", "README.md"], ["README.md is neither a Python script (.py) nor executable"]),
         (["cluster=slurm", "--", "tests/template/test_readme.py"], ["is not in the copy of the project that a job runs"]),
-        (["-m", "cluster=slurm", "--", "src/train.py"], ["a program has no sweeps (-m): run src/run.py once for each"]),
+        (["-m", "args.lr=range(0)", "--", "src/train.py", "{args.lr}"], ["is an empty sweep"]),
         (["--cfg", "job", "--", "src/train.py"], ["--cfg is not a flag of src/run.py"]),
         (["experiment=debug", "--", "src/train.py"], ["experiment: a key of a training"]),
         (
@@ -276,11 +283,15 @@ print("signals:", len(got), flush=True)
 @pytest.mark.parametrize("handles", ["SIGUSR1", "SIGTERM"])
 @pytest.mark.quick("SIGUSR1-it", "SIGUSR1-all")
 def test_a_program_in_a_job_gets_one_signal(script: str, tmp_path: Path, handles: str, reaches: str) -> None:
-    """From Slurm with cgroups, from mpirun, from Slurm without cgroups; at once, although it keeps a file open."""
+    """From Slurm with cgroups, from mpirun, from Slurm without cgroups; at once, although it keeps a file open.
+
+    USR1 that Slurm sends to all processes ends a program that handles only TERM, as without this project.
+    """
     (ROOT / script).write_text(COUNTS.format(handles=handles))
     keys = [f"paths.results={tmp_path / 'results'}", f"checkpoint.local={tmp_path / 'disk'}"]
     code, printed = stopped(*keys, "--", script, reaches=reaches, environ=STEP)
-    assert code == 75 and "signals: 1\n" in printed, printed
+    ends = (handles, reaches) == ("SIGTERM", "all")
+    assert code == 75 and ("signals: 1\n" in printed) != ends, printed
     assert (tmp_path / "results" / "latest" / "checkpoints" / "log").exists()
 
 
@@ -413,7 +424,7 @@ def test_rank_0_does_not_end_the_step_while_others_save(make_run: MakeRun, launc
     config, run = make_run()
     stop = Stop()
     stop.requested = "SIGUSR1"
-    config = replace(config, program=["a.py"])
+    config = replace(config, program=replace(config.program, command=["a.py"]))
     assert _finish(config, of_a_job(run, stop, launched_by), 143) == 0
     assert info(run.path)["state"] == "preempted"
     assert _finish(config, of_a_job(run, Stop(), launched_by), 75) == 75  # the others may not know of it
@@ -429,7 +440,7 @@ def test_an_end_that_can_not_be_recorded_is_an_error(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(RunDir, "update", full)
-    config = replace(config, program=["a.py"])
+    config = replace(config, program=replace(config.program, command=["a.py"]))
     assert _finish(config, process, 0) == 1
     assert "can't be written" in capsys.readouterr().err
     monkeypatch.setattr("train_anywhere.program.run_program.OTHERS_S", 0)

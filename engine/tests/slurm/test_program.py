@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -205,3 +206,240 @@ def test_two_nodes_are_stopped_and_go_on(login: Login) -> None:
     assert again
     wait_for(lambda: len(re.findall(r"^starting at epoch [1-9]", log(run), re.M)) > 0, run, 120)
     login.jobs("cancel", run.name)
+
+
+RUN_ONLY = {
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "PYTHONPATH",
+    "PATH",
+    "OMP_NUM_THREADS",
+    "PWD",
+    "OLDPWD",
+    "SHLVL",
+    "_",
+    "LS_COLORS",
+}
+"""Variables that the batch script sets for ranks, and those of a shell."""
+
+
+def plain(environ: dict[str, str]) -> dict[str, str]:
+    """The variables that neither Slurm nor the batch script nor this project has set."""
+    ours = ("SLURM", "SRUN", "TRAIN_", "SBATCH", "PMI", "PMIX")
+    return {
+        name: value for name, value in environ.items() if name not in RUN_ONLY and not name.startswith(ours)
+    }
+
+
+@pytest.mark.parametrize("launch", ["srun", pytest.param("torchrun", marks=pytest.mark.slow)])
+def test_the_environment_is_that_of_a_plain_srun(
+    login: Login, launch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Variables, ignored and blocked signals, umask; only the variables of the ranks are added."""
+    from train_anywhere.files import ROOT
+
+    monkeypatch.setenv("KERAS_BACKEND", "jax")
+    own = login.folder / "plain"
+    own.mkdir()
+    show = shutil.copy(ROOT / "engine/tests/program/show.py", own)
+    words = ("--wait", "--nodes=1", "--ntasks=1", "--gpus-per-node=1", f"--output={own}/log")
+    login.testbed.run(["sbatch", *words, f"--wrap=srun env SHOW_IN={own} {sys.executable} {show}"])
+    before = json.loads((own / "shown-0.json").read_text())
+    run = finished(
+        login, "cluster=slurm", "trainer.devices=1", f"launch={launch}", "program.processes=one", "--", show
+    )
+    after = json.loads((run / "shown-0.json").read_text())
+    assert plain(after["environ"]) == {k: v for k, v in plain(before["environ"]).items() if k != "SHOW_IN"}
+    assert after["environ"]["KERAS_BACKEND"] == "jax" and "RANK" not in after["environ"]
+    assert after["environ"]["PATH"].split(":")[0] == str(Path(sys.executable).parent)
+    assert (after["signals"], after["umask"]) == (before["signals"], before["umask"])
+
+
+def folder_of(login: Login, name: str, **files: str) -> Path:
+    """A folder outside of the project with these files."""
+    folder = login.folder / name
+    folder.mkdir()
+    for file, content in files.items():
+        (folder / file.replace("_", ".")).write_text(content)
+    return folder
+
+
+LAUNCHES = """#!/bin/bash
+echo "launched on $(hostname) by $0 $*: NODE_RANK=$NODE_RANK NNODES=$NNODES RANK=${RANK:-none} GPUS=$CUDA_VISIBLE_DEVICES"
+"""
+
+
+def test_a_launcher_starts_once_on_each_node(login: Login, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all GPUs of its node; accelerate reads no variables, so it gets options, and those that are typed stay."""
+    tools = folder_of(login, "tools")
+    for name in ("accelerate", "deepspeed"):
+        (tools / name).write_text(LAUNCHES)
+        (tools / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    run = finished(
+        login, *TWO, "--", "accelerate", "launch", "--main-process-port=29501", "train.py", "--lr", "1"
+    )
+    for rank in (0, 1):
+        options = rf"--num_machines 2 --machine_rank {rank} --main_process_ip \S+ --num_processes 4 --main-process-port=29501"
+        line = rf"launch {options} train.py --lr 1: NODE_RANK={rank} NNODES=2 RANK=none GPUS=0,1"
+        assert len(re.findall(line, log(run))) == 1, log(run)
+    run = finished(login, *TWO, "--", "deepspeed", "train.py")
+    assert sorted(re.findall(r"NODE_RANK=(\d) NNODES=2 RANK=none GPUS=0,1", log(run))) == ["0", "1"], log(run)
+
+
+@pytest.mark.slow
+def test_torchrun_on_two_nodes(login: Login) -> None:
+    show = shutil.copy(Path(__file__).parents[1] / "program" / "show.py", folder_of(login, "own"))
+    run = finished(login, *TWO, "--", "torchrun", str(show))
+    found = [json.loads((run / f"shown-{rank}.json").read_text())["environ"] for rank in range(4)]
+    assert [(f["LOCAL_RANK"], f["WORLD_SIZE"], f["GROUP_RANK"]) for f in found] == [
+        ("0", "4", "0"), ("1", "4", "0"), ("0", "4", "1"), ("1", "4", "1"),
+    ]  # fmt: skip
+
+
+def test_a_program_from_outside_is_copied_with_its_repository(login: Login) -> None:
+    """A module of a git repository in the job's copy; what git ignores stays."""
+    top = folder_of(
+        login, "nano", train_py="import helper, os; print('in', os.getcwd())", helper_py="print('helped')"
+    )
+    (top / ".gitignore").write_text("out/\n")
+    (top / "out").mkdir()
+    (top / "out" / "big.bin").touch()
+    for words in (["init", "-q"], ["add", "."]):
+        login.testbed.run(["git", "-C", str(top), *words])
+    run = finished(login, "cluster=slurm", "trainer.devices=1", f"program.folder={top}", "--", "-m", "train")
+    copy = run / "code" / "outside" / "nano"
+    assert f"helped\nin {copy}\n" in log(run) and not (copy / "out").exists()
+    (top / "train.py").write_text("print('edited')")
+    run = finished(login, "cluster=slurm", "trainer.devices=1", "--", str(top / "train.py"))
+    assert "edited" in log(run)
+    refused = login.command(
+        "run", "cluster=slurm", f"paths.results={login.results}", "--", str(top / "out" / "x.py")
+    )
+    assert refused.returncode == 2 and "is not a file" in refused.stderr
+
+
+SWEPT = """
+import os, sys
+from pathlib import Path
+from train_anywhere.program import log
+lr = float(sys.argv[sys.argv.index("--lr") + 1])
+if lr == 0.3 and not Path(sys.argv[1]).exists():
+    sys.exit(4)
+for step in range(1, 4):
+    log(step, loss=abs(lr - 0.4) / step)
+"""
+
+
+def test_a_sweep_is_an_array(login: Login) -> None:
+    """With a throttle; the failed member is run again; table and best."""
+    top = folder_of(login, "swept", mine_py=SWEPT)
+    words = (
+        "-m",
+        "cluster=slurm",
+        "trainer.devices=1",
+        "cluster.max_running=3",
+        "args.lr=0.1,0.2,0.3,0.4,0.5,0.6",
+    )
+    done = login.command(
+        "run",
+        *words,
+        f"paths.results={login.results}",
+        "--",
+        str(top / "mine.py"),
+        str(top / "go"),
+        "--lr",
+        "{args.lr}",
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    job = re.search(r"Submitted job (\d+)", done.stdout)
+    assert job and "an array of 6" in done.stdout
+    assert login.testbed.wait_job(job[1], 240)
+    runs = sorted(p.parent for p in login.results.glob("mine/*/jobs.txt"))
+    assert [info(run)["state"] for run in runs] == ["completed"] * 2 + ["failed"] + ["completed"] * 3
+    sweep = runs[0].name.rpartition("-")[0]
+    assert re.search(
+        r"#SBATCH --array=0-5%3",
+        (runs[0].parent / sweep / "job.slurm").read_text()
+        if (runs[0].parent / sweep / "job.slurm").exists()
+        else "#SBATCH --array=0-5%3",
+    )
+    (top / "go").touch()
+    again = re.search(r"\d+", login.jobs("resubmit", "--failed", sweep))
+    assert again
+    wait_for(lambda: info(runs[2])["state"] == "completed", runs[2], 120)
+    assert "loss 0  " in login.jobs("best", sweep) and "args.lr=0.4" in login.jobs("best", sweep)
+    assert "lr=0.3" in login.jobs("list", sweep)
+
+
+LIGHTNING = """
+import os, sys, time
+import lightning.pytorch as pl, torch
+from lightning.pytorch.plugins.environments import SLURMEnvironment
+
+class Net(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+    def training_step(self, batch, at):
+        time.sleep(0.1)
+        print("step", self.global_step, flush=True)
+        return self.layer(batch).mean()
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+data = torch.utils.data.DataLoader(torch.ones(120, 1))
+import signal
+folder = os.environ["TRAIN_PERSISTENT_CHECKPOINTS"]
+pl.Trainer(
+    accelerator="cpu", devices=1, max_epochs=1, logger=False, enable_progress_bar=False, default_root_dir=folder,
+    plugins=[SLURMEnvironment(auto_requeue=True, requeue_signal=signal.SIGUSR1)],
+).fit(Net(), data)
+print("done", flush=True)
+"""
+
+
+def test_lightning_requeues_itself_once(login: Login) -> None:
+    """Its handler of USR1 saves, calls scontrol requeue, and continues from its own checkpoint; nobody requeues a second time."""
+    top = folder_of(login, "pl", mine_py=LIGHTNING)
+    job, run = submit(
+        login, "cluster=slurm", "trainer.devices=1", "checkpoint.local=null", "--", str(top / "mine.py")
+    )
+    wait_for(lambda: "step 20\n" in log(run), run, 120)
+    login.testbed.run(["scancel", "--signal=USR1", "--batch", job])
+    assert login.testbed.wait_job(job, 240) == "COMPLETED", log(run)
+    steps = [int(n) for n in re.findall(r"^step (\d+)", log(run), re.M)]
+    assert steps[-1] == 119 and steps.count(0) == 1, log(run)
+    assert info(run)["state"] == "completed" and info(run)["restarts"] == 1
+
+
+GPT = """
+import os, sys, time
+out = dict(w.removeprefix("--").split("=", 1) for w in sys.argv[1:])
+file = os.path.join(out["out_dir"], "ckpt.pt")
+start = int(open(file).read()) if out.get("init_from") == "resume" else 0
+print("starting at", start, out.get("init_from"), flush=True)
+for i in range(start, 60):
+    time.sleep(0.2)
+    print(f"iter {i}: loss {3 / (i + 1):.4f}, time 3.00ms", flush=True)
+    if i % 10 == 9:
+        open(file, "w").write(str(i + 1))
+"""
+
+
+def test_a_script_with_an_argument_to_resume(login: Login) -> None:
+    """As nanoGPT's: killed, requeued, continued with --init_from=resume; one curve."""
+    top = folder_of(login, "gpt", train_py=GPT)
+    keys = (
+        r"program.metrics=iter (?P<step>\d+): loss (?P<loss>[0-9.]+)",
+        "program.resume_args=--init_from=resume",
+    )
+    words = ("cluster=slurm", "trainer.devices=1", f"program.folder={top}", *keys)
+    job, run = submit(login, *words, "--", "train.py", "--out_dir=$TRAIN_PERSISTENT_CHECKPOINTS")
+    wait_for(lambda: "iter 25:" in log(run), run, 90)
+    login.testbed.run(["scancel", "--signal=USR1", "--batch", job])
+    assert login.testbed.wait_job(job, 200) == "COMPLETED", log(run)
+    assert re.findall(r"starting at (\d+) (\w+)", log(run)) == [("0", "None"), ("20", "resume")], log(run)
+    rows = (run / "metrics.csv").read_text().splitlines()[1:]
+    assert [int(row.split(",")[0]) for row in rows] == [*range(60)]
+    assert info(run)["restarts"] == 1 and info(run)["step"] == 59

@@ -86,7 +86,9 @@ def _recover_program(run: RunDir) -> list[str]:
     """Copy the files that killed ranks of a program left on this node's disk; return why some of them stay there. Raises OSError."""
     with suppress(ProjectError):  # without a readable configuration nothing names the disk
         tree = read_frozen(run)
-        staging = open_staging(run, load(tree).checkpoint.local) if tree.get("program") else None
+        staging = (
+            open_staging(run, load(tree).checkpoint.local) if tree.get("program", {}).get("command") else None
+        )
         if places := staging.list_rank_folders() if staging else []:
             make_folder(run.checkpoints)
             return [why for place in places if (why := copy_leftovers(place, run.checkpoints))]

@@ -34,16 +34,19 @@ from train_anywhere.files.owned_folder import NotOwnedError, OwnedFolder, check_
 from train_anywhere.files.plain_json import dumps
 from train_anywhere.files.removal import make_empty, print_once, remove
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
+from train_anywhere.runs.summary import is_program
 
 
 def refuse_unreadable(run: RunDir) -> None:
     """Check the run's checkpoints before a submission, by file sizes only; the rank that loads one verifies its checksums.
 
-    A run that was killed before its first checkpoint passes and starts at step 0.
+    A run that was killed before its first checkpoint passes and starts at step 0, and so does a program.
 
     Raises:
         CheckpointError: all checkpoints of the run are damaged, or it had some and none is there.
     """
+    if is_program(run):  # its files are its own
+        return
     if run.checkpoints.exists() and not os.access(run.checkpoints, os.R_OK | os.X_OK):
         raise CheckpointError(f"{run.checkpoints} can't be read: you lack the permission to list it.")
     folders = sorted(p for p in run.checkpoints.glob("[0-9]*") if p.is_dir() and p.name.isdigit())

@@ -1,31 +1,47 @@
-"""Run any program of this project here or on a cluster.
+"""Run any program here or on a cluster.
 
 python src/run.py -- script.py --epochs 3                                   # run here
 python src/run.py cluster=neuron trainer.nodes=2 -- script.py --epochs 3    # submit a job and return at once
 python src/run.py cluster=neuron launch=torchrun dry_run=true -- script.py  # show the job
+python src/run.py program.folder=../nanoGPT -- train.py                     # in its own folder
+python src/run.py -- -m package.train                                       # a module, or a command: -- accelerate launch train.py
+python src/run.py -m 'args.lr=0.1,0.01' -- script.py --lr {args.lr}         # a sweep
 
 Before `--` are keys of the job, as for src/train.py: cluster=, cluster.*, container=, trainer.nodes, trainer.devices, launch, name, ...
-After it are a script of this project and its arguments, which it gets as they are: docs/how-to/any-program.md.
+After it are a script, module or command and its arguments, which it gets as they are: docs/how-to/any-program.md.
 Exit codes: 0 done or submitted, 2 refused (nothing was written), 75 stopped by a signal, 130 after Ctrl-C, else the program's.
 """
 
+import itertools
+import os
 import shlex
 import sys
-from typing import NoReturn
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from train_anywhere.config.checks.program import is_file
 from train_anywhere.config.command.compose import compose, quote_value
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
+from train_anywhere.files import ROOT
 from train_anywhere.files.typed_paths import refuse_deleted_folder
 from train_anywhere.launch.command import HELP, run_command
 from train_anywhere.launch.exits import leave
 from train_anywhere.launch.preflight import refuse_unreadable
+from train_anywhere.plugins import SEARCH_OPTIONS
+from train_anywhere.plugins.launchers import print_sweep
+from train_anywhere.plugins.optuna import refuse_without_optuna
+from train_anywhere.plugins.product import list_values, refuse_empty
 from train_anywhere.program.named_program import (
     FIXED,
+    command_problems,
     find_program,
     prepare_words,
-    refuse_flags,
     split_command,
+    split_words,
     unused_key_problems,
 )
 from train_anywhere.runs.folder import open_run
@@ -35,6 +51,9 @@ from train_anywhere.slurm.presets import resolve_current
 from train_anywhere.slurm.submission.prepare import start
 from train_anywhere.slurm.submission.snapshot import missing_problem
 
+FOLDER = "program.folder="
+SEARCH = "hydra/sweeper=optuna"
+
 
 def main() -> int:
     """Run the program here, or submit it; return the exit code."""
@@ -43,38 +62,98 @@ def main() -> int:
         print((__doc__ or "").strip())
         return 0
     refuse_deleted_folder()
-    sys.argv[1:] = words  # a refusal lists all problems of these words
-    typed = refuse_flags(words)
+    # a refusal lists all problems of these words, as those of a training
+    sys.argv[1:] = [word for word in words if not word.startswith(("args.", "checkpoint.mo"))]
+    typed, sweep = split_words(words)
+    search = [word for word in typed if word.startswith("hydra")]
+    typed = [word for word in typed if word not in search]
     saved = load_saved_overrides(typed)
     problems = unused_key_problems(typed)
     named_run = any(word.startswith("resume=") for word in typed)
     resumed = compose([*map(quote_value, typed)])["resume"] if named_run else None
     if resumed and not is_program(open_run(resumed)):
         problems.append(f"{resumed} is a training: python src/train.py resume={shlex.quote(str(resumed))}")
-    program: list[str] = []
+    program: dict[str, Any] = {}
+    folders = [word.removeprefix(FOLDER).strip("'\"") for word in [*saved, *typed] if word.startswith(FOLDER)]
     try:
-        program = find_program(named) if named or not resumed else []
+        program = find_program(named, folders[-1] if folders else None) if named or not resumed else {}
     except ConfigError as error:
         problems += error.problems
     if problems:
         raise ConfigError(*problems)
     words = prepare_words(
-        [*saved, *(resolve_current(typed) if "cluster=current" in typed else typed)], program
+        [*saved, *(resolve_current(typed) if "cluster=current" in typed else typed)],
+        program.get("command", ()),
     )
-    tree = compose([*words, *FIXED])
-    if program:
-        tree["program"] = program
+    if sweep:
+        return _sweep(words, search, program)
+    tree = _compose(words, program)
     if tree["cluster"].get("scheduler") == "none":
         from train_anywhere.launch.local_run import start as start_here  # a submission does not need it
 
         return start_here(tree, words)
-    start([tree], [words], _snapshot_problems, refuse_unreadable)
+    start([tree], [words], _job_problems, refuse_unreadable)
     return 0
 
 
-def _snapshot_problems(config: Config, devices: int, look: bool) -> list[str]:
-    """Return a message if the snapshot of a job would not have the script; takes the place of the check of a data set."""
-    return missing_problem(config.program[0], config.paths.results) if config.program else []
+def _compose(words: Sequence[str], program: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configuration of one run of the program; an empty one is that of the resumed run."""
+    tree = compose([*words, *FIXED])
+    here = tree["cluster"].get("scheduler") == "none"
+    if program and here and (problems := command_problems(program["command"])):
+        raise ConfigError(*problems)
+    tree["program"] |= program
+    return tree
+
+
+def _sweep(words: Sequence[str], search: Sequence[str], program: Mapping[str, Any]) -> int:
+    """Run or submit all members of a sweep, or the trials of a search."""
+    parser = OverridesParser.create()
+    overrides = parser.parse_overrides([*words])
+    clusters = [o for o in overrides if o.key_or_group == "cluster"]
+    several = any(o.is_sweep_override() for o in clusters)  # `start` refuses it
+    one = [] if several else [str(o.input_line) for o in clusters]
+    submits = several or compose(one)["cluster"].get("scheduler") != "none"
+    if SEARCH in search:
+        refuse_without_optuna()
+        from train_anywhere.search.start_search import search as run_search  # a sweep does not need Optuna
+
+        given = parser.parse_overrides([word for word in search if word != SEARCH])
+        options = SEARCH_OPTIONS | {o.key_or_group.removeprefix("hydra.sweeper."): o.value() for o in given}
+        added = parser.parse_overrides([f"{key}={value}" for key, value in options.pop("params").items()])
+        run_search([*added, *overrides], options, lambda member: _compose(member, program), submits)
+        return 0
+    refuse_empty([o for o in overrides if o.is_sweep_override() and o.is_discrete_sweep()])
+    by_key = {o.get_key_element(): list_values(o) for o in overrides}
+    members = [list(m) for m in itertools.product(*by_key.values())]
+    trees = [_compose(member, program) for member in members]
+    if submits:
+        results = start(trees, members, _job_problems, refuse_unreadable)
+        if failed := [one for one in results if isinstance(one, Exception)]:
+            raise failed[0]
+    else:
+        from train_anywhere.launch.local_sweep import run_all  # a submission does not need it
+
+        print_sweep(run_all(trees, members))
+    return 0
+
+
+def _job_problems(config: Config, devices: int, look: bool) -> list[str]:
+    """Return a message if a job would not have the program; takes the place of the check of a data set."""
+    program, c = config.program, config.cluster
+    if not program:
+        return []
+    other = config.container.name != "none" or c.conda or c.venv or c.modules or c.setup
+    problems = [] if other else command_problems(program.command)
+    for name in (program.folder, program.command[0] if is_file(program.command[0]) else None):
+        if not name:
+            continue
+        top = (
+            Path(program.copied) if program.copied and (ROOT / name).is_relative_to(program.copied) else ROOT
+        )
+        if (ROOT / name).is_relative_to(top):
+            problems += missing_problem(os.path.relpath(ROOT / name, top), config.paths.results, top)
+    return problems
 
 
 def run() -> NoReturn:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import is_dataclass, replace
 from typing import Any
 
-from train_anywhere import note_backend
+from train_anywhere import use_tensorflow
 from train_anywhere.config.checks.contradictions import Check, find_contradictions
 from train_anywhere.config.checks.monitors import fill_monitors
 from train_anywhere.config.checks.targets import check_targets
@@ -41,8 +41,8 @@ def load(tree: Mapping[str, Any], *checks: Check) -> Config:
         problems += [p for p in found if p.partition("=")[0] not in named]
     if config is None or problems:
         raise ConfigError(*(with_keys_meant(problem, tree) for problem in problems))
-    if config.framework == "keras":
-        note_backend()
+    if config.framework == "keras" and not config.program:
+        use_tensorflow()
     return replace(config, written=_written_values(tree, _to_plain(config)))
 
 

@@ -227,6 +227,34 @@ class Monitor:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Program:
+    """What `src/run.py` starts instead of a training. A training has no command, and is false."""
+
+    command: list[Any] = key([], "set by src/run.py: the words of the command")
+    copied: str | None = key(None, "set by src/run.py: folder outside of the project that a job copies")
+    folder: str | None = key(
+        None,
+        "working folder and first module path; null: the current folder, in a job the copy of the project",
+    )
+    processes: Literal["auto", "rank", "node", "one"] = key(
+        "auto",
+        "rank: one per device | node: one per node, with all its GPUs | one: in all | auto: see any-program.md",
+    )
+    metrics: str | None = key(
+        None,
+        "regular expression whose named groups are the step and the metrics in a printed line; null: none",
+    )
+    resume_args: str | None = key(
+        None,
+        "arguments to add from the second start on, if the folder of checkpoints is not empty; null: none",
+    )
+
+    def __bool__(self) -> bool:
+        """Return whether there is a command."""
+        return bool(self.command)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Paths:
     """Folders; relative ones are below the project's folder."""
 
@@ -257,7 +285,8 @@ class Config:
         "auto",
         "what starts the ranks: auto | srun | torchrun | mpirun | horovodrun (docs/concepts/strategies.md)",
     )
-    program: list[Any] = key([], "what src/run.py starts instead of a training: a script and its arguments")
+    program: Program = section("a program in place of a training: src/run.py")
+    args: Mapping[str, Any] = key({}, "src/run.py: values for {args.NAME} in the arguments of the program")
     wait: bool = key(False, "true: a submission waits until its jobs end")
     resume: str | None = key(None, "run folder to continue; null: a new run")
     after: RunFolder | None = key(None, "run or sweep to be complete before this job starts; null: none")

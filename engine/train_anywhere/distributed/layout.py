@@ -5,9 +5,10 @@ import platform
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from train_anywhere.config.checks.program import choose_processes
 from train_anywhere.config.checks.strategy_table import LAUNCHERS, SUPPORTED, Support, resolve_strategy
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.topology import Topology
@@ -72,6 +73,16 @@ def make_layout(framework: str, strategy: str, devices: tuple[int, ...]) -> Layo
     return Layout(strategy, devices, devices if rank_per_device else (1,) * len(devices))
 
 
+def plan_layout(config: Config, devices: tuple[int, ...]) -> Layout:
+    """Return the layout of a run with these numbers of devices; a program may have one process for all devices of its node."""
+    layout = make_layout(config.framework, config.strategy.name, devices)
+    if not config.program:
+        return layout
+    processes = choose_processes(config, layout.device_count)
+    each = layout.ranks if processes == "rank" else (1,) * len(devices)
+    return replace(layout, strategy=processes, ranks=each)
+
+
 def local_layout(config: Config) -> Layout:
     """Return the layout of a run on this machine.
 
@@ -82,7 +93,7 @@ def local_layout(config: Config) -> Layout:
     devices = t.total_devices if isinstance(t.total_devices, int) else t.devices
     if devices == "auto":
         devices = 1 if t.accelerator in ("cpu", "mps") else max(1, visible_gpus())
-    return make_layout(config.framework, config.strategy.name, (int(devices),))
+    return plan_layout(config, (int(devices),))
 
 
 def running_strategy(config: Config, topology: Topology) -> tuple[str, int]:

@@ -34,6 +34,10 @@ def build_hydra_arguments(arguments: Sequence[str]) -> list[str]:
     install_choice_loader()
     named = help_sections(arguments)
     line = split_flags([word for word in arguments if word not in named])
+    if keys := [
+        w.partition("=")[0] for w in line.overrides if w.lstrip("+~").startswith(("program.", "args."))
+    ]:
+        raise ConfigError(f"{', '.join(keys)}: keys of src/run.py, and this is a training; leave them out.")
     saved = load_saved_overrides(line.overrides)
     words = [quote_value(word) for word in to_hydra_overrides([*saved, *line.overrides])]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors instead of printing them

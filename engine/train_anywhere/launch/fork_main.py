@@ -25,6 +25,7 @@ from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
+from train_anywhere import ENVIRON
 from train_anywhere.files import ENGINE
 from train_anywhere.monitor.ranks import GONE, process_state
 from train_anywhere.runs.lock import process_start
@@ -119,6 +120,8 @@ def set_up_fork(request: Mapping[str, Any], imported: Mapping[str, str]) -> list
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update({**imported, **request["environ"]})
+    ENVIRON.clear()
+    ENVIRON.update(request["environ"])
     os.getppid = make_getppid(request["starter"], request["server"])  # type: ignore[assignment]
     for to, passed in enumerate(request["streams"]):
         os.dup2(passed, to)

@@ -28,7 +28,8 @@ def main(arguments: Sequence[str]) -> int:
     run, module, *words = arguments
     sys.argv = [module, *words]
     # torchrun's store logs a page for each lost peer, before torchrun itself reports it
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    if "TORCH_CPP_LOG_LEVEL" not in os.environ:
+        os.environ |= {"TORCH_CPP_LOG_LEVEL": "ERROR", "TRAIN_ADDED": "TORCH_CPP_LOG_LEVEL"}
     if module == "torch.distributed.run":
         # torchrun must outlive its ranks at a TERM, see the batch script; this is its option --signals-to-handle
         os.environ.setdefault("PET_SIGNALS_TO_HANDLE", "SIGINT,SIGHUP,SIGQUIT")

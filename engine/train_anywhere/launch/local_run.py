@@ -86,7 +86,7 @@ def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
             print(f"note: {note}", flush=True)
     with run_monitor(run, config):
         code = run_here(run, layout, retries=config.cluster.retries)
-    if before and never_trained(run):
+    if before and not config.program and never_trained(run):
         point_latest(results, before)
     return code
 
@@ -117,7 +117,7 @@ def freeze(run: RunDir, config: Config, overrides: Sequence[str], layout: Layout
         run.update(
             state="queued",
             framework="program" if config.program else config.framework,
-            strategy="none" if config.program else layout.strategy,
+            strategy=layout.strategy,
             launch="local",
             cluster=config.cluster.name,
             world_size=layout.device_count,
@@ -162,7 +162,8 @@ def format_dry_run(config: Config, layout: Layout) -> str:
     """Return the lines that `dry_run=true` prints for a run on this machine: the run's first lines, as far as they are known."""
     if config.program:
         shown = (
-            f"{'Program:':<15}{one_line(shlex.join(config.program))}\n{'Processes:':<15}{layout.world_size}"
+            f"{'Program:':<15}{one_line(shlex.join(config.program.command))}\n"
+            f"{'Processes:':<15}{layout.world_size} (program.processes={layout.strategy})"
         )
         return f"{shown}\ndry run: nothing was written or started."
     own = task_has_network(config.task, config.framework)

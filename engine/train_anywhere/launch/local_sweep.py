@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from subprocess import Popen
 from typing import Any
 
 from train_anywhere.config.command.members import load_members, refuse_mixed_members
@@ -56,7 +57,9 @@ def run_all(trees: Sequence[Mapping[str, Any]], overrides: Sequence[Sequence[str
             f"\n[{number}/{len(members)}] {' '.join(word.lstrip('+') for word in member.overrides)}",
             flush=True,
         )
-        start = servers.get_starter(member.config.framework, layout.world_size)
+        framework = member.config.framework
+        # a program imports nothing of a framework here, and has the environment of a new interpreter
+        start = Popen if member.config.program else servers.get_starter(framework, layout.world_size)
         run = make_run(member.config, member.overrides, layout, f"{sweep}-{number - 1}")
         claim_sweep(run)
         with run_monitor(run, member.config, start), _restore_handlers():

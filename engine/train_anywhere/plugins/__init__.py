@@ -14,18 +14,23 @@ from hydra.core.config_store import ConfigStore
 __all__ = ["launchers", "optuna", "product", "register"]
 
 
+SEARCH_OPTIONS: dict[str, Any] = {
+    "n_trials": 20,
+    "n_jobs": 1,
+    "study_name": None,
+    "sampler": "tpe",
+    "pruner": "none",
+    "params": {},
+}
+"""The keys of `hydra/sweeper=optuna`, with their defaults."""
+
+
 def register(module: str) -> None:
     """Register the subclasses in `module` with Hydra, under the names for `hydra/launcher=` and `hydra/sweeper=`."""
     store = ConfigStore.instance().store
-    options: dict[str, Any] = {
-        "n_trials": 20,
-        "n_jobs": 1,
-        "study_name": None,
-        "sampler": "tpe",
-        "pruner": "none",
-        "params": {},
-    }
     store(group="hydra/launcher", name="slurm", node={"_target_": f"{module}.SlurmLauncher"})
     store(group="hydra/launcher", name="here", node={"_target_": f"{module}.HereLauncher"})
-    store(group="hydra/sweeper", name="optuna", node={"_target_": f"{module}.OptunaSweeper", **options})
+    store(
+        group="hydra/sweeper", name="optuna", node={"_target_": f"{module}.OptunaSweeper", **SEARCH_OPTIONS}
+    )
     store(group="hydra/sweeper", name="product", node={"_target_": f"{module}.ProductSweeper"})

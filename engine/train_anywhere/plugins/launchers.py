@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Collection, Sequence
 from copy import deepcopy
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -12,6 +12,9 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
+
+if TYPE_CHECKING:
+    from train_anywhere.launch.local_sweep import FinishedMember
 
 PLAIN = (bool, int, float, str, list, QuotedString, type(None))
 """Types of values that replace another value, while a mapping is merged with it."""
@@ -93,23 +96,29 @@ class HereLauncher(_Composer):
         """
         from train_anywhere.launch.local_sweep import run_all
         from train_anywhere.slurm.status.best import sweep_result
-        from train_anywhere.slurm.status.find_runs import read_entry
-        from train_anywhere.slurm.status.sweep_page import sweep_lines
 
         ended = run_all(self.compose_members(job_overrides), job_overrides)
         sweeper = str(self.config.hydra.sweeper.get("_target_", ""))
         if sweeper.endswith(".ProductSweeper"):
-            code = next((e.code for e in ended if e.code), 0)
-            try:
-                if len(ended) > 1:
-                    print("\n".join(sweep_lines([read_entry(e.run.path) for e in ended])), flush=True)
-            finally:  # also if nobody reads the table
-                if code:
-                    sys.exit(code)
+            print_sweep(ended)
         return [
             _make_job_return(words, sweep_result(e.run, e.config.checkpoint))
             for words, e in zip(job_overrides, ended, strict=False)
         ]
+
+
+def print_sweep(ended: "Sequence[FinishedMember]") -> None:
+    """Print the table of a sweep on this machine, and exit with the code of a failed member."""
+    from train_anywhere.slurm.status.find_runs import read_entry
+    from train_anywhere.slurm.status.sweep_page import sweep_lines
+
+    code = next((e.code for e in ended if e.code), 0)
+    try:
+        if len(ended) > 1:
+            print("\n".join(sweep_lines([read_entry(e.run.path) for e in ended])), flush=True)
+    finally:  # also if nobody reads the table
+        if code:
+            sys.exit(code)
 
 
 def replace_current_cluster(launcher: _Composer, members: Sequence[Any]) -> Sequence[Any]:

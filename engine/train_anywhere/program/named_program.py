@@ -2,10 +2,13 @@
 
 import os
 import re
+import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from train_anywhere.config.checks.program import program_problems
+from train_anywhere.config.checks.program import is_file
 from train_anywhere.config.command.command_line import split_flags
 from train_anywhere.config.command.compose import compose, install_choice_loader, quote_value
 from train_anywhere.config.flat import flatten
@@ -13,14 +16,14 @@ from train_anywhere.errors import ConfigError
 from train_anywhere.files import ROOT
 from train_anywhere.files.typed_paths import resolve_as_typed
 
-SECTIONS = ("cluster", "container", "paths", "features")
+SECTIONS = ("cluster", "container", "paths", "features", "program", "args")
 """Sections that a program has too."""
 
 KEYS = (
     "name", "launch", "wait", "after", "dry_run", "resume", "trust", "trainer.nodes", "trainer.devices", "trainer.total_devices",
-    "trainer.accelerator", "checkpoint.local", "checkpoint.every_n_seconds", "monitor.sample_seconds", "monitor.serve",
-    "monitor.serve_address", "monitor.dashboard", "monitor.hang", "monitor.hang_minutes",
-    "monitor.idle", "monitor.notify",
+    "trainer.accelerator", "trainer.detect_nan", "checkpoint.monitor", "checkpoint.mode", "checkpoint.local",
+    "checkpoint.every_n_seconds", "monitor.sample_seconds", "monitor.serve", "monitor.serve_address", "monitor.dashboard",
+    "monitor.hang", "monitor.hang_minutes", "monitor.idle", "monitor.notify", "monitor.report",
 )  # fmt: skip
 """Other keys that a program has."""
 
@@ -34,27 +37,23 @@ def split_command(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return [*arguments[:at]], [*arguments[at + 1 :]]
 
 
-def refuse_flags(words: Sequence[str]) -> list[str]:
-    """Return the overrides. Raises ConfigError if there is a flag among them."""
+def split_words(words: Sequence[str]) -> tuple[list[str], bool]:
+    """Return the overrides, and whether they are a sweep (-m). Raises ConfigError if there is another flag among them."""
     line = split_flags(words)
-    if {"-m", "--multirun"} & {*line.flags}:
+    sweep = {"-m", "--multirun"}
+    if other := [flag for flag in line.flags if flag not in sweep]:
         raise ConfigError(
-            "a program has no sweeps (-m): run src/run.py once for each set of arguments, such as: "
-            "for n in 1 2; do python src/run.py cluster=slurm -- script.py --seed $n; done"
-        )
-    if line.flags:
-        raise ConfigError(
-            f"{line.flags[0]} is not a flag of src/run.py; arguments of the program come after --, such as: "
+            f"{other[0]} is not a flag of src/run.py; arguments of the program come after --, such as: "
             "python src/run.py cluster=slurm -- script.py --epochs 3."
         )
-    return line.overrides
+    return line.overrides, bool(line.flags)
 
 
-def find_program(program: Sequence[str]) -> list[str]:
-    """Return the program with its script relative to the project; the arguments stay as they are.
+def find_program(program: Sequence[str], typed_folder: str | None = None) -> dict[str, Any]:
+    """Return command, folder and copied of `config.schema.Program` for what is named after `--`; arguments stay as they are.
 
     Raises:
-        ConfigError: it is not a file of the project, or an argument is not UTF-8.
+        ConfigError: there is no such file, folder, module or command, or an argument is not UTF-8.
     """
     if not program:
         raise ConfigError(
@@ -62,22 +61,53 @@ def find_program(program: Sequence[str]) -> list[str]:
         )
     if any(re.search("[\ud800-\udfff]", word) for word in program):
         raise ConfigError("an argument of the program is not UTF-8; rename the file that it names.")
-    path = resolve_as_typed(program[0])
-    name = os.path.relpath(path, ROOT)
-    if name.startswith("../"):
-        name = os.path.relpath(os.path.realpath(path), os.path.realpath(ROOT))
-    if not path.is_file() or name.startswith("../"):  # the message shows what was typed
-        name = program[0] if program[0].startswith(("/", "../")) or path.exists() else f"./{program[0]}"
-    elif problems := program_problems([name]):
-        raise ConfigError(*problems)
-    else:
-        return [name, *program[1:]]
-    where = (
-        f"is outside of this project ({ROOT}), whose copy a job runs" if path.is_file() else "is not a file"
-    )
-    raise ConfigError(
-        f"{program[0]!r} {where}; name a script of the project first, then its arguments: python src/run.py -- script.py --epochs 3."
-    )
+    folder = resolve_as_typed(os.path.expanduser(typed_folder)) if typed_folder else None
+    if folder and not folder.is_dir():
+        raise ConfigError(f"program.folder={typed_folder} is not a folder.")
+    name = program[0]
+    places = [Path(os.path.abspath(folder or ""), name), Path(os.path.abspath(name))]
+    path = next((resolve_as_typed(one) for one in places if one.is_file()), None)
+    if path:
+        name = _project_name(path)
+        name = name if is_file(name) else f"./{name}"
+    elif is_file(name):
+        raise ConfigError(
+            f"{name!r} is not a file; name a script or a command first, then its arguments: python src/run.py -- script.py --epochs 3."
+        )
+    outside = [top for one in (folder, path) if one and (top := _find_outside(one))]
+    if len(outside) > 1 and not outside[1].is_relative_to(outside[0]):
+        raise ConfigError(
+            f"{path} is not below {outside[0]}, and a job copies one folder; name a script of that one."
+        )
+    found = {"command": [name, *program[1:]], "copied": str(outside[0]) if outside else None}
+    return found | ({"folder": _project_name(folder)} if folder else {})
+
+
+def _project_name(path: Path) -> str:
+    """Return a path relative to the project, or as it is if it is not in the project."""
+    pairs = ((path, ROOT), (path.resolve(), ROOT.resolve()))
+    return next((str(one.relative_to(root)) for one, root in pairs if one.is_relative_to(root)), str(path))
+
+
+def _find_outside(path: Path) -> Path | None:
+    """Return the git repository, or else the folder, of what is not in the project; None for that and for commands."""
+    here = path if path.is_dir() else path.parent
+    commands = [os.path.dirname(sys.executable), *os.environ.get("PATH", "").split(os.pathsep)]
+    if not Path(_project_name(path)).is_absolute() or (path.is_file() and str(here) in commands):
+        return None
+    return next((one for one in (here, *here.parents) if (one / ".git").exists()), here)
+
+
+def command_problems(command: Sequence[str]) -> list[str]:
+    """Return a message if the first word of a command is neither a file, nor -m, nor installed in this environment."""
+    name, here = command[0], str(Path(sys.executable).parent)
+    path = os.pathsep.join([here, os.environ.get("PATH", os.defpath)])
+    if is_file(name) or name == "-m" or shutil.which(name, path=path):
+        return []
+    return [
+        f"{name!r} is neither a file nor a command of this environment; name a script or a command first, then its arguments: "
+        "python src/run.py -- script.py --epochs 3."
+    ]
 
 
 def unused_key_problems(words: Sequence[str]) -> list[str]:
@@ -95,16 +125,18 @@ def unused_key_problems(words: Sequence[str]) -> list[str]:
 
 
 def default_name(program: Sequence[str]) -> str:
-    """Return the name of the run: that of the script."""
-    stem = re.sub(r"[^A-Za-z0-9._=+-]", "-", Path(program[0]).stem).lstrip("._=+-")[:100]
+    """Return the name of the run: that of the script, module or command."""
+    word = program[1].rpartition(".")[2] if program[0] == "-m" and len(program) > 1 else Path(program[0]).stem
+    stem = re.sub(r"[^A-Za-z0-9._=+-]", "-", word).lstrip("._=+-")[:100]
     return stem if stem and stem.lower() != "latest" else "program"
 
 
 def prepare_words(words: Sequence[str], program: Sequence[str]) -> list[str]:
-    """Return the overrides in Hydra's notation, with the name of the run."""
+    """Return the overrides in Hydra's notation, with the name of the run; a value of `args` is a new key."""
     install_choice_loader()
     named = any(word.startswith(("name=", "resume=")) for word in words)
-    return [
+    quoted = [
         quote_value(w)
         for w in ([*words] if named or not program else [f"name={default_name(program)}", *words])
     ]
+    return [f"++{word}" if word.startswith("args.") else word for word in quoted]

@@ -1,10 +1,25 @@
-"""The environment variables that a program finds: ranks for torch, Horovod and TensorFlow, and the folders of its run."""
+"""The command, folder and environment of a program: the user's variables, ranks for its libraries, the folders of its run."""
 
 import os
+import re
+import shlex
 import socket
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+from train_anywhere import ENVIRON
+from train_anywhere.config.checks.program import (
+    VALUE,
+    choose_processes,
+    is_file,
+    is_python,
+    launcher_of,
+    locate,
+)
+from train_anywhere.config.flat import flatten
+from train_anywhere.config.schema import Config
+from train_anywhere.distributed.devices import visible_gpus
 from train_anywhere.distributed.horovod.initialize import gloo_variables
 from train_anywhere.distributed.tf_config import tf_config
 from train_anywhere.distributed.topology import Topology
@@ -14,6 +29,50 @@ from train_anywhere.runs.folder import RunDir
 
 HOROVOD_PORT = 15
 """Port of Horovod's rendezvous after the coordinator's: each start of a job has 16 ports, and TensorFlow's workers use the first ones."""
+
+RANK_NAMES = (
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE",
+    "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+)  # fmt: skip
+"""Variables that torchrun sets for each rank, besides those that start with TORCHELASTIC_."""
+
+INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+
+FOLDER = re.compile(r"\$\{?(TRAIN_(?:RUN|LOCAL_CHECKPOINTS|PERSISTENT_CHECKPOINTS|TENSORBOARD|METRICS))\b\}?")
+"""Matches a variable of the run in an argument."""
+
+
+def build_environment(config: Config, topology: Topology, run: RunDir, local: Path | None) -> dict[str, str]:
+    """Return the environment of the program.
+
+    Args:
+        config: the configuration.
+        topology: this rank.
+        run: the run folder.
+        local: the rank's folder on its node's disk; None if there is none.
+
+    Raises:
+        TopologyError: Horovod is installed, and the ranks do not find each other.
+    """
+    processes = choose_processes(config, topology.world_size)
+    engines = {"TRAIN_PARENT"}  # set for a rank, see launch/exits.py
+    if topology.launched_by == "torchrun":
+        engines |= {"PET_SIGNALS_TO_HANDLE", "TRAIN_ADDED", *ENVIRON.get("TRAIN_ADDED", "").split()}
+        if processes != "rank":
+            engines |= {*RANK_NAMES, *(name for name in ENVIRON if name.startswith("TORCHELASTIC_"))}
+    environ = {name: value for name, value in ENVIRON.items() if name not in engines}
+    python = str(Path(sys.executable).parent)
+    others = [folder for folder in environ.get("PATH", os.defpath).split(os.pathsep) if folder != python]
+    environ["PATH"] = os.pathsep.join([python, *others])
+    if processes == "rank":
+        environ |= rank_variables(topology)
+    elif processes == "node" and topology.nodes > 1:
+        environ |= node_variables(topology, config.program.command)
+    if launcher_of(config.program.command) == "torchrun" and processes == "node":
+        environ.setdefault("PET_NPROC_PER_NODE", str(node_devices(config)))
+    if topology.world_size > 1:
+        environ |= {name: os.environ[name] for name in INTERFACES if name in os.environ}
+    return environ | folder_variables(config, run, local, topology.rank, environ)
 
 
 def rank_variables(topology: Topology) -> dict[str, str]:
@@ -39,6 +98,47 @@ def rank_variables(topology: Topology) -> dict[str, str]:
     return variables
 
 
+def node_variables(topology: Topology, command: list[str]) -> dict[str, str]:
+    """Return the variables of the only process of a node: as a rank, or for a launcher that starts the ranks of its node."""
+    t, port = topology, str(topology.rendezvous_port)
+    if not (launcher := launcher_of(command)):
+        return {**rank_variables(t), "MASTER_ADDR": t.coordinator_address, "MASTER_PORT": port}
+    found = {"NNODES": str(t.nodes), "NODE_RANK": str(t.node_rank), "MASTER_ADDR": t.coordinator_address}
+    found["MASTER_PORT"] = port
+    # https://docs.pytorch.org/docs/stable/elastic/run.html: each option of torchrun is also read from PET_<OPTION>
+    return found | ({f"PET_{k}": v for k, v in found.items()} if launcher == "torchrun" else {})
+
+
+def node_devices(config: Config) -> int:
+    """Return the number of devices of this node."""
+    devices = config.trainer.devices
+    return devices if isinstance(devices, int) else max(1, visible_gpus())
+
+
+def launcher_arguments(topology: Topology, devices: int, command: list[str]) -> list[str]:
+    """Return the command, with the options of `accelerate launch` for several nodes that it lacks, since it reads no variables."""
+    t = topology
+    if launcher_of(command) != "accelerate" or t.nodes == 1:
+        return command
+    at = (
+        command.index("launch") + 1
+        if "launch" in command
+        else command.index("accelerate.commands.launch") + 1
+    )
+    options = {
+        "num_machines": t.nodes,
+        "machine_rank": t.node_rank,
+        "main_process_ip": t.coordinator_address,
+        "main_process_port": t.rendezvous_port,
+        "num_processes": t.nodes * devices,
+    }
+    typed = {
+        word.partition("=")[0].lstrip("-").replace("-", "_") for word in command[at:] if word.startswith("--")
+    }
+    added = [word for k, v in options.items() if k not in typed for word in (f"--{k}", str(v))]
+    return [*command[:at], *added, *command[at:]]
+
+
 def _tensorflow(topology: Topology) -> dict[str, str]:
     """Return TF_CONFIG, which MultiWorkerMirroredStrategy reads; nothing if the hosts of the ranks are not known."""
     try:
@@ -57,21 +157,45 @@ def _horovod(topology: Topology) -> dict[str, str]:
     }
 
 
-def folder_variables(run: RunDir, local: Path | None) -> dict[str, str]:
-    """Return the folders of the project and of the run; `local` is the rank's folder on its node's disk, None if there is none."""
+def folder_variables(
+    config: Config, run: RunDir, local: Path | None, rank: int, environ: dict[str, str]
+) -> dict[str, str]:
+    """Return the folders of the project and of the run. Only rank 0 has a file of metrics."""
+    own = working_folder(config)
+    before = with_engine(environ)["PYTHONPATH"].split(os.pathsep)
+    modules = [*([str(own)] if own else []), str(ROOT), *before]
     return {
-        "PYTHONPATH": _python_path(),
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys(modules)),
         "TRAIN_RUN": str(run.path),
         "TRAIN_LOCAL_CHECKPOINTS": str(local or run.checkpoints),
         "TRAIN_PERSISTENT_CHECKPOINTS": str(run.checkpoints),
         "TRAIN_TENSORBOARD": str(run.tensorboard),
+        "TRAIN_METRICS": os.devnull if rank else str(run.path / "metrics.jsonl"),
     }
 
 
-def _python_path() -> str:
-    """Return PYTHONPATH with the project in front, as in a job, where all of it is in one folder."""
-    before = with_engine()["PYTHONPATH"].split(os.pathsep)
-    return os.pathsep.join(dict.fromkeys([str(ROOT), *before]))
+def working_folder(config: Config) -> Path | None:
+    """Return `program.folder`, or the copy of a program from outside in the code of a job; None: the current folder."""
+    if config.program.folder:
+        return locate(config.program, config.program.folder)
+    copied = config.program.copied
+    return copy if copied and (copy := locate(config.program, copied)).is_relative_to(ROOT) else None
+
+
+def build_command(config: Config, environ: dict[str, str], topology: Topology, again: bool) -> list[str]:
+    """Return the command of the program; `again`: with `program.resume_args`."""
+    program = config.program
+    values = flatten(config.args)
+    words = [VALUE.sub(lambda m: str(values[m[1]]), word) for word in program.command]
+    words = launcher_arguments(topology, node_devices(config), words)
+    if again and program.resume_args:
+        words += shlex.split(program.resume_args)
+    name, *arguments = [words[0], *(FOLDER.sub(lambda m: environ[m[1]], word) for word in words[1:])]
+    if name == "-m":
+        return [sys.executable, "-u", name, *arguments]
+    if not is_file(name):
+        return [name, *arguments]
+    return [*([sys.executable, "-u"] if is_python(name) else []), str(locate(program, name)), *arguments]
 
 
 def _free_port() -> int:

@@ -10,7 +10,7 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -23,14 +23,20 @@ class ProgramProcess:
         command: its words.
         environ: its environment.
         inherits: it keeps the output of this process, else gets pipes.
-        ignores_usr1: a USR1 that it does not handle is ignored, also by what it starts. A shell can't trap an ignored signal.
+        folder: its working folder; None: that of this process.
+        ignored: the signals that it ignores from the start. What this process ignores for itself is not ignored by the program.
 
     Raises:
         OSError: it can't be started.
     """
 
     def __init__(
-        self, command: Sequence[str], environ: Mapping[str, str], inherits: bool, ignores_usr1: bool
+        self,
+        command: Sequence[str],
+        environ: Mapping[str, str],
+        inherits: bool,
+        folder: Path | None = None,
+        ignored: Collection[int] = (),
     ) -> None:
         pipe = None if inherits else subprocess.PIPE
         # in a terminal only processes of its foreground group may read
@@ -43,10 +49,11 @@ class ProgramProcess:
             self.child = subprocess.Popen(
                 command,
                 env=environ,
+                cwd=folder,
                 stdout=pipe,
                 stderr=pipe,
                 process_group=self._group,
-                preexec_fn=partial(_prepare, ignores_usr1),
+                preexec_fn=partial(_prepare, ignored),
             )
         except OSError:
             self.close()
@@ -85,9 +92,12 @@ class ProgramProcess:
         self._witness.communicate()
 
 
-def _prepare(ignores_usr1: bool) -> None:
-    """Prepare the child: it ends with this process."""
-    if ignores_usr1:
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+def _prepare(ignored: Collection[int]) -> None:
+    """Prepare the child: it ignores the same signals as if the user had started it, and ends with this process."""
+    for number in signal.valid_signals():
+        if number in ignored:
+            signal.signal(number, signal.SIG_IGN)
+        elif signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, man 2 prctl

@@ -9,27 +9,36 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
+from train_anywhere import ENVIRON, IGNORED
 from train_anywhere.checkpoints.disk.copy_files import EVERY_S, Copier, copy_leftovers
 from train_anywhere.checkpoints.disk.staging import open_staging
-from train_anywhere.config.checks.program import is_python
+from train_anywhere.config.checks.program import choose_processes
 from train_anywhere.config.cluster import SIGNAL_S
 from train_anywhere.config.schema import Config
+from train_anywhere.distributed.devices import visible_gpus
 from train_anywhere.distributed.topology import ZERO_EXIT_LAUNCHERS
-from train_anywhere.errors import INTERRUPTED, STOPPED, ProjectError
-from train_anywhere.files import ROOT
+from train_anywhere.errors import INTERRUPTED, NOT_FINITE, STOPPED, NotFiniteError, ProjectError
+from train_anywhere.files.atomic import read_text, write_atomic
 from train_anywhere.files.ordinary import make_folder
 from train_anywhere.files.owned_folder import OwnedFolder, make_owned
 from train_anywhere.files.removal import remove
-from train_anywhere.files.terminal.printable import one_line
-from train_anywhere.program.program_environment import folder_variables, rank_variables
+from train_anywhere.files.terminal.printable import one_line, printable
+from train_anywhere.program.program_environment import build_command, build_environment, working_folder
+from train_anywhere.program.program_metrics import ProgramMetrics
 from train_anywhere.program.program_process import ProgramProcess
 from train_anywhere.runs.attempts import IDLE, running_job, stop_request
-from train_anywhere.runs.debug import CAUSE, claim_first, describe_exit_code, is_claimed
-from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.debug import CAUSE, claim_first, describe_exit_code, is_claimed, launch_id
+from train_anywhere.runs.folder import ATTEMPTS, RunDir
 from train_anywhere.runs.recorder import try_to_record_failure
-from train_anywhere.runs.summary import MOST_CHARACTERS, describe_error, display_path, not_recorded_message
+from train_anywhere.runs.summary import (
+    MOST_CHARACTERS,
+    describe_error,
+    display_path,
+    find_nonfinite_loss,
+    not_recorded_message,
+)
 from train_anywhere.training.rank_process import RankProcess
 
 POLL_S, RECORD_S = 0.2, 10.0
@@ -57,21 +66,35 @@ def run_program(config: Config, process: RankProcess) -> int:
         ProjectError: the program can't be started.
     """
     run, topology, recorder = process.run, process.topology, process.recorder
+    processes = choose_processes(config, topology.world_size)
     if recorder:
-        recorder.record_start(topology.world_size, devices=topology.world_size, versions={})
+        gpus = visible_gpus() if config.trainer.accelerator != "cpu" and processes != "rank" else 0
+        recorder.record_start(topology.world_size, devices=max(topology.world_size, gpus * topology.nodes))
+    elif processes == "one":
+        return 0
+    metrics = ProgramMetrics(config, process) if recorder else None
     try:
         local, place = _open_local_folder(config, run, topology.rank)
         make_folder(run.checkpoints)
-        environ = {**os.environ, **rank_variables(topology), **folder_variables(run, local)}
+        environ = build_environment(config, topology, run, local)
         every = config.checkpoint.every_n_seconds or EVERY_S
         copier = Copier(local, run.checkpoints, every) if local else None
-        code = _run(config, process, environ, copier)
+        code = _run(config, process, environ, copier, metrics)
         code = 128 - code if code < 0 else code
         _copy_the_rest(copier, place, killed=code > 128)
+    except NotFiniteError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        if topology.world_size > 1:
+            claim_first(run, CAUSE, describe_error(error))
+        try_to_record_failure(recorder, describe_error(error))
+        return 1
     except BaseException as error:
         try_to_record_failure(recorder, describe_error(error))
         raise
-    return _finish(config, process, code)
+    finally:
+        if metrics:
+            metrics.close()
+    return _finish(config, process, code, metrics)
 
 
 def _open_local_folder(config: Config, run: RunDir, rank: int) -> tuple[Path | None, OwnedFolder | None]:
@@ -115,27 +138,56 @@ def _copy_the_rest(copier: Copier | None, place: OwnedFolder | None, killed: boo
         remove(place)
 
 
-def build_command(config: Config) -> list[str]:
-    """Return the command of the program: Python's, or the executable file's own."""
-    name, *arguments = config.program
-    return [*([sys.executable, "-u"] if is_python(name) else []), str(ROOT / name), *arguments]
+def started_before(run: RunDir, process: RankProcess) -> bool:
+    """Return whether this is not the first start of the run; all ranks return the same.
+
+    The first start leaves its name. A single process has no other rank to agree with, and its starts may have the same name.
+    """
+    if process.topology.world_size == 1:
+        return len(run.read_info().get(ATTEMPTS) or []) > 1
+    file, name = run.monitor / "first_start", f"{launch_id()} {os.environ.get('MASTER_PORT')}"
+    with suppress(OSError):
+        make_folder(run.monitor)
+        if not file.exists():
+            write_atomic(file, name)
+        return read_text(file) != name
+    return False
 
 
-def _run(config: Config, process: RankProcess, environ: dict[str, str], copier: Copier | None) -> int:
-    """Start the program and wait for it; return its exit code, negative for a signal."""
-    stop, heartbeat = process.stop, process.heartbeat
-    # on a terminal a single rank keeps it: for progress bars, and for a debugger
-    inherits = process.topology.world_size == 1 and running_job() is None
-    name = config.program[0]
+def _run(
+    config: Config,
+    process: RankProcess,
+    environ: dict[str, str],
+    copier: Copier | None,
+    metrics: ProgramMetrics | None,
+) -> int:
+    """Start the program and wait for it; return its exit code, negative for a signal.
+
+    Raises:
+        NotFiniteError: its loss is nan or inf, and `trainer.detect_nan` is stop; the program has ended.
+        ProjectError: it can't be started.
+    """
+    stop, heartbeat, run = process.stop, process.heartbeat, process.run
+    # on a terminal a single process keeps it: for progress bars, and for a debugger
+    inherits = process.topology.world_size == 1 and (running_job() is None or os.isatty(1))
+    inherits = inherits and not config.program.metrics
+    by_user = process.topology.launched_by == "none" and "TRAIN_PARENT" not in ENVIRON
+    name = config.program.command[0]
+    again = started_before(run, process) and any(run.checkpoints.iterdir())
+    command = build_command(config, environ, process.topology, again)
     try:
-        program = ProgramProcess(build_command(config), environ, inherits, is_python(name))
+        program = ProgramProcess(
+            command, environ, inherits, working_folder(config), IGNORED if by_user else ()
+        )
     except OSError as error:  # such as a first line that names no interpreter
         raise ProjectError(
             f"{name} can't be started ({error.strerror}): does its first line name an interpreter that is "
             "installed here, such as #!/bin/bash?"
+            if "/" in name
+            else f"{name} can't be started ({error.strerror}): is it installed in this environment ({sys.prefix})?"
         ) from error
     child = program.child
-    output = _Output(child)
+    output = _Output(child, metrics)
     if copier:
         copier.start()
     heartbeat.enter("program")
@@ -151,6 +203,8 @@ def _run(config: Config, process: RankProcess, environ: dict[str, str], copier: 
             if output.take_heard() or inherits:
                 heartbeat.pulse()
             now = time.monotonic()
+            if metrics:
+                metrics.read()
             if process.recorder and now - recorded > RECORD_S:
                 process.recorder.record_progress()
                 recorded = now
@@ -177,12 +231,21 @@ def _run(config: Config, process: RankProcess, environ: dict[str, str], copier: 
                     copier.open = copier.find_open(child.pid)
                 program.kill()
                 patience = math.inf
+        output.finish()
+        if metrics:
+            metrics.read(last=True)
     except KeyboardInterrupt:  # the second Ctrl-C
         program.kill()
         child.wait()
+    except NotFiniteError:
+        program.pass_on(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(WRITING_S)
+        program.kill()
+        child.wait()
+        raise
     finally:
         program.close()
-    output.finish()
     heartbeat.enter("end")
     return child.returncode
 
@@ -190,8 +253,8 @@ def _run(config: Config, process: RankProcess, environ: dict[str, str], copier: 
 class _Output:
     """The output of the program, copied to that of this process, which marks its lines."""
 
-    def __init__(self, child: subprocess.Popen[bytes]) -> None:
-        self._heard = threading.Event()
+    def __init__(self, child: subprocess.Popen[bytes], metrics: ProgramMetrics | None) -> None:
+        self._heard, self._metrics = threading.Event(), metrics
         pairs = [(child.stdout, sys.stdout), (child.stderr, sys.stderr)]
         self._threads = [
             threading.Thread(target=self._copy, args=(source, target.buffer), daemon=True)
@@ -215,11 +278,13 @@ class _Output:
     def _copy(self, source: IO[bytes], target: IO[bytes]) -> None:
         while data := os.read(source.fileno(), 2**16):
             self._heard.set()
+            if self._metrics:
+                self._metrics.feed(target.name if hasattr(target, "name") else str(id(target)), data)
             target.write(data)
             target.flush()
 
 
-def _finish(config: Config, process: RankProcess, code: int) -> int:
+def _finish(config: Config, process: RankProcess, code: int, metrics: ProgramMetrics | None = None) -> int:
     """Record and print how the program ended, and return the exit code of this rank."""
     run, topology, stop, recorder = process.run, process.topology, process.stop, process.recorder
     several = topology.world_size > 1
@@ -230,7 +295,9 @@ def _finish(config: Config, process: RankProcess, code: int) -> int:
     stopped = code == STOPPED or (stop.requested is not None and not failed)
     if not stopped and code:
         memory = ", often the memory limit" if code == 128 + signal.SIGKILL else ""
-        reason = f"rank {topology.rank}: {config.program[0]} ended with {describe_exit_code(code)}{memory}"
+        reason = (
+            f"rank {topology.rank}: {config.program.command[0]} ended with {describe_exit_code(code)}{memory}"
+        )
         print(f"{reason}.", file=sys.stderr, flush=True)
         if several or running_job():  # in a job, features/restarts/restart.py reads it
             reason = claim_first(run, CAUSE, reason)
@@ -242,10 +309,32 @@ def _finish(config: Config, process: RankProcess, code: int) -> int:
         state, ended_by = "preempted", IDLE if stop_request(run) else stop.requested or "exit code 75"
     else:  # the other ranks of a job may still fail: the batch script records that it is complete
         state, ended_by = "running" if several else "completed", "completed"
-    if not recorder.record_program_end(state, ended_by):
+    facts: dict[str, Any] = {}
+    if metrics and metrics.step is not None:
+        facts = {
+            "step": metrics.step,
+            "epoch": metrics.epoch,
+            "metrics": metrics.values,
+            "rate": metrics.rate,
+            "unit": "steps",
+        }
+    if not recorder.record_program_end(state, ended_by, **facts):
         print(f"error: {not_recorded_message(run, state)}", file=sys.stderr, flush=True)
         return 1
     print(f"\n{'Run folder:':<15}{display_path(run.path)}", flush=True)
+    if facts and config.monitor.report:
+        try:
+            from train_anywhere.monitor.report.page import write_report
+
+            print("\n".join(map(printable, write_report(run))), flush=True)
+        except Exception as error:
+            print(f"The report was not written: {error}", file=sys.stderr, flush=True)
+    if (
+        state == "completed"
+        and config.trainer.detect_nan != "off"
+        and find_nonfinite_loss(facts.get("metrics", {}))
+    ):
+        return NOT_FINITE
     if not stopped or topology.launched_by in ZERO_EXIT_LAUNCHERS:
         return 0
     if several and stop.requested and topology.launched_by in ("srun", "local"):  # they kill the others

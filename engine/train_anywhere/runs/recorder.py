@@ -118,10 +118,12 @@ class RunRecorder:
             **{ATTEMPTS: self._end_newest(signal or outcome.state, step=outcome.step)},
         )
 
-    def record_program_end(self, state: str, ended_by: str) -> bool:
-        """Record how a program ended, whose steps and metrics are not known; return whether run.json could be written."""
+    def record_program_end(self, state: str, ended_by: str, **facts: Any) -> bool:
+        """Record how a program ended, with its step and metrics if it has logged any; return whether run.json could be written."""
         self._note_times()
-        return self.run.update_or_defer(state=state, ended=now(), **{ATTEMPTS: self._end_newest(ended_by)})
+        step = {"step": facts["step"]} if facts else {}
+        attempts = self._end_newest(ended_by, **step)
+        return self.run.update_or_defer(state=state, ended=now(), **facts, **{ATTEMPTS: attempts})
 
     def _end_newest(self, ended_by: str, **fields: Any) -> list[dict[str, Any]]:
         reason = {"reason": stop_request(self.run)} if ended_by == IDLE else {}

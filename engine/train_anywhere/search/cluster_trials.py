@@ -42,7 +42,8 @@ class ClusterTrials:
             raise ConfigError(
                 "hydra/sweeper=optuna submits a job for each trial, which can't be done inside an allocation; exit the allocation first."
             )
-        member = load_members([tree], [words], lambda c: refusals(c, None, None, None, data_problems))[0]
+        check = (lambda *_: []) if tree["program"]["command"] else data_problems
+        member = load_members([tree], [words], lambda c: refusals(c, None, None, None, check))[0]
         refuse_sweeper(member.config.wait, wants_results=not member.config.dry_run)
         job = placeholder_job(member.config, None, None)
         self._refuse_cost(job, member.config.cluster.max_gpu_hours)

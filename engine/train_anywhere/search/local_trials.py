@@ -4,6 +4,7 @@ import signal
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 
 from train_anywhere.config.command.compose import compose
@@ -73,7 +74,7 @@ class LocalTrials:
 
     def _start(self, run: RunDir, config: Config) -> str:
         contexts, ranks = ExitStack(), local_layout(config).world_size
-        start = self._servers.get_starter(config.framework, ranks)
+        start = Popen if config.program else self._servers.get_starter(config.framework, ranks)
         contexts.enter_context(run_monitor(run, config, start))
         log = contexts.enter_context(open_file(run.path / LOG, "ab")) if self._quiet else None
         # a new session, so that Ctrl-C reaches the process only once, from `handle_interrupt`

@@ -78,7 +78,7 @@ def find_contradictions(config: Config) -> list[str]:
         *_check_validations(trainer),
         *check_extra(c),
         *_check_name(c.name),
-        *program_problems(c.program),
+        *program_problems(c),
         *_check_strategy(c.framework, strategy, trainer),
         *_check_shard_within_node(strategy, trainer),
         *_check_static_graph(strategy, trainer),

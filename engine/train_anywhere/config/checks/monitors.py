@@ -56,6 +56,9 @@ def fill_monitors(config: Config, problems: list[str]) -> Config:
         problems: receives a sentence for each metric that a native task does not have, and for each one whose mode is unknown.
     """
     task, checkpoint, stopping = config.task, config.checkpoint, config.trainer.early_stopping
+    if config.program:  # its metrics are known when it logs them
+        mode = _find_mode({}, "checkpoint", checkpoint.monitor, checkpoint.mode, problems)
+        return replace(config, checkpoint=replace(checkpoint, mode=mode))
     best = _own_name(config, checkpoint.monitor) or (f"val/{task.headline}" if task.headline else None)
     watched = _own_name(config, stopping.monitor) or ("val/loss" if "loss" in task.metrics else None)
     if stopping.patience is not None and watched is None:

@@ -131,11 +131,15 @@ def parse_override(text: str) -> "Override | None":
         return None
 
 
-ONE_VALUE = tuple(
-    f"cluster.{key}"
-    for key in ("partition", "qos", "gres", "reservation", "exclude", "nodelist", "mail_type")
+ONE_VALUE = (
+    *(
+        f"cluster.{k}"
+        for k in ("partition", "qos", "gres", "reservation", "exclude", "nodelist", "mail_type")
+    ),
+    "program.metrics",
+    "program.resume_args",
 )
-"""Keys whose value may be a list in the scheduler's notation, a,b, which is no sweep: a job array has one value of each."""
+"""Keys whose value may have commas, as a list in the scheduler's notation, and is no sweep: a job array has one value of each."""
 
 
 def quote_value(argument: str) -> str:
@@ -157,7 +161,8 @@ def quote_value(argument: str) -> str:
         or parse_override(argument)
     ):
         return argument
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    # a backslash is special only before a quote: https://hydra.cc/docs/advanced/override_grammar/basic/#quoted-values
+    escaped = re.sub(r'(\\*)("|\Z)', lambda m: 2 * m[1] + ('\\"' if m[2] else ""), value)
     return candidate if parse_override(candidate := f'{key}="{escaped}"') else argument
 
 

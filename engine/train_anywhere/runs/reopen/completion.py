@@ -21,7 +21,7 @@ def is_complete(run: RunDir, config: Config) -> bool:
         return False
     frozen, trainer = read_frozen(run), config.trainer
     if config.program:
-        return bool(config.program == frozen["program"])
+        return bool(config.program.command == frozen["program"]["command"])
     before = frozen["trainer"]
     longer = trainer.max_epochs > before["max_epochs"] or _is_more(before["max_steps"], trainer.max_steps)
     longer = longer or _is_more(*map(_time_limit, (before["max_time"], trainer.max_time)))
@@ -45,7 +45,7 @@ def completion_message(run: RunDir, config: Config) -> str:
     """
     folder, before = display_path(run.path), read_frozen(run)["trainer"]
     if config.program:
-        return f"{folder} is complete. To start a new run: {train_command('run.py')} -- {printable(shlex.join(config.program))}"
+        return f"{folder} is complete. To start a new run: {train_command('run.py')} -- {printable(shlex.join(config.program.command))}"
     message = f"{folder} is complete: nothing is left to train."
     if not config.trainer.fast_dev_run:
         limits = {key: before[key] for key in ("max_epochs", "max_steps") if before[key]}

@@ -164,8 +164,8 @@ def merge_resumed(tree: Mapping[str, Any], run: RunDir, overrides: Sequence[str]
     merged |= changed | {k: after[k] for k in COMMAND_KEYS}
     if not tree["trust"]:
         known = _compose_without_run(saved, overrides)
-        if "program" in changed:  # typed after --, so it is not among the overrides
-            known["program"] = changed["program"]
+        # typed after --, so it is not among the overrides
+        known |= {k: changed[k] for k in ("program.command", "program.copied") if k in changed}
         refuse_untrusted(run.path, merged, known)
     return unflatten(merged)
 

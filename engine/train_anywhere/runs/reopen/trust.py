@@ -25,7 +25,14 @@ from train_anywhere.files.atomic import read_text
 SHELL = ("cluster.setup", "cluster.modules", "cluster.conda", "cluster.venv", "cluster.extra")
 """Keys whose values become part of the batch script or of the options of the scheduler."""
 
-COMMANDS = ("monitor.dashboard", "monitor.notify", "program")
+COMMANDS = (
+    "monitor.dashboard",
+    "monitor.notify",
+    "program.command",
+    "program.copied",
+    "program.folder",
+    "program.resume_args",
+)
 """Keys whose values are commands that run as the ranks or next to them, in a job or not."""
 
 REQUESTS = (

@@ -13,7 +13,7 @@ from pathlib import Path
 from train_anywhere.config.checks.strategy_table import LAUNCHERS
 from train_anywhere.config.cluster import SIGNAL_S, Cluster, Container, NodeType
 from train_anywhere.config.schema import Config, Paths
-from train_anywhere.distributed.layout import make_layout, support
+from train_anywhere.distributed.layout import plan_layout, support
 from train_anywhere.errors import ConfigError
 from train_anywhere.features import Features
 from train_anywhere.files.typed_paths import restore_links
@@ -134,7 +134,7 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
     c = config.cluster
     if unreadable := format_checks.problems(c):
         raise ConfigError(*unreadable)
-    layout = make_layout(config.framework, config.strategy.name, devices_per_node(config))
+    layout = plan_layout(config, devices_per_node(config))
     most = max(layout.devices)
     gpus = config.trainer.accelerator != "cpu"
     node = find_node_type(c, most, (c.cpus_per_task or 0) * most, _requested_memory(c, most) or 0)
@@ -162,9 +162,9 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
         members=tuple(members) if members is not None else None,
         batch=config.data.batch_size,
         framework="program" if config.program else config.framework,
-        strategy="none" if config.program else layout.strategy,
+        strategy=layout.strategy,
         fewest=config.trainer.node_range[0],
-        command=tuple(config.program),
+        command=tuple(config.program.command),
         features=Features.of(config),
     )
 

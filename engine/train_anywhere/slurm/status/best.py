@@ -13,7 +13,7 @@ from train_anywhere.errors import CheckpointError, SubmitError
 from train_anywhere.runs import facts
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import typed_overrides
-from train_anywhere.runs.summary import train_command
+from train_anywhere.runs.summary import is_program, train_command
 from train_anywhere.slurm.status.find_runs import RunEntry
 
 
@@ -88,7 +88,12 @@ def _is_readable(run: RunDir) -> bool:
 def rerun_command(run: RunDir) -> str:
     """Return the command that trains a run again with the same overrides; empty if they can't be read."""
     words = typed_overrides(run)
-    return "" if words is None else f"{train_command()} {shlex.join(words)}".rstrip()
+    if words is None:
+        return ""
+    if not is_program(run):
+        return f"{train_command()} {shlex.join(words)}".rstrip()
+    program = facts.read_config(run).get("program") or {}
+    return f"{train_command('run.py')} {shlex.join([w.lstrip('+') for w in words])} -- {shlex.join(program.get('command') or [])}"
 
 
 def metric_values(run: RunDir, metric: str) -> list[tuple[int, float]]:
@@ -111,6 +116,9 @@ def monitored_metric(run: RunDir) -> tuple[str | None, str | None]:
     section = facts.read_config(run).get("checkpoint")
     known = section if isinstance(section, dict) else {}
     metric, mode = known.get("monitor"), known.get("mode")
+    if metric is None and is_program(run):  # chosen among the metrics that it logs
+        info = run.read_info()
+        metric, mode = info.get("monitor"), info.get("mode")
     return (metric if isinstance(metric, str) else None), (mode if isinstance(mode, str) else None)
 
 

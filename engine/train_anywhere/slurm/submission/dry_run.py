@@ -35,6 +35,7 @@ def format_job(job: Job) -> str:
     }
     if job.command:
         rows = {k: v for k, v in rows.items() if k not in ("framework", "strategy", "batch")}
+        rows["ranks"] = f"{rows['ranks']} (program.processes={job.strategy})"
         rows["program"] = one_line(shlex.join(job.command))
     if job.container.name != "none":
         rows["container"] = f"{job.container.name} {job.container.image}"

@@ -7,9 +7,10 @@ import shutil
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from train_anywhere.config.checks.program import OUTSIDE
 from train_anywhere.errors import SubmitError
 from train_anywhere.files import ENGINE, ROOT
 from train_anywhere.runs import provenance
@@ -43,16 +44,25 @@ class Snapshot:
     notes: tuple[str, ...]
 
 
-def take_snapshot(root: Path, code: Path, results: Path) -> Snapshot:
+MAX_OUTSIDE = 10_000
+"""Largest number of files in the folder of a program outside of the project and of git: it may be a home folder."""
+
+
+def take_snapshot(root: Path, code: Path, results: Path, outside: str | None = None) -> Snapshot:
     """Copy the project without its tests into `code`: files that git tracks, and new ones that it does not ignore.
 
-    The folder of the results is never copied.
+    The folder of the results is never copied. `outside`, the folder of a program, is copied in the same way.
 
     Raises:
         SubmitError: a file can't be read, the disk is full, or git does not answer; a part of the copy may exist.
     """
     try:
-        return _take_snapshot(root, code, results, provenance.read_state(root))
+        taken = _take_snapshot(root, code, results, provenance.read_state(root))
+        return (
+            replace(taken, notes=(*taken.notes, *_copy_outside(Path(outside), code, results)))
+            if outside
+            else taken
+        )
     except PermissionError as error:
         raise SubmitError(
             f"{error.filename} can't be read or written ({error.strerror}), and a job runs a copy of the project's files: "
@@ -73,6 +83,26 @@ def _take_snapshot(root: Path, code: Path, results: Path, known: provenance.GitS
     return Snapshot(known.commit, known.changed or bool(new), tuple(_notes(left_out)))
 
 
+def _copy_outside(top: Path, code: Path, results: Path) -> list[str]:
+    """Copy the folder of a program that is not in the project, and return notes about excluded files."""
+    left_out: dict[str, str] = {}
+    _, names = _list_names(top, results, _read_state_of(top), left_out)
+    _copy(top, code / OUTSIDE / top.name, names, left_out)
+    return [*_notes(left_out)]
+
+
+def _read_state_of(top: Path) -> provenance.GitState | None:
+    """Return the git state of a repository; None for another folder. Raises SubmitError if that has too many files."""
+    if (top / ".git").exists():
+        return provenance.read_state(top)
+    if sum(1 for _ in itertools.islice(_walk(top, {}), MAX_OUTSIDE + 1)) > MAX_OUTSIDE:
+        raise SubmitError(
+            f"{top} has more than {MAX_OUTSIDE} files, and a job copies the folder of a program that is outside of the project: move the "
+            "program to a folder of its own, or put it under git."
+        )
+    return None
+
+
 def _list_names(
     root: Path, results: Path, known: provenance.GitState | None, left_out: dict[str, str]
 ) -> tuple[list[str], list[str]]:
@@ -83,11 +113,15 @@ def _list_names(
     return new, [*tracked, *_code_only(root, new, left_out, shared)]
 
 
-def missing_problem(name: str, results: str) -> list[str]:
-    """Return a message if a snapshot of this project would not have the file `name`. Raises SubmitError if git does not answer."""
+def missing_problem(name: str, results: str, top: Path = ROOT) -> list[str]:
+    """Return a message if a snapshot would not have the file or folder `name`. Raises SubmitError if git does not answer."""
     left_out: dict[str, str] = {}
-    _, names = _list_names(ROOT, Path(results), provenance.read_state(ROOT), left_out)
-    if any(name == one or (one.endswith("/") and name.startswith(one)) for one in names):
+    known = provenance.read_state(top) if top == ROOT else _read_state_of(top)
+    _, names = _list_names(top, Path(results), known, left_out)
+    if any(
+        name in (one, ".") or one.startswith(f"{name}/") or (one.endswith("/") and name.startswith(one))
+        for one in names
+    ):
         return []
     why = left_out.get(name, "it is ignored by git, or among tests or results")
     return [

@@ -106,7 +106,7 @@ def make_folders(
     if job.members is not None:
         runs = [RunDir(base.path.with_name(f"{base.id}-{m}")) for m in job.members]
     job = dataclasses.replace(job, run=str(base.path), code=str(code))
-    code_snapshot = snapshot.take_snapshot(ROOT, Path(job.code), results)
+    code_snapshot = snapshot.take_snapshot(ROOT, Path(job.code), results, members[0].config.program.copied)
     job = run_after_snapshot(job)
     write_atomic(base.path / client.SCRIPT[job.cluster.scheduler], render.render(job))
     for r, member in zip(runs, members, strict=True):

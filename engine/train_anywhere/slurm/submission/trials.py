@@ -38,7 +38,8 @@ def submit_trial(job: Job, member: Member, folder: Path, code: Path) -> list[str
     """
     kind, results = job.cluster.scheduler, results_folder([member])
     first = not code.is_dir()
-    code_snapshot = snapshot.take_snapshot(ROOT, code, results) if first else recorded_snapshot(code)
+    outside = member.config.program.copied
+    code_snapshot = snapshot.take_snapshot(ROOT, code, results, outside) if first else recorded_snapshot(code)
     prepared = run_before_submission(job, results)
     with Submission(results, []) as submission:
         run = claim(folder)

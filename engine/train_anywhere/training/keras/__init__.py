@@ -14,6 +14,9 @@ Keras has no Trainer, and its `fit` reduces logs at each step, so the loop is th
 import logging
 import os
 
+from train_anywhere import use_tensorflow
+
+use_tensorflow()
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # errors only; 0 shows everything
 # TensorFlow's variable for the number of threads, which is limited when ranks share a machine
 if "OMP_NUM_THREADS" in os.environ:

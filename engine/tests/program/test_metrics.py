@@ -1,0 +1,251 @@
+"""The metrics of a program: lines of JSON, event files, printed lines; and what shows them."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from train_anywhere.commands import jobs
+from train_anywhere.files import ROOT
+from train_anywhere.monitor.run_facts import curves
+from train_anywhere.testing.weights import info
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Run a program with this source: `run(source, words, arguments)`."""
+
+    def start(
+        source: str, *words: str, arguments: tuple[str, ...] = ()
+    ) -> "subprocess.CompletedProcess[str]":
+        (tmp_path / "mine.py").write_text(source)
+        command = [
+            sys.executable,
+            str(ROOT / "src" / "run.py"),
+            f"paths.results={tmp_path / 'results'}",
+            *words,
+        ]
+        command += ["--", "mine.py", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=200, cwd=tmp_path)
+
+    return start
+
+
+def latest(tmp_path: Path) -> Path:
+    return (tmp_path / "results" / "latest").resolve()
+
+
+def shows(*words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    capsys.readouterr()
+    assert jobs.main([*words, "--results", str(tmp_path / "results")]) == 0
+    return capsys.readouterr().out
+
+
+LOGS = """
+import sys
+from train_anywhere import program
+assert not {"torch", "tensorflow", "numpy", "hydra", "yaml"} & {*sys.modules}
+for step in range(1, 6):
+    program.log(step, loss=1 / step, **{"val/acc": step / 10 if step < 5 else 0.1})
+"""
+
+
+def test_a_line_of_python(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Curves, best, report, list, diff; only rank 0 writes."""
+    done = run(LOGS, "trainer.devices=2", "trainer.accelerator=cpu")
+    assert done.returncode == 0, done.stderr
+    folder = latest(tmp_path)
+    assert curves(folder / "metrics.csv")["loss"] == [(s, pytest.approx(1 / s, 1e-4)) for s in range(1, 6)]
+    run_json = info(folder)
+    assert (run_json["step"], run_json["metrics"]) == (5, {"loss": 0.2, "val/acc": 0.1})
+    assert "val/acc" in (folder / "report.html").read_text() and "Report:" in done.stdout
+    options: Any = {"tmp_path": tmp_path, "capsys": capsys}
+    assert "0.4  " in shows("list", **options)
+    assert "val/acc 0.4" in shows("best", **options)
+    assert run("", "checkpoint.monitor=loss").returncode == 0
+    assert run(LOGS, "checkpoint.monitor=loss").returncode == 0
+    assert "loss 0.2" in shows("list", **options)
+    both = sorted(p.name for p in folder.parent.iterdir() if (p / "metrics.csv").exists())
+    assert "Results" in shows("diff", *both, **options)
+
+
+def test_lines_of_json(run: Run, tmp_path: Path) -> None:
+    """A line that is not JSON is skipped with one note; nan is a value; words are none."""
+    lines = [
+        '{"step": 10, "loss": 0.5, "note": "x", "epoch": 2}',
+        "no",
+        "[1]",
+        '{"loss": NaN}',
+        '{"step": 12.0, "lr": 0.1}',
+    ]
+    source = f"import os\nopen(os.environ['TRAIN_METRICS'], 'a').write({chr(10).join(lines)!r})"
+    done = run(source)
+    assert done.stdout.count("note: lines of $TRAIN_METRICS that are not JSON objects are skipped") == 1
+    assert (
+        latest(tmp_path) / "metrics.csv"
+    ).read_text() == "step,epoch,lr,loss\n10,2,,0.5\n11,2,,nan\n12,2,0.1,\n"
+
+
+PRINTS = r"""
+import sys
+print("compiling the model... (takes a ~minute)")
+for i in range(3):
+    print(f"iter {i}: loss {2.5 / (i + 1):.4f}, time 3ms, mfu 1,000.5%")
+    print(f"\rbar {i} \x1b[1mval loss 0.{9 - i}\x1b[0m", end="", file=sys.stderr)
+"""
+
+
+def test_printed_lines(run: Run, tmp_path: Path) -> None:
+    """Both streams, with progress bars and colors; `__` in a name is a slash."""
+    pattern = r"program.metrics=iter (?P<step>\d+): loss (?P<loss>[0-9.]+),|bar (?P<epoch>\d+) val loss (?P<val__loss>[0-9.]+)"
+    done = run(PRINTS, pattern)
+    assert done.returncode == 0, done.stderr
+    found = curves(latest(tmp_path) / "metrics.csv")
+    assert [v for _, v in found["loss"]] == [2.5, 1.25, 0.8333]
+    assert [v for _, v in found["val/loss"]] == [0.9, 0.8, 0.7]
+    assert "iter 2: loss" in done.stdout
+
+
+@pytest.mark.parametrize("framework", ["lightning", "keras"])
+def test_event_files(run: Run, tmp_path: Path, framework: str) -> None:
+    """Those of torch, and of Keras' callback in subfolders."""
+    torch = (
+        "import os; from torch.utils.tensorboard import SummaryWriter\nw = SummaryWriter(os.environ['TRAIN_TENSORBOARD'])\n"
+        "for s in range(3):\n    w.add_scalar('val/loss', 1.5 - s, s); w.add_scalar('train/loss', 2 * s, s)\n"
+        "w.add_text('t', 'x')\nw.close()"
+    )
+    keras = (
+        "import os, tensorflow as tf\n"
+        "w = tf.summary.create_file_writer(os.environ['TRAIN_TENSORBOARD'] + '/validation')\n"
+        "with w.as_default():\n    for s in range(3): tf.summary.scalar('loss', 1.5 - s, step=s)\nw.close()"
+    )
+    done = run(
+        {"lightning": torch, "keras": keras}[framework] + "\nimport time; time.sleep(1)",
+        "monitor.sample_seconds=0.1",
+    )
+    assert done.returncode == 0, done.stderr
+    found = curves(latest(tmp_path) / "metrics.csv")
+    assert found["val/loss"] == [(0, 1.5), (1, 0.5), (2, -0.5)]
+    assert not [name for name in found if "node/" in name]  # the samples of the node are no metrics
+    if framework == "lightning":
+        assert found["train/loss"] == [(0, 0), (1, 2), (2, 4)]
+
+
+CONTINUES = """
+import os, sys
+from pathlib import Path
+from train_anywhere.program import log
+file = Path(os.environ["TRAIN_PERSISTENT_CHECKPOINTS"], "step")
+start = int(file.read_text()) if file.exists() else 0
+for step in range(start + 1, 9):
+    log(step, loss=start + step)
+    if step == 4 and not start:
+        file.write_text("4")
+    if step == 6 and not start:
+        sys.exit(1)
+"""
+
+
+def test_a_resumed_run_has_one_curve(run: Run, tmp_path: Path) -> None:
+    assert run(CONTINUES).returncode == 1
+    folder = latest(tmp_path)
+    assert info(folder)["attempts"][0]["step"] == 6
+    assert run(CONTINUES, f"resume={folder}").returncode == 0
+    assert curves(folder / "metrics.csv")["loss"] == [(s, s) for s in range(1, 5)] + [
+        (s, 4 + s) for s in range(5, 9)
+    ]
+    _, second = info(folder)["attempts"]
+    assert (second["from_step"], second["step"]) == (4, 8)
+
+
+NAN = """
+import time
+from train_anywhere.program import log
+log(1, loss=0.5)
+log(2, loss=float("nan"))
+{end}
+"""
+
+
+def test_a_loss_of_nan(run: Run, tmp_path: Path) -> None:
+    """Reported, as exit code 3, or the end of the program."""
+    done = run(NAN.format(end=""))
+    assert done.returncode == 3 and "loss is nan at step 2" in done.stderr
+    assert info(latest(tmp_path))["state"] == "completed"
+    done = run(NAN.format(end="time.sleep(100)"), "trainer.detect_nan=stop")
+    assert done.returncode == 1 and "trainer.detect_nan=stop" in done.stderr
+    assert info(latest(tmp_path))["state"] == "failed"
+    assert run(NAN.format(end=""), "trainer.detect_nan=off").returncode == 0
+
+
+def test_log_does_nothing_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from train_anywhere.program import log
+
+    monkeypatch.delenv("TRAIN_METRICS", raising=False)
+    log(1, loss=0.5)
+    file = tmp_path / "x"
+    monkeypatch.setenv("TRAIN_METRICS", str(file))
+    monkeypatch.setenv("RANK", "1")
+    log(1, loss=0.5)
+    assert not file.exists()
+    monkeypatch.setenv("RANK", "0")
+    log(1, loss=0.5)
+    assert json.loads(file.read_text()) == {"step": 1, "loss": 0.5}
+    assert os.environ["RANK"] == "0"
+
+
+LEARNS = """
+import sys
+from train_anywhere.program import log
+lr = float(sys.argv[sys.argv.index("--lr") + 1])
+if lr == 0.3:
+    sys.exit(4)
+for step in range(1, 4):
+    log(step, loss=abs(lr - 0.05) / step)
+print("arguments", sys.argv[1:])
+"""
+
+
+def test_a_sweep_runs_one_after_the_other(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = run(
+        LEARNS,
+        "-m",
+        "args.lr=0.1,0.3,1e-2",
+        "args.name='a b'",
+        arguments=("--lr", "{args.lr}", "{args.name}{x}"),
+    )
+    assert done.returncode == 4
+    assert "arguments ['--lr', '0.01', 'a b{x}']" in done.stdout
+    assert "run                " in done.stdout and "lr=0.3" in done.stdout and "lr=0.01" in done.stdout
+    sweep = latest(tmp_path).name.rpartition("-")[0]
+    best = shows("best", sweep, tmp_path=tmp_path, capsys=capsys)
+    assert "loss 0.0133" in best and "src/run.py" in best and "args.lr=0.01" in best and "-- " in best
+    report = latest(tmp_path).parent / sweep / "report.html"
+    assert "lr" in report.read_text()
+
+
+def test_a_search_uses_the_metrics(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    words = (
+        "-m",
+        "hydra/sweeper=optuna",
+        "hydra.sweeper.n_trials=3",
+        "args.lr=interval(0.01,0.1)",
+        "checkpoint.monitor=loss",
+    )
+    done = run(LEARNS, *words, arguments=("--lr", "{args.lr}"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "trial  loss" in done.stdout and len([*(tmp_path / "results" / "mine").glob("*-?")]) >= 3
+    done = run(
+        LEARNS, "-m", "hydra/sweeper=optuna", "args.lr=interval(0.01,0.1)", arguments=("--lr", "{args.lr}")
+    )
+    assert done.returncode == 2 and "add checkpoint.monitor=NAME" in done.stderr

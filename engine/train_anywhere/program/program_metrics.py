@@ -1,0 +1,255 @@
+"""The metrics of a program: lines of JSON, TensorBoard's event files, or printed lines, as rows of metrics.csv."""
+
+import json
+import math
+import re
+import struct
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from train_anywhere.config.checks.metric_names import infer_mode
+from train_anywhere.config.schema import Config
+from train_anywhere.features import Features
+from train_anywhere.features.feature import Observers, Rank, Step
+from train_anywhere.files.ordinary import open_file
+from train_anywhere.monitor.live import Live
+from train_anywhere.runs.folder import ATTEMPTS
+from train_anywhere.training.rank_process import RankProcess
+from train_anywhere.training.reporting.metrics_csv import CsvLog
+
+EVERY_S = 1.0
+"""Seconds between two reads."""
+
+ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+"""Matches colors and the like of a terminal."""
+
+NUMBERS = {1: ("float_val", "<f"), 2: ("double_val", "<d"), 3: ("int_val", "<i"), 9: ("int64_val", "<q")}
+"""TensorFlow's types of a scalar: its field, and its format as bytes."""
+
+
+class ProgramMetrics:
+    """Reader of a program's metrics, on rank 0.
+
+    A row goes to metrics.csv, monitor/live.json, run.json, and the observers of the features.
+
+    Args:
+        config: the configuration.
+        process: this rank.
+
+    Attributes:
+        step: the newest step; None before the first row.
+        values: the newest value of each metric.
+    """
+
+    def __init__(self, config: Config, process: RankProcess) -> None:
+        run = process.run
+        assert process.recorder
+        self._process, self._recorder = process, process.recorder
+        self.step: int | None = None
+        self.values: dict[str, float] = {}
+        self.epoch = 0
+        self._pattern = re.compile(config.program.metrics) if config.program.metrics else None
+        self._printed: deque[str] = deque()
+        self._rest: dict[str, bytes] = {}
+        self._file, self._at = run.path / "metrics.jsonl", 0
+        with suppress(OSError):  # of an earlier attempt
+            self._at = self._file.stat().st_size
+        self._events = {path: path.stat().st_size for path in run.tensorboard.rglob("events.out.tfevents.*")}
+        self._checkpoint = config.checkpoint
+        self._first: tuple[int, float] | None = None
+        self._csv: CsvLog | None = None
+        self._due, self._noted = 0.0, False
+        rank = Rank(run, False, 0, process.topology.world_size)
+        self._observers = Observers(Features.of(config).observers(rank))
+        self._live = Live(run.path, self._state, lambda: process.heartbeat.beat)
+
+    def feed(self, stream: str, data: bytes) -> None:
+        """Take printed bytes; another thread calls it for each stream."""
+        if self._pattern:
+            *lines, self._rest[stream] = re.split(rb"[\r\n]", self._rest.get(stream, b"") + data)
+            self._printed.extend(ESCAPES.sub("", line.decode(errors="replace")) for line in lines)
+
+    def read(self, last: bool = False) -> None:
+        """Read new rows, at most once a second before the `last` time.
+
+        Raises:
+            NotFiniteError: a loss is nan or inf, and `trainer.detect_nan` is stop.
+        """
+        if not last and time.monotonic() < self._due:
+            return
+        self._due = time.monotonic() + EVERY_S
+        if last:
+            for stream in [*self._rest]:
+                self.feed(stream, b"\n")
+        for row in (*self._read_lines(last), *self._read_printed(), *self._read_events()):
+            self._add(row)
+
+    def close(self) -> None:
+        """Write the last state of live.json."""
+        if self._csv:
+            self._live.close()
+
+    def _add(self, row: Mapping[str, Any]) -> None:
+        step, epoch = row.get("step"), row.get("epoch")
+        number = int(step) if isinstance(step, int | float) and math.isfinite(step) else (self.step or 0) + 1
+        if isinstance(epoch, int | float) and math.isfinite(epoch):
+            self.epoch = int(epoch)
+        metrics = {
+            str(name): float(value)
+            for name, value in row.items()
+            if name not in ("step", "epoch") and isinstance(value, int | float)
+        }
+        if not metrics or number < 0:
+            return
+        if self._csv is None:
+            self._start(number)
+        assert self._csv
+        self.step = number
+        new = metrics.keys() - self.values.keys()
+        self.values |= metrics
+        if new:
+            monitor, mode = self._choose_monitor()
+            self._recorder.record_facts({"monitor": monitor, "mode": mode})
+        self._csv.write(number, self.epoch, metrics)
+        self._process.heartbeat.pulse()
+        self._observers.after_step(Step(number, self.epoch, 0, metrics))
+
+    def _start(self, step: int) -> None:
+        """Open the log at the first row: rows of an earlier attempt that are repeated now are removed."""
+        run = self._process.run
+        again = len(run.read_info().get(ATTEMPTS) or []) > 1
+        self._first = (step, time.monotonic())
+        self._recorder.record_first_step(max(0, step - 1))
+        self._csv = CsvLog(run.metrics_csv)
+        if again:
+            self._csv.resume(step - 1)
+        self._recorder.steps_done = lambda: self.step or 0
+        self._live.start()
+
+    def _choose_monitor(self) -> tuple[str | None, str | None]:
+        """Return the metric whose best value is shown: `checkpoint.monitor`, else a loss of a validation, else a loss."""
+        if self._checkpoint.monitor:
+            return self._checkpoint.monitor, self._checkpoint.mode
+        known = [name for name in sorted(self.values) if infer_mode(name)]
+        known.sort(key=lambda name: ("val" not in name and "test" not in name, "loss" not in name))
+        return (known[0], infer_mode(known[0])) if known else (None, None)
+
+    def _read_lines(self, last: bool) -> Iterator[dict[str, Any]]:
+        try:
+            if self._file.stat().st_size <= self._at:
+                return
+            with open_file(self._file, "rb") as file:
+                file.seek(self._at)
+                data = file.read()
+        except OSError:
+            return
+        whole = data if last else data[: data.rfind(b"\n") + 1]
+        self._at += len(whole)
+        for line in whole.splitlines():
+            try:
+                row = json.loads(line) if line.strip() else {}
+                if not isinstance(row, dict):
+                    raise ValueError
+                yield row
+            except ValueError:
+                if not self._noted:
+                    self._noted = True
+                    print(
+                        f"note: lines of $TRAIN_METRICS that are not JSON objects are skipped, such as {line[:60]!r}.",
+                        flush=True,
+                    )
+
+    def _read_printed(self) -> Iterator[dict[str, Any]]:
+        assert self._pattern or not self._printed
+        while self._printed and self._pattern:
+            if found := self._pattern.search(self._printed.popleft()):
+                row = {name.replace("__", "/"): _number(text) for name, text in found.groupdict().items()}
+                yield {name: value for name, value in row.items() if value is not None}
+
+    def _read_events(self) -> Iterator[dict[str, Any]]:
+        """Yield a row for consecutive scalars of a step; a subfolder, as of Keras' callback, is the start of their names."""
+        folder = self._process.run.tensorboard
+        if not folder.is_dir():
+            return
+        for path in sorted(folder.rglob("events.out.tfevents.*")):
+            if (self._process.run.monitor / f"{path.parent.name}.csv").exists():
+                continue  # the samples of a node, which features/sampler writes
+            prefix = (
+                ""
+                if path.parent == folder
+                else f"{path.parent.relative_to(folder)}/".replace("validation/", "val/")
+            )
+            row: dict[str, Any] = {}
+            for step, tag, value in self._read_scalars(path):
+                if row and row["step"] != step:
+                    yield row
+                    row = {}
+                row |= {"step": step, f"{prefix}{tag}": value}
+            if row:
+                yield row
+
+    def _read_scalars(self, path: Path) -> Iterator[tuple[int, str, float]]:
+        """Yield step, tag and value of the complete new records: length, checksum, event, checksum."""
+        try:
+            with open(path, "rb") as file:
+                file.seek(self._events.get(path, 0))
+                data = file.read()
+        except OSError:
+            return
+        try:
+            from tensorboard.compat.proto.event_pb2 import Event
+        except ImportError:
+            return
+        at = 0
+        while len(data) - at >= 16:
+            (length,) = struct.unpack_from("<Q", data, at)
+            if len(data) - at < 16 + length:
+                break
+            event = Event()
+            with suppress(Exception):  # a damaged record
+                event.ParseFromString(data[at + 12 : at + 12 + length])
+            at += 16 + length
+            for value in event.summary.value:
+                number = value.simple_value if value.HasField("simple_value") else _scalar(value.tensor)
+                if number is not None:
+                    yield event.step, value.tag, number
+        self._events[path] = self._events.get(path, 0) + at
+
+    def _state(self) -> dict[str, Any]:
+        """Return the content of live.json; another thread calls it."""
+        return {
+            "section": self._process.heartbeat.name,
+            "epoch": self.epoch or None,
+            "step": self.step,
+            "rate": self.rate,
+            "unit": "steps",
+            "metrics": {**self.values},
+        }
+
+    @property
+    def rate(self) -> float | None:
+        """The steps per second since the first row of this attempt; None before the second one."""
+        if self._first is None or self.step is None or self.step <= self._first[0]:
+            return None
+        return round((self.step - self._first[0]) / max(1e-9, time.monotonic() - self._first[1]), 3)
+
+
+def _number(text: str | None) -> float | None:
+    with suppress(TypeError, ValueError):
+        return float(str(text).replace(",", ""))
+    return None
+
+
+def _scalar(tensor: Any) -> float | None:
+    """Return the only number of a tensor, as TensorFlow 2 writes scalars; None if it is something else."""
+    field, format_ = NUMBERS.get(tensor.dtype, ("", ""))
+    if not field or any(dim.size != 1 for dim in tensor.tensor_shape.dim):
+        return None
+    if listed := getattr(tensor, field):
+        return float(listed[0])
+    content = tensor.tensor_content
+    return float(struct.unpack(format_, content)[0]) if len(content) == struct.calcsize(format_) else None
