@@ -15,6 +15,7 @@ from train_anywhere.config.schema import Config, Data
 from train_anywhere.data.dataset import DataSet, ModuleLoaders, Splits
 from train_anywhere.data.order.assignment import BatchOrder
 from train_anywhere.data.order.batch_check import check_batch
+from train_anywhere.data.order.blocks import block_order
 from train_anywhere.data.torch.loader import Batches
 from train_anywhere.data.torch.samples import Prepare, Reader, is_map_style
 from train_anywhere.data.torch.unpadded_batches import UnpaddedOrder
@@ -119,7 +120,7 @@ class Opener:
             if each == self.config.data.batch_size and takes_batch_size(type(self.source)):
                 each //= ranks
             order = self._order(each * ranks, known.shuffle)
-            bare = UnpaddedOrder(order, train or known.drop_last, order.train)
+            bare = UnpaddedOrder(order, train or known.drop_last)
             reader = Reader(known.dataset, self.config.seed, self.prepare, known.collate)
             if train and (ranks > 1 or each != self.config.data.batch_size):
                 self.report(f"batch {each} per rank, {each * ranks} in all: data comes from your DataLoader.")
@@ -175,7 +176,7 @@ class Opener:
 
     def _open_rows(self, split: Any, train: bool) -> IndexedSplit:
         order = self._order(self.config.data.batch_size, train)
-        bare = UnpaddedOrder(order, drop_last=train, shuffle=order.train)
+        bare = UnpaddedOrder(order, drop_last=train)
         reader = Reader(split, self.config.seed, self.prepare)
         return self._open_indexed(reader, bare, self.config.data.workers, train)
 
@@ -187,6 +188,7 @@ class Opener:
     def _open_indexed(
         self, reader: Reader, bare: UnpaddedOrder, workers: int, train: bool, worker_init: Any = None
     ) -> IndexedSplit:
+        bare = replace(bare, order=replace(bare.order, blocks=block_order(reader.dataset)))
         length, order = len(reader.dataset), bare.order
         check_batch(length, order.batch_size, order.world_size, train)
         left = length % order.batch_size
