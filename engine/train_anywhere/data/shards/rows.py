@@ -98,7 +98,7 @@ class ShardRows:
         except Exception as error:
             where = self.source.name(row)
             if len(sample) < len(self.columns) and not isinstance(error, MemoryError):
-                reason = str(error).partition("\n")[0]
+                reason = str(error).partition("\n")[0].partition(" <")[0]  # without the object of the file
                 raise DataError(
                     f"{where}: {name} can't be read ({reason}); replace it, or leave it out."
                 ) from error
