@@ -195,7 +195,7 @@ FIRST = Path("train", "0000.tar")
 DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "cut in a member": (lambda f: damage(f / FIRST, lambda b: b[:30000]), "0000.tar ends early or is damaged, at byte 29,696"),
     "cut in a header": (lambda f: damage(f / FIRST, lambda b: b[:3300]), "0000.tar ends early or is damaged, at byte 3,072"),
-    "a damaged header": (lambda f: damage(f / FIRST, lambda b: b[:8200] + b"x" * 9 + b[8209:]), "0000.tar ends early or is damaged, at byte 8,"),
+    "a damaged header": (lambda f: damage(f / FIRST, lambda b: b[:8200] + b"x" * 9 + b[8209:]), "0000.tar ends early or is damaged"),
     "joined files": (lambda f: damage(f / FIRST, lambda b: b * 2), "train/0000.tar has more data after its end"),
     "0 bytes": (lambda f: (f / FIRST).write_bytes(b""), "train/0000.tar is not a complete tar file (empty file)"),
     "a key twice": (lambda f: with_member(f, PICTURE, LABEL, PICTURE), "train/0009.tar: the sample b has npy twice"),

@@ -59,10 +59,10 @@ class ShardRows:
         samples = self.source.read(self.chosen[indices[sequence]])
         rows: list[Any] = [None] * len(indices)
         for place, index, fields in zip(sequence.tolist(), indices[sequence].tolist(), samples, strict=True):
-            random = np.random.default_rng([self.seed, epoch, index]) if train else None
-            rows[place] = self._row(
-                fields, int(self.chosen[index]), {"random": random} if self._random else {}
-            )
+            given: dict[str, Any] = {"random": None} if self._random else {}
+            if train and given:
+                given["random"] = np.random.default_rng([self.seed, epoch, index])
+            rows[place] = self._row(fields, int(self.chosen[index]), given)
         return _stack(rows)
 
     def row_names(self) -> list[str]:
