@@ -349,6 +349,7 @@ def test_checks_before_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert shards(str(folder), "1GiB", True, True).problems == ()
     [problem] = shards(str(folder), "1GiB", True, True, val_fraction=0.1).problems
     assert "has shards of val, such as val/0.tar; leave out data.val_fraction=0.1" in problem
+    assert "data.columns=jpg does not name" in shards("", "1GiB", False, True, columns="jpg").problems[0]  # type: ignore[arg-type]
     assert "leave nothing to train on" in shards("", "1GiB", False, True, 0.5, 0.5).problems[0]
     (tmp_path / "parquet").mkdir()
     (tmp_path / "parquet" / "0.parquet").touch()

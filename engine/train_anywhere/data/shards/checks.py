@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -75,10 +76,17 @@ def shards(
     installed_here: bool,
     val_fraction: float | None = None,
     test_fraction: float | None = None,
+    columns: Mapping[str, str] | None = None,
 ) -> Known:
     """Return why the shards can't be read; `installed_here` is whether the run uses the packages of this process."""
     problems, fractions = [], {"val": val_fraction or 0, "test": test_fraction or 0}
     parse_size(cache)
+    if columns is not None and not (
+        isinstance(columns, Mapping) and all(isinstance(v, str) for v in columns.values())
+    ):
+        problems.append(
+            f"data.columns={columns} does not name fields; use data.columns='{{image: jpg, label: cls}}'."
+        )
     if sum(fractions.values()) >= 1:
         problems.append(
             f"data.val_fraction={val_fraction:g} and data.test_fraction={test_fraction:g} leave nothing to train on; use a sum below 1."
