@@ -146,7 +146,7 @@ def test_columns_and_functions(tmp_path: Path) -> None:
     rows = open_folder(tmp_path / "data", columns={"x": "x.npy", "y": "json"}).train.read(
         np.array([0]), 0, True
     )
-    assert rows["x"].dtype == np.float64 and rows["x"].shape == (1, 2) and rows["y"].tolist() == [[1, 2]]
+    assert rows["x"].dtype == np.float32 and rows["x"].shape == (1, 2) and rows["y"].tolist() == [[1, 2]]
 
     def decode(sample: dict[str, Any], random: np.random.Generator | None) -> tuple[Any, ...]:
         return len(sample["txt"]), random.random() if random else 0.0

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from train_anywhere.data.array_data import stack
 from train_anywhere.data.order.blocks import BlockOrder
 from train_anywhere.data.shards.sources import Fields, Source
 from train_anywhere.errors import DataError
@@ -63,7 +64,7 @@ class ShardRows:
             if train and given:
                 given["random"] = np.random.default_rng([self.seed, epoch, index])
             rows[place] = self._row(fields, int(self.chosen[index]), given)
-        return _stack(rows)
+        return stack(rows, "pad or crop them with data.decode._target_=")
 
     def row_names(self) -> list[str]:
         """Return the shard and the key of each sample."""
@@ -89,10 +90,8 @@ class ShardRows:
                     raise DataError(f"it has no {' or '.join(names)}, the field of data.columns.{column}.")
                 sample[column] = _decode(name, fields[name])
             if self.function is not None:
-                return _as_arrays(self.function(sample, **supplied))
-            return _as_arrays(
-                (sample["image"], sample["label"]) if [*sample] == ["image", "label"] else sample
-            )
+                return self.function(sample, **supplied)
+            return (sample["image"], sample["label"]) if [*sample] == ["image", "label"] else sample
         except DataError as error:
             raise DataError(f"{self.source.name(row)}: {error}") from error
         except Exception as error:
@@ -136,10 +135,10 @@ def _decode(name: str, value: Any) -> Any:
     ):  # a picture in HF's Parquet files
         value = value["bytes"]
     if not isinstance(value, bytes):
-        return value
+        return np.asarray(value) if isinstance(value, list) else value
     kind = name.rpartition(".")[2]
     if kind in ("cls", "json"):
-        return int(value) if kind == "cls" else json.loads(value)
+        return int(value) if kind == "cls" else _decode("", json.loads(value))
     if kind in ("txt", "text"):
         return value.decode()
     if kind == "npy" or value.startswith(b"\x93NUMPY"):
@@ -151,32 +150,3 @@ def _decode(name: str, value: Any) -> Any:
         image.load()  # raises if it is damaged
         return image
     return value
-
-
-def _as_arrays(row: Any) -> Any:
-    """Return a row, a tuple or dict of values, with arrays as values: float32 from pictures and Python's float numbers."""
-    if isinstance(row, Mapping):
-        return {name: _as_arrays(value) for name, value in row.items()}
-    if isinstance(row, tuple):
-        return tuple(map(_as_arrays, row))
-    array = np.asarray(row)
-    if array.dtype.kind in "OSV":
-        raise DataError(f"a {type(row).__name__} is not an array; give data.decode._target_= a function.")
-    return (
-        array.astype(np.float32) if array.dtype == np.float64 and not isinstance(row, np.ndarray) else array
-    )
-
-
-def _stack(rows: list[Any]) -> Any:
-    first = rows[0]
-    if isinstance(first, Mapping):
-        return {name: _stack([row[name] for row in rows]) for name in first}
-    if isinstance(first, tuple):
-        return tuple(_stack([row[n] for row in rows]) for n in range(len(first)))
-    shapes = sorted({row.shape for row in rows})
-    if len(shapes) > 1:
-        raise DataError(
-            f"the samples of a batch have arrays of different shapes ({shapes[0]} and {shapes[1]}); pad or crop them with "
-            "data.decode._target_=."
-        )
-    return np.stack(rows)

@@ -23,6 +23,8 @@ OPEN = max(64, min(4096, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
 LOOK_S = 1.0
 """Seconds after which an open file is compared with its index again."""
 
+_DECODING = threading.Lock()
+
 Fields = dict[str, Any]
 
 
@@ -81,13 +83,6 @@ class Source:
     def __init__(self, index: Index, folder: Path, fields: list[str], cache: int) -> None:
         self.index, self.folder, self.fields, self.cache = index, folder, fields, cache
         self._tables: OrderedDict[int, Any] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_tables": OrderedDict(), "_lock": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _lock=threading.Lock())
 
     def read(self, rows: np.ndarray) -> list[Fields]:
         """Return the fields that each sample has, for rows in ascending order: int64 [n]."""
@@ -139,7 +134,7 @@ class Source:
 
     def _table(self, unit: int, file: OpenFile) -> Any:
         """Return a row group as a table of the fields; the least recently used ones are dropped."""
-        with self._lock:  # else several threads would decode it
+        with _DECODING:  # else several threads would decode it
             if unit not in self._tables:
                 file.parquet = file.parquet or import_parquet().ParquetFile(file.path, pre_buffer=False)
                 have = [name for name in self.fields if name in file.parquet.schema_arrow.names]
