@@ -51,6 +51,8 @@ def open_shards(
     if found.shards.kind == ".parquet" and order != "full" and fitting < window:
         notes.append(f"data.window={fitting} instead of {window}, so that row groups fit data.cache={cache}.")
         window = fitting
+    if order == "shards":
+        notes.append("data.order=shards: resume in the middle of an epoch on the same number of ranks.")
     near, sets = staged(folder), dict[str, ShardRows]()
     for split, rows in _split(found, val_fraction, test_fraction).items():
         if not len(rows):
