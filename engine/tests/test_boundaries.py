@@ -17,7 +17,7 @@ TORCH = {"torch", "lightning", "torchmetrics"}
 TENSORFLOW = {"tensorflow", "keras"}
 FRAMEWORKS = TORCH | TENSORFLOW | {"horovod"}
 TRACKERS = {"wandb", "mlflow"}
-HEAVY = FRAMEWORKS | {"numpy", "scipy", "sklearn", "PIL", "tokenizers"}
+HEAVY = FRAMEWORKS | {"numpy", "scipy", "sklearn", "PIL", "tokenizers", "pyarrow"}
 
 GROUND = {"errors", "files"}
 LOWER = GROUND | {"config", "distributed", "runs"}
@@ -210,6 +210,9 @@ REASONS = {
     "PIL": "names of pictures are read on the login node",
     "torch": "TensorBoard's writer takes a second to import, and may be turned off",
     "tokenizers": "bytes are tokens without it",
+    "pyarrow": "only Parquet needs it",
+    "train_anywhere.data.shards.open": "a rank indexes shards only if it trains on them",
+    "train_anywhere.data.shards.index": "a command's help needs no numpy",
     "wandb": "a tracker is imported where it is chosen",
     "mlflow": "a tracker is imported where it is chosen",
     "train_anywhere.features.sampler.sampler": "a container may have no psutil",

@@ -19,6 +19,7 @@ from train_anywhere.testing.frameworks import FRAMEWORKS
 BESIDES = {
     "data=mnist": "is tried with files of its own in tests/data",
     "data=imagefolder": "is tried with files of its own in tests/data",
+    "data=shards": "engine/tests/data/test_shards.py",
     "data=module": "engine/tests/training/lightning/test_rank_splits.py",
     "experiment=resnet50_mnist": "needs MNIST's files",
     "loggers=wandb": "engine/tests/training/tracking",

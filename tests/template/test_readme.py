@@ -85,6 +85,8 @@ def test_train_commands_pass_their_checks(train: Train, tmp_path: Path, page: st
     split = not any(a.startswith("data.val_fraction=") for a in arguments)
     for folder in ("train", "val") if split else (".",):
         (tmp_path / "pictures" / folder / "cat").mkdir(parents=True)
+    if "data=shards" in arguments:
+        (tmp_path / "pictures" / "train-0.tar").touch()
     arguments = [f"data.dir={tmp_path}/pictures" if a.startswith("data.dir=") else a for a in arguments]
     (tmp_path / "image").touch()
     arguments = [
@@ -278,6 +280,8 @@ def test_every_other_command_is_known() -> None:
         "python src/report.py",
         "python src/scaling.py",
         "python src/doctor.py",
+        "python src/index.py",  # this and the next one: tests/data/test_shards.py
+        "python pack.py",
         "python slurm/new_cluster.py",
         "source .venv/bin/activate",
         "python slurm/testbed.py",  # these and the next ones: tests/template/test_tutorials.py

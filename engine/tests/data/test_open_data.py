@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from engine.tests.data.shard_files import write_shards
 from train_anywhere.config.choices import Data
 from train_anywhere.config.command.compose import list_groups
 from train_anywhere.config.instantiate import locate
@@ -20,9 +21,15 @@ MakeConfig = Callable[..., Config]
 OVERRIDES = {
     "mnist": ["data.dir={mnist_dir}", "data.download=false"],
     "imagefolder": ["data.dir={picture_dir}", "data.image_size=24"],
+    "shards": ["data.dir={shard_dir}"],
     "synthetic": ["data.height=9", "data.width=7", "data.classes=5", "data.length=40", "data.val_length=8"],
 }
 """What a choice needs here; the others open as they are."""
+
+
+@pytest.fixture
+def shard_dir(tmp_path: Path) -> Path:
+    return write_shards(tmp_path / "shards")
 
 
 @pytest.fixture(params=sorted({*list_groups()["data"]} - {"custom", "module"}))
@@ -54,14 +61,14 @@ def test_what_is_known_beforehand_is_so(config: Config) -> None:
     if config.data.check is None:
         pytest.skip("it has no _check_")
     check = locate(config.data.check, "data._check_")
-    arguments = {**config.data.arguments, "look": True, "stage": False}
+    arguments = {**config.data.arguments, "look": True, "stage": False, "installed_here": True}
     names = check.__code__.co_varnames[: check.__code__.co_argcount]
     known = check(**{name: arguments[name] for name in names})
     splits = open_splits(config.data, FIRST, seed=3)
     # mnist keeps a part of its training images to validate on
     assert known.length in (None, len(splits.train), len(splits.train) + len(splits.val))
     assert {name: splits.facts[name] for name in known.facts} == dict(known.facts)
-    assert {*known.facts, *(known.later or ())} == {*splits.facts}
+    assert known.later is None or {*known.facts, *known.later} == {*splits.facts}
 
 
 TWO = [1, 2], [3]

@@ -11,8 +11,7 @@ from train_anywhere.errors import DataError
 
 def orders(batch_size: int, ranks: int, train: bool) -> list[UnpaddedOrder]:
     return [
-        UnpaddedOrder(BatchOrder(batch_size, 3, rank, ranks, train), drop_last=train, shuffle=train)
-        for rank in range(ranks)
+        UnpaddedOrder(BatchOrder(batch_size, 3, rank, ranks, train), drop_last=train) for rank in range(ranks)
     ]
 
 

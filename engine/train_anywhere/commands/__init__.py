@@ -6,7 +6,18 @@ A Python that lacks a package that the engine requires, such as the system's, ge
 import sys
 from types import TracebackType
 
-__all__ = ["doctor", "evaluate", "jobs", "new_cluster", "report", "run", "scaling", "testbed", "train"]
+__all__ = [
+    "doctor",
+    "evaluate",
+    "index",
+    "jobs",
+    "new_cluster",
+    "report",
+    "run",
+    "scaling",
+    "testbed",
+    "train",
+]
 
 PACKAGES = {"hydra", "omegaconf", "yaml", "jinja2", "pygal", "numpy", "PIL", "rich", "tensorboard", "psutil"}
 """Modules of the packages that pip installs with the engine."""

@@ -50,6 +50,11 @@ class Data(OpenSection):
     workers: Workers = key(0)  # loading processes per rank; 0 loads in the training process
     stage: bool = False  # copy it once to the disk of each node, see features/stage/copy.py
 
+    @property
+    def own_split(self) -> bool:
+        """True with `data.split=own`: a stream gives each rank rows of its own. A target may have an argument `split` too."""
+        return self.arguments.get("split") == "own"
+
 
 @dataclass(frozen=True)
 class Model(OpenSection):

@@ -59,6 +59,33 @@ def array_rows(split: Any) -> ArrayRows | None:
     return None
 
 
+def stack(samples: list[Any], pad: str = "give the data set a collate_fn that pads them") -> Any:
+    """Stack samples of the same structure into a batch; float64 becomes float32. `pad` is what to do if their shapes differ.
+
+    Raises:
+        DataError: the samples differ in structure or in the shapes of their arrays.
+    """
+    first = samples[0]
+    if isinstance(first, Mapping):
+        if any(sample.keys() != first.keys() for sample in samples):
+            raise DataError("the samples of a batch have different names; give the data set a collate_fn.")
+        return {name: stack([sample[name] for sample in samples], pad) for name in first}
+    if isinstance(first, tuple | list):
+        if any(len(sample) != len(first) for sample in samples):
+            raise DataError("the samples of a batch have different lengths; give the data set a collate_fn.")
+        return tuple(stack([sample[n] for sample in samples], pad) for n in range(len(first)))
+    if hasattr(first, "__getitem__") and not (hasattr(first, "__array__") or isinstance(first, str | bytes)):
+        raise DataError(
+            f"a row of the data is a {type(first).__name__}, a data set itself; return one each for train, val and test."
+        )
+    arrays = [np.asarray(sample) for sample in samples]
+    if len({a.shape for a in arrays}) > 1:
+        shapes = " and ".join(str(list(s)) for s in sorted({a.shape for a in arrays})[:2])
+        raise DataError(f"the samples of a batch have arrays of different shapes ({shapes}); {pad}.")
+    stacked = np.stack(arrays)
+    return stacked.astype(np.float32) if stacked.dtype == np.float64 else stacked
+
+
 def is_array(value: Any) -> bool:
     """Return whether a value is an array, a tensor or a table with at least one dimension."""
     return hasattr(value, "__array__") and len(getattr(value, "shape", ())) > 0

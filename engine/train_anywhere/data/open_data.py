@@ -1,13 +1,14 @@
 """Open the data set that the `data` section of the configuration names."""
 
+import inspect
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import FunctionType, MethodType
 from typing import Any
 
 from train_anywhere.config.choices import Data
-from train_anywhere.config.instantiate import instantiate
+from train_anywhere.config.instantiate import instantiate, locate
 from train_anywhere.data.array_data import array_rows, is_array, leaves
 from train_anywhere.data.dataset import Splits
 from train_anywhere.data.known import Staged, as_it_is
@@ -30,6 +31,9 @@ def open_splits(
         ConfigError: the target can't be called, or returns no training data.
         DataError: files are missing or do not fit together. A damaged row raises it later, when it is read.
     """
+    target = locate(config.target[framework], "data._target_")
+    if config.own_split and "split" not in inspect.signature(target).parameters:
+        config = replace(config, arguments={k: v for k, v in config.arguments.items() if k != "split"})
     opened = instantiate(config, "data", framework, seed=seed, staged=staged, **supplied)
     facts = (opened.facts if isinstance(opened, Splits) else _get(opened, "facts")) or {}
     parts = _find_splits(opened)

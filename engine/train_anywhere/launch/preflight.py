@@ -32,7 +32,7 @@ def data_problems(config: Config, devices: int, look: bool = True) -> list[str]:
     `look` is false if the data's folder may not exist on this machine.
     """
     try:
-        known = check_data(config.data, look)
+        known = check_data(config.data, look, _runs_here(config))
     except DataError as error:
         return [str(error)]
     except ConfigError as error:
@@ -53,8 +53,10 @@ def data_problems(config: Config, devices: int, look: bool = True) -> list[str]:
     return found
 
 
-def check_data(data: Data, look: bool) -> Known:
+def check_data(data: Data, look: bool, installed_here: bool = False) -> Known:
     """Return the facts that the `_check_` of the data set finds without opening the data; empty without a `_check_`.
+
+    `installed_here` is whether the run uses the Python packages of this process.
 
     Raises:
         ConfigError: the function does not exist.
@@ -62,7 +64,8 @@ def check_data(data: Data, look: bool) -> Known:
     """
     if data.check is None:
         return Known()
-    known = _call_check(data.check, "data", {**data.arguments, "look": look, "stage": data.stage})
+    supplied = {"look": look, "stage": data.stage, "installed_here": installed_here}
+    known = _call_check(data.check, "data", {**data.arguments, **supplied})
     if not isinstance(known, Known | None):
         raise ConfigError(
             f"data.{CHECK}={data.check} returns a {type(known).__name__}; it must return what is known, a train_anywhere.data.known.Known."
@@ -72,8 +75,7 @@ def check_data(data: Data, look: bool) -> Known:
 
 def _missing_packages(config: Config) -> list[str]:
     """Return the problems that `_check_` of loggers and callbacks finds here, if a job uses this Python environment too."""
-    c = config.cluster
-    if c.venv or c.conda or config.container.name != "none":
+    if not _runs_here(config):
         return []
     problems: list[str] = []
     for group in LIST_GROUPS:
@@ -84,6 +86,11 @@ def _missing_packages(config: Config) -> list[str]:
             except ConfigError as error:
                 problems += error.problems
     return problems
+
+
+def _runs_here(config: Config) -> bool:
+    """Return whether the run uses this Python environment."""
+    return not (config.cluster.venv or config.cluster.conda) and config.container.name == "none"
 
 
 def _call_check(dotted: str, section: str, known: Mapping[str, Any]) -> Any:

@@ -46,6 +46,9 @@ from train_anywhere.runs.summary import (
 from train_anywhere.training.rank_process import RankProcess
 from train_anywhere.training.stop import Stop
 
+SHARDS = "train_anywhere.data.shards.open.open_shards"
+"""The target of data=shards, whose index is written before the ranks connect."""
+
 
 def load_frozen(run: RunDir) -> Config:
     """Return the configuration that the run was started or resumed with."""
@@ -156,6 +159,13 @@ def write_run_report(config: Config, run: RunDir) -> list[str]:
 
 def train(config: Config, process: RankProcess) -> Outcome:
     """Train with the loop of the configured framework, the only one that is imported."""
+    if config.data.target.get(config.framework) == SHARDS:
+        from train_anywhere.data.shards.open import index_ahead
+
+        before = process.run.read_info().get("data")
+        facts = index_ahead(config.data.arguments, before, process.heartbeat.pulse)
+        if process.recorder:
+            process.recorder.record_facts({"data": facts})
     framework = import_framework_module(config.framework, "run")
     outcome: Outcome = framework.train(config, process)
     return outcome

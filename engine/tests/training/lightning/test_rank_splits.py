@@ -155,7 +155,8 @@ def test_a_loader_of_each_rank_prints_what_a_step_is(reading: MakeRun) -> None:
     opener.open_split(DataLoader(rows, 8, sampler=Own(rows, num_replicas=2, rank=0)), "train")
     assert (
         told[0]
-        == "each step reads a batch of the loader on each of 2 ranks: with more ranks, steps are fewer and larger."
+        == "each step reads a batch of the loader on each of 2 ranks: with more ranks, steps are fewer and larger, so resume "
+        "in the middle of an epoch on the same number."
     )
 
 

@@ -194,7 +194,10 @@ def _check_section(key: str, section: OpenSection, framework: str, problems: lis
         ]
     own = [f.name for f in key_fields(section)]
     wrong: list[str] = []
-    arguments = _convert_arguments(key, dotted, definition, section.arguments, {*supplied}, wrong, own)
+    split = {"split"} if isinstance(section, Data) and section.own_split else set[str]()
+    kept = {k: v for k, v in section.arguments.items() if k in split - {*definition.parameters}}
+    given = {k: v for k, v in section.arguments.items() if k not in kept}
+    arguments = kept | _convert_arguments(key, dotted, definition, given, {*supplied}, wrong, own)
     problems += wrong
     if isinstance(section, Data) and section.stage and definition.kind != "unreadable":
         problems += _staging_problems(section, dotted, definition)

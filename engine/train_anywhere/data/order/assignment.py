@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from train_anywhere.data.order.blocks import BlockOrder
 from train_anywhere.data.order.shuffle import shuffled_rows
 
 Sizes = Callable[[np.ndarray], np.ndarray]
@@ -25,6 +26,7 @@ class BatchOrder:
         rank, world_size: select the rank's part of each batch.
         train: whether samples are shuffled and augmented; else they are in the order of the data set.
         accumulate: batches of one optimizer step, whose loss is the mean over all their samples.
+        blocks: the order of a data set that lies in shards; None: any order of all samples.
     """
 
     batch_size: int
@@ -33,6 +35,7 @@ class BatchOrder:
     world_size: int = 1
     train: bool = False
     accumulate: int = 1
+    blocks: BlockOrder | None = None
 
     @property
     def batch_per_rank(self) -> int:
@@ -58,25 +61,42 @@ class BatchOrder:
         size, part = self.batch_size, self.batch_per_rank
         start, stop = self._bounds(length, batch, 1)
         first, last = self._bounds(length, batch - batch % self.accumulate, self.accumulate)
-        own = self.rank * part
+        own, ours = self.rank * part, self.first(length, batch)
         share = 1 / (last - first)
         if sizes is None and stop - start == size:
             # compute only this rank's rows, so the cost does not grow with the number of ranks
-            rows = self._samples(length, epoch, start + own, start + own + part)
+            rows = self.samples(length, epoch, ours, ours + part)
             return rows, np.full(part, self.accumulate * size * share, dtype=np.float32)
-        real = self._samples(length, epoch, start, stop)
+        real = self.samples(length, epoch, start, stop)
         if sizes is not None:
-            share = sizes(real) / np.sum(sizes(self._samples(length, epoch, first, last)))
+            share = sizes(real) / np.sum(sizes(self.samples(length, epoch, first, last)))
         weights = np.zeros(size, dtype=np.float32)
         weights[: len(real)] = self.accumulate * size * share
         rows = real if len(real) == size else np.resize(real, size)  # np.resize is ten times slower
         return rows[own : own + part], weights[own : own + part]
 
-    def _samples(self, length: int, epoch: int, start: int, stop: int) -> np.ndarray:
+    def first(self, length: int, batch: int) -> int:
+        """Return the position of this rank's first sample of a full batch in the epoch."""
+        part = self.batch_per_rank
+        if self.train and self.blocks and self.blocks.by_rank:
+            return (self.rank * (length // self.batch_size) + batch) * part
+        return batch * self.batch_size + self.rank * part
+
+    def samples(self, length: int, epoch: int, start: int, stop: int) -> np.ndarray:
         """Return the samples at the positions `start` to `stop` of the epoch, int64 [stop - start]."""
-        if self.train:
+        if not self.train:
+            return np.arange(start, stop, dtype=np.int64)
+        if self.blocks is None:
             return shuffled_rows(length, self.seed, epoch, start, stop)
-        return np.arange(start, stop, dtype=np.int64)
+        low, high = 0, length
+        if (
+            self.blocks.by_rank
+        ):  # the parts of all ranks lie one after the other, and after them the last batch
+            each, full = length // self.batch_size * self.batch_per_rank, length - length % self.batch_size
+            low, high = (
+                (start // each * each, start // each * each + each) if start < full else (full, length)
+            )
+        return self.blocks.rows(self.seed, epoch, start, stop, low, high)
 
     def _bounds(self, length: int, batch: int, count: int) -> tuple[int, int]:
         """Return the first and last position (exclusive) of `count` batches in the epoch, without padding."""

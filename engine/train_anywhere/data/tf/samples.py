@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from train_anywhere.data.array_data import stack
 from train_anywhere.data.dataset import DataSet
 from train_anywhere.data.order import random_numbers
 from train_anywhere.data.tf.arrays import Structure
-from train_anywhere.errors import DataError
 
 
 class Samples:
@@ -35,35 +35,6 @@ class Samples:
                 samples.append(self.dataset[index])
             collate = getattr(self.dataset, "collate_fn", None)
             return collate(samples) if collate else stack(samples)
-
-
-def stack(samples: list[Any]) -> Structure:
-    """Stack samples of the same structure into a batch.
-
-    Raises:
-        DataError: the samples differ in structure or in the shapes of their arrays.
-    """
-    first = samples[0]
-    if isinstance(first, Mapping):
-        if any(sample.keys() != first.keys() for sample in samples):
-            raise DataError("the samples of a batch have different names; give the data set a collate_fn.")
-        return {name: stack([sample[name] for sample in samples]) for name in first}
-    if isinstance(first, tuple | list):
-        if any(len(sample) != len(first) for sample in samples):
-            raise DataError("the samples of a batch have different lengths; give the data set a collate_fn.")
-        return tuple(stack([sample[n] for sample in samples]) for n in range(len(first)))
-    if hasattr(first, "__getitem__") and not (hasattr(first, "__array__") or isinstance(first, str | bytes)):
-        raise DataError(
-            f"a row of the data is a {type(first).__name__}, a data set itself; return one each for train, val and test."
-        )
-    arrays = [np.asarray(sample) for sample in samples]
-    if len({a.shape for a in arrays}) > 1:
-        shapes = " and ".join(str(list(s)) for s in sorted({a.shape for a in arrays})[:2])
-        raise DataError(
-            f"the samples of a batch have arrays of different shapes ({shapes}); give the data set a collate_fn that pads them."
-        )
-    stacked = np.stack(arrays)
-    return stacked.astype(np.float32) if stacked.dtype == np.float64 else stacked
 
 
 def to_data_set(split: Any, seed: int) -> DataSet | None:

@@ -6,7 +6,6 @@ import tensorflow as tf
 from train_anywhere.data.dataset import DataSet
 from train_anywhere.data.order.assignment import BatchOrder, batches_per_epoch
 from train_anywhere.data.order.batch_check import check_batch
-from train_anywhere.data.order.shuffle import shuffled_rows
 from train_anywhere.data.tf.arrays import Structure, to_arrays
 from train_anywhere.data.tf.groups import ENDLESS
 from train_anywhere.data.tf.pipeline import pipeline, row_spec
@@ -59,8 +58,8 @@ def whole_batches(length: int, batch_size: int) -> int:
 
 def training_rows(length: int, order: BatchOrder, epoch: int, batch: int) -> np.ndarray:
     """Return this rank's rows of a training batch: int64 [B/W]."""
-    start = batch * order.batch_size + order.rank * order.batch_per_rank
-    return shuffled_rows(length, order.seed, epoch, start, start + order.batch_per_rank)
+    start = order.first(length, batch)
+    return order.samples(length, epoch, start, start + order.batch_per_rank)
 
 
 def evaluation_rows(length: int, order: BatchOrder, batch: int) -> np.ndarray:

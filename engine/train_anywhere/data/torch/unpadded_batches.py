@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from train_anywhere.data.order.assignment import BatchOrder
-from train_anywhere.data.order.shuffle import shuffled_rows
 from train_anywhere.errors import DataError
 
 
@@ -18,14 +17,12 @@ class UnpaddedOrder:
     """The rows of one rank, batch by batch.
 
     Attributes:
-        order: has batch size, ranks and seed.
+        order: has batch size, ranks and seed, and whether each epoch has a new order.
         drop_last: whether an incomplete last batch is left out.
-        shuffle: whether each epoch has a new order.
     """
 
     order: BatchOrder
     drop_last: bool
-    shuffle: bool
 
     def batches(self, length: int) -> int:
         """Return the number of batches in one pass over `length` rows.
@@ -51,7 +48,7 @@ class UnpaddedOrder:
         # the same part as of np.array_split, without computing the others' rows
         each, more = divmod(stop - start, self.order.world_size)
         first = start + self.order.rank * each + min(self.order.rank, more)
+        if stop - start == self.order.batch_size:
+            first = self.order.first(length, batch)
         after = first + each + (self.order.rank < more)
-        if self.shuffle:
-            return shuffled_rows(length, self.order.seed, epoch, first, after)
-        return np.arange(first, after)
+        return self.order.samples(length, epoch, first, after)

@@ -1,7 +1,10 @@
 """Loaders of the user: read their settings, and resume a stream of their batches at any position."""
 
+import itertools
+import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from torch.utils.data import (
@@ -14,10 +17,14 @@ from torch.utils.data import (
 )
 from torch.utils.data.distributed import DistributedSampler
 
+from train_anywhere.data.array_data import leaves
 from train_anywhere.data.dataset import DataSet
 from train_anywhere.data.torch import random_states
 from train_anywhere.data.torch.samples import is_map_style
 from train_anywhere.errors import DataError, iterate_causes, user_error
+
+CHECKED = (4, 32, 256)
+"""Numbers of batches after which `SplitCheck` compares the ranks."""
 
 
 class LoaderSettings(NamedTuple):
@@ -78,6 +85,69 @@ def is_sharded(loader: Any, ranks: int) -> bool:
     return any(
         getattr(s, "num_replicas", None) == ranks and hasattr(s, "set_epoch") for s in samplers(loader)
     )
+
+
+def split_stream(loader: Any, rank: int, ranks: int) -> Any:
+    """Return a loader of a stream with the rows of one rank; None if no way to split it is known.
+
+    Known are `shard(num_shards, index)` of Hugging Face's IterableDataset and others with enough shards, webdataset's pipelines, and the
+    libraries that split by themselves in each process: litdata and MosaicML Streaming.
+    """
+    stream = loader.dataset if isinstance(loader, DataLoader) else loader
+    library = sys.modules.get("webdataset")
+    count = getattr(stream, "num_shards", getattr(stream, "n_shards", 0))
+    if any(kind.__module__.partition(".")[0] in ("litdata", "streaming") for kind in type(stream).__mro__):
+        return loader
+    if library and isinstance(getattr(stream, "pipeline", None), list):
+        stages = [one for one in stream.pipeline if one is not library.shardlists.single_node_only]
+        if library.split_by_node not in stages:
+            stages.insert(1, library.split_by_node)
+        stream.pipeline[:] = stages
+        return loader
+    if not (hasattr(stream, "shard") and isinstance(count, int) and count >= ranks):
+        return None
+    own = stream.shard(num_shards=ranks, index=rank)
+    if isinstance(loader, DataLoader):
+        vars(loader)["dataset"] = (
+            own  # DataLoader refuses it by name, for samplers, which a stream does not have
+        )
+    return loader if isinstance(loader, DataLoader) else own
+
+
+class SplitCheck:
+    """A loader that compares the rows of its first batches with those of other ranks; other attributes are those of the loader.
+
+    Args:
+        loader: the loader of this rank.
+        gather: returns the values of all ranks; all ranks call it after the same batches.
+    """
+
+    def __init__(self, loader: Any, gather: Callable[[Any], list[Any]]) -> None:
+        self.inner, self.gather = loader, gather
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __iter__(self) -> Iterator[Any]:
+        seen: set[bytes] = set()
+        for number, rows in enumerate(self.inner, 1):
+            if number <= CHECKED[-1]:
+                values = [value.numpy() for value in leaves(rows) if hasattr(value, "numpy")]
+                rows_of_bytes = (b"".join(v.tobytes() for v in row) for row in zip(*values, strict=False))
+                seen |= {blake2b(row, digest_size=8).digest() for row in rows_of_bytes}
+            if number in CHECKED:
+                everyone = self.gather(seen)
+                for one, other in itertools.combinations(range(len(everyone)), 2):
+                    common = len(everyone[one] & everyone[other])
+                    if 2 * common > len(everyone[one]):
+                        raise DataError(
+                            f"data.split=own: ranks {one} and {other} read the same rows, {common} of {len(everyone[one])} in the first "
+                            f"{number} batches; give each rank rows of its own, by the variables RANK and WORLD_SIZE."
+                        )
+            yield rows
 
 
 def batch_count(loader: Any) -> int | None:

@@ -34,6 +34,7 @@ def compare_runs(first: RunDir, second: RunDir, width: int | None = None) -> lis
         "Configuration": _differences(*(_settings(run) for run in (first, second))),
         "Code": [*_code(first, second)],
         "Environment": _differences(*(_environment(run.read_info()) for run in (first, second))),
+        "Data": _differences(*(_data(run.read_info()) for run in (first, second))),
         "Results": _differences(*(_results(run) for run in (first, second))),
     }
     header = ("", first.id, second.id)
@@ -73,6 +74,13 @@ def _environment(info: Mapping[str, Any]) -> dict[str, str]:
     facts = {key: info.get(key) for key in ("cluster", "device", "world_size", "hosts")}
     versions = info.get("versions")
     return {k: _shown(v) for k, v in {**facts, **(versions if isinstance(versions, dict) else {})}.items()}
+
+
+def _data(info: Mapping[str, Any]) -> dict[str, str]:
+    """Return what run.json has of data in shards."""
+    data = info.get("data")
+    data = data if isinstance(data, dict) else {}
+    return {name: str(data[name]) for name in ("index", "folder", "samples") if name in data}
 
 
 def _shown(value: Any) -> str:

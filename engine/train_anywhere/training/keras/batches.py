@@ -10,6 +10,7 @@ from train_anywhere.config.schema import Config
 from train_anywhere.data.dataset import DataSet, Splits
 from train_anywhere.data.order.assignment import BatchOrder, batches_per_epoch
 from train_anywhere.data.order.batch_check import too_large
+from train_anywhere.data.order.blocks import block_order
 from train_anywhere.data.tf.pipeline import row_spec, tf_dataset
 from train_anywhere.data.tf.samples import to_data_set
 from train_anywhere.data.tf.streams import Stream, is_stream
@@ -53,7 +54,11 @@ class TaskLoader:
         def make_rank_batches(rank: int, world_size: int) -> tf.data.Dataset:
             batches = tf_dataset(
                 dataset,
-                replace(self._order(rank, world_size, train=True), accumulate=plan.accumulate),
+                replace(
+                    self._order(rank, world_size, train=True),
+                    accumulate=plan.accumulate,
+                    blocks=block_order(dataset),
+                ),
                 prepare=self.prepare,
                 workers=self.config.data.workers,
                 start_epoch=position.epoch,
@@ -177,9 +182,10 @@ class DropInLoader:
         shuffle = self.config.trainer.overfit_batches is None
 
         def make_rank_batches(rank: int, world_size: int) -> tf.data.Dataset:
+            size, seed = self.config.data.batch_size, self.config.seed
             return training_batches(
                 data,
-                BatchOrder(self.config.data.batch_size, self.config.seed, rank, world_size, shuffle),
+                BatchOrder(size, seed, rank, world_size, shuffle, blocks=block_order(data)),
                 workers=self.config.data.workers,
                 start_epoch=position.epoch,
                 start_batch=position.batch,

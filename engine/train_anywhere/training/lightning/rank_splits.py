@@ -8,6 +8,7 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch import distributed
 from torch.utils.data import DataLoader, IterableDataset
 
 from train_anywhere.config.limits import MAX_COUNT
@@ -15,14 +16,17 @@ from train_anywhere.config.schema import Config, Data
 from train_anywhere.data.dataset import DataSet, ModuleLoaders, Splits
 from train_anywhere.data.order.assignment import BatchOrder
 from train_anywhere.data.order.batch_check import check_batch
+from train_anywhere.data.order.blocks import block_order
 from train_anywhere.data.torch.loader import Batches
 from train_anywhere.data.torch.samples import Prepare, Reader, is_map_style
 from train_anywhere.data.torch.unpadded_batches import UnpaddedOrder
 from train_anywhere.data.torch.user_loader import (
+    SplitCheck,
     batch_count,
     is_sharded,
     is_source,
     read_settings,
+    split_stream,
     yields_batches,
 )
 from train_anywhere.distributed.topology import Topology
@@ -119,7 +123,7 @@ class Opener:
             if each == self.config.data.batch_size and takes_batch_size(type(self.source)):
                 each //= ranks
             order = self._order(each * ranks, known.shuffle)
-            bare = UnpaddedOrder(order, train or known.drop_last, order.train)
+            bare = UnpaddedOrder(order, train or known.drop_last)
             reader = Reader(known.dataset, self.config.seed, self.prepare, known.collate)
             if train and (ranks > 1 or each != self.config.data.batch_size):
                 self.report(f"batch {each} per rank, {each * ranks} in all: data comes from your DataLoader.")
@@ -175,7 +179,7 @@ class Opener:
 
     def _open_rows(self, split: Any, train: bool) -> IndexedSplit:
         order = self._order(self.config.data.batch_size, train)
-        bare = UnpaddedOrder(order, drop_last=train, shuffle=order.train)
+        bare = UnpaddedOrder(order, drop_last=train)
         reader = Reader(split, self.config.seed, self.prepare)
         return self._open_indexed(reader, bare, self.config.data.workers, train)
 
@@ -187,6 +191,7 @@ class Opener:
     def _open_indexed(
         self, reader: Reader, bare: UnpaddedOrder, workers: int, train: bool, worker_init: Any = None
     ) -> IndexedSplit:
+        bare = replace(bare, order=replace(bare.order, blocks=block_order(reader.dataset)))
         length, order = len(reader.dataset), bare.order
         check_batch(length, order.batch_size, order.world_size, train)
         left = length % order.batch_size
@@ -202,13 +207,11 @@ class Opener:
         evaluates, ranks = name != "train", self.topology.world_size
         split = self._batched(split, name)
         if ranks > 1 and not is_sharded(split, ranks):
-            raise ConfigError(
-                f"the {name} loader of {self._target} would give all {ranks} ranks the same batches;"
-                " return the data set itself, which is split over the ranks, or a loader with a DistributedSampler."
-            )
+            split = self._split_stream(split, name)
         if ranks > 1 and not evaluates:
             self.report(
-                f"each step reads a batch of the loader on each of {ranks} ranks: with more ranks, steps are fewer and larger."
+                f"each step reads a batch of the loader on each of {ranks} ranks: with more ranks, steps are fewer and larger, so resume "
+                "in the middle of an epoch on the same number."
             )
         if evaluates and hasattr(split, "__next__"):
             raise ConfigError(
@@ -236,6 +239,28 @@ class Opener:
             )
         rank, seed = self.topology.rank, self.config.seed
         return StreamSplit(split, length, seed, rank, not evaluates, self.prepare)
+
+    def _split_stream(self, split: Any, name: str) -> Any:
+        """Return a stream as this rank reads it. Raises ConfigError if all ranks would read the same rows."""
+        if self.config.data.own_split:
+            return SplitCheck(split, _gather) if name == "train" else split
+        if (own := split_stream(split, self.topology.rank, self.topology.world_size)) is None:
+            raise ConfigError(
+                f"the {name} loader of {self._target} would give all {self.topology.world_size} ranks the same batches; return the data "
+                "set itself, which is split over the ranks, or a loader with a DistributedSampler. Does it give each rank rows of its "
+                "own? Use data.split=own."
+            )
+        self.report(f"the {name} loader is split over the ranks by its shards.")
+        return own
+
+
+def _gather(value: Any) -> list[Any]:
+    """Return the values of all ranks; only this one's without torch's process group."""
+    if not distributed.is_initialized():
+        return [value]
+    found = [None] * distributed.get_world_size()
+    distributed.all_gather_object(found, value)
+    return found
 
 
 def _is_stream(loader: Any) -> bool:

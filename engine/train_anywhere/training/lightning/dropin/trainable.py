@@ -88,6 +88,7 @@ class FitLoop(_FitLoop):
             for loader in own:
                 loader.sampler.start_at(epoch, batches)  # type: ignore[attr-defined]
             iter(fetcher)
+        if own or self.trainer.native:  # the stream of a native task starts at its position by itself
             return
         for loader in combined.flattened:
             _set_sampler_epoch(loader, epoch)

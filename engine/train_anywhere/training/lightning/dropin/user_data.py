@@ -75,7 +75,7 @@ class SharedBatches(BatchSampler):
 
     def __init__(self, sampler: Any, batch_size: int, drop_last: bool, rank: int, ranks: int) -> None:
         super().__init__(sampler, batch_size, drop_last)
-        self.order = UnpaddedOrder(BatchOrder(batch_size * ranks, 0, rank, ranks, False), drop_last, False)
+        self.order = UnpaddedOrder(BatchOrder(batch_size * ranks, 0, rank, ranks, False), drop_last)
 
     def __iter__(self) -> Iterator[list[int]]:
         rows = list(self.sampler)

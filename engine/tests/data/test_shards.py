@@ -1,0 +1,410 @@
+"""Shards are rows by index: the same batches on any number of ranks, one message for each damage, one scan."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.tests.data.shard_files import SIZES, image, npy, write_shard, write_shards, write_tar
+from engine.tests.properties.cases import bounded
+from src.data.shards import Decoder
+from train_anywhere.commands.index import main as index_command
+from train_anywhere.data.dataset import Splits
+from train_anywhere.data.order.assignment import BatchOrder, batches_per_epoch
+from train_anywhere.data.order.blocks import BlockOrder
+from train_anywhere.data.shards import index, sources
+from train_anywhere.data.shards.checks import list_shards, parse_size, shards
+from train_anywhere.data.shards.index import open_index
+from train_anywhere.data.shards.open import index_ahead, open_shards
+from train_anywhere.data.torch.loader import Batches, torch_loader
+from train_anywhere.data.torch.samples import Reader
+from train_anywhere.errors import DataError
+from train_anywhere.files import ROOT
+
+SAMPLES = sum(SIZES)
+
+
+@pytest.fixture(params=["tar", "jsonl", "parquet"])
+def kind(request: pytest.FixtureRequest) -> str:
+    if request.param == "parquet":
+        pytest.importorskip("pyarrow")
+    return request.param
+
+
+def open_folder(folder: Path, **arguments: Any) -> Splits:
+    return open_shards(str(folder), str(folder.parent / "other"), 3, **arguments)
+
+
+def ids(images: np.ndarray) -> list[int]:
+    return [round(float(pixel) * 1000) for pixel in images[:, 0, 0, 0]]
+
+
+def test_rows_are_the_samples(tmp_path: Path, kind: str) -> None:
+    splits = open_folder(write_shards(tmp_path / "data", kind))
+    assert (len(splits.train), len(splits.val), len(splits.test)) == (SAMPLES, 30, 30)
+    rows = np.array([264, 0, 71, 70, 0, 181])
+    images, labels = splits.train.read(rows, 0, True)
+    assert ids(images) == rows.tolist() and labels.tolist() == [r % 7 for r in rows]
+    np.testing.assert_allclose(images, [image(r) for r in rows], rtol=1e-6)
+    assert splits.facts["shape"] == (4, 4, 1) and splits.facts["classes"] == 7
+    assert ids(splits.val.read(np.arange(30), 0, False)[0]) == list(range(900, 930))
+
+
+@pytest.mark.parametrize("order", ["blocks", "full", "shards"])
+def test_each_id_once_per_epoch_on_any_number_of_ranks(tmp_path: Path, kind: str, order: str) -> None:
+    data = open_folder(write_shards(tmp_path / "data", kind), order=order, window=2).train
+    read: dict[int, list[list[int]]] = {}
+    for ranks in (1, 2, 3, 8):
+        batches: list[list[int]] = [[] for _ in range(batches_per_epoch(SAMPLES, 48))]
+        for rank in range(ranks):
+            batch_order = BatchOrder(48, 3, rank, ranks, True, blocks=data.blocks)
+            loader = torch_loader(Batches(Reader(data, 3), batch_order, True), start_epoch=1)
+            for found, batch in zip(batches, loader, strict=True):
+                assert len(batch.weight) == 48 // ranks
+                found += [i for i, w in zip(ids(batch.rows[0].numpy()), batch.weight, strict=True) if w > 0]
+        assert sorted(i for batch in batches for i in batch) == list(range(SAMPLES))
+        read[ranks] = batches
+    if order != "shards":
+        assert read[1] == read[2] == read[3] == read[8]
+
+
+@bounded(100)
+@given(
+    st.lists(st.integers(0, 50), min_size=1, max_size=30), st.integers(1, 9), st.booleans(), st.integers(0, 5)
+)
+def test_orders_of_blocks(sizes: list[int], window: int, by_rank: bool, epoch: int) -> None:
+    length = sum(sizes)
+    if length < 24:
+        return
+    blocks = BlockOrder(np.concatenate([[0], np.cumsum(sizes)]), window, by_rank)
+    for ranks in (1, 2, 3, 8):
+        orders = [BatchOrder(24, 1, rank, ranks, True, blocks=blocks) for rank in range(ranks)]
+        parts = [one.rows(length, epoch, b) for b in range(batches_per_epoch(length, 24)) for one in orders]
+        rows = np.concatenate([rows[weights > 0] for rows, weights in parts])
+        assert sorted(rows.tolist()) == list(range(length))
+
+
+def test_a_window_has_rows_of_few_shards_and_epochs_differ() -> None:
+    blocks = BlockOrder(np.arange(0, 4001, 100), 4)
+    epochs = [blocks.rows(1, epoch, 0, 4000, 0, 4000) for epoch in (0, 1)]
+    assert [len(np.unique(rows // 100)) for rows in epochs[0].reshape(10, 400)] == [4] * 10
+    assert (epochs[0] != epochs[1]).mean() > 0.9
+    assert (
+        len({*(epochs[0][:400] % 100)[:20]} & {*(epochs[0][400:800] % 100)[:20]}) < 20
+    )  # another order per window
+
+
+def test_whole_shards_per_rank() -> None:
+    blocks = BlockOrder(np.arange(0, 2001, 100), 3, by_rank=True)
+    seen = [
+        {
+            int(r) // 100
+            for b in range(20)
+            for r in BatchOrder(100, 1, rank, 2, True, blocks=blocks).rows(2000, 0, b)[0]
+        }
+        for rank in (0, 1)
+    ]
+    assert len(seen[0]) == len(seen[1]) == 10 and not seen[0] & seen[1]
+
+
+def test_splits_by_names_and_by_keys(tmp_path: Path) -> None:
+    for name in ("train-0.tar", "validation-0.tar", "deep/test_1.tar", "valley.tar"):
+        write_shard(tmp_path / "named" / name, range(3))
+    assert list_shards(tmp_path / "named").splits == {
+        "train": ["train-0.tar", "valley.tar"],
+        "val": ["validation-0.tar"],
+        "test": ["deep/test_1.tar"],
+    }
+    write_shard(tmp_path / "flat" / "0.tar", range(500))
+    splits = open_folder(tmp_path / "flat", val_fraction=0.2, test_fraction=0.1)
+    parts = [
+        ids(one.read(np.arange(len(one)), 0, False)[0]) for one in (splits.train, splits.val, splits.test)
+    ]
+    assert sorted(i for part in parts for i in part) == list(range(500))
+    assert 70 < len(parts[1]) < 130 and 30 < len(parts[2]) < 70
+    write_shard(tmp_path / "flat" / "1.tar", range(500, 600))  # more shards move no sample to another split
+    again = open_folder(tmp_path / "flat", val_fraction=0.2, test_fraction=0.1)
+    assert set(parts[1]) <= set(ids(again.val.read(np.arange(len(again.val)), 0, False)[0]))
+
+
+def test_columns_and_functions(tmp_path: Path) -> None:
+    write_tar(
+        tmp_path / "data" / "0.tar",
+        [("a/1.x.npy", npy(np.ones(2))), ("a/1.json", b"[1, 2]"), ("a/1.txt", b"hi")],
+    )
+    rows = open_folder(tmp_path / "data", columns={"x": "x.npy", "y": "json"}).train.read(
+        np.array([0]), 0, True
+    )
+    assert rows["x"].dtype == np.float32 and rows["x"].shape == (1, 2) and rows["y"].tolist() == [[1, 2]]
+
+    def decode(sample: dict[str, Any], random: np.random.Generator | None) -> tuple[Any, ...]:
+        return len(sample["txt"]), random.random() if random else 0.0
+
+    train = open_folder(tmp_path / "data", columns={"txt": "txt"}, decode=decode).train
+    values = [train.read(np.array([0]), epoch, True) for epoch in (0, 0, 1)]
+    assert values[0][0] == [2] and values[0][1] == values[1][1] != values[2][1]
+    assert train.read(np.array([0]), 0, False)[1] == [0]
+
+
+def test_pictures_and_text_get_the_transforms_of_the_project(tmp_path: Path) -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    files = {}
+    for kind in ("jpeg", "png", "webp"):
+        files[kind] = io.BytesIO()
+        pillow.fromarray(np.full((40, 50, 3), 99, np.uint8)).save(files[kind], kind)
+    members = [(f"{k}.{k}", f.getvalue()) for k, f in files.items()] + [(f"{k}.cls", b"1") for k in files]
+    write_tar(tmp_path / "data" / "0.tar", members)
+    images, labels = open_folder(tmp_path / "data", decode=Decoder(image_size=16)).train.read(
+        np.arange(3), 0, True
+    )
+    assert images.shape == (3, 16, 16, 3) and images.dtype == np.float32 and labels.tolist() == [1, 1, 1]
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "0.jsonl").write_text('{"text": "abc"}\n{"text": "abcdefghijk"}\n')
+    splits = open_folder(tmp_path / "text", decode=Decoder(tokenizer="bytes", length=6))
+    rows = splits.train.read(np.arange(2), 0, True)
+    assert rows["tokens"].tolist() == [[256, 97, 98, 99, 256, 256, 256], [256, *b"abcdef"]]
+    assert rows["documents"].tolist() == [[0, 0, 0, 0, 0, -1, -1], [0] * 7] and rows["bytes"].tolist() == [
+        3,
+        6,
+    ]
+    assert splits.facts["vocabulary"] == 257
+
+
+def damage(path: Path, change: Callable[[bytearray], Any]) -> None:
+    content = bytearray(path.read_bytes())
+    path.write_bytes(change(content))
+
+
+def with_member(folder: Path, *members: tuple[str, bytes]) -> None:
+    write_tar(folder / "train" / "0009.tar", members)
+
+
+PICTURE, LABEL = ("b.npy", npy(image(1))), ("b.cls", b"1")
+FIRST = Path("train", "0000.tar")
+DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "cut in a member": (lambda f: damage(f / FIRST, lambda b: b[:30000]), "0000.tar ends early or is damaged, at byte 29,696"),
+    "cut in a header": (lambda f: damage(f / FIRST, lambda b: b[:3300]), "0000.tar ends early or is damaged, at byte 3,072"),
+    "a damaged header": (lambda f: damage(f / FIRST, lambda b: b[:8200] + b"x" * 9 + b[8209:]), "0000.tar ends early or is damaged"),
+    "joined files": (lambda f: damage(f / FIRST, lambda b: b * 2), "train/0000.tar has more data after its end"),
+    "0 bytes": (lambda f: (f / FIRST).write_bytes(b""), "train/0000.tar is not a complete tar file (empty file)"),
+    "a key twice": (lambda f: with_member(f, PICTURE, LABEL, PICTURE), "train/0009.tar: the sample b has npy twice"),
+    "a missing column": (lambda f: with_member(f, ("a.npy", npy(image(1))), ("a.cls", b"1"), PICTURE), "0009.tar, sample b: it has no cls"),
+    "a damaged label": (lambda f: with_member(f, PICTURE, ("b.cls", b"one")), "0009.tar, sample b: cls can't be read (invalid literal"),
+    "a damaged picture": (lambda f: with_member(f, ("b.npy", b"\xff\xd8\xff"), LABEL), "0009.tar, sample b: npy can't be read"),
+    "two kinds": (lambda f: write_shard(f / "0.jsonl", [1]), "shards; use data.dir=FOLDER"),
+    "compressed": (lambda f: write_shard(f / "0.tar", [1]).rename(f / "0.tar.gz"), "-name '*.tar.gz' -exec gunzip {} +"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DAMAGES)
+def test_each_damage_has_one_message_with_file_and_sample(tmp_path: Path, case: str) -> None:
+    change, message = DAMAGES[case]
+    change(write_shards(tmp_path / "data"))
+    with pytest.raises(DataError) as raised:
+        train = open_folder(tmp_path / "data").train
+        train.read(np.arange(len(train)), 0, True)
+    assert message in str(raised.value) and "\n" not in str(raised.value)
+    assert not [*(tmp_path / "data").glob(".index-*")] or "sample" in message
+
+
+JSON_DAMAGES = {
+    "cut": (lambda text: text[:-40], "0000.jsonl, line 70 (byte 26,885) is not JSON"),
+    "not an object": (lambda text: "[1]\n" + text, "0000.jsonl, line 1 (byte 0) is a list, not a JSON object"),
+    "a missing column": (lambda text: text + '{"image": [1]}\n', "0000.jsonl, sample 70 (byte 27,272): it has no label"),
+    "null": (lambda text: text + '{"image": [1], "label": null}\n', "0000.jsonl, sample 70 (byte 27,272): it has no label"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", JSON_DAMAGES)
+def test_each_damage_of_json_has_one_message(tmp_path: Path, case: str) -> None:
+    change, message = JSON_DAMAGES[case]
+    file = write_shards(tmp_path / "data", "jsonl") / "train" / "0000.jsonl"
+    file.write_text(change(file.read_text()))
+    with pytest.raises(DataError) as raised:
+        train = open_folder(tmp_path / "data").train
+        train.read(np.arange(len(train)), 0, True)
+    assert message in str(raised.value)
+
+
+def test_what_may_be_wrong_is_a_note(tmp_path: Path) -> None:
+    folder = write_shards(tmp_path / "data")
+    write_tar(folder / "train" / "0009.tar", [])
+    damage(folder / FIRST, lambda b: b[:10240])  # ends between two members
+    splits = open_folder(folder)
+    assert len(splits.train) == SAMPLES - 65
+    assert [note.partition("data/train/")[2] for note in splits.notes] == [
+        "0000.tar has no end mark at byte 10,240: it may be incomplete.",
+        "0009.tar has no samples.",
+    ]
+
+
+def test_a_shard_that_changes_during_the_run(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "LOOK_S", 0.0)
+    train = open_folder(write_shards(tmp_path / "data", kind)).train
+    train.read(np.arange(5), 0, True)
+    write_shard(tmp_path / "data" / "train" / f"0000.{kind}", range(3))
+    with pytest.raises(DataError, match=rf"0000\.{kind} changed since it was indexed"):
+        train.read(np.arange(5), 0, True)
+
+
+def test_one_scan_for_all_processes(tmp_path: Path) -> None:
+    folder = write_shards(tmp_path / "data")
+    started = [
+        subprocess.Popen(
+            [sys.executable, "src/index.py", str(folder)], cwd=ROOT, stdout=-1, stderr=-1, text=True
+        )
+        for _ in range(4)
+    ]
+    printed = [process.communicate(timeout=60) for process in started]
+    assert sum("indexing 7 shards: done" in err for _, err in printed) == 1
+    assert all(f"Samples:       {SAMPLES + 30}" in out for out, _ in printed)
+    [place] = folder.glob(".index-*")
+    assert all(file.suffix in (".npy", ".json", "") for file in place.iterdir())
+    before = place.stat().st_mtime_ns
+    assert open_index(folder, tmp_path).place == place and place.stat().st_mtime_ns == before
+    os.utime(folder / FIRST, (1, 1))
+    assert open_index(folder, tmp_path).place != place
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_shards(tmp_path / "data")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    assert open_index(folder, tmp_path / "other").place.parent == tmp_path / "other"
+    assert not [*folder.glob(".*")]
+
+
+def test_a_damaged_index_names_its_folder(tmp_path: Path) -> None:
+    folder = write_shards(tmp_path / "data")
+    place = open_index(folder, tmp_path).place
+    damage(place / "hash.npy", lambda b: b[:-9])
+    index._map.cache_clear()
+    with pytest.raises(DataError, match=r"\.index-\w+ is damaged .*rm -r "):
+        open_index(folder, tmp_path)
+
+
+def test_an_index_of_a_million_samples_is_small(tmp_path: Path) -> None:
+    place = open_index(write_shards(tmp_path / "data"), tmp_path).place
+    bytes_per_sample = sum(np.load(file).dtype.itemsize for file in place.glob("*.npy"))
+    assert bytes_per_sample <= 40
+
+
+def test_row_groups_are_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    data = open_folder(write_shards(tmp_path / "data", "parquet"), window=4).train
+    decoded: list[Any] = []
+    read = parquet.ParquetFile.read_row_group
+    monkeypatch.setattr(
+        parquet.ParquetFile,
+        "read_row_group",
+        lambda self, number, *a, **k: decoded.append((id(self), number)) or read(self, number, *a, **k),
+    )
+    order = BatchOrder(24, 3, train=True, blocks=data.blocks)
+    for batch in range(batches_per_epoch(SAMPLES, 24)):
+        data.read(order.rows(SAMPLES, 0, batch)[0], 0, True)
+    assert len(decoded) == len({*decoded}) == 16
+    small = open_folder(tmp_path / "data", cache="20kB")
+    assert "data.window=" in small.notes[0] and small.train.blocks.window < 16
+
+
+def test_one_open_file_per_shard(tmp_path: Path) -> None:
+    data = open_folder(write_shards(tmp_path / "data"), window=3).train
+    sources._open.cache_clear()
+    for batch in range(10):
+        data.read(BatchOrder(24, 3, train=True, blocks=data.blocks).rows(SAMPLES, 0, batch)[0], 0, True)
+    assert sources._open.cache_info().misses == len(SIZES)
+
+
+def test_another_data_set_is_refused_unless_asked_for(tmp_path: Path) -> None:
+    folder = write_shards(tmp_path / "data")
+    given = {"dir": str(folder), "index": str(tmp_path)}
+    before = index_ahead(given, None, lambda: None)
+    assert (
+        before["samples"] == SAMPLES + 30
+        and before["files"]["val/0.tar"] == (folder / "val" / "0.tar").stat().st_size
+    )
+    assert index_ahead(given, before, lambda: None) == before
+    write_shard(folder / "train" / "0007.tar", range(800, 810))
+    with pytest.raises(
+        DataError, match=r"trained on \(295 samples, now 305; train/0007.tar\).*data.other_data=true"
+    ):
+        index_ahead(given, before, lambda: None)
+    assert index_ahead({**given, "other_data": True}, before, lambda: None)["samples"] == 305
+
+
+def test_checks_before_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_shards(tmp_path / "data")
+    assert shards(str(folder), "1GiB", True, True).problems == ()
+    [problem] = shards(str(folder), "1GiB", True, True, val_fraction=0.1).problems
+    assert "has shards of val, such as val/0.tar; leave out data.val_fraction=0.1" in problem
+    assert "data.columns=jpg does not name" in shards("", "1GiB", False, True, columns="jpg").problems[0]  # type: ignore[arg-type]
+    assert "leave nothing to train on" in shards("", "1GiB", False, True, 0.5, 0.5).problems[0]
+    (tmp_path / "parquet").mkdir()
+    (tmp_path / "parquet" / "0.parquet").touch()
+    monkeypatch.setattr("train_anywhere.data.shards.checks.find_spec", lambda name: None)
+    assert "python -m pip install pyarrow" in shards(str(tmp_path / "parquet"), "1", True, True).problems[0]
+    assert shards(str(tmp_path / "parquet"), "1", True, False).problems == ()
+    assert [parse_size(s) for s in ("1GiB", "500MB", "4096", "2k")] == [2**30, 500_000_000, 4096, 2000]
+    with pytest.raises(DataError, match=r"data\.cache=much is not a size"):
+        parse_size("much")
+
+
+def test_the_command_has_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert index_command([str(tmp_path)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+KILLS = [(1, 2, 9), (2, 3, 14), (3, 1, 0)]
+"""Attempt, ranks, and step of the attempt at which the last rank is killed: in the first epoch, then in the second."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["lightning", "keras"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_no_id_is_lost_or_read_twice_after_kills(
+    tmp_path: Path, kind: str, framework: str, workers: int, train: Any
+) -> None:
+    folder, steps = write_shards(tmp_path / "data", kind), -(-SAMPLES // 24)
+    words = [
+        "data=shards", f"data.dir={folder}", "data.batch_size=24", f"data.workers={workers}", "data.window=2", f"framework={framework}",
+        "task._target_={lightning: engine.tests.data.id_tasks.torch_task, keras: engine.tests.data.id_tasks.keras_task}",
+        "model=mlp", "model.hidden=[8]", "model.dropout=0", "trainer.max_epochs=2", "checkpoint.every_n_steps=3",
+        f"paths.results={tmp_path / 'results'}", "trainer.accelerator=cpu", "monitor.progress=none",
+    ]  # fmt: skip
+    for attempt, ranks, kill in KILLS:
+        env = {"IDS": f"{tmp_path}/ids{attempt}", "KILL": str(kill), "KILL_RANK": str(ranks - 1)}
+        strategy = (
+            "single" if ranks == 1 else {"lightning": "ddp", "keras": "multiworker_mirrored"}[framework]
+        )
+        done = train(*words, f"trainer.devices={ranks}", f"strategy={strategy}", env=env)
+        assert done.returncode == (128 + signal.SIGKILL if kill else 0), done.stdout + done.stderr
+        words = [f"resume={(tmp_path / 'results' / 'latest').resolve()}"]
+    info = json.loads((tmp_path / "results" / "latest" / "run.json").read_text())
+    trained: dict[int, dict[int, list[int]]] = {}
+    for attempt, facts in enumerate(info["attempts"], 1):
+        for file in tmp_path.glob(f"ids{attempt}-*"):
+            for step, line in enumerate(file.read_text().splitlines(), facts["from_step"]):
+                trained.setdefault(step, {}).setdefault(attempt, []).extend(map(int, line.split()))
+    for epoch in (0, 1):
+        found = [trained[step][max(trained[step])] for step in range(epoch * steps, (epoch + 1) * steps)]
+        assert sorted(i for batch in found for i in batch) == list(range(SAMPLES))
+    assert info["data"]["samples"] == SAMPLES + 30
+
+
+def test_scans_are_fast(tmp_path: Path) -> None:
+    write_shard(tmp_path / "data" / "0.tar", range(2000))
+    began = time.process_time()
+    open_index(tmp_path / "data", tmp_path)
+    assert time.process_time() - began < 2000 * 0.002

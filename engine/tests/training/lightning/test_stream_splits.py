@@ -1,0 +1,119 @@
+"""Streams on several ranks: those with a known split are split, the others refused unless the user states that they are."""
+
+import json
+import os
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from engine.tests.training.lightning.streams import Own, Shards
+from train_anywhere.data.torch.user_loader import SplitCheck, split_stream
+from train_anywhere.errors import DataError
+
+
+def keys(stream: Any) -> list[int]:
+    return [round(float(image[0, 0, 0]) * 1000) for image, _ in stream]
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_stream_with_shards_is_split(ranks: int) -> None:
+    read = [keys(split_stream(Shards(), rank, ranks)) for rank in range(ranks)]
+    assert sorted(k for one in read for k in one) == list(range(240))
+    loaders = [split_stream(DataLoader(Shards(), batch_size=None), rank, ranks) for rank in range(ranks)]
+    assert [keys(loader) for loader in loaders] == read
+
+
+def test_a_stream_without_a_known_split_is_not() -> None:
+    assert split_stream(Own(False), 0, 2) is None
+    assert split_stream(Shards(range(1)), 0, 2) is None  # fewer shards than ranks
+
+
+def test_a_pipeline_of_webdataset_splits_by_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    library: Any = types.ModuleType("webdataset")
+    library.split_by_node = lambda source: source
+    library.shardlists = types.SimpleNamespace(single_node_only=lambda source: source)
+    monkeypatch.setitem(sys.modules, "webdataset", library)
+    stream = types.SimpleNamespace(pipeline=["urls", library.shardlists.single_node_only, "decode"])
+    for _ in range(2):
+        assert split_stream(stream, 0, 2) is stream
+        assert stream.pipeline == ["urls", library.split_by_node, "decode"]
+
+
+def test_equal_rows_of_ranks_end_the_run() -> None:
+    batches = [(torch.full((2, 3), float(n)), torch.tensor([n, n])) for n in range(6)]
+    other: list[set[bytes]] = []
+    for _ in SplitCheck(batches, lambda seen: other.append(seen) or [seen]):  # type: ignore[func-returns-value]
+        pass
+    with pytest.raises(
+        DataError, match=r"data.split=own: ranks 0 and 1 read the same rows, 4 of 4 in the first 4 batches"
+    ):
+        list(SplitCheck(batches, lambda seen: [seen, other[0]]))
+    half = {*list(other[0])[:2]} | {b"1", b"2"}
+    assert len(list(SplitCheck(batches, lambda seen: [seen, half]))) == 6
+
+
+STREAM = "data._target_=engine.tests.training.lightning.streams."
+SMALL = (
+    "task._target_={lightning: engine.tests.data.id_tasks.torch_task}",
+    "model=mlp",
+    "model.hidden=[8]",
+    "model.dropout=0",
+    "data.batch_size=24",
+    "trainer.limit_train_batches=10",
+    "trainer.max_epochs=2",
+    "trainer.accelerator=cpu",
+    "trainer.devices=2",
+    "checkpoint.every_n_steps=4",
+    "checkpoint.monitor=null",
+    "monitor.progress=none",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [("open_shards",), ("open_own", "data.split=own")])
+def test_each_row_once_on_two_ranks_after_a_kill(tmp_path: Path, train: Any, words: tuple[str, ...]) -> None:
+    arguments = [STREAM + words[0], *words[1:], *SMALL, f"paths.results={tmp_path / 'results'}"]
+    for attempt in (1, 2):
+        done = train(
+            *arguments, env={"IDS": f"{tmp_path}/ids{attempt}", "KILL": "9" if attempt == 1 else "0"}
+        )
+        assert done.returncode == (137 if attempt == 1 else 0), done.stdout + done.stderr
+        arguments = [f"resume={(tmp_path / 'results' / 'latest').resolve()}"]
+    start = json.loads((tmp_path / "results" / "latest" / "run.json").read_text())["attempts"][1]["from_step"]
+    found: list[int] = []
+    for rank in (0, 1):
+        files = [tmp_path / f"ids{attempt}-{rank}" for attempt in (1, 2)]
+        before, after = ([line.split() for line in file.read_text().splitlines()] for file in files)
+        steps = [*before[:start], *after]
+        assert steps[:10] == steps[10:] and len(steps) == 20
+        found += [int(key) for step in steps[:10] for key in step]
+    assert sorted(found) == list(range(240))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("data.own=false",), "would give all 2 ranks the same batches"),
+        (("data.own=false", "data.split=own"), "data.split=own: ranks 0 and 1 read the same rows"),
+    ],
+)
+def test_equal_rows_are_refused(tmp_path: Path, train: Any, words: tuple[str, ...], message: str) -> None:
+    done = train(
+        STREAM + "open_own", *words, *SMALL, f"paths.results={tmp_path}", env={"IDS": f"{tmp_path}/ids"}
+    )
+    assert done.returncode and message in done.stderr, done.stdout + done.stderr
+
+
+def test_an_argument_of_the_target_keeps_the_name(make_config: Any) -> None:
+    from train_anywhere.data.open_data import open_splits
+
+    config = make_config("data._target_=builtins.dict", "data.split=train")
+    assert not config.data.own_split and os.path.exists("/")
+    assert make_config(STREAM + "open_own", "data.split=own").data.own_split
+    assert open_splits(make_config(STREAM + "open_own", "data.split=own").data, "lightning").train

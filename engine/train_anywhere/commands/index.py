@@ -1,0 +1,37 @@
+"""Index the shards of a data set for data=shards: where each sample is.
+
+    python src/index.py DIR
+
+A run does it by itself before its ranks connect. Do it earlier to find incomplete files on a machine without GPUs.
+"""
+
+import argparse
+import sys
+
+from train_anywhere.errors import ProjectError
+from train_anywhere.files import ROOT
+from train_anywhere.files.terminal.fit import FittedHelp
+from train_anywhere.files.typed_paths import shell_folder
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Write the index; return 0, or `REFUSED` after one message."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=FittedHelp)
+    parser.add_argument("dir", metavar="DIR", help="folder of *.tar, *.parquet or *.jsonl")
+    parser.add_argument(
+        "--results",
+        default=ROOT / "results",
+        help="where the index is kept if DIR can't be written (%(default)s)",
+    )
+    parsed = parser.parse_args(arguments)
+    try:
+        from train_anywhere.data.shards.index import open_index
+
+        index = open_index(shell_folder() / parsed.dir, shell_folder() / parsed.results / ".cache")
+    except ProjectError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    files = {split: f"{len(names):,} shards" for split, names in index.shards.splits.items()}
+    print("\n".join(index.info["notes"] + [f"{split + ':':<15}{shown}" for split, shown in files.items()]))
+    print(f"{'Samples:':<15}{index.starts[-1]:,}\n{'Index:':<15}{index.place}")
+    return 0

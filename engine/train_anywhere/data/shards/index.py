@@ -1,0 +1,156 @@
+"""The index of a data set's shards: scanned once, kept next to them, and mapped into memory by every process."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from train_anywhere.data.prepared_folder import prepare_folder
+from train_anywhere.data.shards.checks import Shards, list_shards
+from train_anywhere.data.shards.scan import ABSENT, Scan, scan
+from train_anywhere.errors import DataError
+from train_anywhere.files.terminal.byte_progress import show_progress
+
+VERSION = 1
+"""Changes with the layout of an index, so that older ones are written again."""
+
+THREADS = 8
+"""Files scanned at once: a shared disk answers single calls slowly, but many in parallel."""
+
+INFO = "index.json"
+
+Files = list[tuple[str, int, int]]
+"""Name, size, and time in ns of each shard."""
+
+
+@dataclass(frozen=True)
+class Index:
+    """The samples of all shards of a folder; row i is the i-th sample of the shards in the order of their names.
+
+    Attributes:
+        root: the folder of the shards.
+        place: the folder of the index.
+        shards: the shards and their splits.
+        info: `files` (see `Files`), their `counts`, the `largest` of all, `units` and `notes`. A unit is a shard or a row group of
+            Parquet: number of the file, number in the file, rows, bytes.
+    """
+
+    root: Path
+    place: Path
+    shards: Shards
+    info: dict[str, Any]
+
+    @cached_property
+    def units(self) -> np.ndarray:
+        """The units, int64 [units, 4]."""
+        return np.array(self.info["units"], np.int64).reshape(-1, 4)
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """The first row of each unit, and the number of all rows: int64 [units + 1]."""
+        return np.concatenate([[0], np.cumsum(self.units[:, 2])])
+
+    def array(self, name: str) -> np.ndarray:
+        """Return an array over all rows, mapped into memory, so a copy of this object in another process is small."""
+        return _map(self.place / f"{name}.npy")
+
+    def facts(self) -> dict[str, Any]:
+        """Return what run.json records: the key, the number of samples, and the files with their sizes."""
+        files = {name: size for name, size, _ in self.info["files"]}
+        key = self.place.name.rpartition("-")[2]
+        return {"index": key, "folder": str(self.root), "samples": int(self.starts[-1]), "files": files}
+
+
+@lru_cache(maxsize=256)
+def _map(file: Path) -> np.ndarray:
+    found: np.ndarray = np.load(file, mmap_mode="r", allow_pickle=False)
+    return found
+
+
+def open_index(folder: Path, other: Path, pulse: Callable[[], None] = lambda: None) -> Index:
+    """Return the index of the shards below a folder; if it does not exist, one process scans them and the others wait.
+
+    Args:
+        folder: the folder of the shards.
+        other: where the index is kept if `folder` can't be written.
+        pulse: called after each scanned file.
+
+    Raises:
+        DataError: a shard can't be read, is damaged or incomplete; or the index can't be written, or is damaged.
+    """
+    shards = list_shards(folder)
+    names = sorted(name for names in shards.splits.values() for name in names)
+    try:
+        states = [os.stat(folder / name) for name in names]
+    except OSError as error:
+        raise DataError(f"{error.filename} can't be read ({error.strerror}).") from error
+    files = [(name, s.st_size, s.st_mtime_ns) for name, s in zip(names, states, strict=True)]
+    key = hashlib.sha256(json.dumps([VERSION, files]).encode()).hexdigest()[:24]
+    places = [folder / f".index-{key}", other / f"index-{key}"]
+    place = next((p for p in places if p.is_dir()), places[not os.access(folder, os.W_OK)])
+    prepare_folder(place, lambda new: _write(new, folder, files, pulse))
+    try:
+        index = Index(folder, place, shards, json.loads((place / INFO).read_text()))
+        if any(len(_map(file)) != index.starts[-1] for file in place.glob("*.npy")):
+            raise ValueError("an array has the wrong length")
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(
+            f"{place} is damaged ({error}); delete it, the next run writes it again: rm -r {place}"
+        ) from error
+    return index
+
+
+def _write(place: Path, folder: Path, files: Files, pulse: Callable[[], None]) -> None:
+    scans: list[Scan] = []
+    with show_progress(f"{folder}: indexing {len(files):,} shards") as advance:
+        for (_, size, _), one in zip(files, _scan_all(folder, files), strict=True):
+            scans.append(one)
+            advance(size)
+            pulse()
+    rows = [len(one.hashes) for one in scans]
+    arrays = {"hash": np.concatenate([one.hashes for one in scans])}
+    for name in sorted({name for one in scans for name in one.places}):
+        absent = [np.full((n, 2), ABSENT) for n in rows]
+        places = np.concatenate([s.places.get(name, a) for s, a in zip(scans, absent, strict=True)])
+        arrays |= {f"offset:{name}": places[:, 0], f"size:{name}": places[:, 1].astype(np.uint32)}
+    for name, array in arrays.items():
+        np.save(place / f"{name}.npy", array, allow_pickle=False)
+    largest = [one.largest for one in scans if len(one.hashes)]
+    common = set.intersection(*map(set, largest)) if largest else set()
+    info = {
+        "files": files,
+        "counts": [one.counts for one in scans],
+        "largest": {name: max(one[name] for one in largest) for name in sorted(common)},
+        "units": [
+            (n, number, *unit)
+            for n, one in enumerate(scans)
+            for number, unit in enumerate(one.groups or [(rows[n], files[n][1])])
+        ],
+        "notes": [one.note for one in scans if one.note],
+    }
+    (place / INFO).write_text(json.dumps(info))
+
+
+def _scan_all(folder: Path, files: Files) -> Iterator[Scan]:
+    def scan_one(file: tuple[str, int, int]) -> Scan:
+        path = folder / file[0]
+        try:
+            found, state = scan(path), os.stat(path)
+        except OSError as error:
+            raise DataError(f"{path} can't be read ({error.strerror or error}).") from error
+        if (state.st_size, state.st_mtime_ns) != file[1:]:
+            raise DataError(f"{path} changed while it was indexed; start again when it is complete.")
+        return found
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        try:
+            yield from pool.map(scan_one, files)
+        finally:
+            pool.shutdown(cancel_futures=True)

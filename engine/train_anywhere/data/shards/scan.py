@@ -1,0 +1,187 @@
+"""One pass over a shard: where its samples are, which fields they have, and whether the file is complete."""
+
+import json
+import os
+import re
+import tarfile
+from collections import Counter
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from train_anywhere.data.shards.checks import MISSING_PYARROW
+from train_anywhere.errors import DataError
+
+ABSENT = 2**32 - 1
+"""The size of a field that a sample does not have."""
+
+LINE = "line"
+"""The only field of *.jsonl that has a position."""
+
+_NAME = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)", re.DOTALL)
+"""Key and field of a member of a tar file, as in webdataset: up to the first dot of the file name, and after it."""
+
+
+@dataclass
+class Scan:
+    """The samples of a shard.
+
+    Attributes:
+        hashes: a random number for each sample, which decides its split: uint32 [n].
+        counts: number of samples that have each field.
+        largest: the largest integer of each field that has only integers.
+        places: offset and size of a field in each sample, int64 [n, 2].
+        groups: number of rows and bytes of each row group of a Parquet file.
+        note: a line for the user, or "".
+    """
+
+    hashes: np.ndarray
+    counts: dict[str, int]
+    largest: dict[str, int]
+    places: dict[str, np.ndarray] = field(default_factory=dict)
+    groups: list[tuple[int, int]] = field(default_factory=list)
+    note: str = ""
+
+
+def scan(path: Path) -> Scan:
+    """Scan a shard.
+
+    Raises:
+        DataError: it is damaged or incomplete, a sample has a field twice, or a package is missing.
+        OSError: it can't be read.
+    """
+    found = {".tar": _scan_tar, ".jsonl": _scan_jsonl, ".parquet": _scan_parquet}[path.suffix](path)
+    found.note = found.note or ("" if len(found.hashes) else f"{path} has no samples.")
+    return found
+
+
+def _scan_tar(path: Path) -> Scan:
+    samples: dict[str, dict[str, tuple[int, int]]] = {}
+    labels, size = set[int | None](), os.path.getsize(path)
+    try:
+        with tarfile.open(path, "r:") as tar:
+            while (member := tar.next()) is not None:
+                tar.members.clear()  # type: ignore[attr-defined]  # else it keeps an object for each member
+                end = member.offset_data + member.size
+                if end > size:
+                    raise DataError(
+                        f"{path} ends early, at byte {size:,}: {member.name} would end at {end:,}; fetch it again."
+                    )
+                match = _NAME.fullmatch(member.name)
+                if not match or not member.isreg() or member.sparse is not None:
+                    continue
+                key, kind = match[1], match[2].lower()
+                sample = samples.setdefault(key, {})
+                if kind in sample:
+                    raise DataError(
+                        f"{path}: the sample {key} has {kind} twice, at bytes {sample[kind][0]:,} and {member.offset_data:,}; give each "
+                        "sample a key of its own."
+                    )
+                sample[kind] = (member.offset_data, member.size)
+                if kind == "cls":
+                    labels.add(_read_label(tar, member))
+            note = _check_end(path, tar.offset)
+    except tarfile.TarError as error:
+        raise DataError(f"{path} is not a complete tar file ({error}); fetch it again.") from error
+    counts = Counter(kind for sample in samples.values() for kind in sample)
+    places = {kind: _array([s.get(kind, (0, ABSENT)) for s in samples.values()]) for kind in counts}
+    known = {number for number in labels if number is not None} if None not in labels else set()
+    hashes = _hashes(key.encode(errors="surrogateescape") for key in samples)
+    return Scan(hashes, dict(counts), {"cls": max(known)} if known else {}, places, note=note)
+
+
+def _read_label(tar: tarfile.TarFile, member: tarfile.TarInfo) -> int | None:
+    try:
+        content = tar.extractfile(member) if member.size < 32 else None
+        return int(content.read()) if content else None
+    except ValueError:  # reported when the sample is read
+        return None
+
+
+def _check_end(path: Path, end: int) -> str:
+    """Return a note if a tar file has no end mark; raise DataError if its last header is damaged, or more data follow."""
+    with path.open("rb") as file:
+        file.seek(end)
+        header, rest = file.read(tarfile.BLOCKSIZE), file.read(2**16)
+    if len(header) % tarfile.BLOCKSIZE or any(header):
+        raise DataError(f"{path} ends early or is damaged, at byte {end:,}; fetch it again.")
+    if any(rest):
+        raise DataError(
+            f"{path} has more data after its end at byte {end:,}, as tar files joined by cat have; unpack it with tar -i and pack it again."
+        )
+    return "" if header else f"{path} has no end mark at byte {end:,}: it may be incomplete."
+
+
+def _scan_jsonl(path: Path) -> Scan:
+    places, hashes, offset = list[tuple[int, int]](), list[np.ndarray](), 0
+    counts, largest, other = Counter[str](), dict[str, int](), set[str]()
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if line.strip():
+                places.append((offset, len(line)))
+                hashes.append(_hashes([line.strip()]))
+                row = _parse_line(line, f"{path}, line {number} (byte {offset:,})")
+                counts.update(row.keys())
+                for name, value in row.items():
+                    if type(value) is int:
+                        largest[name] = max(value, largest.get(name, value))
+                    else:
+                        other.add(name)
+            offset += len(line)
+    integers = {name: value for name, value in largest.items() if name not in other}
+    found = np.concatenate(hashes) if hashes else _hashes([])
+    return Scan(found, dict(counts), integers, {LINE: _array(places)})
+
+
+def _parse_line(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        early = "" if line.endswith(b"\n") else "; the file ends there, so it may be incomplete"
+        raise DataError(f"{where} is not JSON ({error}){early}.") from error
+    if not isinstance(row, dict):
+        raise DataError(f"{where} is a {type(row).__name__}, not a JSON object with names; use {{...}}.")
+    return row
+
+
+def _scan_parquet(path: Path) -> Scan:
+    try:
+        with import_parquet().ParquetFile(path, pre_buffer=False) as file:
+            names, about = file.schema_arrow.names, file.metadata
+    except (OSError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise DataError(
+            f"{path} is not a complete Parquet file of {os.path.getsize(path):,} bytes ({reason}); fetch it again."
+        ) from error
+    groups = [about.row_group(n) for n in range(about.num_row_groups)]
+    largest: dict[str, int] = {}
+    for number in range(about.num_columns):
+        columns = [group.column(number) for group in groups]
+        tops = [c.statistics.max for c in columns if c.is_stats_set and c.statistics.has_min_max]
+        if tops and len(tops) == len(groups) and all(type(top) is int for top in tops):
+            largest[columns[0].path_in_schema] = max(tops)
+    hashes = np.random.PCG64(crc32(path.name.encode())).random_raw(about.num_rows) >> np.uint64(32)
+    sizes = [(group.num_rows, group.total_byte_size) for group in groups]
+    return Scan(hashes.astype(np.uint32), dict.fromkeys(names, about.num_rows), largest, {}, sizes)
+
+
+def import_parquet() -> Any:
+    """Return the module pyarrow.parquet. Raises DataError with the command that installs it."""
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise DataError(MISSING_PYARROW) from error
+    return pyarrow.parquet
+
+
+def _array(places: list[tuple[int, int]]) -> np.ndarray:
+    return np.array(places, np.int64).reshape(-1, 2)
+
+
+def _hashes(keys: Any) -> np.ndarray:
+    digests = b"".join(blake2b(key, digest_size=4).digest() for key in keys)
+    return np.frombuffer(digests, "<u4")

@@ -1,0 +1,146 @@
+"""Read the fields of samples: sorted by shard and offset, with one open file for each shard and process."""
+
+import json
+import os
+import resource
+import tarfile
+import threading
+import time
+from collections import OrderedDict
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from train_anywhere.data.shards.index import Index
+from train_anywhere.data.shards.scan import ABSENT, LINE, import_parquet
+from train_anywhere.errors import DataError
+
+OPEN = max(64, min(4096, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
+"""The most files that a process keeps open."""
+
+LOOK_S = 1.0
+"""Seconds after which an open file is compared with its index again."""
+
+_DECODING = threading.Lock()
+
+Fields = dict[str, Any]
+
+
+class OpenFile:
+    """A shard that is open for reading, and was not changed since it was indexed.
+
+    Args:
+        path: the file.
+        state: its size and its time in ns; a time of 0 is not compared.
+    """
+
+    def __init__(self, path: Path, state: tuple[int, int]) -> None:
+        self.path, self.state, self.looked = path, state, 0.0
+        self.parquet: Any = None
+        self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def check(self) -> None:
+        """Raise DataError if the file changed."""
+        if (now := time.monotonic()) - self.looked < LOOK_S:
+            return
+        found = os.stat(self.path)
+        if (found.st_size, found.st_mtime_ns if self.state[1] else 0) != self.state:
+            raise DataError(
+                f"{self.path} changed since it was indexed: it has {found.st_size:,} bytes and had {self.state[0]:,}; put it back, or "
+                "start a new run."
+            )
+        self.looked = now
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return `size` bytes from an offset."""
+        found = os.pread(self.fd, size, offset)
+        if len(found) != size:
+            raise DataError(f"{self.path} ends early, at byte {offset + len(found):,}; fetch it again.")
+        return found
+
+    def __del__(self) -> None:
+        if hasattr(self, "fd"):
+            os.close(self.fd)
+
+
+@lru_cache(maxsize=OPEN)
+def _open(path: Path, state: tuple[int, int], process: int) -> OpenFile:
+    return OpenFile(path, state)
+
+
+class Source:
+    """Reads the fields of samples by their row in an index.
+
+    Args:
+        index: the index.
+        folder: the folder of the shards, or its copy on this node.
+        fields: the fields to read.
+        cache: the most bytes of decoded row groups to keep.
+    """
+
+    def __init__(self, index: Index, folder: Path, fields: list[str], cache: int) -> None:
+        self.index, self.folder, self.fields, self.cache = index, folder, fields, cache
+        self._tables: OrderedDict[int, Any] = OrderedDict()
+
+    def read(self, rows: np.ndarray) -> list[Fields]:
+        """Return the fields that each sample has, for rows in ascending order: int64 [n]."""
+        units, found = self._units(rows), list[Fields]()
+        for unit in np.unique(units).tolist():
+            own, file = rows[units == unit], self._file(unit)
+            if self.index.shards.kind == ".parquet":
+                found += self._table(unit, file).take(own - self.index.starts[unit]).to_pylist()
+                continue
+            lines = self.index.shards.kind == ".jsonl"
+            places = [
+                (name, *(self.index.array(f"{what}:{name}")[own].tolist() for what in ("offset", "size")))
+                for name in ([LINE] if lines else self.fields)
+            ]
+            for n in range(len(own)):
+                sample = {name: file.read(at[n], size[n]) for name, at, size in places if size[n] != ABSENT}
+                found.append(json.loads(sample[LINE]) if lines else sample)
+        return found
+
+    def name(self, row: int) -> str:
+        """Return the path and the key of a sample, such as `/data/train/0001.tar, sample 000017`."""
+        [unit] = self._units(np.array([row]))
+        number, file = row - int(self.index.starts[unit]), self._file(unit)
+        if self.index.shards.kind == ".parquet":
+            return f"{file.path}, row {number} of row group {self.index.units[unit, 1]}"
+        if self.index.shards.kind == ".jsonl":
+            return f"{file.path}, sample {number} (byte {self.index.array(f'offset:{LINE}')[row]:,})"
+        field = next((f for f in self.fields if self.index.array(f"size:{f}")[row] != ABSENT), "")
+        if not field:
+            return f"{file.path}, sample {number}"
+        header = file.read(
+            int(self.index.array(f"offset:{field}")[row]) - tarfile.BLOCKSIZE, tarfile.BLOCKSIZE
+        )
+        member = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape").name
+        return f"{file.path}, sample {member.removesuffix(f'.{field}')}"
+
+    def _units(self, rows: np.ndarray) -> np.ndarray:
+        return np.searchsorted(self.index.starts, rows, "right") - 1
+
+    def _file(self, unit: int) -> OpenFile:
+        name, size, when = self.index.info["files"][int(self.index.units[unit, 0])]
+        copied = self.folder != self.index.root
+        try:
+            file = _open(self.folder / name, (size, 0 if copied else when), os.getpid())
+            file.check()
+        except OSError as error:
+            raise DataError(f"{self.folder / name} can't be read ({error.strerror}).") from error
+        return file
+
+    def _table(self, unit: int, file: OpenFile) -> Any:
+        """Return a row group as a table of the fields; the least recently used ones are dropped."""
+        with _DECODING:  # else several threads would decode it
+            if unit not in self._tables:
+                file.parquet = file.parquet or import_parquet().ParquetFile(file.path, pre_buffer=False)
+                have = [name for name in self.fields if name in file.parquet.schema_arrow.names]
+                number = int(self.index.units[unit, 1])
+                self._tables[unit] = file.parquet.read_row_group(number, have, use_threads=False)
+            self._tables.move_to_end(unit)
+            while len(self._tables) > 1 and sum(t.nbytes for t in self._tables.values()) > self.cache:
+                self._tables.popitem(last=False)
+            return self._tables[unit]
