@@ -15,29 +15,30 @@ STEP = 20
 """The numbers of the table are multiples of this, so that a fix of a few lines needs no new table."""
 
 LIMITS = {
-    ".": (260, 100),
-    "checkpoints": (1940, 1160),
-    "commands": (1940, 1240),
-    "config": (6140, 3600),
-    "data": (2120, 1180),
+    ".": (280, 100),
+    "checkpoints": (1880, 1120),
+    "commands": (2060, 1320),
+    "config": (6280, 3660),
+    "data": (3140, 1800),
     "distributed": (1720, 900),
-    "features": (4180, 2460),
+    "features": (3960, 2340),
     "files": (1380, 820),
-    "inference": (780, 460),
-    "launch": (1820, 1200),
-    "monitor": (2240, 1240),
-    "plugins": (300, 160),
-    "program": (560, 340),
-    "runs": (2200, 1240),
+    "inference": (780, 440),
+    "job": (1360, 840),
+    "launch": (1940, 1240),
+    "monitor": (2180, 1200),
+    "plugins": (320, 180),
+    "program": (1100, 680),
+    "runs": (2440, 1360),
     "search": (880, 540),
-    "slurm": (8320, 4640),
+    "slurm": (8140, 4540),
     "testing": (600, 360),
-    "training": (14160, 8100),
+    "training": (14040, 8020),
 }
 """Lines and statements by package; "." has the modules next to the packages."""
 
-MOST_LINES = 51400
-MOST_STATEMENTS = 29580
+MOST_LINES = 54280
+MOST_STATEMENTS = 31280
 """Limits of the whole engine. They fall with the code, and rise only by what a new feature was planned to cost."""
 
 
