@@ -19,8 +19,8 @@ from train_anywhere.config.checks.program import (
 )
 from train_anywhere.config.flat import flatten
 from train_anywhere.config.schema import Config
-from train_anywhere.distributed.devices import visible_gpus
 from train_anywhere.distributed.horovod.initialize import gloo_variables
+from train_anywhere.distributed.layout import visible_gpus
 from train_anywhere.distributed.tf_config import tf_config
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import TopologyError

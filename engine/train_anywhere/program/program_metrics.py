@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from train_anywhere.config.checks.metric_names import infer_mode
+from train_anywhere.config.checks.monitors import infer_mode
 from train_anywhere.config.schema import Config
 from train_anywhere.features import Features
 from train_anywhere.features.feature import Observers, Rank, Step

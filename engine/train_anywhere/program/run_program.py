@@ -17,7 +17,7 @@ from train_anywhere.checkpoints.disk.staging import open_staging
 from train_anywhere.config.checks.program import choose_processes
 from train_anywhere.config.cluster import SIGNAL_S
 from train_anywhere.config.schema import Config
-from train_anywhere.distributed.devices import visible_gpus
+from train_anywhere.distributed.layout import visible_gpus
 from train_anywhere.distributed.topology import ZERO_EXIT_LAUNCHERS
 from train_anywhere.errors import INTERRUPTED, NOT_FINITE, STOPPED, NotFiniteError, ProjectError
 from train_anywhere.files.atomic import read_text, write_atomic

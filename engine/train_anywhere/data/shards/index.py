@@ -16,7 +16,7 @@ from train_anywhere.data.prepared_folder import prepare_folder
 from train_anywhere.data.shards.checks import Shards, list_shards
 from train_anywhere.data.shards.scan import ABSENT, Scan, scan
 from train_anywhere.errors import DataError
-from train_anywhere.files.terminal.byte_progress import show_progress
+from train_anywhere.files.terminal.output import show_progress
 
 VERSION = 1
 """Changes with the layout of an index, so that older ones are written again."""
