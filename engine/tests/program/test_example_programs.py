@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.files import ROOT
-from train_anywhere.monitor.run_facts import curves
+from train_anywhere.runs.facts import curves
 from train_anywhere.testing.weights import info
 
 TWO = ("trainer.devices=2", "trainer.accelerator=cpu", "program.processes=rank")

@@ -12,7 +12,7 @@ import pytest
 
 from train_anywhere.commands import jobs
 from train_anywhere.files import ROOT
-from train_anywhere.monitor.run_facts import curves
+from train_anywhere.runs.facts import curves
 from train_anywhere.testing.weights import info
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

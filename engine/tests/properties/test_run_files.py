@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from engine.tests.properties.cases import SCALARS, TEXT, bounded, composed
 from train_anywhere.errors import CheckpointError, ProjectError, SubmitError
-from train_anywhere.features.restarts import restart
+from train_anywhere.job import restart
 from train_anywhere.features.stage.copy import _read_record
 from train_anywhere.files.plain_json import dumps, finite, loads
 from train_anywhere.monitor.report import page as page_of_report
@@ -145,7 +145,7 @@ def look_at(run: RunDir) -> None:
     with_errors(lambda: page_of_report.page(run, read_facts(run)))
     with_errors(lambda: find_best([submitted], "val/acc", "max"))
     with_errors(
-        lambda: restart.decide(restart.read_failure(run, 1), restart.Nodes(("n1",), ("n1",), 1), 1, 0, True)
+        lambda: restart.decide(restart.read_failure(run, 1, False, "", {}), restart.Nodes(("n1",), ("n1",), 1), 1, 0, True)
     )
     read_reports(run)
     lock.read_holder(run.path / "lock")

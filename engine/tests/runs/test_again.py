@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.errors import REFUSED, STOPPED
-from train_anywhere.features.bad_nodes import nodes_file
 from train_anywhere.job.restart import Decision, Failure, Nodes, decide, read_failure
+from train_anywhere.runs.attempts import add_bad_node
 from train_anywhere.runs.debug import CAUSE, NODE, claim_first, describe_exit_code, read_claim
 from train_anywhere.runs.folder import RunDir, create
 from train_anywhere.runs.recorder import RunRecorder
@@ -147,7 +147,7 @@ def test_a_node_that_fails_twice_is_left_out(tmp_path: Path, monkeypatch: pytest
         "node2",
     ) and "the ranks start on node1, node3." in decision.reason
     for node in ("node2", "node4"):
-        nodes_file.add(run, node)
+        add_bad_node(run, node)
     assert (run.path / "bad_nodes").read_text() == "node2,node4\n"
 
 

@@ -14,23 +14,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from train_anywhere.config.load import load
 from train_anywhere.distributed import programs
 from train_anywhere.distributed.launcher_env import job_port
 from train_anywhere.distributed.network.hostlist import expand_hosts
 from train_anywhere.errors import STOPPED, CheckpointError, ProjectError, SchedulerError
-from train_anywhere.features import Features
-from train_anywhere.features.bad_nodes import nodes_file
-from train_anywhere.features.hangs.kill_ranks import start_of_job
 from train_anywhere.files.atomic import read_text
 from train_anywhere.files.ordinary import make_folder
 from train_anywhere.job.restart import Nodes
 from train_anywhere.job.running_ranks import Launcher
 from train_anywhere.job.steps import Steps, spawn
 from train_anywhere.job.supervisor import Signals, Stopped, Supervisor
-from train_anywhere.runs.attempts import STARTED, extend_newest, running_job
+from train_anywhere.runs.attempts import STARTED, extend_newest, read_bad_nodes, running_job, start_of_job
 from train_anywhere.runs.folder import ATTEMPTS, now
-from train_anywhere.runs.reopen.frozen import read_frozen
 from train_anywhere.slurm.scheduler.queue import JOB_ID
 
 PERSIST_S = 300.0
@@ -289,6 +284,10 @@ class Job(Steps):
 
     def enter_features(self, stack: ExitStack) -> None:
         """Call the features of the run that have something to do here; one that fails is printed and left out."""
+        from train_anywhere.config.load import load
+        from train_anywhere.features import Features
+        from train_anywhere.runs.reopen.frozen import read_frozen
+
         try:
             features = Features.of(load(read_frozen(self.run)))
         except ProjectError as error:  # the ranks report it too
@@ -375,7 +374,7 @@ class Job(Steps):
                 print(f"Stopped{back[0]}: back to the queue.", flush=True)
             return self._ask("scontrol", "requeue", job) is not None
 
-        if self.persist(requeue) and back and (bad := nodes_file.read(self.run)):
+        if self.persist(requeue) and back and (bad := read_bad_nodes(self.run)):
             # Slurm changes ExcNodeList only while the job is pending
             names = ",".join([*filter(None, [self.options.exclude]), *bad])
             change = ["scontrol", "update", f"JobId={job}", f"ExcNodeList={names}"]

@@ -10,11 +10,18 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from train_anywhere.errors import NOT_FINITE, REFUSED, STOPPED, CheckpointError
-from train_anywhere.features.bad_nodes import nodes_file
 from train_anywhere.files.ordinary import make_folder, open_file
 from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.job.restart import Nodes, decide, read_failure, short
-from train_anywhere.runs.attempts import ENDS, STARTED, STOP, extend_newest, running_job, was_killed
+from train_anywhere.runs.attempts import (
+    ENDS,
+    STARTED,
+    STOP,
+    add_bad_node,
+    extend_newest,
+    running_job,
+    was_killed,
+)
 from train_anywhere.runs.debug import CAUSE, describe_exit_code, read_claim
 from train_anywhere.runs.folder import ATTEMPTS, RunDir, now
 
@@ -318,7 +325,7 @@ class Supervisor:
         print(f"again: {decision.reason}", file=sys.stderr, flush=True)
         if decision.without:
             with suppress(OSError):
-                nodes_file.add(self.run, decision.without)
+                add_bad_node(self.run, decision.without)
         if decision.code == 0:
             left = tuple(node for node in nodes.left if short(node) != decision.without)
             self._used += left == nodes.used

@@ -43,6 +43,9 @@ KILLED = "hang"
 IDLE = "idle"
 """Value of `ended_by` of an attempt that the monitor has stopped because its GPUs did nothing."""
 
+BAD_NODES = "bad_nodes"
+"""File in the run folder: one line of node names, separated by commas, that the job must not get again."""
+
 JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID")
 """Environment variables in which the schedulers give the job id."""
 
@@ -102,6 +105,25 @@ def was_killed(run: RunDir, start: str, name: str = KILLED) -> bool:
     with suppress(OSError, ValueError):
         return read_text(run.monitor / name).split()[:1] == [start]
     return False
+
+
+def start_of_job(environ: Mapping[str, str] = os.environ) -> str:
+    """Return an id of this start of the job: '123/0', and '123/1' after a requeue."""
+    return f"{running_job(environ) or 'local'}/{environ.get('SLURM_RESTART_COUNT') or 0}"
+
+
+def read_bad_nodes(run: RunDir) -> list[str]:
+    """Return the nodes that failed twice; empty if they can't be read."""
+    with suppress(OSError, ValueError):
+        return [node for node in read_text(run.path / BAD_NODES).strip().split(",") if node]
+    return []
+
+
+def add_bad_node(run: RunDir, node: str) -> None:
+    """Record that a node failed twice: the supervisor excludes it when the job is requeued. Raises OSError."""
+    known = read_bad_nodes(run)
+    if node not in known:
+        write_atomic(run.path / BAD_NODES, ",".join([*known, node]) + "\n")
 
 
 def record_kill(run: RunDir, state: Literal["preempted", "failed"], **fields: Any) -> None:

@@ -1,10 +1,10 @@
-"""Exclude nodes that failed twice when a job is requeued; see `nodes_file.py`."""
+"""Exclude nodes that failed twice when a job is requeued; `runs/attempts.py` has their file."""
 
 from typing import Any
 
-from train_anywhere.features.bad_nodes import nodes_file
 from train_anywhere.features.feature import Feature
 from train_anywhere.features.restarts import may_restart
+from train_anywhere.runs.attempts import read_bad_nodes
 
 
 class BadNodes(Feature):
@@ -20,7 +20,7 @@ class BadNodes(Feature):
 
     def verdicts(self, facts: Any) -> list[str]:
         """Return a sentence with the excluded nodes, if any."""
-        nodes = nodes_file.read(facts.run) if facts.run else []
+        nodes = read_bad_nodes(facts.run) if facts.run else []
         if not nodes:
             return []
         names, verb = ", ".join(nodes), "is" if len(nodes) == 1 else "are"

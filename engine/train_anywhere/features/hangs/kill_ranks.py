@@ -10,7 +10,7 @@ from typing import Any, Literal
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.monitor.ranks import GONE, RankStatus, process_state
-from train_anywhere.runs.attempts import KILLED, record_kill, running_job
+from train_anywhere.runs.attempts import KILLED, record_kill, start_of_job
 from train_anywhere.runs.folder import RunDir
 
 TIMES = 3
@@ -18,11 +18,6 @@ TIMES = 3
 
 GRACE_S = 10.0
 """Seconds for killed processes to exit; a process that waits for a dead disk does not."""
-
-
-def start_of_job(environ: Mapping[str, str] = os.environ) -> str:
-    """Return an id of this start of the job: '123/0', and '123/1' after a requeue. after_ranks.sh.j2 computes the same."""
-    return f"{running_job(environ) or 'local'}/{environ.get('SLURM_RESTART_COUNT') or 0}"
 
 
 def is_repeated_hang(hangs: Iterable[Mapping[str, Any]], step: int) -> bool:

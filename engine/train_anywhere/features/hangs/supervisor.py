@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from train_anywhere.features.bad_nodes import nodes_file
 from train_anywhere.features.hangs import kill_ranks, stacks
 from train_anywhere.features.hangs.hangs import (
     Hang,
@@ -27,7 +26,7 @@ from train_anywhere.files.ordinary import make_folder
 from train_anywhere.files.plain_json import dumps, read_json
 from train_anywhere.monitor.live import record_event
 from train_anywhere.monitor.ranks import NodeRanks, OtherNodes, RankStatus
-from train_anywhere.runs.attempts import running_job
+from train_anywhere.runs.attempts import add_bad_node, running_job
 from train_anywhere.runs.summary import display_path, resume_command
 
 WINDOW_S, BATCHES = 10.0, 5
@@ -249,7 +248,7 @@ class Supervisor:
         if not host or all(before.get("host") != host for before in self.hangs):
             return []
         with suppress(OSError):
-            nodes_file.add(self.run, host)
+            add_bad_node(self.run, host)
         if self.requeue and not failed:
             return [f"{host} has hung before; the job will be requeued without it."]
         return [f"{host} has hung before; exclude it with cluster.exclude={host}."]

@@ -15,14 +15,22 @@ from typing import Any
 from train_anywhere.config.cluster import SIGNAL_S
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.launcher_env import hosts_by_rank
-from train_anywhere.features.hangs.kill_ranks import end_run, kill, send, start_of_job
+from train_anywhere.features.hangs.kill_ranks import end_run, kill, send
 from train_anywhere.features.hangs.rank_watch import WRITES_PER_S, unwatched_ranks
 from train_anywhere.features.hangs.supervisor import print_line
 from train_anywhere.features.serve.servers import is_first
 from train_anywhere.files.plain_json import read_json
 from train_anywhere.monitor.live import record_event
 from train_anywhere.monitor.ranks import ENDED, GONE, NodeRanks, RankStatus, mappings
-from train_anywhere.runs.attempts import IDLE, hosts, request_stop, running_job, stop_request, was_killed
+from train_anywhere.runs.attempts import (
+    IDLE,
+    hosts,
+    request_stop,
+    running_job,
+    start_of_job,
+    stop_request,
+    was_killed,
+)
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.summary import display_path
 

@@ -12,7 +12,8 @@ import time
 from collections.abc import Mapping, Sequence
 
 from train_anywhere.distributed.launcher_env import hosts_by_rank
-from train_anywhere.monitor.ranks import read_json, short
+from train_anywhere.files.plain_json import read_json
+from train_anywhere.monitor.ranks import short
 from train_anywhere.runs.attempts import job_name, running_job
 from train_anywhere.runs.debug import append_debug
 from train_anywhere.runs.folder import RunDir
