@@ -145,7 +145,9 @@ def look_at(run: RunDir) -> None:
     with_errors(lambda: page_of_report.page(run, read_facts(run)))
     with_errors(lambda: find_best([submitted], "val/acc", "max"))
     with_errors(
-        lambda: restart.decide(restart.read_failure(run, 1, False, "", {}), restart.Nodes(("n1",), ("n1",), 1), 1, 0, True)
+        lambda: restart.decide(
+            restart.read_failure(run, 1, False, "", {}), restart.Nodes(("n1",), ("n1",), 1), 1, 0, True
+        )
     )
     read_reports(run)
     lock.read_holder(run.path / "lock")

@@ -298,9 +298,9 @@ class Job(Steps):
     def run_python(self, *words: str, limit: float) -> None:
         """Run a module with the ranks' Python at the end of the job, for at most `limit` seconds."""
         command = self.in_container(*words)
-        process = spawn(
-            self.one_task(self.hosts[0], command) if self.options.container else command, self.environ
-        )
+        if self.options.container:
+            command = self.one_task(self.list_hosts()[0], command)
+        process = spawn(command, self.environ)
         try:
             process.wait(limit)
         except subprocess.TimeoutExpired:
