@@ -110,9 +110,8 @@ class Source:
             return f"{file.path}, row {number} of row group {self.index.units[unit, 1]}"
         if self.index.shards.kind == ".jsonl":
             return f"{file.path}, sample {number} (byte {self.index.array(f'offset:{LINE}')[row]:,})"
-        field = next((f for f in self.fields if self.index.array(f"size:{f}")[row] != ABSENT), "")
-        if not field:
-            return f"{file.path}, sample {number}"
+        fields = self.index.info["counts"][unit]
+        field = next(f for f in fields if self.index.array(f"size:{f}")[row] != ABSENT)
         header = file.read(
             int(self.index.array(f"offset:{field}")[row]) - tarfile.BLOCKSIZE, tarfile.BLOCKSIZE
         )
