@@ -152,6 +152,9 @@ def test_columns_and_functions(tmp_path: Path) -> None:
         return len(sample["txt"]), random.random() if random else 0.0
 
     train = open_folder(tmp_path / "data", columns={"txt": "txt"}, decode=decode).train
+    with_member(tmp_path / "less", ("a.txt", b"a"), ("b.cls", b"1"))
+    with pytest.raises(DataError, match="sample b: it has no txt"):
+        open_folder(tmp_path / "less", columns={"txt": "txt"}, decode=decode)
     values = [train.read(np.array([0]), epoch, True) for epoch in (0, 0, 1)]
     assert values[0][0] == [2] and values[0][1] == values[1][1] != values[2][1]
     assert train.read(np.array([0]), 0, False)[1] == [0]

@@ -49,7 +49,8 @@ class ShardRows:
         if isinstance(decode, partial) and isinstance(decode.func, type):
             decode = decode()
         self.function: Callable[..., Any] | None = decode if callable(decode) else None
-        self._random = self.function is not None and "random" in inspect.signature(self.function).parameters
+        takes = inspect.signature(self.function).parameters if self.function else {}
+        self._supplied: dict[str, Any] = {"random": None} if "random" in takes else {}
 
     def __len__(self) -> int:
         return len(self.chosen)
@@ -60,10 +61,10 @@ class ShardRows:
         samples = self.source.read(self.chosen[indices[sequence]])
         rows: list[Any] = [None] * len(indices)
         for place, index, fields in zip(sequence.tolist(), indices[sequence].tolist(), samples, strict=True):
-            given: dict[str, Any] = {"random": None} if self._random else {}
-            if train and given:
-                given["random"] = np.random.default_rng([self.seed, epoch, index])
-            rows[place] = self._row(fields, int(self.chosen[index]), given)
+            supplied = self._supplied
+            if train and supplied:
+                supplied = {"random": np.random.default_rng([self.seed, epoch, index])}
+            rows[place] = self._row(fields, int(self.chosen[index]), supplied)
         return stack(rows, "pad or crop them with data.decode._target_=")
 
     def row_names(self) -> list[str]:
@@ -79,7 +80,7 @@ class ShardRows:
                 first = int(index.starts[unit])
                 for row in np.intersect1d(range(first, first + rows), self.chosen) if have < rows else ():
                     [fields] = self.source.read(np.array([row]))
-                    self._row(fields, int(row), {})
+                    self._row(fields, int(row), self._supplied)
 
     def _row(self, fields: Fields, row: int, supplied: dict[str, Any]) -> Any:
         sample, name = {}, ""

@@ -110,9 +110,8 @@ class Source:
             return f"{file.path}, row {number} of row group {self.index.units[unit, 1]}"
         if self.index.shards.kind == ".jsonl":
             return f"{file.path}, sample {number} (byte {self.index.array(f'offset:{LINE}')[row]:,})"
-        field = next((f for f in self.fields if self.index.array(f"size:{f}")[row] != ABSENT), "")
-        if not field:
-            return f"{file.path}, sample {number}"
+        fields = self.index.info["counts"][unit]
+        field = next(f for f in fields if self.index.array(f"size:{f}")[row] != ABSENT)
         header = file.read(
             int(self.index.array(f"offset:{field}")[row]) - tarfile.BLOCKSIZE, tarfile.BLOCKSIZE
         )
@@ -139,8 +138,9 @@ class Source:
                 file.parquet = file.parquet or import_parquet().ParquetFile(file.path, pre_buffer=False)
                 have = [name for name in self.fields if name in file.parquet.schema_arrow.names]
                 number = int(self.index.units[unit, 1])
-                self._tables[unit] = file.parquet.read_row_group(number, have, use_threads=False)
+                table = file.parquet.read_row_group(number, have, use_threads=False)
+                self._tables[unit] = table.combine_chunks()
+                while len(self._tables) > 1 and sum(t.nbytes for t in self._tables.values()) > self.cache:
+                    self._tables.popitem(last=False)
             self._tables.move_to_end(unit)
-            while len(self._tables) > 1 and sum(t.nbytes for t in self._tables.values()) > self.cache:
-                self._tables.popitem(last=False)
             return self._tables[unit]
