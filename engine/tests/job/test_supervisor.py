@@ -142,6 +142,7 @@ def test_placeholders_are_those_of_options_and_whole_words() -> None:
             "srun: error: n1: task 1: Killed\nsrun: error: n2: task 2: Exited with exit code 1\n",
             "rank 1 on n1: SIGKILL, often the memory limit",
         ),
+        ("srun: error: Node failure on n3\nsrun: error: n1: task 0: Killed\n", "node n3 failed"),
         ("srun: error: n[1-2]: tasks 0-1: Exited with exit code 1\n", ""),
         ("srun: error: n2: task 5: Segmentation fault (core dumped)\n", "rank 5 on n2: SIGSEGV"),
         ("srun: error: n2: task 0: Out Of Memory\n", "rank 0 on n2: SIGKILL, often the memory limit"),

@@ -15,6 +15,7 @@ from train_anywhere.runs.folder import RunDir
 from train_anywhere.slurm.scheduler.queue import NORMAL_END
 
 EXITS = (
+    r"^srun: error: Node failure on (?P<failed>\S+)",
     r"^srun: error: (?P<node>\S+): tasks? (?P<rank>\d+)[-,\d]*: (?P<how>Killed|Out Of Memory|Segmentation fault|Aborted|Bus error)",
     r"process rank (?P<rank>\d+) with PID \d+ on node (?P<node>\S+) exited on\s+signal \d+ \((?P<how>[^)]*)\)",
     r"^rank (?P<rank>\d+) ended with signal (?P<how>SIG\w+)",
@@ -127,6 +128,8 @@ def find_first_exit(log: str) -> str:
     if not found:
         return ""
     first = min(found, key=re.Match.start).groupdict()
+    if first.get("failed"):
+        return f"node {first['failed']} failed"
     number = SIGNALS_OF.get(first["how"], first["how"])
     node = f" on {first['node']}" if first.get("node") else ""
     memory = ", often the memory limit" if number == "SIGKILL" else ""
