@@ -358,7 +358,7 @@ def test_a_sweep_is_an_array(login: Login) -> None:
     runs = sorted(p.parent for p in login.results.glob("mine/*/jobs.txt"))
     assert [info(run)["state"] for run in runs] == ["completed"] * 2 + ["failed"] + ["completed"] * 3
     sweep = runs[0].name.rpartition("-")[0]
-    assert "#SBATCH --array=0-5%3" in next((runs[0].parent / sweep).glob("job.*")).read_text()
+    assert "#SBATCH --array=0-5%3" in next((runs[0].parent / sweep).glob("job.sbatch")).read_text()
     (top / "go").touch()
     again = re.search(r"\d+", login.jobs("resubmit", sweep, "--failed"))
     assert again
