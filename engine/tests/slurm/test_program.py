@@ -364,7 +364,7 @@ def test_a_sweep_is_an_array(login: Login) -> None:
     assert again
     wait_for(lambda: info(runs[2])["state"] == "completed", runs[2], 120)
     assert "loss 0  " in login.jobs("best", sweep) and "args.lr=0.4" in login.jobs("best", sweep)
-    assert "lr=0.3" in login.jobs("list", sweep)
+    assert "lr=0.3" in login.jobs("list")
 
 
 LIGHTNING = """
