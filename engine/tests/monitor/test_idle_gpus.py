@@ -33,7 +33,7 @@ HANDLES = """
 import os, signal, sys, time
 from pathlib import Path
 def stop(*_):
-    Path(os.environ["TRAIN_RUN"], f"saved-{os.environ['RANK']}").touch()
+    Path(os.environ["TRAIN_RUN"], f"saved-{os.environ.get('RANK', '0')}").touch()
     sys.exit(0)
 signal.signal(signal.SIGUSR1, stop)
 print("ready", flush=True)

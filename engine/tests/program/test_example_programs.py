@@ -35,12 +35,29 @@ def command(results: Path, keys: tuple[str, ...], program: tuple[str, ...]) -> l
     ]
 
 
+def needs(package: str) -> pytest.MarkDecorator:
+    """Return the mark of a case for which a package must be installed."""
+    return pytest.mark.skipif(find_spec(package) is None, reason=f"pip install {package}")
+
+
 @pytest.mark.parametrize(
     "framework, keys, program",
     [
         ("lightning", OWN_LOOP[:1], OWN_LOOP[1:]),
         pytest.param("lightning", (), ("examples/programs/fabric_loop.py",), marks=pytest.mark.slow),
         pytest.param("keras", (), ("examples/programs/tf_loop.py",), marks=pytest.mark.slow),
+        pytest.param(
+            "lightning",
+            (),
+            ("examples/programs/hf_trainer.py",),
+            marks=[pytest.mark.slow, needs("transformers")],
+        ),
+        pytest.param(
+            "lightning",
+            (),
+            ("examples/programs/accelerate_loop.py",),
+            marks=[pytest.mark.slow, needs("accelerate")],
+        ),
     ],
 )
 def test_killed_and_continued(

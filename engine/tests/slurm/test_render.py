@@ -56,7 +56,7 @@ HOSTILE = [
 ]
 
 
-@pytest.mark.parametrize(("words", "nodes"), [((), 1), (("program=[examples/programs/main.py]",), 2)])
+@pytest.mark.parametrize(("words", "nodes"), [((), 1), (("program.command=[examples/programs/main.py]",), 2)])
 def test_files_of_a_program_are_copied_from_all_nodes(
     make_config: Callable[..., Config], tmp_path: Path, words: tuple[str, ...], nodes: int
 ) -> None:
@@ -532,7 +532,11 @@ def test_mpirun_passes_what_the_setup_exports(
         ((), ("checkpoints/newest",), "Stopped with a checkpoint saved: back to the queue."),
         ((), (), "Stopped without a new checkpoint: back to the queue."),
         ((), ("checkpoints/newest", "monitor/hang"), "Stopped without a new checkpoint: back to the queue."),
-        (("program=[examples/programs/main.py]",), ("checkpoints/newest",), "Stopped: back to the queue."),
+        (
+            ("program.command=[examples/programs/main.py]",),
+            ("checkpoints/newest",),
+            "Stopped: back to the queue.",
+        ),
     ],
     ids=["saved", "nothing saved", "killed as hung", "program"],
 )
