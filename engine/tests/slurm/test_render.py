@@ -158,6 +158,14 @@ def test_the_log_is_in_the_run_folder_of_each_member(make_config: Callable[..., 
     assert log_path(dataclasses.replace(made, members=(0, 1))) == "/r/50%%/x-%a/slurm-%A_%a"
 
 
+def test_an_elastic_job_without_retries_may_go_on_with_fewer_nodes(
+    make_config: Callable[..., Config],
+) -> None:
+    script = render(make(make_config, "trainer.nodes=2-4", "cluster.retries=0"))
+    assert " --fewest=2 --no-kill --retries=0 " in script
+    assert "--retries" not in render(make(make_config, "trainer.nodes=2", "cluster.retries=0"))
+
+
 def test_ranges() -> None:
     assert ranges([0, 1, 2, 3, 7]) == "0-3,7"
     assert ranges([]) == ""

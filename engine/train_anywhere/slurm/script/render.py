@@ -168,7 +168,7 @@ def _options(options: Mapping[str, object]) -> Iterator[str]:
     for name, value in options.items():
         if value is True:
             yield name
-        elif value not in (None, False, ""):
+        elif value is not None and value is not False and value != "":  # 0 is a value
             yield f"{name}={shlex.quote(str(value))}"
 
 
