@@ -102,7 +102,7 @@ def open_index(folder: Path, other: Path, pulse: Callable[[], None] = lambda: No
             raise ValueError("an array has the wrong length")
     except (OSError, ValueError, KeyError) as error:
         raise DataError(
-            f"{place} is damaged ({error}); delete it, the next run writes it again: rm -r {place}"
+            f"{place} is damaged ({error}); delete this folder, and the next run writes it again."
         ) from error
     return index
 
