@@ -12,7 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from engine.tests.slurm.scripts import RECORD_START, SCONTROL, make, python, run_script, snapshot, tool
+from engine.tests.slurm.scripts import (
+    RECORD_START,
+    RECORD_STOP,
+    SCONTROL,
+    make,
+    python,
+    run_script,
+    snapshot,
+    tool,
+)
 from train_anywhere.config.schema import Config
 from train_anywhere.job.batch_job import fill
 from train_anywhere.job.running_ranks import find_first_exit
@@ -163,3 +172,53 @@ def test_a_killed_rank_of_this_machine_is_the_cause() -> None:
     while ranks.poll() is None:
         time.sleep(0.05)
     assert ranks.first_exit().startswith("rank 0 on ") and ": SIGKILL" in ranks.first_exit()
+
+
+HOOK = """
+import os, runpy, signal, sys
+main, at, count = sys.argv[2], {at}, 0
+CHANGES = ("os.rename", "os.mkdir", "os.remove", "os.link", "subprocess.Popen")
+def hook(event, arguments):
+    global count
+    written = event == "open" and isinstance(arguments[0], str) and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+    if os.getpid() == own and (written or event in CHANGES):
+        count += 1
+        if count == at:
+            os.kill(own, signal.SIGKILL)
+own = os.getpid()
+sys.argv = sys.argv[2:]
+if "--died" not in sys.argv:
+    sys.addaudithook(hook)
+try:
+    runpy.run_path(main, run_name="__main__")
+finally:
+    open({counts!r}, "w").write(str(count))
+"""
+
+
+def killed_at(make_config: MakeConfig, folder: Path, at: int) -> int:
+    """Run a job that is told to stop, whose supervisor dies at its n-th operation; return how many it made."""
+    counts = folder / "counts"
+    (folder / "hook.py").write_text(HOOK.format(at=at, counts=str(counts)))
+    real = make(make_config).supervisor
+    tool(folder / "python", f'exec {shlex.quote(real)} {folder}/hook.py "$@"')
+    shown = f"$([ -e {folder}/requeued ] && echo PENDING || echo RUNNING)"
+    scontrol = f'case "$1" in show) echo "JobState={shown} BatchFlag=1" ;; requeue) echo "$@" >>{folder}/requeued ;; esac'
+    start = f"{python(RECORD_START)}; {python(RECORD_STOP)}; exit 75"
+    ranks = f'case "$*" in *checkpoints.recovery*) exit ;; esac; {start}'
+    done = run_script(make_config, folder, ranks, scontrol=scontrol, supervisor=str(folder / "python"))
+    info = RunDir(folder).read_info()
+    assert (folder / "requeued").read_text() == "requeue 7\n", done.stdout + done.stderr
+    assert info["state"] in ("preempted", "failed") and "Traceback" not in done.stderr, done.stderr
+    return int(counts.read_text()) if counts.exists() else 0
+
+
+@pytest.mark.slow
+def test_a_supervisor_killed_at_any_operation_loses_no_job(make_config: MakeConfig, tmp_path: Path) -> None:
+    """The job comes back once, and its run folder can be read."""
+    (tmp_path / "whole").mkdir()
+    operations = killed_at(make_config, tmp_path / "whole", 0)
+    assert operations >= 8
+    for at in range(1, operations + 1):
+        (folder := tmp_path / str(at)).mkdir()
+        killed_at(make_config, folder, at)
