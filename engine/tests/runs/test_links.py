@@ -22,7 +22,7 @@ def run(make_run: MakeRun) -> RunDir:
 
 
 WRITTEN = [
-    "steps", "state", "jobs.txt", "bad_nodes", "report.html", "slurm-12.out", "slurm-12_3.err", "pbs-9.out", "job.sbatch",
+    "steps", "jobs.txt", "bad_nodes", "report.html", "slurm-12.out", "slurm-12_3.err", "pbs-9.out", "job.sbatch",
     "monitor", "monitor/n7.csv", "monitor/ended", "debug/local-1-rank-0.txt", "ranks", "ranks/0.json", "tensorboard/n1",
     "tensorboard/events.out.tfevents.1.n1.2", "checkpoints/index.json", "checkpoints/stage.json", "wandb", "wandb/debug-cli.root.log2",
     "mlruns/0/ab/metrics/loss", "evaluations",

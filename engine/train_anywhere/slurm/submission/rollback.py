@@ -14,7 +14,7 @@ from train_anywhere.files.typed_paths import resolve_as_typed
 from train_anywhere.runs.folder import JOBS, RunDir, discard, point_latest
 from train_anywhere.slurm.scheduler.client import SCRIPT, delay_interrupt
 
-SUBMISSION_FILES = ("config.yaml", "overrides.txt", "run.json", "state", JOBS, *SCRIPT.values())
+SUBMISSION_FILES = ("config.yaml", "overrides.txt", "run.json", JOBS, *SCRIPT.values())
 """Files that a submission writes to a run folder. It renames an earlier version, for example to `config.yaml.1`."""
 
 
