@@ -24,7 +24,7 @@ LIMITS = {
     "features": (3940, 2320),
     "files": (1380, 820),
     "inference": (780, 440),
-    "job": (1380, 860),
+    "job": (1420, 860),
     "launch": (1940, 1240),
     "monitor": (2180, 1200),
     "plugins": (320, 180),
@@ -37,7 +37,7 @@ LIMITS = {
 }
 """Lines and statements by package; "." has the modules next to the packages."""
 
-MOST_LINES = 54280
+MOST_LINES = 54320
 MOST_STATEMENTS = 31280
 """Limits of the whole engine. They fall with the code, and rise only by what a new feature was planned to cost."""
 

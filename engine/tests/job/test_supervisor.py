@@ -180,7 +180,8 @@ main, at, count = sys.argv[2], {at}, 0
 CHANGES = ("os.rename", "os.mkdir", "os.remove", "os.link", "subprocess.Popen")
 def hook(event, arguments):
     global count
-    written = event == "open" and isinstance(arguments[0], str) and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+    opened = event == "open" and isinstance(arguments[0], str) and isinstance(arguments[2], int)
+    written = opened and arguments[2] & (os.O_WRONLY | os.O_RDWR)
     if os.getpid() == own and (written or event in CHANGES):
         count += 1
         if count == at:

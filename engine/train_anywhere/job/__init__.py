@@ -1,4 +1,6 @@
-"""The supervisor of a run: it starts the ranks, watches them, decides about a restart or a requeue, and records how an attempt ends.
+"""The supervisor of a run.
+
+It starts the ranks, watches them, decides about a restart or a requeue, and records how an attempt ends.
 
 `python -I job/__main__.py` supervises a job, in its batch step; `launch/processes.py` supervises several ranks of this machine.
 

@@ -20,7 +20,7 @@ CODE = Path(__file__).parents[2]
 
 
 def main(words: list[str]) -> int:
-    """Supervise a job; return its exit code."""
+    """Supervise a job, and return its exit code."""
     answers = open(int(words[2]), "w", buffering=1, closefd=False)  # noqa: SIM115
     print("began yes", file=answers)
     try:
@@ -38,7 +38,7 @@ def main(words: list[str]) -> int:
 
 
 def parse(words: list[str]) -> argparse.Namespace:
-    """Return the options; `command` starts the ranks, with placeholders that `batch_job.fill` replaces."""
+    """Return the options. `command` starts the ranks, `batch_job.fill` replaces its placeholders."""
     parser = argparse.ArgumentParser(prog="supervise", allow_abbrev=False)
     parser.add_argument("run", type=Path)
     parser.add_argument("signals", type=int)

@@ -1,4 +1,4 @@
-"""The ranks of a job: its nodes, the launcher that starts them, job steps next to them, and the requeue."""
+"""The ranks of a job: its nodes, their launcher, job steps next to them, and the requeue."""
 
 import argparse
 import os
@@ -56,7 +56,10 @@ PASSED = (
 
 
 def supervise_job(options: argparse.Namespace, report_launcher: Callable[[int], None]) -> int:
-    """Supervise the ranks of this job; return its exit code. `report_launcher` gets the process group of each launcher."""
+    """Supervise the ranks of this job, and return its exit code.
+
+    `report_launcher` gets the process group of each launcher.
+    """
     signals = Signals(options.signals)
     job = Job(options, signals, report_launcher)
     if options.died is not None:
@@ -129,7 +132,10 @@ class Job(Steps):
         return self.hosts
 
     def find_nodes(self) -> Nodes:
-        """Return the nodes of an elastic job, and those on which a process starts. Slurm takes minutes to mark one as down."""
+        """Return the nodes of an elastic job, and those on which a process starts.
+
+        Slurm takes minutes to mark one as down.
+        """
         used = tuple(self.hosts)
         if not self.elastic:
             return Nodes((), (), 1)
@@ -214,7 +220,10 @@ class Job(Steps):
         return ",".join(f"{host}:{found.count(host)}" for host in dict.fromkeys(found))
 
     def _port(self, host: str, number: int) -> int:
-        """Return the port at which the ranks meet: another one at each start, because a port may stay in use."""
+        """Return the port at which the ranks meet.
+
+        Each start has another one, because a port may stay in use.
+        """
         digits = re.match(r"\d+", running_job(self.environ) or "0")
         port, given = job_port(int(digits[0]) if digits else 0, number, self._restarts), self._given_port
         if not given or number or self._restarts or self.options.array:
@@ -240,7 +249,7 @@ class Job(Steps):
         return launcher
 
     def _placeholders(self) -> dict[str, list[str]]:
-        """Return the words for `{nodes}` and the others in the command of an elastic job, or of mpirun and horovodrun."""
+        """Return the words for `{nodes}` and the other placeholders of a command."""
         listed = self.environ["TRAIN_HOSTS"]
         ranks = self.options.uneven or self.options.ranks * len(self.hosts)
         words = {
@@ -255,7 +264,10 @@ class Job(Steps):
         }
 
     def _exports(self) -> list[str]:
-        """Return what mpirun passes on: a daemon that ssh started on another node has none of the job's variables."""
+        """Return the variables that mpirun passes on.
+
+        A daemon that ssh started on another node has none of the job's variables.
+        """
         before = _initial_environment(self._parent)
         named = {*self.options.export.split(",")} - {""}
         changed = {
@@ -269,7 +281,7 @@ class Job(Steps):
         return os.getppid() != self._parent
 
     def run_on_each_node(self, command: Sequence[str], inside: bool = True) -> None:
-        """Run a command once on each node before the ranks start; a signal ends it."""
+        """Run a command once on each node before the ranks start. A signal ends it."""
         if not self.slurm:
             return
         self.list_hosts()
@@ -283,7 +295,7 @@ class Job(Steps):
                 return
 
     def enter_features(self, stack: ExitStack) -> None:
-        """Call the features of the run that have something to do here; one that fails is printed and left out."""
+        """Call the features that have something to do here. One that fails is printed."""
         from train_anywhere.config.load import load
         from train_anywhere.features import Features
         from train_anywhere.runs.reopen.frozen import read_frozen
@@ -308,7 +320,10 @@ class Job(Steps):
                 os.killpg(process.pid, signal.SIGKILL)
 
     def cancel_next_jobs(self) -> None:
-        """Cancel the jobs that wait in the queue with this job's script. jobs.txt may be a copy, or name anything."""
+        """Cancel the jobs that wait in the queue with this job's script.
+
+        jobs.txt may be a copy, or name anything.
+        """
         own = os.path.realpath(self.run.path / "job.sbatch")
         if self.slurm:
             listed = (
@@ -326,7 +341,10 @@ class Job(Steps):
                     self._ask("qdel", job)
 
     def publish(self) -> None:
-        """Publish complete checkpoints on the disks of the nodes: rank 0's; of torchrun and a program all, each has its files."""
+        """Publish complete checkpoints on the disks of the nodes.
+
+        A training has them on the node of rank 0. With torchrun or a program each node may have some.
+        """
         every = self.program or self.options.launch == "torchrun"
         hosts = list(self.find_nodes().left) if self.elastic else self.hosts[: None if every else 1]
         command = self.in_container("-m", "train_anywhere.checkpoints.recovery", str(self.run.path))
@@ -339,7 +357,10 @@ class Job(Steps):
     # --- the queue
 
     def persist(self, call: Callable[[], bool], suggestion: str = "") -> bool:
-        """Repeat a call to Slurm until it succeeds or the time of the job is over; `suggestion` is the command to type then."""
+        """Repeat a call to Slurm until it succeeds or the time of the job is over.
+
+        `suggestion` is the command to type then.
+        """
         end = time.monotonic() + PERSIST_S
         while not call():
             if self.signals.told:
@@ -390,7 +411,7 @@ class Job(Steps):
         return " without a new checkpoint"
 
     def _ask(self, *command: str) -> str | None:
-        """Return the output of one of Slurm's programs; None if it fails, which is printed."""
+        """Return the output of one of Slurm's programs, or None if it fails, which is printed."""
         with suppress(SchedulerError):
             answer = programs.run(command, ANSWER_S, environ=self.environ)
             if answer.code == 0:
@@ -399,7 +420,10 @@ class Job(Steps):
         return None
 
     def end_after_death(self, code: int, group: int) -> int:
-        """End the job of a supervisor that was killed: stop the ranks, record why, requeue the job once; return the exit code."""
+        """End the job of a supervisor that was killed, and return the exit code.
+
+        The ranks are stopped, the cause is recorded, and the job is requeued once.
+        """
         self.list_hosts()
         deadline = time.monotonic() + 5
         while group and _is_alive(group) and time.monotonic() < deadline:
@@ -432,7 +456,7 @@ class Job(Steps):
 
 
 def fill(command: Sequence[str], words: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return a command with its placeholders replaced: `--nodes={nodes}` in an option, `{exports}` as a word."""
+    """Return a command with its placeholders replaced: `--nodes={nodes}`, or the word `{exports}`."""
     filled: list[str] = []
     for word in command:
         if word.startswith("{") and word[1:-1] in words:
@@ -457,7 +481,7 @@ def _listens(host: str, port: int) -> bool:
 
 
 def _initial_environment(process: int) -> dict[str, str]:
-    """Return the variables with which a process was started; none on a system without /proc."""
+    """Return the variables with which a process was started. A system without /proc has none."""
     with suppress(OSError):
         text = Path(f"/proc/{process}/environ").read_bytes().decode(errors="surrogateescape")
         return dict(line.split("=", 1) for line in text.split("\0") if "=" in line)

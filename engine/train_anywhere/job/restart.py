@@ -127,7 +127,11 @@ def decide(
 
 
 def read_failure(run: RunDir, code: int, program: bool, cause: str, environ: Mapping[str, str]) -> Failure:
-    """Return the failure of the newest attempt, whose ranks had this environment. Raises CheckpointError: run.json is damaged."""
+    """Return the failure of the newest attempt, whose ranks had this environment.
+
+    Raises:
+        CheckpointError: run.json is damaged.
+    """
     attempts = run.read_info().get(ATTEMPTS, [])
     newest = attempts[-1] if attempts else {}
     if (step := newest.get("step")) is None:
@@ -140,7 +144,7 @@ def read_failure(run: RunDir, code: int, program: bool, cause: str, environ: Map
 
 
 def _bad_node(run: RunDir, environ: Mapping[str, str]) -> str:
-    """Return the node of the first rank to fail, if another start of this job failed there too; else empty."""
+    """Return the node of the first rank to fail, if another start of this job failed there too."""
     own, nodes = f"{launch_id(environ)}-{NODE}.txt", dict[str, str]()
     for file in run.debug.glob(f"{running_job()}-*-{NODE}.txt"):
         with suppress(OSError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""The launcher of the ranks while it runs, the processes next to it, and the rank that its log names as killed."""
+"""The launcher of the ranks while it runs, and the processes next to it."""
 
 import os
 import re
@@ -36,7 +36,10 @@ LOG_BYTES = 2**16
 
 
 class Launcher:
-    """A started launcher with what runs next to it: the monitor process of each node, and the step that waits for a preemption.
+    """A started launcher with the processes next to it.
+
+    They are the monitor process of each node, and the step that waits for a preemption.
+
 
     Args:
         job: nodes, options and environment.
@@ -69,7 +72,7 @@ class Launcher:
             return spawn(step, self.job.environ, stdin=subprocess.PIPE, stderr=quiet)
 
     def poll(self) -> int | None:
-        """Return the exit code of the launcher, as of a shell; None while it runs. The others end with it."""
+        """Return the exit code of the launcher as of a shell, or None while it runs."""
         if self._listener and (ended := self._listener.poll()) is not None:
             if ended in (143, -signal.SIGTERM):
                 self._note("TERM")
@@ -118,12 +121,12 @@ class Launcher:
             self.process.terminate()
 
     def first_exit(self) -> str:
-        """Return which rank was killed first, as the launcher has printed it in the log; empty if it has not."""
+        """Return which rank was killed first, if the launcher has printed it in the log."""
         return find_first_exit(_read_log(self._log))
 
 
 def find_first_exit(log: str) -> str:
-    """Return which rank was killed first, as srun, mpirun or `launch/launcher.py` print it; empty if they don't."""
+    """Return which rank was killed first, by the lines of srun, mpirun or `launch/launcher.py`."""
     found = [match for pattern in EXITS for match in re.finditer(pattern, log, re.MULTILINE)]
     if not found:
         return ""
@@ -145,7 +148,7 @@ def _open_errors(run: RunDir) -> IO[bytes]:
 
 
 def _drop_normal_lines(run: RunDir) -> None:
-    """Empty the file with the monitor's errors if it has only lines that Slurm prints whenever a job is stopped."""
+    """Empty the monitor's file of errors if it has only lines that Slurm prints at any stop."""
     with suppress(OSError, ValueError):
         lines = read_text(run.monitor / "errors.txt").splitlines()
         if lines and all(re.match(NORMAL_END, line) for line in lines):
@@ -153,14 +156,14 @@ def _drop_normal_lines(run: RunDir) -> None:
 
 
 def _log_size() -> int:
-    """Return the size of the file to which this process writes its errors; 0 if that is not a file."""
+    """Return the size of the file to which this process writes its errors, or 0."""
     with suppress(OSError):
         return os.fstat(2).st_size
     return 0
 
 
 def _read_log(start: int) -> str:
-    """Return what was written to this process's errors since they had this size; empty if they are not a file."""
+    """Return what was written to this process's errors since they had this size."""
     with suppress(OSError, ValueError), open("/proc/self/fd/2", "rb") as file:
         if not file.seekable():
             return ""

@@ -1,4 +1,4 @@
-"""Job steps next to the ranks: commands on one node, or on each node, inside the container of the ranks or outside."""
+"""Job steps next to the ranks, on one node or on each, inside their container or outside."""
 
 import argparse
 import os
@@ -48,13 +48,16 @@ class Steps:
         return [*step, f"--nodelist={host}"]
 
     def one_task(self, host: str, command: Sequence[str]) -> list[str]:
-        """Return a command that runs another one inside the container on a node; on PBS here."""
+        """Return a command that runs another one inside the container on a node, on PBS here."""
         return [*self.one_task_on(host), *self.container_options(), *command] if self.slurm else [*command]
 
     def each_node(
         self, command: Sequence[str], options: Sequence[str] = (), inside: bool = True
     ) -> list[str]:
-        """Return a command that runs another one once on each node, with all CPUs and GPUs of the job there; on PBS here."""
+        """Return a command that runs another one once on each node, on PBS only here.
+
+        It gets all CPUs and GPUs that the job has there.
+        """
         if not self.slurm:
             return [*command]
         count = len(self.hosts)
@@ -84,7 +87,7 @@ def spawn(
     stdin: int = subprocess.DEVNULL,
     stderr: IO[bytes] | None = None,
 ) -> "subprocess.Popen[bytes]":
-    """Start a program in a session of its own, with default signals; one that is missing ends with 127."""
+    """Start a program in a new session, with default signals. A missing one ends with 127."""
     try:
         return subprocess.Popen(
             command,

@@ -1,4 +1,4 @@
-"""The supervisor: start the ranks, wait for them, pass signals on, and decide how the attempt ends and whether they start again."""
+"""The supervisor: start the ranks, pass signals on, and decide what follows their end."""
 
 import os
 import select
@@ -52,7 +52,7 @@ class Ranks(Protocol):
     """One start of the ranks."""
 
     def poll(self) -> int | None:
-        """Return the exit code as of a shell, 128 + n for signal n; None while they run."""
+        """Return the exit code as of a shell (128 + n for signal n), or None while they run."""
 
     def tell(self, name: str) -> None:
         """Pass a signal on."""
@@ -61,7 +61,7 @@ class Ranks(Protocol):
         """End the ranks without a checkpoint."""
 
     def first_exit(self) -> str:
-        """Return which rank was killed first, such as `rank 1 on n1: SIGKILL`; empty if none was, or it is not known."""
+        """Return which rank was killed first, such as `rank 1 on n1: SIGKILL`, or ""."""
 
 
 class Place(Protocol):
@@ -125,7 +125,7 @@ class Signals:
 
     @property
     def first(self) -> str:
-        """The first signal that this process got; empty if it got none."""
+        """The first signal that this process got, or ""."""
         return signal.Signals(self.numbers[0]).name if self.numbers else ""
 
     def note(self, name: str) -> None:
@@ -133,7 +133,7 @@ class Signals:
         self._new.append(name)
 
     def wait(self, seconds: float) -> list[str]:
-        """Wait at most so long; return the names of new signals."""
+        """Wait for some seconds, and return the names of new signals."""
         if self._pipe is None:
             time.sleep(seconds if not self._new else 0)
         elif select.select([self._pipe], [], [], seconds)[0]:
@@ -173,7 +173,10 @@ class Supervisor:
         return self.signals.told
 
     def supervise(self) -> int:
-        """Start the ranks until the run ends or must stop; return the exit code, `STOPPED` if it can continue."""
+        """Start the ranks until the run ends or must stop, and return the exit code.
+
+        It is `STOPPED` if the run can continue.
+        """
         if self.read_info().get("state") == "completed":
             print("This run is complete: nothing to do.", flush=True)
             return 0
@@ -218,7 +221,7 @@ class Supervisor:
                 self.run.update(state="queued")
 
     def _wait(self, ranks: Ranks, before: int) -> int:
-        """Wait for the ranks and pass signals on; return their exit code."""
+        """Wait for the ranks and pass signals on, and return their exit code."""
         repeat = None
         while (code := ranks.poll()) is None:
             for name in self.signals.wait(POLL_S):
@@ -244,12 +247,12 @@ class Supervisor:
         return code
 
     def _begun(self, before: int) -> bool:
-        """Return whether rank 0 has recorded its start: in this job, and after the supervisor has started the ranks."""
+        """Return whether rank 0 of this job has recorded its start since the ranks were started."""
         attempts = self.read_info().get(ATTEMPTS) or []
         return len(attempts) > before and attempts[-1].get("job") == running_job()
 
     def _judge(self, code: int, ranks: Ranks, before: int) -> int:
-        """Record how this start ended, publish what it has left, and return its exit code; `STOPPED` if the run can continue."""
+        """Record how this start ended, publish what it has left, and return its exit code."""
         place, info, begun = self.place, self.read_info(), self._begun(before)
         state, self.ended, self.reason = info.get("state"), code, ""
         self.idle = was_killed(self.run, place.start_id, STOP)
@@ -280,7 +283,7 @@ class Supervisor:
         return end
 
     def _end_without_record(self, ranks_of_program: bool) -> int:
-        """Record the end of ranks that all exited with 0 while the run is still running; return the exit code."""
+        """Record the end of ranks that all exited with 0 and did not record it themselves."""
         if ranks_of_program and self.told:
             return STOPPED
         with suppress(OSError, CheckpointError):
@@ -295,7 +298,7 @@ class Supervisor:
         return 1
 
     def _record_failure(self, code: int, killed: str, recorded: bool) -> None:
-        """Write the first cause of the failure into the newest attempt, unless rank 0 has recorded it."""
+        """Write the first cause of the failure into the newest attempt, if rank 0 did not."""
         own = read_claim(self.run, CAUSE, self.place.environ)  # a rank that failed for its own reason
         self.reason = own or killed
         if recorded and not self.reason:
@@ -311,7 +314,7 @@ class Supervisor:
             self.run.update(state="failed", ended=now(), **{ATTEMPTS: attempts})
 
     def _decide(self, code: int) -> int:
-        """Decide whether the ranks start again; return 0, or the code to exit with."""
+        """Decide whether the ranks start again, and return 0 or the code to exit with."""
         try:
             failure = read_failure(self.run, code, self.place.program, self.reason, self.place.environ)
             nodes = self.place.find_nodes()
@@ -341,7 +344,7 @@ class Supervisor:
                 file.write(line.encode())
 
     def read_info(self) -> Mapping[str, Any]:
-        """Return run.json; {} if it is damaged, which the ranks report."""
+        """Return run.json, or {} if it is damaged, which the ranks report."""
         with suppress(CheckpointError):
             return self.run.read_info()
         return {}

@@ -1,4 +1,4 @@
-"""The ranks of a run on this machine: this process is the only rank, or it starts one process per device and watches them."""
+"""The ranks of a run on this machine: this process, or one process per device."""
 
 import contextlib
 import os
@@ -76,7 +76,7 @@ def run_here(
     signals: list[int] | None = None,
     retries: int = 0,
 ) -> int:
-    """Train in `run` on this machine; return the exit code of training.
+    """Train in `run` on this machine, and return the exit code of training.
 
     `start` starts all ranks; None: a single rank without retries runs in this process. The signals that were forwarded to ranks are added
     to `signals`.
@@ -161,7 +161,7 @@ class LocalRun:
 
 @contextlib.contextmanager
 def run_monitor(run: RunDir, config: Config, start: Start = subprocess.Popen) -> Iterator[None]:
-    """Run the monitor process of this machine (monitor/node.py) inside the `with` block, if a feature needs it and it can be started."""
+    """Run the monitor process of this machine inside the `with` block, and what features do around it."""
     features = Features.of(config)
     with contextlib.ExitStack() as stack:
         if not config.trainer.fast_dev_run:
@@ -216,13 +216,13 @@ def refuse_nested_launch() -> None:
 
 
 def build_rank_command(run: RunDir, supervised: bool = False) -> list[str]:
-    """Return the command that trains in a run folder: a rank, or the process that starts several and watches them."""
+    """Return the command that trains in a run folder: a rank, or the supervisor of several."""
     one, several = [str(ROOT / "src" / "train.py"), "--run"], ["-m", "train_anywhere.launch.processes"]
     return [sys.executable, "-u", *(several if supervised else one), str(run.path)]
 
 
 def _environments(ranks: int) -> list[dict[str, str]]:
-    """Return the environment of each rank; a single one needs no variables."""
+    """Return the environment of each rank. A single one needs no variables."""
     if ranks == 1:
         return [rank_environment()]
     # variables of an outer torchrun, whose store the ranks would wait for
@@ -246,7 +246,10 @@ def _thread_variables(ranks: int) -> dict[str, str]:
 
 
 class LocalRanks:
-    """Ranks on this machine, rank 0 first in `processes`. If one fails, the others are killed `grace` seconds later."""
+    """Ranks on this machine, rank 0 first in `processes`.
+
+    If one fails, the others are killed `grace` seconds later.
+    """
 
     def __init__(self, processes: Sequence[Process], grace: float = 15.0) -> None:
         self._processes, self._grace = processes, grace
@@ -254,7 +257,7 @@ class LocalRanks:
         self._deadline = 0.0
 
     def poll(self) -> int | None:
-        """Return the exit code of the first rank that failed as of a shell, or 0; None while they run."""
+        """Return the exit code of the first rank that failed, or 0, or None while they run."""
         codes = [process.poll() for process in self._processes]
         if self._failed is None:
             failed = next(((rank, code) for rank, code in enumerate(codes) if code), None)
@@ -282,7 +285,7 @@ class LocalRanks:
                 process.wait()
 
     def first_exit(self) -> str:
-        """Return which rank was killed first; empty if none was."""
+        """Return which rank was killed first, or ""."""
         rank, code = self._failed or (0, 0)
         if code >= 0:
             return ""
