@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from engine.tests.properties.cases import bounded, composed
 from train_anywhere.config.load import load
+from train_anywhere.files import ENGINE, ROOT
 from train_anywhere.slurm.script.job import make_job
 from train_anywhere.slurm.script.render import option, ranges, render
 
@@ -28,12 +29,15 @@ HOSTILE = st.text(
 def test_values_reach_the_ranks_as_they_are(values: list[str]) -> None:
     """Folders, interpreter, module and options are hostile at once; programs of the cluster are shell functions."""
     code, python, module, account, comment, conda = values
+    conda = conda.replace("/", " ")  # a folder is made absolute
     account, comment = (re.sub(r"[\n\r\0]", " ", v) for v in (account, comment))
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder, "run" + re.sub(r"[\n\r/]", " ", code))
         snapshot = Path(folder, "code" + code.replace("/", " "))
-        for made in (run, snapshot):
+        for made in (run, snapshot, tools := Path(folder, "tools")):
             made.mkdir()
+        for part in (ENGINE / "train_anywhere", ROOT / "configs"):
+            (snapshot / part.name).symlink_to(part)
         (run / "run.json").write_text('{\n  "state": "queued"\n}\n')
         made_job = make_job(load(composed("cluster=slurm")), str(run), str(snapshot))
         cluster = dataclasses.replace(
@@ -43,11 +47,13 @@ def test_values_reach_the_ranks_as_they_are(values: list[str]) -> None:
         seen = shlex.quote(f"{folder}/seen")
         stand_ins = (
             f'say() {{ printf "%s\\0" "$@" >>{seen}; }}\n'
-            'module() { say module "$@"; }; conda() { [ "$1" != activate ] || say "$@"; }; scontrol() { echo node1; }\n'
-            'srun() { shift 6; say "$@"; }\nexport CONDA_EXE=conda\n'
+            'module() { say module "$@"; }; conda() { [ "$1" != activate ] || say "$@"; }\nexport CONDA_EXE=conda\n'
         )
+        monitor = 'case "$*" in *train_anywhere.monitor.node*) exit ;; esac'
+        (tools / "srun").write_text(f'#!/bin/bash\n{monitor}\nshift 6; printf "%s\\0" "$@" >>{seen}\n')
+        (tools / "srun").chmod(0o755)
         environ = {
-            "PATH": "/usr/bin:/bin",
+            "PATH": f"{tools}:/usr/bin:/bin",
             "HOME": folder,
             "SLURM_JOB_ID": "7",
             "SLURM_JOB_NODELIST": "node1",
@@ -65,7 +71,9 @@ def test_values_reach_the_ranks_as_they_are(values: list[str]) -> None:
         assert ["module", "load", module] == words[2:5]
         assert words[5:7] == ["activate", conda]
         assert words[-5:] == [f"/py{python}", "-u", f"{snapshot}/src/train.py", "--run", str(run)]
-        assert sorted(p.name for p in Path(folder).iterdir()) == sorted({run.name, snapshot.name, "seen"})
+        assert sorted(p.name for p in Path(folder).iterdir()) == sorted(
+            {run.name, snapshot.name, "seen", "tools"}
+        )
 
 
 @bounded(1)

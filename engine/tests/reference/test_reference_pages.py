@@ -25,9 +25,10 @@ NO_VARIABLES = {
 NOT_OF_USERS = {
     *("CMAKE_POLICY_VERSION_MINIMUM", "HOROVOD_GPU_OPERATIONS", "HOROVOD_LOCAL_VERSION"),
     *("HOROVOD_WITHOUT_MPI", "HOROVOD_WITH_GLOO", "HOROVOD_WITH_MPI", "LC_ALL"),
-    "TOKENIZERS_PARALLELISM",
+    *("TOKENIZERS_PARALLELISM", "LD_LIBRARY_PATH"),
+    *("SLURM_CPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SRUN_CPUS_PER_TASK"),
 }
-"""Variables that only programs get which the project starts: Horovod's build, queries of the scheduler, tokenizers."""
+"""Variables that only programs get which the project starts: Horovod's build, queries and steps of the scheduler, tokenizers."""
 
 
 def first_cells(page: str) -> set[str]:
@@ -73,7 +74,8 @@ def test_environment_variables() -> None:
     assert used - shown - NO_VARIABLES - NOT_OF_USERS == set()
     code = source_text()
     options = {f"SBATCH_{option}" for option in ("PARTITION", "QOS", "RESERVATION")}
-    assert {name for name in shown if name not in code} == options
+    torchrun = {"PET_MASTER_ADDR", "PET_MASTER_PORT"}  # made of PET_ and their names
+    assert {name for name in shown if name not in code} == options | torchrun
 
 
 def patterns() -> list[str]:

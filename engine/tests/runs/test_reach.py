@@ -106,6 +106,7 @@ HARMLESS = {
         "paths.data",
         "checkpoint.monitor",
         "strategy.blocks",
+        "program.metrics",
     ),
     *(
         "trainer.nodes",

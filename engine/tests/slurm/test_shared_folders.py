@@ -96,14 +96,15 @@ def test_a_link_to_the_nodes_disk_as_local_disk(find, disk: Path, tmp_path: Path
     assert "is below" in find(f"cluster.local_disk={tmp_path}/scratch", f"paths.results={disk}/results")[0]
 
 
-def test_the_environment_is_refused_unless_the_job_needs_none(find) -> None:
+def test_the_environment_is_refused_and_so_is_the_python_that_supervises(find) -> None:
     prefix = Path(sys.prefix)
     below = f"cluster.local_disk={prefix.parent}"
     assert f"the Python environment ({prefix}) is below" in find(below)[0]
     assert "cluster.venv=FOLDER" in find(below)[0]
-    assert find(below, "cluster.pack_env=true")[0] == ""
-    assert find(below, 'cluster.setup=["tar -xf env.tar"]')[0] == ""
-    assert find(below, "container=apptainer", "container.image=docker://x")[0] == ""
+    image = ("container=apptainer", "container.image=docker://x")
+    for words in (["cluster.pack_env=true"], ['cluster.setup=["tar -xf env.tar"]'], image):
+        # it supervises the job, outside of a container
+        assert f"the Python that submits ({prefix}) is below" in find(below, *words)[0]
 
 
 @pytest.mark.slurm

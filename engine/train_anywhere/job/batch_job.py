@@ -18,7 +18,7 @@ from train_anywhere.distributed import programs
 from train_anywhere.distributed.launcher_env import job_port
 from train_anywhere.distributed.network.hostlist import expand_hosts
 from train_anywhere.errors import STOPPED, CheckpointError, ProjectError, SchedulerError
-from train_anywhere.files.atomic import read_text
+from train_anywhere.files.atomic import read_text, write_atomic
 from train_anywhere.files.ordinary import make_folder
 from train_anywhere.job.restart import Nodes
 from train_anywhere.job.running_ranks import Launcher
@@ -449,7 +449,7 @@ class Job(Steps):
             if not self.options.requeue or (file.exists() and read_text(file).strip() == name):
                 return 1
             make_folder(self.run.monitor)
-            file.write_text(f"{name}\n")
+            write_atomic(file, f"{name}\n")
             self.come_back(Supervisor(self, self.signals))
             return STOPPED
         return 1

@@ -15,7 +15,7 @@ from train_anywhere.errors import CheckpointError
 from train_anywhere.runs.folder import RunDir
 
 FILES = (
-    r"config\.yaml|overrides\.txt|run\.json|state|steps|metrics\.csv|jobs\.txt|lock|bad_nodes|report\.html|log\.txt|job\.\w+"
+    r"config\.yaml|overrides\.txt|run\.json|steps|metrics\.csv|jobs\.txt|lock|bad_nodes|report\.html|log\.txt|job\.\w+"
     r"|\.run-marker|(slurm|pbs)-.*\.(out|err)"
 )
 """Names of the files that this project and the schedulers write directly in the run folder."""

@@ -32,6 +32,7 @@ COMMANDS = (
     "program.copied",
     "program.folder",
     "program.resume_args",
+    "args",
 )
 """Keys whose values are commands that run as the ranks or next to them, in a job or not."""
 

@@ -135,7 +135,14 @@ def _needed(request: Request) -> Iterator[tuple[str, Path, str]]:
         if c.init.run:
             yield "the run of init=", Path(c.init.run), ""
     own = next((f for f in _folders_of_python(job) if _is_below(f, c.cluster.local_disk)), None)
-    if own and not job.program and (c.container.name != "none" or c.cluster.conda or c.cluster.venv):
+    made = (
+        c.container.name != "none"
+        or c.cluster.conda
+        or c.cluster.venv
+        or c.cluster.setup
+        or c.cluster.pack_env
+    )
+    if own and made and not job.program:
         yield "the Python that submits", own, ""  # it also supervises the job
     if c.container.name != "none":
         if c.container.image and os.path.isfile(c.container.image):
