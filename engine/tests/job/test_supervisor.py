@@ -188,7 +188,8 @@ def hook(event, arguments):
             os.kill(own, signal.SIGKILL)
 own = os.getpid()
 sys.argv = sys.argv[2:]
-if "--died" not in sys.argv:
+if not os.path.exists({counts!r} + "-once"):
+    open({counts!r} + "-once", "w")
     sys.addaudithook(hook)
 try:
     runpy.run_path(main, run_name="__main__")

@@ -159,6 +159,22 @@ def test_killed_ranks_are_started_again_so_often(login: Login, slow_steps: str) 
 
 
 @pytest.mark.slow
+def test_a_job_whose_supervisor_is_killed_comes_back(login: Login, slow_steps: str) -> None:
+    """Its ranks end, the reason is recorded, and the next start of the job completes the run."""
+    size = ["trainer.nodes=2", "trainer.devices=1", "trainer.max_steps=150"]
+    job, run = login.submit("cluster=slurm", *EACH_STEP, *KEPT, *size, slow_steps)
+    wait_for(lambda: trained(run) > 30, run, 300)
+    first, second = info(run)["hosts"]
+    assert login.testbed.run(["pkill", "-KILL", "-f", "job/__main__.py"], node=first).returncode == 0
+    gone = lambda: login.testbed.run(["pgrep", "-f", "train.py --run"], node=second).returncode == 1  # noqa: E731
+    wait_for(gone, run, 20)
+    assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
+    reason = "the supervisor of the job was killed (signal SIGKILL)"
+    assert [part.get("reason") for part in info(run)["attempts"]] == [reason, None], log(run)
+    check_curve(run, 150)
+
+
+@pytest.mark.slow
 def test_a_failure_that_repeats_ends_the_job(login: Login, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its cause is named, though five retries were allowed."""
     words = ["callbacks.trouble._target_=brought.Trouble", bring(login, monkeypatch, BROUGHT)]

@@ -1,9 +1,9 @@
 """Supervise the ranks of a job. The batch script starts this, see `start.sh`.
 
-    "$PYTHON" -I "$CODE/train_anywhere/job/__main__.py" RUN SIGNALS ANSWERS OPTIONS -- srun ... train.py
+    printf '%s\\0' OPTIONS -- srun ... train.py | "$PYTHON" -I "$CODE/train_anywhere/job/__main__.py" RUN SIGNALS ANSWERS
 
 SIGNALS is a pipe with the names of signals that the batch script got, ANSWERS one for what the script has to know: that this process
-has begun, the process group of the launcher, and the job's exit code.
+has begun, the process group of the launcher, and the job's exit code. Options and command are words of its input.
 """
 
 import signal
@@ -90,4 +90,5 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    given = [] if sys.argv[4:] else os.fsdecode(sys.stdin.buffer.read()).split("\0")[:-1]
+    sys.exit(main([*sys.argv[1:], *given]))

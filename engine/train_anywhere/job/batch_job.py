@@ -430,8 +430,12 @@ class Job(Steps):
             time.sleep(0.1)
         with suppress(OSError):
             os.killpg(group, signal.SIGKILL) if group > 1 else None
-        if self.slurm and group:
-            self._ask("scancel", "--signal=KILL", self.environ["TRAIN_JOB"])
+        if self.slurm and group:  # the steps of a launcher outlive it; to kill the job would cancel it
+            steps = (
+                self._ask("squeue", "--steps", "--noheader", f"--jobs={running_job()}", "--format=%i") or ""
+            )
+            if own := re.findall(r"^\S+\.\d+$", steps, re.MULTILINE):
+                self._ask("scancel", *own)
         how = (
             f"signal {signal.Signals(code - 128).name}"
             if code - 128 in {*signal.Signals}

@@ -10,9 +10,9 @@ cd -- "$CODE"
 # supervise OPTIONS -- COMMAND: start the supervisor (train_anywhere/job/__main__.py), wait for it, and end this script as it says
 supervise() {
     local pid code=0 began='' ranks='' end='' word value
-    # it ignores the signals, which it reads from the pipe
-    (trap '' USR1 TERM INT; exec "${train_job[2]}" -I "${train_job[1]}/train_anywhere/job/__main__.py" "${train_job[0]}" "$train_signals" "$train_answers" \
-        "${train_options[@]}" "$@") &
+    # it ignores the signals, which it reads from the pipe. The words are its input: `pkill -f train.py` must find the ranks alone
+    (trap '' USR1 TERM INT; exec "${train_job[2]}" -I "${train_job[1]}/train_anywhere/job/__main__.py" "${train_job[0]}" "$train_signals" "$train_answers") \
+        < <(printf '%s\0' "${train_options[@]}" "$@") &
     pid=$!
     while kill -0 "$pid" 2>/dev/null; do wait "$pid" || code=$?; done
     while read -t 0 -u "$train_answers" && read -r -u "$train_answers" word value; do printf -v "$word" %s "$value"; done
