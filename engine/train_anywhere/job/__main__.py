@@ -1,6 +1,6 @@
-"""Supervise the ranks of a job. The batch script starts this, see `start.sh`.
+r"""Supervise the ranks of a job. The batch script starts this, see `start.sh`.
 
-    printf '%s\\0' OPTIONS -- srun ... train.py | "$PYTHON" -I "$CODE/train_anywhere/job/__main__.py" RUN SIGNALS ANSWERS
+    printf '%s\0' OPTIONS -- srun ... train.py | "$PYTHON" -I "$CODE/train_anywhere/job/__main__.py" RUN SIGNALS ANSWERS
 
 SIGNALS is a pipe with the names of signals that the batch script got, ANSWERS one for what the script has to know: that this process
 has begun, the process group of the launcher, and the job's exit code. Options and command are words of its input.
@@ -12,6 +12,7 @@ for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):  # they come thro
     signal.signal(number, signal.SIG_IGN)
 
 import argparse  # noqa: E402
+import os  # noqa: E402
 import sys  # noqa: E402
 from pathlib import Path  # noqa: E402
 

@@ -434,8 +434,8 @@ class Job(Steps):
             steps = (
                 self._ask("squeue", "--steps", "--noheader", f"--jobs={running_job()}", "--format=%i") or ""
             )
-            if own := re.findall(r"^\S+\.\d+$", steps, re.MULTILINE):
-                self._ask("scancel", *own)
+            if numbered := re.findall(r"^\S+\.\d+$", steps, re.MULTILINE):
+                self._ask("scancel", *numbered)
         how = (
             f"signal {signal.Signals(code - 128).name}"
             if code - 128 in {*signal.Signals}
