@@ -25,6 +25,7 @@ from train_anywhere.job.running_ranks import Launcher
 from train_anywhere.job.steps import Steps, spawn
 from train_anywhere.job.supervisor import Signals, Stopped, Supervisor
 from train_anywhere.runs.attempts import STARTED, extend_newest, read_bad_nodes, running_job, start_of_job
+from train_anywhere.runs.debug import describe_exit_code
 from train_anywhere.runs.folder import ATTEMPTS, now
 from train_anywhere.slurm.scheduler.queue import JOB_ID
 
@@ -436,17 +437,14 @@ class Job(Steps):
             )
             if numbered := re.findall(r"^\S+\.\d+$", steps, re.MULTILINE):
                 self._ask("scancel", *numbered)
-        how = (
-            f"signal {signal.Signals(code - 128).name}"
-            if code - 128 in {*signal.Signals}
-            else f"exit code {code}"
-        )
-        reason = f"the supervisor of the job was killed ({how})"
+        reason = f"the supervisor of the job was killed ({describe_exit_code(code)})"
         print(f"{reason}; its ranks were stopped.", file=sys.stderr, flush=True)
         with suppress(OSError, CheckpointError):
             attempts = extend_newest(self.run, ended_by="failed", reason=reason)
-            own = bool(attempts) and attempts[-1].get("job") == running_job()
-            self.run.update(state="failed", ended=now(), **({ATTEMPTS: attempts} if own else {}))
+            if attempts and attempts[-1].get("job") == running_job():
+                self.run.update(state="failed", ended=now(), **{ATTEMPTS: attempts})
+            elif self.run.read_info().get("state") == "queued":  # else another job trains here
+                self.run.update(state="failed", ended=now())
         self.publish()
         file, name = self.run.monitor / DIED, running_job() or ""
         with suppress(OSError, ValueError):
