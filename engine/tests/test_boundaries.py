@@ -206,7 +206,7 @@ REASONS = {
     "train_anywhere.monitor.report.page": "its libraries are of no use before the end",
     "rich": "a bar is drawn on a terminal only",
     "train_anywhere.inference.evaluate_run": "an evaluation that is submitted imports no numpy",
-    "numpy": "headers of a data set are read on the login node",
+    "numpy": "headers of a data set are read, and evaluations submitted, on the login node",
     "PIL": "names of pictures are read on the login node",
     "torch": "TensorBoard's writer takes a second to import, and may be turned off",
     "tokenizers": "bytes are tokens without it",

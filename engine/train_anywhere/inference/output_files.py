@@ -6,9 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.config.checks.writable import write_problem
@@ -18,6 +16,9 @@ from train_anywhere.files.ordinary import make_folder
 from train_anywhere.files.plain_json import dumps
 from train_anywhere.files.typed_paths import shell_folder
 from train_anywhere.runs.folder import RunDir
+
+if TYPE_CHECKING:
+    import numpy as np
 
 EVALUATIONS, EXPORTS = "evaluations", "exports"
 """Folders in the run folder."""
@@ -102,7 +103,7 @@ def export_file(run: RunDir, saved: SavedCheckpoint, file: Path | None, suffix: 
 
 
 def write_predictions(
-    path: Path, arrays: Mapping[str, np.ndarray], names: Sequence[str] = (), classes: Sequence[str] = ()
+    path: Path, arrays: "Mapping[str, np.ndarray]", names: Sequence[str] = (), classes: Sequence[str] = ()
 ) -> None:
     """Write the predictions for each row of a split, in the order of the rows.
 
@@ -115,6 +116,8 @@ def write_predictions(
     Raises:
         CheckpointError: the file can't be written.
     """
+    import numpy as np
+
     try:
         if path.suffix == ".npz":
             with open(path, "xb") as file:
@@ -126,11 +129,11 @@ def write_predictions(
         raise CheckpointError(f"{path} can't be written ({error.strerror or error}).") from error
 
 
-def _count_rows(arrays: Mapping[str, np.ndarray]) -> int:
+def _count_rows(arrays: "Mapping[str, np.ndarray]") -> int:
     return min(map(len, arrays.values()), default=0)
 
 
-def _table(arrays: Mapping[str, np.ndarray], names: Sequence[str], classes: Sequence[str]) -> str:
+def _table(arrays: "Mapping[str, np.ndarray]", names: Sequence[str], classes: Sequence[str]) -> str:
     columns: dict[str, Iterable[Any]] = {"row": range(_count_rows(arrays))}
     if names:
         columns["file"] = names[: _count_rows(arrays)]
@@ -148,8 +151,10 @@ def _table(arrays: Mapping[str, np.ndarray], names: Sequence[str], classes: Sequ
     return text.getvalue()
 
 
-def flatten_arrays(tree: Any, name: str = "predictions") -> dict[str, np.ndarray]:
+def flatten_arrays(tree: Any, name: str = "predictions") -> "dict[str, np.ndarray]":
     """Return the arrays in nested tuples and dicts by name: a single one is "predictions", others have keys or numbers as names."""
+    import numpy as np
+
     if isinstance(tree, Mapping):
         return {k: v for key, value in tree.items() for k, v in flatten_arrays(value, str(key)).items()}
     if isinstance(tree, list | tuple):
