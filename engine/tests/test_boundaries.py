@@ -371,11 +371,11 @@ def _path(module: str) -> str:
     return ("engine/" if module.startswith("train_anywhere.") else "") + module.replace(".", "/")
 
 
-def loaded(arguments: list[str]) -> set[str]:
-    """Top-level modules that a command loads."""
-    command = [sys.executable, "-X", "importtime", str(ROOT / "src" / "train.py"), *arguments]
+def loaded(arguments: list[str], program: str = "train", code: int = 0) -> set[str]:
+    """Top-level modules that a command loads, which ends with this exit code."""
+    command = [sys.executable, "-X", "importtime", str(ROOT / "src" / f"{program}.py"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == code, done.stdout + done.stderr
     lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
     return {line.split("|")[-1].strip().split(".")[0] for line in lines}
 
@@ -388,6 +388,21 @@ def test_the_light_path_loads_no_framework(arguments: list[str]) -> None:
     modules = loaded(arguments)
     assert "hydra" in modules
     assert not modules & HEAVY
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "code"),
+    [
+        ("run", "cluster=slurm dry_run=true -- examples/programs/main.py", 0),
+        ("train", "-m seed=1,2 cluster=slurm dry_run=true", 0),
+        ("scaling", "devices=1,2 cluster=slurm dry_run=true", 0),
+        ("evaluate", "/nowhere cluster=slurm dry_run=true", 2),
+        ("jobs", "list --results /nowhere", 2),
+        ("report", "--help", 0),
+    ],
+)
+def test_every_command_of_the_login_node_loads_no_framework(program: str, words: str, code: int) -> None:
+    assert not loaded(words.split(), program, code) & HEAVY
 
 
 @pytest.mark.parametrize("framework, others", [("lightning", TENSORFLOW), ("keras", TORCH)])

@@ -24,7 +24,7 @@ LIMITS = {
     "features": (3940, 2320),
     "files": (1380, 820),
     "inference": (780, 440),
-    "job": (1420, 860),
+    "job": (1500, 900),
     "launch": (1940, 1240),
     "monitor": (2180, 1200),
     "plugins": (320, 180),
@@ -37,8 +37,8 @@ LIMITS = {
 }
 """Lines and statements by package; "." has the modules next to the packages."""
 
-MOST_LINES = 54340
-MOST_STATEMENTS = 31300
+MOST_LINES = 54420
+MOST_STATEMENTS = 31340
 """Limits of the whole engine. They fall with the code, and rise only by what a new feature was planned to cost."""
 
 

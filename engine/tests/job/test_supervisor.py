@@ -1,5 +1,6 @@
 """The supervisor of a job: it dies, Python does not start, signals come at any moment, and what its children inherit."""
 
+import argparse
 import dataclasses
 import os
 import random
@@ -23,8 +24,10 @@ from engine.tests.slurm.scripts import (
     tool,
 )
 from train_anywhere.config.schema import Config
+from train_anywhere.job import requeue
 from train_anywhere.job.batch_job import fill
 from train_anywhere.job.running_ranks import find_first_exit
+from train_anywhere.job.supervisor import Signals
 from train_anywhere.launch.processes import LocalRanks
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import write_frozen
@@ -198,21 +201,63 @@ finally:
 """
 
 
-def killed_at(make_config: MakeConfig, folder: Path, at: int) -> int:
-    """Run a job that is told to stop, whose supervisor dies at its n-th operation; return how many it made."""
+STOPS = f"{python(RECORD_START)}; {python(RECORD_STOP)}; exit 75"
+
+
+def killed_at(make_config: MakeConfig, folder: Path, at: int, ranks: str = STOPS) -> int:
+    """Run a job whose supervisor dies at its n-th operation, and return how many it made. The job must come back once."""
     counts = folder / "counts"
     (folder / "hook.py").write_text(HOOK.format(at=at, counts=str(counts)))
     real = make(make_config).supervisor
     tool(folder / "python", f'exec {shlex.quote(real)} {folder}/hook.py "$@"')
     shown = f"$([ -e {folder}/requeued ] && echo PENDING || echo RUNNING)"
     scontrol = f'case "$1" in show) echo "JobState={shown} BatchFlag=1" ;; requeue) echo "$@" >>{folder}/requeued ;; esac'
-    start = f"{python(RECORD_START)}; {python(RECORD_STOP)}; exit 75"
-    ranks = f'case "$*" in *checkpoints.recovery*) exit ;; esac; {start}'
+    ranks = f'case "$*" in *checkpoints.recovery*) exit ;; esac; {ranks}'
     done = run_script(make_config, folder, ranks, scontrol=scontrol, supervisor=str(folder / "python"))
     info = RunDir(folder).read_info()
     assert (folder / "requeued").read_text() == "requeue 7\n", done.stdout + done.stderr
     assert info["state"] in ("preempted", "failed") and "Traceback" not in done.stderr, done.stderr
     return int(counts.read_text()) if counts.exists() else 0
+
+
+@pytest.mark.parametrize("at", [2, 3])
+@pytest.mark.quick("2")
+def test_ranks_end_with_a_supervisor_that_dies_right_after_their_start(
+    make_config: MakeConfig, tmp_path: Path, at: int
+) -> None:
+    killed_at(make_config, tmp_path, at, f"trap '' TERM; echo $$ >{tmp_path}/rank; while :; do sleep 1; done")
+    rank = tmp_path / "rank"
+    assert not rank.exists() or not Path("/proc", rank.read_text().strip()).exists()
+
+
+def test_a_complete_run_stays_complete_if_its_supervisor_is_killed(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    """Such as while the last message is sent: nothing is left to do, so the job does not come back."""
+    scontrol = SCONTROL.format(batch=1, folder=tmp_path)
+    complete = python("RunDir(Path(sys.argv[-1])).update(state='completed')")
+    done = run_script(
+        make_config, tmp_path, f"{python(RECORD_START)}; {complete}; kill -9 $PPID", scontrol=scontrol
+    )
+    assert (done.returncode, RunDir(tmp_path).read_info()["state"]) == (0, "completed"), done.stderr
+    assert not (tmp_path / "requeued").exists()
+
+
+def test_a_signal_while_slurm_does_not_answer_shortens_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The warning ahead of a time limit counts from the moment it comes, not from the first failure."""
+    reader, writer = os.pipe()
+    options = argparse.Namespace(
+        run=Path("/run"), scheduler="slurm", fewest=None, program=False, signal_seconds=0
+    )
+    job = requeue.QueuedJob(options, Signals(reader))
+    calls = []
+
+    def call() -> bool:
+        calls.append(os.write(writer, b"USR1\n"))
+        return False
+
+    began = time.monotonic()
+    assert not job.persist(call) and len(calls) == 1 and time.monotonic() - began < 2
 
 
 @pytest.mark.slow

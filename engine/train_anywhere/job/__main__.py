@@ -70,7 +70,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--gpus", type=int, default=0, help="GPUs of all nodes, if they have different numbers"
     )
-    parser.add_argument("--fewest", type=int, help="the job may continue on so many of its nodes")
+    parser.add_argument("--fewest", type=int, help="the fewest nodes on which the job may continue")
     parser.add_argument("--no-kill", action="store_true", help="it survives the loss of a node")
     parser.add_argument("--retries", type=int, help="restarts of the ranks after a failure")
     parser.add_argument("--program", action="store_true", help="the ranks run a program, see src/run.py")

@@ -1,9 +1,8 @@
-"""The ranks of a job: its nodes, their launcher, job steps next to them, and the requeue."""
+"""A job as the place of its ranks: its nodes, their launcher, and commands next to them."""
 
 import argparse
 import os
 import re
-import shlex
 import signal
 import socket
 import subprocess
@@ -17,26 +16,14 @@ from pathlib import Path
 from train_anywhere.distributed import programs
 from train_anywhere.distributed.launcher_env import job_port
 from train_anywhere.distributed.network.hostlist import expand_hosts
-from train_anywhere.errors import STOPPED, CheckpointError, ProjectError, SchedulerError
-from train_anywhere.files.atomic import read_text, write_atomic
-from train_anywhere.files.ordinary import make_folder
+from train_anywhere.errors import STOPPED, ProjectError, SchedulerError
+from train_anywhere.job.death import end_after_death
+from train_anywhere.job.requeue import ANSWER_S, QueuedJob
 from train_anywhere.job.restart import Nodes
 from train_anywhere.job.running_ranks import Launcher
-from train_anywhere.job.steps import Steps, spawn
+from train_anywhere.job.steps import spawn
 from train_anywhere.job.supervisor import Signals, Stopped, Supervisor
-from train_anywhere.runs.attempts import STARTED, extend_newest, read_bad_nodes, running_job, start_of_job
-from train_anywhere.runs.debug import describe_exit_code
-from train_anywhere.runs.folder import ATTEMPTS, now
-from train_anywhere.slurm.scheduler.queue import JOB_ID
-
-PERSIST_S = 300.0
-"""Seconds in which a Slurm that does not answer is asked again."""
-
-ANSWER_S = 30.0
-"""Seconds for a node, or for one call of Slurm's programs, to answer."""
-
-DIED = "supervisor-died"
-"""File in RUN/monitor/ with the job that was requeued because its supervisor was killed; it is not requeued a second time."""
+from train_anywhere.runs.attempts import STARTED, running_job, start_of_job
 
 OWN_OF_PROCESS = re.compile(
     r"(PWD|OLDPWD|SHLVL|_|HOSTNAME|SLURM_.*|PBS_.*|OMPI_.*|PMIX_.*|PRTE_.*|TRAIN_JOB)"
@@ -63,9 +50,10 @@ def supervise_job(options: argparse.Namespace, report_launcher: Callable[[int], 
     """
     signals = Signals(options.signals)
     job = Job(options, signals, report_launcher)
-    if options.died is not None:
-        return job.end_after_death(options.died, options.launcher)
     supervisor = Supervisor(job, signals)
+    if options.died is not None:
+        job.list_hosts()
+        return end_after_death(supervisor, job, options.died, options.launcher)
     if options.not_started:
         signals.wait(0)
         print(f"Asked to stop ({signals.told}) before the ranks were started.", flush=True)
@@ -83,7 +71,7 @@ def supervise_job(options: argparse.Namespace, report_launcher: Callable[[int], 
     return code
 
 
-class Job(Steps):
+class Job(QueuedJob):
     """The place of the ranks in a job, see `supervisor.Place`.
 
     Args:
@@ -100,9 +88,8 @@ class Job(Steps):
     def __init__(
         self, options: argparse.Namespace, signals: Signals, report_launcher: Callable[[int], None]
     ) -> None:
-        super().__init__(options)
-        self.signals, self.report_launcher = signals, report_launcher
-        self.program, self.retries = options.program, options.retries
+        super().__init__(options, signals)
+        self.report_launcher, self.retries = report_launcher, options.retries
         self.requeues, self.start_id = options.requeue, start_of_job()
         self.code: int | None = None
         self._nodes: Nodes | None = None
@@ -111,7 +98,7 @@ class Job(Steps):
 
     @property
     def several(self) -> bool:
-        """Whether there are several ranks."""
+        """True if there are several ranks."""
         return self.options.ranks > 1 or (self.options.uneven or len(self.hosts)) > 1
 
     def _count_restarts(self) -> int:
@@ -244,10 +231,9 @@ class Job(Steps):
         """Start the launcher of the ranks, and what runs next to them. Raises Stopped."""
         self._place_ranks(number)
         self._nodes = None
-        command = fill(self.options.command, self._placeholders())
-        launcher = Launcher(self, command, self.signals.note, self.script_is_lost)
-        self.report_launcher(launcher.process.pid)
-        return launcher
+        process = spawn(fill(self.options.command, self._placeholders()), self.environ)
+        self.report_launcher(process.pid)  # before anything else, so that the script can end it
+        return Launcher(self, process, self.signals.note, self.script_is_lost)
 
     def _placeholders(self) -> dict[str, list[str]]:
         """Return the words for `{nodes}` and the other placeholders of a command."""
@@ -320,27 +306,6 @@ class Job(Steps):
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
 
-    def cancel_next_jobs(self) -> None:
-        """Cancel the jobs that wait in the queue with this job's script.
-
-        jobs.txt may be a copy, or name anything.
-        """
-        own = os.path.realpath(self.run.path / "job.sbatch")
-        if self.slurm:
-            listed = (
-                self._ask("squeue", "--me", "--noheader", "--array", "--states=PENDING", "--format=%i|%T|%o")
-                or ""
-            )
-            for job, _, script in (line.split("|", 2) for line in listed.splitlines() if line.count("|") > 1):
-                if job != self.environ["TRAIN_JOB"] and os.path.realpath(script) == own:
-                    self._ask("scancel", "--state=PENDING", job)
-            return
-        with suppress(OSError, ValueError):
-            for job in filter(lambda one: re.fullmatch(JOB_ID, one), read_text(self.run.jobs).split()):
-                shown = re.sub(r"[\n\t]", "", self._ask("qstat", "-f", job) or "")
-                if job != running_job() and f":{self.run.path}/pbs.out" in shown:
-                    self._ask("qdel", job)
-
     def publish(self) -> None:
         """Publish complete checkpoints on the disks of the nodes.
 
@@ -354,107 +319,6 @@ class Job(Steps):
                 if spawn(self.one_task(host, command), self.environ).wait() == 0 or not self.slurm:
                     break
                 time.sleep(pause)
-
-    # --- the queue
-
-    def persist(self, call: Callable[[], bool], suggestion: str = "") -> bool:
-        """Repeat a call to Slurm until it succeeds or the time of the job is over.
-
-        `suggestion` is the command to type then.
-        """
-        end = time.monotonic() + PERSIST_S
-        while not call():
-            if self.signals.told:
-                end = self.signals.told_at + self.options.signal_seconds * 0.9
-            if time.monotonic() >= end:
-                command = suggestion or f"python src/jobs.py resubmit {shlex.quote(str(self.run.path))}"
-                print(
-                    f"Slurm refused, or did not answer in time, and this job does not try again. Type: {command}",
-                    file=sys.stderr,
-                    flush=True,
-                )
-                return False
-            time.sleep(5)
-        return True
-
-    def come_back(self, supervisor: Supervisor) -> None:
-        """Requeue this job, without the nodes that failed twice."""
-        signal.signal(
-            signal.SIGTERM, signal.SIG_IGN
-        )  # the requeue sends TERM to all processes of this script
-        job, back = self.environ["TRAIN_JOB"], list[str]()
-
-        def requeue() -> bool:
-            shown = self._ask("scontrol", "show", "job", job)
-            if shown is None:
-                return False
-            # a job that is not RUNNING is being cancelled, or was requeued by a call whose answer was lost; salloc's can't be requeued
-            if "JobState=RUNNING" not in shown or "BatchFlag=0" in shown:
-                return True
-            if not back:
-                back.append(self._describe_stop(supervisor))
-                print(f"Stopped{back[0]}: back to the queue.", flush=True)
-            return self._ask("scontrol", "requeue", job) is not None
-
-        if self.persist(requeue) and back and (bad := read_bad_nodes(self.run)):
-            # Slurm changes ExcNodeList only while the job is pending
-            names = ",".join([*filter(None, [self.options.exclude]), *bad])
-            change = ["scontrol", "update", f"JobId={job}", f"ExcNodeList={names}"]
-            self.persist(lambda: self._ask(*change) is not None, " ".join(change))
-
-    def _describe_stop(self, supervisor: Supervisor) -> str:
-        if self.program:
-            return ""
-        with suppress(OSError, ValueError):
-            preempted = supervisor.read_info().get("state") == "preempted" and not supervisor.hung
-            if preempted and read_text(self.run.checkpoints / "newest").strip():
-                return " with a checkpoint saved"
-        return " without a new checkpoint"
-
-    def _ask(self, *command: str) -> str | None:
-        """Return the output of one of Slurm's programs, or None if it fails, which is printed."""
-        with suppress(SchedulerError):
-            answer = programs.run(command, ANSWER_S, environ=self.environ)
-            if answer.code == 0:
-                return answer.out
-            print(answer.err, end="", file=sys.stderr, flush=True)
-        return None
-
-    def end_after_death(self, code: int, group: int) -> int:
-        """End the job of a supervisor that was killed, and return the exit code.
-
-        The ranks are stopped, the cause is recorded, and the job is requeued once.
-        """
-        self.list_hosts()
-        deadline = time.monotonic() + 5
-        while group and _is_alive(group) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        with suppress(OSError):
-            os.killpg(group, signal.SIGKILL) if group > 1 else None
-        if self.slurm and group:  # the steps of a launcher outlive it; to kill the job would cancel it
-            steps = (
-                self._ask("squeue", "--steps", "--noheader", f"--jobs={running_job()}", "--format=%i") or ""
-            )
-            if numbered := re.findall(r"^\S+\.\d+$", steps, re.MULTILINE):
-                self._ask("scancel", *numbered)
-        reason = f"the supervisor of the job was killed ({describe_exit_code(code)})"
-        print(f"{reason}; its ranks were stopped.", file=sys.stderr, flush=True)
-        with suppress(OSError, CheckpointError):
-            attempts = extend_newest(self.run, ended_by="failed", reason=reason)
-            if attempts and attempts[-1].get("job") == running_job():
-                self.run.update(state="failed", ended=now(), **{ATTEMPTS: attempts})
-            elif self.run.read_info().get("state") == "queued":  # else another job trains here
-                self.run.update(state="failed", ended=now())
-        self.publish()
-        file, name = self.run.monitor / DIED, running_job() or ""
-        with suppress(OSError, ValueError):
-            if not self.options.requeue or (file.exists() and read_text(file).strip() == name):
-                return 1
-            make_folder(self.run.monitor)
-            write_atomic(file, f"{name}\n")
-            self.come_back(Supervisor(self, self.signals))
-            return STOPPED
-        return 1
 
 
 def fill(command: Sequence[str], words: Mapping[str, Sequence[str]]) -> list[str]:
@@ -488,10 +352,3 @@ def _initial_environment(process: int) -> dict[str, str]:
         text = Path(f"/proc/{process}/environ").read_bytes().decode(errors="surrogateescape")
         return dict(line.split("=", 1) for line in text.split("\0") if "=" in line)
     return {}
-
-
-def _is_alive(group: int) -> bool:
-    with suppress(ProcessLookupError):
-        os.killpg(group, 0)
-        return True
-    return False

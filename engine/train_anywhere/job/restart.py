@@ -72,7 +72,7 @@ class Nodes:
 
 @dataclass(frozen=True)
 class Decision:
-    """What follows a failure.
+    """A decision after a failure.
 
     Attributes:
         code: 0: the ranks start again; 1: the run has failed; `STOPPED`: the job must be requeued.

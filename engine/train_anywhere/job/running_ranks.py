@@ -4,7 +4,7 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import IO
 
@@ -43,16 +43,20 @@ class Launcher:
 
     Args:
         job: nodes, options and environment.
-        command: starts the ranks.
+        process: the launcher.
         note: is called with a signal that the waiting step got.
         lost: returns whether the batch script, which would end this job, was killed.
     """
 
     def __init__(
-        self, job: Steps, command: Sequence[str], note: Callable[[str], None], lost: Callable[[], bool]
+        self,
+        job: Steps,
+        process: "subprocess.Popen[bytes]",
+        note: Callable[[str], None],
+        lost: Callable[[], bool],
     ) -> None:
         self.job, self._note, self._lost, self._log = job, note, lost, _log_size()
-        self.process = spawn(command, job.environ)
+        self.process = process
         self._monitor = self._start_monitor() if job.options.monitor else None
         # Slurm signals a preemption only to job steps
         waits = job.slurm and job.options.launch != "srun"

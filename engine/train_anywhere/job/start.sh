@@ -19,12 +19,13 @@ supervise() {
     trap - EXIT
     [ -z "$end" ] || exit "$end"
     if [ -z "$began" ]; then
+        [ -z "${train_ranks:-}" ] || kill -TERM -- "-$train_ranks" 2>/dev/null || true
         echo "error: ${train_job[2]} does not start on $HOSTNAME (exit code $code), so nothing was trained: the Python that submits a job must be on a disk that all nodes share." >&2
         exit 1
     fi
-    # it was killed: the ranks must not train without it
-    [ -z "$ranks" ] || kill -TERM -- "-$ranks" 2>/dev/null || true
+    # it was killed, and the ranks must not train without it: see train_anywhere/job/death.py
     [ "$1" != --died ] || exit 1
+    train_ranks=$ranks
     supervise --died "$code" --launcher "${ranks:-0}" "$@"
 }
 leave() {

@@ -42,7 +42,7 @@ class Steps:
         return [*shlex.split(self.options.inside), self.options.python, *words]
 
     def one_task_on(self, host: str) -> list[str]:
-        """Return the words that start one process on a node, beside the ranks."""
+        """Return the words that start one process on a node, next to the ranks."""
         gres = ["--gres=none"] if self.options.gpus else []
         step = ["srun", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0", "--export=ALL", *gres]
         return [*step, f"--nodelist={host}"]

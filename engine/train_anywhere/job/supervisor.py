@@ -65,7 +65,7 @@ class Ranks(Protocol):
 
 
 class Place(Protocol):
-    """Where the ranks run: a job, or this machine.
+    """The place where the ranks run: a job, or this machine.
 
     Attributes:
         run: the run folder.
@@ -87,7 +87,7 @@ class Place(Protocol):
 
     @property
     def several(self) -> bool:
-        """Whether there are several ranks."""
+        """True if there are several ranks."""
 
     def start(self, number: int) -> Ranks:
         """Start the ranks for the `number`-th time, from 0. Raises Stopped: a signal came meanwhile."""
@@ -258,7 +258,7 @@ class Supervisor:
         self.idle = was_killed(self.run, place.start_id, STOP)
         self.hung = was_killed(self.run, place.start_id)
         ranks_of_program = place.program and place.several
-        # a rank was killed, and the launcher has stopped the others, which can't tell that from a preemption
+        # a rank was killed, and the launcher has stopped the others, for which that looks like a preemption
         if ranks_of_program and code == KILLED and not self.told and state == "preempted" and not self.hung:
             state = "running"
         running = begun and state == "running"

@@ -1,0 +1,125 @@
+"""What a job asks of Slurm's queue: its own requeue, and the end of the jobs that would continue its run."""
+
+import argparse
+import os
+import re
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from train_anywhere.distributed import programs
+from train_anywhere.errors import SchedulerError
+from train_anywhere.files.atomic import read_text
+from train_anywhere.job.steps import Steps
+from train_anywhere.job.supervisor import Signals, Supervisor
+from train_anywhere.runs.attempts import read_bad_nodes, running_job
+from train_anywhere.slurm.scheduler.queue import JOB_ID
+
+PERSIST_S = 300.0
+"""Seconds in which a Slurm that does not answer is asked again."""
+
+PAUSE_S = 5.0
+"""Seconds between two of these calls. A signal ends the pause."""
+
+ANSWER_S = 30.0
+"""Seconds for a node, or for one call of Slurm's programs, to answer."""
+
+
+class QueuedJob(Steps):
+    """A job that can ask for its place in the queue.
+
+    Args:
+        options: those of the supervisor, see `__main__`.
+        signals: signals of the batch script, after which less time is left.
+    """
+
+    def __init__(self, options: argparse.Namespace, signals: Signals) -> None:
+        super().__init__(options)
+        self.signals, self.program = signals, options.program
+
+    def persist(self, call: Callable[[], bool], suggestion: str = "") -> bool:
+        """Repeat a call to Slurm until it succeeds or the time of the job is over.
+
+        `suggestion` is the command to type then.
+        """
+        end = time.monotonic() + PERSIST_S
+        while not call():
+            self.signals.wait(0)
+            if self.signals.told:
+                end = self.signals.told_at + self.options.signal_seconds * 0.9
+            if time.monotonic() >= end:
+                command = suggestion or f"python src/jobs.py resubmit {shlex.quote(str(self.run.path))}"
+                print(
+                    f"Slurm refused, or did not answer in time, and this job does not try again. Type: {command}",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                return False
+            self.signals.wait(PAUSE_S)
+        return True
+
+    def come_back(self, supervisor: Supervisor) -> None:
+        """Requeue this job, without the nodes that failed twice."""
+        # the requeue sends TERM to all processes of this script
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        job, back = self.environ["TRAIN_JOB"], list[str]()
+
+        def requeue() -> bool:
+            shown = self.ask("scontrol", "show", "job", job)
+            if shown is None:
+                return False
+            # a job that is not RUNNING is being cancelled, or was requeued by a call whose answer was lost; salloc's can't be requeued
+            if "JobState=RUNNING" not in shown or "BatchFlag=0" in shown:
+                return True
+            if not back:
+                back.append(self._describe_stop(supervisor))
+                print(f"Stopped{back[0]}: back to the queue.", flush=True)
+            return self.ask("scontrol", "requeue", job) is not None
+
+        if self.persist(requeue) and back and (bad := read_bad_nodes(self.run)):
+            # Slurm changes ExcNodeList only while the job is pending
+            names = ",".join([*filter(None, [self.options.exclude]), *bad])
+            change = ["scontrol", "update", f"JobId={job}", f"ExcNodeList={names}"]
+            self.persist(lambda: self.ask(*change) is not None, " ".join(change))
+
+    def _describe_stop(self, supervisor: Supervisor) -> str:
+        if self.program:
+            return ""
+        with suppress(OSError, ValueError):
+            preempted = supervisor.read_info().get("state") == "preempted" and not supervisor.hung
+            if preempted and read_text(self.run.checkpoints / "newest").strip():
+                return " with a checkpoint saved"
+        return " without a new checkpoint"
+
+    def ask(self, *command: str) -> str | None:
+        """Return the output of one of Slurm's programs, or None if it fails, which is printed."""
+        with suppress(SchedulerError):
+            answer = programs.run(command, ANSWER_S, environ=self.environ)
+            if answer.code == 0:
+                return answer.out
+            print(answer.err, end="", file=sys.stderr, flush=True)
+        return None
+
+    def cancel_next_jobs(self) -> None:
+        """Cancel the jobs that wait in the queue with this job's script.
+
+        jobs.txt may be a copy, or name anything.
+        """
+        own = os.path.realpath(self.run.path / "job.sbatch")
+        if self.slurm:
+            listed = (
+                self.ask("squeue", "--me", "--noheader", "--array", "--states=PENDING", "--format=%i|%T|%o")
+                or ""
+            )
+            for job, _, script in (line.split("|", 2) for line in listed.splitlines() if line.count("|") > 1):
+                if job != self.environ["TRAIN_JOB"] and os.path.realpath(script) == own:
+                    self.ask("scancel", "--state=PENDING", job)
+            return
+        with suppress(OSError, ValueError):
+            for job in filter(lambda one: re.fullmatch(JOB_ID, one), read_text(self.run.jobs).split()):
+                shown = re.sub(r"[\n\t]", "", self.ask("qstat", "-f", job) or "")
+                if job != running_job() and f":{self.run.path}/pbs.out" in shown:
+                    self.ask("qdel", job)
