@@ -14,7 +14,7 @@ sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "engine")!r}]
 from train_anywhere.files.terminal.output import outlive_terminal, protect_output
 protect_output()
 outlive_terminal()
-for line in range(3000):
+for line in range(30000):  # more than a pipe holds
     print("epoch", line)
     print("größe \\udcf6", line, file=sys.stderr)
 os.write(int(sys.argv[1]), b"done")
@@ -59,7 +59,7 @@ def test_full_or_closed_output_does_not_end_a_run(redirection: str, says: str, t
 
 
 def test_a_terminal_that_hangs_up_does_not_end_a_run() -> None:
-    waits = PRINTS.replace("range(3000)", "range(3)") + "\nos.kill(os.getpid(), 1)\nprint('still here')"
+    waits = PRINTS.replace("range(30000)", "range(3)") + "\nos.kill(os.getpid(), 1)\nprint('still here')"
     shown = subprocess.run([sys.executable, "-c", waits, "1"], capture_output=True, timeout=60)
     assert shown.returncode == 0
     assert b"still here" in shown.stdout
@@ -67,7 +67,7 @@ def test_a_terminal_that_hangs_up_does_not_end_a_run() -> None:
 
 def test_a_closed_descriptor_is_not_given_to_the_next_file(tmp_path: Path) -> None:
     """What libraries print to standard error would end up in a checkpoint."""
-    opens = PRINTS.replace("range(3000)", "range(0)") + "\nprint(open(sys.argv[0]).fileno())"
+    opens = PRINTS.replace("range(30000)", "range(0)") + "\nprint(open(sys.argv[0]).fileno())"
     (tmp_path / "opens.py").write_text(opens)
     shell = f"{sys.executable} {tmp_path}/opens.py 1 2>&-"
     shown = subprocess.run(["bash", "-c", shell], stdout=subprocess.PIPE, text=True, check=True, timeout=60)
