@@ -112,6 +112,7 @@ SMALL_DISKS = (
     "size=200k",
     "size=700k",
     "nr_inodes=4",
+    "nr_inodes=5",
     "nr_inodes=12",
     "nr_inodes=20",
     "nr_inodes=30",
@@ -124,12 +125,14 @@ def full(disk: Disk, count: int) -> None:
         results = disk.folder / options
         results.mkdir()
         subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", str(results)], check=True)
-        judged(disk, options, results, "null" if turn % 2 else str(disk.folder / "node"), Fault())
+        code = judged(disk, options, results, "null" if turn % 2 else str(disk.folder / "node"), Fault())
+        if code == 2 and any(results.iterdir()):
+            disk.problem(f"{options}: a refused run left {next(results.iterdir()).name}", "")
         subprocess.run(["umount", str(results)], check=True)
 
 
-def judged(disk: Disk, what: str, results: Path, local: str, fault: Fault) -> None:
-    """Run a command; the state that it leaves has to fit its exit code, and one message names a file."""
+def judged(disk: Disk, what: str, results: Path, local: str, fault: Fault) -> int:
+    """Run a command and return its exit code, which the state that it leaves has to fit; one message names a file."""
     code, _, said = disk.run(disk.words(results, local), fault)
     runs = [RunDir(path.parent) for path in results.glob("*/2*/config.yaml")]
     state = runs[0].read_info().get("state") if runs else None
@@ -143,6 +146,7 @@ def judged(disk: Disk, what: str, results: Path, local: str, fault: Fault) -> No
         disk.problem(f"{what}: exit code {code}, state {state}", said)
     if code and str(results) not in "".join(errors):
         disk.problem(f"{what}: no file is named", said)
+    return code
 
 
 # --- run folders with something else in the place of a file -----------------------------------------------------------

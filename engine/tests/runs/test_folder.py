@@ -118,6 +118,20 @@ def test_only_a_run_that_never_had_a_job_is_discarded(
     assert "it has jobs.txt" in said and "mine has no marker of this project" in said
 
 
+def test_a_full_disk_leaves_no_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that was there before stays."""
+
+    def full(path: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(folder, "claim", full)
+    (tmp_path / "there").mkdir()
+    for results in (tmp_path / "there", tmp_path / "deep/results"):
+        with pytest.raises(CheckpointError, match="No space left"), folder.no_empty_folders(results / "a"):
+            create(results, "a")
+    assert [p.name for p in tmp_path.iterdir()] == ["there"] and not any((tmp_path / "there").iterdir())
+
+
 def test_what_a_disk_refuses_is_written_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,6 +10,7 @@ from train_anywhere.slurm.submission.allocation import (
     fill_from_allocation,
     find_allocation,
     find_mismatches,
+    missing_variables,
 )
 
 
@@ -28,6 +29,14 @@ def test_salloc_and_interactive_jobs() -> None:
         ({"PBS_JOBID": "7.server", "PBS_ENVIRONMENT": "PBS_INTERACTIVE"}, Allocation("7.server", 0)),
     ):  # fmt: skip
         assert find_allocation(environ) == expected
+
+
+def test_an_allocation_that_can_not_be_used_is_named() -> None:
+    part = {"SLURM_JOB_ID": "7"}
+    whole = {**part, "SLURM_JOB_NODELIST": "n1", "SLURM_JOB_NUM_NODES": "1"}
+    assert missing_variables(whole) == []
+    assert "knows only a part" in missing_variables(part)[0]
+    assert "SLURM_JOB_ID=7 is a heterogeneous job" in missing_variables({**part, "SLURM_HET_SIZE": "2"})[0]
 
 
 def test_a_job_can_not_submit() -> None:

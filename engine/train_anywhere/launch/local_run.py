@@ -29,7 +29,15 @@ from train_anywhere.files import ROOT
 from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.launch.preflight import check_data, data_problems
 from train_anywhere.launch.processes import refuse_nested_launch, run_here, run_monitor
-from train_anywhere.runs.folder import ATTEMPTS, RunDir, create, discard, open_run, point_latest
+from train_anywhere.runs.folder import (
+    ATTEMPTS,
+    RunDir,
+    create,
+    discard,
+    no_empty_folders,
+    open_run,
+    point_latest,
+)
 from train_anywhere.runs.lock import RunLock
 from train_anywhere.runs.provenance import describe_code
 from train_anywhere.runs.reopen.completion import completion_message, is_complete
@@ -68,18 +76,12 @@ def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
         return 0
     if run and config.from_scratch and (kept := move_aside(run)):
         print(f"from_scratch=true: the earlier results are kept in {display_path(kept)}.", flush=True)
-    results, new = Path(config.paths.results), run is None
-    before = latest_run(results) if new else None
-    try:
-        if run:
-            freeze(run, config, overrides, layout)
-        else:
-            run = make_run(config, overrides, layout)
-    except CheckpointError:
-        if new:
-            with suppress(OSError):
-                point_latest(results, before)
-        raise
+    results = Path(config.paths.results)
+    before = None if run else latest_run(results)
+    if run:
+        freeze(run, config, overrides, layout)
+    else:
+        run = make_run(config, overrides, layout)
     if config.monitor.progress != "none":
         print(f"{'Run folder:':<15}{display_path(run.path)}", flush=True)
         for note in import_call_notes(config):
@@ -99,13 +101,18 @@ def latest_run(results: Path) -> Path | None:
 
 
 def make_run(config: Config, overrides: Sequence[str], layout: Layout, run_id: str | None = None) -> RunDir:
-    """Make a run folder with all files that its ranks read."""
-    run = create(Path(config.paths.results), config.name, run_id)
-    try:
-        freeze(run, config, overrides, layout)
-    except CheckpointError:
-        discard(run)
-        raise
+    """Make a run folder with all files that its ranks read. Raises CheckpointError; nothing new stays then."""
+    results = Path(config.paths.results)
+    before = latest_run(results)
+    with no_empty_folders(results / config.name):
+        run = create(results, config.name, run_id)
+        try:
+            freeze(run, config, overrides, layout)
+        except CheckpointError:
+            discard(run)
+            with suppress(OSError):
+                point_latest(results, before)
+            raise
     return run
 
 

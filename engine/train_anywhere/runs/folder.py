@@ -3,8 +3,8 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from train_anywhere.files.atomic import link_atomic, read_text
 from train_anywhere.files.ordinary import write_or_overwrite
 from train_anywhere.files.owned_folder import OwnedFolder, make_owned
 from train_anywhere.files.plain_json import dumps, loads
-from train_anywhere.files.removal import hidden_name, print_once, remove, remove_link
+from train_anywhere.files.removal import hidden_name, print_once, remove, remove_empty, remove_link
 from train_anywhere.files.typed_paths import resolve_as_typed
 
 Check = Callable[[object], bool]
@@ -226,15 +226,27 @@ def create(results: Path, name: str, run_id: str | None = None) -> RunDir:
             except FileExistsError:
                 if run_id:
                     raise
+        try:
+            run = claim(path)
+            point_latest(results, path)
+        except OSError:
+            discard(RunDir(path))
+            raise
     except OSError as error:
-        raise CheckpointError(_no_folder_message(results / name, error)) from error
-    try:
-        run = claim(path)
-        point_latest(results, path)
-    except OSError as error:
-        discard(RunDir(path))
         raise CheckpointError(_no_folder_message(results / name, error)) from error
     return run
+
+
+@contextmanager
+def no_empty_folders(folder: Path) -> Iterator[None]:
+    """Remove the folder and its parents after an error if they are empty and did not exist before."""
+    made = [p for p in (folder, *folder.parents) if not p.exists()]
+    try:
+        yield
+    except BaseException:
+        for path in made:
+            remove_empty(path)
+        raise
 
 
 def new_run_id() -> str:

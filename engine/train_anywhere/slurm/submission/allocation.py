@@ -173,6 +173,11 @@ def missing_variables(environ: Mapping[str, str]) -> list[str]:
     needed = ("SLURM_JOB_NODELIST", "SLURM_JOB_NUM_NODES") if job == "SLURM_JOB_ID" else ("PBS_NODEFILE",)
     if not (missing := [name for name in needed if not environ.get(name)]):
         return []
+    if environ.get("SLURM_HET_SIZE"):
+        return [
+            f"{job}={environ[job]} is a heterogeneous job (salloc ... : ...), which this command can't use as one allocation; "
+            f"`unset {job}` to submit a job, or make an allocation without `:`."
+        ]
     return [
         f"{job}={environ[job]} is set but {' and '.join(missing)} not, so this shell knows only a part of its allocation; "
         f"`unset {job}` to submit a job, or type the command in the shell of the allocation (salloc, qsub -I)."

@@ -17,7 +17,7 @@ from train_anywhere.files import ROOT
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.removal import remove
 from train_anywhere.runs.attempts import ALLOCATION, running_job
-from train_anywhere.runs.folder import RunDir, claim, claim_code, create, now, point_latest
+from train_anywhere.runs.folder import RunDir, claim, claim_code, create, no_empty_folders, now, point_latest
 from train_anywhere.runs.reopen.frozen import write_frozen
 from train_anywhere.runs.reopen.resume import move_aside, move_back
 from train_anywhere.runs.reopen.trust import remember, remember_job, remember_script
@@ -94,7 +94,8 @@ def make_folders(
         The job with its real folders, the run folders, and the snapshot of the code.
     """
     results = results_folder(members)
-    base = run or create(results, job.name)
+    with no_empty_folders(results / job.name):
+        base = run or create(results, job.name)
     code = free_code_folder(base.path / "code")
     if run:
         submission.undo.append(partial(remove, claim_code(code)))
