@@ -438,3 +438,30 @@ def test_a_script_with_an_argument_to_resume(login: Login) -> None:
     rows = (run / "metrics.csv").read_text().splitlines()[1:]
     assert [int(row.split(",")[0]) for row in rows] == [*range(60)]
     assert info(run)["restarts"] == 1 and info(run)["step"] == 59
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "package, words",
+    [
+        ("transformers", [script("hf_trainer.py")]),
+        ("accelerate", ["accelerate", "launch", script("accelerate_loop.py")]),
+    ],
+)
+def test_hugging_face_on_two_nodes(login: Login, package: str, words: list[str]) -> None:
+    """Killed in the middle, requeued, continued: the weights of a run that was not killed, on each rank."""
+    at = Path(pytest.importorskip(package).__file__).parents[1]
+    setup = f"cluster.setup=['export PYTHONPATH={at} PATH={at}/bin:$PATH']"
+    keys = (*TWO[:2], "trainer.devices=1", "checkpoint.every_n_seconds=1", setup)
+    weights = []
+    for pause in ("0", "0.5"):
+        job, run = submit(login, *keys, "--", *words, "--max_steps=40", "--pause", pause)
+        if pause != "0":
+            rows = run / "metrics.csv"
+            wait_for(lambda rows=rows: rows.exists() and rows.read_text().count("\n") > 14, run, 120)
+            login.testbed.run(["scancel", "--signal=USR1", "--batch", job])
+        assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
+        assert info(run)["restarts"] == (pause != "0") and info(run)["step"] == 40
+        weights += [re.findall(r"rank \d: weight ([\d.]+) after 40 steps", log(run))]
+    assert len(weights[0]) == len(weights[1]) == 2 and len({*weights[0], *weights[1]}) == 1, weights
+    assert len(re.findall(r"rank \d starts at step [1-9]", log(run))) == 2

@@ -2,6 +2,7 @@
 
 import math
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -295,9 +296,8 @@ def _finish(config: Config, process: RankProcess, code: int, metrics: ProgramMet
     stopped = code == STOPPED or (stop.requested is not None and not failed)
     if not stopped and code:
         memory = ", often the memory limit" if code == 128 + signal.SIGKILL else ""
-        reason = (
-            f"rank {topology.rank}: {config.program.command[0]} ended with {describe_exit_code(code)}{memory}"
-        )
+        name = shlex.join(config.program.command[: 2 if config.program.command[0] == "-m" else 1])
+        reason = f"rank {topology.rank}: {name} ended with {describe_exit_code(code)}{memory}"
         print(f"{reason}.", file=sys.stderr, flush=True)
         if several or running_job():  # in a job, features/restarts/restart.py reads it
             reason = claim_first(run, CAUSE, reason)
