@@ -21,23 +21,23 @@ LIMITS = {
     "config": (6280, 3660),
     "data": (3140, 1800),
     "distributed": (1720, 900),
-    "features": (3940, 2320),
+    "features": (3880, 2280),
     "files": (1380, 820),
     "inference": (780, 440),
     "job": (1500, 900),
     "launch": (1940, 1240),
-    "monitor": (2180, 1200),
+    "monitor": (2060, 1120),
     "plugins": (320, 180),
     "program": (1100, 680),
     "runs": (2460, 1380),
     "search": (880, 540),
-    "slurm": (8140, 4540),
+    "slurm": (8300, 4640),
     "testing": (600, 360),
     "training": (14040, 8020),
 }
 """Lines and statements by package; "." has the modules next to the packages."""
 
-MOST_LINES = 54420
+MOST_LINES = 54400
 MOST_STATEMENTS = 31340
 """Limits of the whole engine. They fall with the code, and rise only by what a new feature was planned to cost."""
 

@@ -103,7 +103,7 @@ def start_script(make_config: MakeConfig, folder: Path, *setup: str) -> "subproc
     RunDir(folder).update(state="queued")
     snapshot(folder)
     write_frozen(RunDir(folder), make_config(), [])
-    tool(folder / "srun", f'case "$*" in *checkpoints.recovery*|*monitor.node*) exit ;; esac; {ranks}')
+    tool(folder / "srun", f'case "$*" in *checkpoints.recovery*|*features.node*) exit ;; esac; {ranks}')
     tool(folder / "scontrol", SCONTROL.format(batch=1, folder=folder))
     script = folder / "job.sbatch"
     script.write_text(render(make(make_config, run=str(folder), code=str(folder), setup=list(setup))))

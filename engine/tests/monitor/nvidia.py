@@ -45,7 +45,7 @@ def importing(name, *arguments, **options):
         vars(sys.modules[name]).update(WARN_MINUTES={warn}, STOP_MINUTES={stop}, EVERY_S=0.2)
     return module
 
-if "train_anywhere.monitor.node" in sys.orig_argv:
+if "train_anywhere.features.node" in sys.orig_argv:
     builtins.__import__ = importing
 """
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from train_anywhere.distributed.horovod.installation import horovod_problem
+from train_anywhere.features import describe
 from train_anywhere.monitor.heartbeat import EVERY_S, WARM_UP, Efficiency
 from train_anywhere.monitor.report import page
 from train_anywhere.runs.attempts import StepTime, step_time
@@ -78,7 +79,7 @@ def test_one_of_two_ranks_is_late(
     run = RunDir((tmp_path / "latest").resolve())
     assert "<h2>A training step</h2>" not in (run.path / "report.html").read_text()  # it trained for seconds
     monkeypatch.setattr(page, "SHORT_S", 0.0)
-    page.write_report(run)
+    page.write_report(run, describe)
     assert "<h2>A training step</h2>" in (run.path / "report.html").read_text()
 
 

@@ -15,10 +15,10 @@ from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import STOPPED, ConfigError
 from train_anywhere.features import problems
 from train_anywhere.features.idle.idle_gpus import IdleWatch
+from train_anywhere.features.node import node_name
 from train_anywhere.files import ROOT
 from train_anywhere.files.plain_json import dumps
 from train_anywhere.monitor.heartbeat import Heartbeat
-from train_anywhere.monitor.node import node_name
 from train_anywhere.runs.attempts import request_stop, stop_request, was_killed
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.recorder import RunRecorder

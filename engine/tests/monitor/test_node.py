@@ -13,9 +13,9 @@ import pytest
 
 from train_anywhere.config.schema import Config
 from train_anywhere.features import Features
+from train_anywhere.features.node import NICE, make_services, node_name, run_services
 from train_anywhere.files import ROOT
 from train_anywhere.launch.processes import run_monitor
-from train_anywhere.monitor.node import NICE, make_services, node_name, run_services
 from train_anywhere.runs.folder import RunDir
 
 MakeRun = Callable[..., tuple[Config, RunDir]]
@@ -23,7 +23,7 @@ OFTEN = ("monitor.sample_seconds=0.2", "monitor.tensorboard=false")
 
 
 def command(run: RunDir, *more: str) -> list[str]:
-    return [sys.executable, "-m", "train_anywhere.monitor.node", str(run.path), *more]
+    return [sys.executable, "-m", "train_anywhere.features.node", str(run.path), *more]
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ def test_a_service_that_fails_or_hangs_leaves_the_others(
     make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A refusing disk is tried again; a bug ends its service, with the traceback in the run folder; a driver that hangs holds up nobody."""
-    monkeypatch.setattr("train_anywhere.monitor.node.CLOSING_S", 0.1)
+    monkeypatch.setattr("train_anywhere.features.node.CLOSING_S", 0.1)
     _, run = make_run()
     good, refused = Service(lambda: None), Service(lambda: fail(OSError("no space")))
     broken, stuck = Service(lambda: fail(ValueError("a bug"))), Service(lambda: time.sleep(600))
@@ -189,10 +189,10 @@ def test_a_run_here_has_one_and_ends_it(make_run: MakeRun, stuck: bool) -> None:
     with run_monitor(run, config):
         wait_for(lambda: lines(run) > 1)
         for side in [
-            c for c in psutil.Process().children() if stuck and "train_anywhere.monitor.node" in c.cmdline()
+            c for c in psutil.Process().children() if stuck and "train_anywhere.features.node" in c.cmdline()
         ]:
             side.suspend()
-    assert [c for c in psutil.Process().children() if "train_anywhere.monitor.node" in c.cmdline()] == []
+    assert [c for c in psutil.Process().children() if "train_anywhere.features.node" in c.cmdline()] == []
 
 
 @pytest.mark.parametrize(
@@ -201,4 +201,4 @@ def test_a_run_here_has_one_and_ends_it(make_run: MakeRun, stuck: bool) -> None:
 def test_a_run_that_wants_none_has_none(make_run: MakeRun, overrides: list[str]) -> None:
     config, run = make_run(*overrides)
     with run_monitor(run, config):
-        assert [c for c in psutil.Process().children() if "train_anywhere.monitor.node" in c.cmdline()] == []
+        assert [c for c in psutil.Process().children() if "train_anywhere.features.node" in c.cmdline()] == []

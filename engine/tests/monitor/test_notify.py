@@ -13,12 +13,12 @@ from subprocess import CompletedProcess
 import pytest
 
 from train_anywhere.config.schema import Config
-from train_anywhere.features import Features, problems
+from train_anywhere.features import Features, describe, problems
+from train_anywhere.features.node import make_services
 from train_anywhere.features.notify import __main__ as program
 from train_anywhere.files.terminal.printable import mask_urls
 from train_anywhere.launch.processes import LocalRun
 from train_anywhere.monitor.live import record_end, record_event
-from train_anywhere.monitor.node import make_services
 from train_anywhere.monitor.report.page import write_report
 from train_anywhere.runs.folder import RunDir
 
@@ -75,7 +75,7 @@ def test_a_failed_run_posts_to_a_webhook(server: Server, tmp_path: Path, train: 
         f"digits {run.name} failed: train/loss",
         f"digits {run.name} nan: train/loss",
     ]
-    write_report(RunDir(run))
+    write_report(RunDir(run), describe)
     shown = (run / "report.html").read_text() + done.stdout + done.stderr
     assert SECRET not in shown and "127.0.0.1" in shown
 

@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from train_anywhere import features
 from train_anywhere.files import ROOT
 from train_anywhere.monitor.goodput import goodput
 from train_anywhere.monitor.report.figures import MOST_POINTS, chart, describe, figure, thin_out
@@ -135,7 +136,7 @@ def test_files_that_hold_something_else_are_no_error(trained: Path) -> None:
             kept = (folder / name).read_bytes() if (folder / name).exists() else b""
             (folder / name).write_text(content)
             try:
-                assert "</html>" in page(open_run(trained), read_facts(open_run(trained)))
+                assert "</html>" in page(open_run(trained), read_facts(open_run(trained)), features.describe)
             finally:
                 (folder / name).write_bytes(kept)
 
@@ -197,13 +198,15 @@ def test_a_signal_is_named_as_one() -> None:
 def test_a_failed_run_shows_its_reason(tmp_path: Path) -> None:
     attempt = {"ended_by": "failed", "reason": "ValueError: <no rows>", "from_step": 0, "step": 4}
     facts = Facts({"state": "failed", "attempts": [attempt]}, {})
-    assert "<li>Failed: ValueError: &lt;no rows&gt;</li>" in page(RunDir(tmp_path), facts)
+    assert "<li>Failed: ValueError: &lt;no rows&gt;</li>" in page(RunDir(tmp_path), facts, features.describe)
     assert describe(attempt) == "steps 0 to 4: failed (ValueError: <no rows>)"
 
 
 def test_who_ended_a_run_early_is_shown(tmp_path: Path) -> None:
     facts = Facts({"state": "completed", "ended_by": "EarlyStopping ended training after step 12 of 40"}, {})
-    assert "<li>EarlyStopping ended training after step 12 of 40</li>" in page(RunDir(tmp_path), facts)
+    assert "<li>EarlyStopping ended training after step 12 of 40</li>" in page(
+        RunDir(tmp_path), facts, describe
+    )
 
 
 def test_a_day_is_named_once() -> None:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from train_anywhere.features import verdicts
 from train_anywhere.monitor.run_facts import Facts, GpuUse, NodeUse
-from train_anywhere.monitor.verdicts import verdicts
 from train_anywhere.runs.facts import Series
 from train_anywhere.runs.folder import RunDir
 

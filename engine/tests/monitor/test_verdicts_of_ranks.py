@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from engine.tests.monitor.test_efficiency import HOOKS, LATE, SLEEP_S
+from train_anywhere import features
 from train_anywhere.config.checks.strategy_table import AUTO_STRATEGIES
 from train_anywhere.files import ROOT
 from train_anywhere.monitor import verdicts as rules
@@ -52,7 +53,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def said(results: Path) -> list[str]:
-    return rules.verdicts(read_facts(open_run(results / "latest")))
+    return features.verdicts(read_facts(open_run(results / "latest")))
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from engine.tests.properties.cases import SCALARS, TEXT, bounded, composed
 from train_anywhere.errors import CheckpointError, ProjectError, SubmitError
+from train_anywhere.features import describe
 from train_anywhere.features.stage.copy import _read_record
 from train_anywhere.files.plain_json import dumps, finite, loads
 from train_anywhere.job import restart
@@ -142,7 +143,7 @@ def look_at(run: RunDir) -> None:
     for report in gathered.reports:
         assert report.trouble or page(report)
     assert table(gathered.reports) and json.loads(to_json(gathered))
-    with_errors(lambda: page_of_report.page(run, read_facts(run)))
+    with_errors(lambda: page_of_report.page(run, read_facts(run), describe))
     with_errors(lambda: find_best([submitted], "val/acc", "max"))
     with_errors(
         lambda: restart.decide(

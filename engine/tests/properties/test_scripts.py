@@ -49,7 +49,7 @@ def test_values_reach_the_ranks_as_they_are(values: list[str]) -> None:
             f'say() {{ printf "%s\\0" "$@" >>{seen}; }}\n'
             'module() { say module "$@"; }; conda() { [ "$1" != activate ] || say "$@"; }\nexport CONDA_EXE=conda\n'
         )
-        monitor = 'case "$*" in *train_anywhere.monitor.node*) exit ;; esac'
+        monitor = 'case "$*" in *train_anywhere.features.node*) exit ;; esac'
         (tools / "srun").write_text(f'#!/bin/bash\n{monitor}\nshift 6; printf "%s\\0" "$@" >>{seen}\n')
         (tools / "srun").chmod(0o755)
         environ = {

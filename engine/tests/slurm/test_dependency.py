@@ -11,8 +11,8 @@ import pytest
 from engine.tests.slurm.fakes import Fakes
 from engine.tests.slurm.login import SMALL, Login, log, wait_for
 from train_anywhere.errors import ConfigError, ProjectError
-from train_anywhere.features.after.dependency import find_dependency
 from train_anywhere.slurm.scheduler.client import submit_script
+from train_anywhere.slurm.status.dependency import find_dependency
 from train_anywhere.testing.weights import info
 
 

@@ -113,7 +113,7 @@ def test_hostile_values_reach_the_program_as_they_are(
     snapshot(code)
     RunDir(run).update(state="queued")
     seen = tmp_path / "seen"
-    side = f'case "$*" in *train_anywhere.monitor.node*) printf "%s\\0" "$@" >{shlex.quote(str(seen))}.side; exit ;; esac'
+    side = f'case "$*" in *train_anywhere.features.node*) printf "%s\\0" "$@" >{shlex.quote(str(seen))}.side; exit ;; esac'
     tool(tools / "srun", f'{side}; shift 6; printf "%s\\0" "$@" >{shlex.quote(str(seen))}')
     tool(tools / "scontrol", "echo node1")
     (tmp_path / "profile").write_text(
@@ -136,7 +136,7 @@ def test_hostile_values_reach_the_program_as_they_are(
     words = seen.read_text().split("\0")[:-1]
     assert words[-5:] == [f"/py{value}", "-u", f"{code}/src/train.py", "--run", str(run)]
     words = Path(f"{seen}.side").read_text().split("\0")[:-1]
-    assert words[-4:] == [f"/py{value}", "-m", "train_anywhere.monitor.node", str(run)]
+    assert words[-4:] == [f"/py{value}", "-m", "train_anywhere.features.node", str(run)]
     assert value in Path(f"{seen}.modules").read_text().split("\0")
     assert not list(tmp_path.rglob("HACKED"))
 

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from train_anywhere.errors import REFUSED, ProjectError
+from train_anywhere.features import describe
 from train_anywhere.files import ROOT
 from train_anywhere.files.terminal.fit import FittedHelp
 from train_anywhere.files.terminal.printable import printable_output
@@ -41,7 +42,7 @@ def write(named: str | None, results: Path) -> int:
         if len(found) > 1:
             print(f"{'Report:':<15}{display_path(write_sweep(found))}")
         else:
-            print("\n".join(write_report(found[0].folder)))
+            print("\n".join(write_report(found[0].folder, describe)))
     except ProjectError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

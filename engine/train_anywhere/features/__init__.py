@@ -34,7 +34,6 @@ from train_anywhere.data.known import Staged, as_it_is
 from train_anywhere.errors import ConfigError
 from train_anywhere.features.feature import (
     Check,
-    Dependency,
     Feature,
     NodeService,
     Observer,
@@ -42,6 +41,8 @@ from train_anywhere.features.feature import (
     Step,
 )
 from train_anywhere.files import ROOT
+from train_anywhere.monitor import verdicts as rules
+from train_anywhere.monitor.run_facts import Facts
 from train_anywhere.runs.folder import RunDir
 
 __all__ = ["Feature", "NodeService", "Observer", "Rank", "Step"]
@@ -242,40 +243,15 @@ def problems(config: Config, *stages: Check, members: int = 1) -> list[str]:
         return error.problems
 
 
-def find_dependency(info: Mapping[str, Any], scheduler: str, results: Path) -> Dependency | None:
-    """Return the jobs that must complete before a job starts.
-
-    Args:
-        info: run.json of the run, or {"after": config.after} for a run that has none yet.
-        scheduler: scheduler of the waiting job.
-        results: folder in which ids of runs are looked up.
-
-    Raises:
-        ConfigError, SubmitError: the job can't wait for them.
-        SchedulerError: the scheduler does not answer.
-    """
-    dependency: Dependency | None = _after().find_dependency(info, scheduler, results)
-    return dependency
-
-
-def exit_reason(run: Any, state: str, info: Mapping[str, Any]) -> str:
-    """Return why a job left the queue, if it waited for another run; `run` is a `train_anywhere.slurm.status.find_runs.RunEntry`."""
-    return str(_after().exit_reason(run, state, info))
-
-
-def _after() -> Any:
-    return built_in({"after": BUILT_IN["after"]})[0]
-
-
-def verdicts(facts: Any) -> list[str]:
-    """Return the sentences of all features about a run; for a failing feature of the project, its error."""
+def verdicts(facts: Facts) -> list[str]:
+    """Return all verdicts on a run, the worst first; for a failing feature of the project, its error."""
     found: list[str] = []
     for one in known():
         try:
             found += one.verdicts(facts)
         except Exception as error:
             found.append(f"features.{one.name}: {_describe_error(one, error)}")
-    return found
+    return rules.verdicts(facts, found)
 
 
 def rows(run: RunDir, info: Mapping[str, Any]) -> dict[str, str]:
@@ -287,6 +263,11 @@ def rows(run: RunDir, info: Mapping[str, Any]) -> dict[str, str]:
         except Exception as error:
             found[f"features.{one.name}"] = _describe_error(one, error)
     return found
+
+
+def describe(facts: Facts) -> tuple[list[str], dict[str, str]]:
+    """Return the verdicts on a run and its further rows, for the report."""
+    return verdicts(facts), rows(facts.run, facts.info) if facts.run else {}
 
 
 def _describe_error(one: Feature, error: Exception) -> str:

@@ -8,29 +8,9 @@ from typing import Any, Literal, Protocol
 
 from train_anywhere.config.schema import Config
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.summary import display_path
 
 Check = Literal["any", "job", "submission", "allocation", "here"]
 """Where the configuration is checked, see `Feature.check`."""
-
-
-@dataclass(frozen=True)
-class Dependency:
-    """The run or sweep that a job waits for in the queue.
-
-    Attributes:
-        path: folder of the run or sweep.
-        jobs: ids of jobs that must complete first; empty if all are complete already.
-    """
-
-    path: str
-    jobs: tuple[str, ...]
-
-    @property
-    def note(self) -> str:
-        """Message for the user who submits the job; empty if it need not wait."""
-        what = display_path(Path(self.path))
-        return f"it starts when {what} is complete (job {', '.join(self.jobs)})." if self.jobs else ""
 
 
 class NodeService(Protocol):

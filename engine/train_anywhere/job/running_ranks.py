@@ -65,7 +65,7 @@ class Launcher:
     def _start_monitor(self) -> "subprocess.Popen[bytes]":
         job = self.job
         options = [*(["--no-kill"] if job.options.no_kill else []), "--cpu-bind=none"]
-        command = job.in_container("-m", "train_anywhere.monitor.node", str(job.run.path))
+        command = job.in_container("-m", "train_anywhere.features.node", str(job.run.path))
         with _open_errors(job.run) as errors:
             step = job.each_node(command, options)
             return spawn(step, job.whole_environment(), stdin=subprocess.PIPE, stderr=errors)

@@ -65,7 +65,7 @@ LATE_IMPORTS = {
 }
 """Modules that a run imports inside functions; hydra includes omegaconf, which Lightning imports too."""
 
-MONITOR_MODULES = ("train_anywhere.monitor.node", "train_anywhere.monitor.report.page")
+MONITOR_MODULES = ("train_anywhere.features.node", "train_anywhere.monitor.report.page")
 """Modules of the monitor process and the report, imported besides the framework."""
 
 
@@ -173,7 +173,7 @@ def run_monitor(run: RunDir, config: Config, start: Start = subprocess.Popen) ->
 
 @contextlib.contextmanager
 def _run_monitor(run: RunDir, start: Start) -> Iterator[None]:
-    command = [sys.executable, "-m", "train_anywhere.monitor.node", str(run.path), str(os.getpid())]
+    command = [sys.executable, "-m", "train_anywhere.features.node", str(run.path), str(os.getpid())]
     quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
     try:
         process = start(

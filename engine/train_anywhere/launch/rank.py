@@ -22,7 +22,7 @@ from train_anywhere.errors import (
     ProjectError,
     SignalsAsErrors,
 )
-from train_anywhere.features import Features
+from train_anywhere.features import Features, describe
 from train_anywhere.files.terminal.output import mark_lines, outlive_terminal, protect_output
 from train_anywhere.files.terminal.printable import printable
 from train_anywhere.launch.exits import catch_os_exit, follow_parent
@@ -151,7 +151,7 @@ def write_run_report(config: Config, run: RunDir) -> list[str]:
     try:
         from train_anywhere.monitor.report.page import write_report
 
-        return [printable(line) for line in write_report(run)]
+        return [printable(line) for line in write_report(run, describe)]
     except Exception as error:
         print(f"The report was not written: {error}", file=sys.stderr, flush=True)
         return []

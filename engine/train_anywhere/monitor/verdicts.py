@@ -4,10 +4,9 @@ Each rule is a function of `Facts` that yields a sentence if its threshold, whic
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from train_anywhere import features
 from train_anywhere.monitor.goodput import SECTIONS, goodput
 from train_anywhere.monitor.ranks import mappings
 from train_anywhere.monitor.run_facts import IDLE_PERCENT, WARM_UP_S, Facts, NodeUse, Sums
@@ -41,10 +40,10 @@ MEMORY_SHARE = 0.95
 """Share of the memory limit; at 1 the kernel kills processes of the job."""
 
 
-def verdicts(facts: Facts) -> list[str]:
-    """Return all verdicts, the worst first."""
+def verdicts(facts: Facts, of_features: Sequence[str]) -> list[str]:
+    """Return all verdicts, the worst first; `of_features` are those of the features."""
     rest = [sentence for rule in RULES for sentence in shorten([*rule(facts)])]
-    return [*loss_is_nan(facts), *features.verdicts(facts), *rest]
+    return [*loss_is_nan(facts), *of_features, *rest]
 
 
 def shorten(sentences: list[str]) -> list[str]:

@@ -21,6 +21,7 @@ from train_anywhere.config.schema import Config
 from train_anywhere.distributed.layout import visible_gpus
 from train_anywhere.distributed.topology import ZERO_EXIT_LAUNCHERS
 from train_anywhere.errors import INTERRUPTED, NOT_FINITE, STOPPED, NotFiniteError, ProjectError
+from train_anywhere.features import describe
 from train_anywhere.files.atomic import read_text, write_atomic
 from train_anywhere.files.ordinary import make_folder
 from train_anywhere.files.owned_folder import OwnedFolder, make_owned
@@ -326,7 +327,7 @@ def _finish(config: Config, process: RankProcess, code: int, metrics: ProgramMet
         try:
             from train_anywhere.monitor.report.page import write_report
 
-            print("\n".join(map(printable, write_report(run))), flush=True)
+            print("\n".join(map(printable, write_report(run, describe))), flush=True)
         except Exception as error:
             print(f"The report was not written: {error}", file=sys.stderr, flush=True)
     if (

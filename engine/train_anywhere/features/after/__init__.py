@@ -1,10 +1,6 @@
-"""`after=RUN`: start a job when another run, or every member of a sweep, is complete."""
+"""`after=RUN`: start a job when another run, or every member of a sweep, is complete: see `slurm/status/dependency.py`."""
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
-
-from train_anywhere.features.feature import Check, Dependency, Feature
+from train_anywhere.features.feature import Check, Feature
 
 
 class After(Feature):
@@ -25,17 +21,3 @@ class After(Feature):
             "allocation.",
         }
         return [messages[stage]] if stage in messages else []
-
-    def find_dependency(self, info: Mapping[str, Any], scheduler: str, results: Path) -> Dependency | None:
-        """Return the other run and its jobs, if `info` names one."""
-        if info.get("after") is None:
-            return None
-        from train_anywhere.features.after.dependency import find_dependency
-
-        return find_dependency(str(info["after"]), scheduler, results)
-
-    def exit_reason(self, run: Any, state: str, info: Mapping[str, Any]) -> str:
-        """Return why a job that waited for another run never started."""
-        from train_anywhere.features.after.dependency import settle_state
-
-        return settle_state(run, state, info)

@@ -2,14 +2,13 @@
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from train_anywhere import features
 from train_anywhere.config.command.compose import compose
 from train_anywhere.config.flat import as_typed, flatten
 from train_anywhere.files.atomic import write_atomic
@@ -18,11 +17,13 @@ from train_anywhere.monitor.report import figures
 from train_anywhere.monitor.report.figures import Figure, timeline
 from train_anywhere.monitor.requests import operation_rows, read_profiles
 from train_anywhere.monitor.run_facts import Facts, read_facts
-from train_anywhere.monitor.verdicts import verdicts
 from train_anywhere.runs.attempts import recorded_reason, step_time
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import COMMAND_KEYS, typed_overrides
 from train_anywhere.runs.summary import display_path
+
+Describe = Callable[[Facts], tuple[list[str], dict[str, str]]]
+"""A function that returns the verdicts on a run and its further rows: `train_anywhere.features.describe`."""
 
 NAME = "report.html"
 """Name of the file in the run folder."""
@@ -58,7 +59,7 @@ class GpuRow:
     memory: float | None
 
 
-def write_report(run: RunDir) -> list[str]:
+def write_report(run: RunDir, describe: Describe) -> list[str]:
     """Write RUN/report.html, and return lines to print: its path and the verdicts.
 
     Raises:
@@ -66,18 +67,18 @@ def write_report(run: RunDir) -> list[str]:
         OSError: the file can't be written.
     """
     path, facts = run.path / NAME, read_facts(run)
-    write_atomic(path, page(run, facts))
-    return [f"{'Report:':<15}{display_path(path)}", *(f"{'Note:':<15}{line}" for line in verdicts(facts))]
+    write_atomic(path, page(run, facts, describe))
+    return [f"{'Report:':<15}{display_path(path)}", *(f"{'Note:':<15}{line}" for line in describe(facts)[0])]
 
 
-def page(run: RunDir, facts: Facts) -> str:
+def page(run: RunDir, facts: Facts, describe: Describe) -> str:
     """Return the page as HTML."""
     whole = goodput(facts.attempts)
     if whole and whole.whole < SHORT_S:
         whole = None
     template = environment().get_template("page.html.j2")
     top, reason = tiles(facts, whole), recorded_reason(facts.info)
-    ended_by = facts.info.get("ended_by")
+    ended_by, (verdicts, rows) = facts.info.get("ended_by"), describe(facts)
     nodes, metrics = figures.node_figures(facts.nodes), figures.metric_figures(facts.metrics)
     room = figures.MOST_FIGURES - len(nodes)
     return template.render(
@@ -89,9 +90,9 @@ def page(run: RunDir, facts: Facts) -> str:
         verdicts=[
             *([f"Failed: {reason}"] if reason else []),
             *([ended_by] if ended_by else []),
-            *verdicts(facts),
+            *verdicts,
         ],
-        rows=features.rows(run, facts.info),
+        rows=rows,
         goodput=whole,
         slices=slices(whole) if whole else [],
         step=step_slices(facts) if whole else [],

@@ -7,11 +7,9 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from train_anywhere import features
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError, SubmitError, UnclearError
 from train_anywhere.features import Features
-from train_anywhere.features.feature import Dependency
 from train_anywhere.files import ROOT
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.ordinary import make_folder
@@ -25,6 +23,7 @@ from train_anywhere.slurm.scheduler import client
 from train_anywhere.slurm.scheduler.job_chain import submit_chain
 from train_anywhere.slurm.script import clean_environment, render
 from train_anywhere.slurm.script.job import Job, make_job
+from train_anywhere.slurm.status.dependency import Dependency, find_dependency
 from train_anywhere.slurm.submission import dry_run, snapshot
 from train_anywhere.slurm.submission.submit import record_job, wait_for_jobs
 
@@ -54,9 +53,7 @@ def start(config: Config, run: RunDir, arguments: Sequence[str], data_problems: 
         raise ConfigError(*problems)
     if config.dry_run:
         return 0
-    followed = features.find_dependency(
-        {"after": config.after}, config.cluster.scheduler, Path(config.paths.results)
-    )
+    followed = find_dependency(config.after, config.cluster.scheduler, Path(config.paths.results))
     job_id = submit(job, place, Path(config.paths.results), followed)
     log = render.log_path(job).replace("%j", job_id) + ".out"
     kind = config.cluster.scheduler

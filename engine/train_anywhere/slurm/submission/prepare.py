@@ -25,6 +25,7 @@ from train_anywhere.slurm.script import clean_environment
 from train_anywhere.slurm.script.job import Job, make_job
 from train_anywhere.slurm.script.render import render
 from train_anywhere.slurm.status import find_runs
+from train_anywhere.slurm.status.dependency import find_dependency
 from train_anywhere.slurm.submission import dry_run
 from train_anywhere.slurm.submission.allocation import (
     Allocation,
@@ -118,7 +119,7 @@ def start(
     if limits:
         raise ConfigError(*limits)
     c = members[0].config
-    followed = features.find_dependency({"after": c.after}, c.cluster.scheduler, Path(c.paths.results))
+    followed = find_dependency(c.after, c.cluster.scheduler, Path(c.paths.results))
     if run:
         refuse_second_job(run, bool(here))
     protect_output()  # a closed output (`| head`) must not make a submitted job look like a failure

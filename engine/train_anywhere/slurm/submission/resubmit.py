@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from train_anywhere import features
 from train_anywhere.errors import CheckpointError, SubmitError, UnclearError
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.links import refuse_links
@@ -19,6 +18,7 @@ from train_anywhere.slurm.scheduler.job_chain import submit_chain
 from train_anywhere.slurm.script.clean_environment import print_notes
 from train_anywhere.slurm.script.render import ranges
 from train_anywhere.slurm.status import local_runs
+from train_anywhere.slurm.status.dependency import find_dependency
 from train_anywhere.slurm.status.find_runs import RunEntry
 from train_anywhere.slurm.submission.rollback import Submission
 from train_anywhere.slurm.submission.submit import record_job, record_unclear_job
@@ -43,7 +43,7 @@ def resubmit(runs: Sequence[RunEntry], results: Path, trust: bool) -> str:
         refuse_own_disk(submitted.folder)
     script, kind = common_script(runs), str(runs[0].scheduler)
     refuse_foreign_script(script, trust)
-    followed = features.find_dependency(runs[0].folder.read_info(), kind, results)
+    followed = find_dependency(runs[0].folder.read_info().get("after"), kind, results)
     folders = [r.folder for r in runs]
     members = [r.member for r in runs if r.member is not None]
     with Submission(results, folders) as submission:

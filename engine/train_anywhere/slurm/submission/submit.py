@@ -12,7 +12,6 @@ from pathlib import Path
 from train_anywhere.config.command.members import Member
 from train_anywhere.config.schema import Monitor
 from train_anywhere.errors import SubmitError, SubmitInterrupted, UnclearError
-from train_anywhere.features.feature import Dependency
 from train_anywhere.files import ROOT
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.removal import remove
@@ -31,6 +30,7 @@ from train_anywhere.slurm.scheduler.queue import QueuePoller
 from train_anywhere.slurm.script import clean_environment, render
 from train_anywhere.slurm.script.job import Job
 from train_anywhere.slurm.status.best import sweep_result
+from train_anywhere.slurm.status.dependency import Dependency
 from train_anywhere.slurm.submission import dry_run, snapshot
 from train_anywhere.slurm.submission.rollback import Submission, read_content
 

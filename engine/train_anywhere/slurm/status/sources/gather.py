@@ -11,7 +11,6 @@ from train_anywhere import features
 from train_anywhere.errors import ProjectError, SchedulerError, SubmitError
 from train_anywhere.files import ROOT
 from train_anywhere.monitor.run_facts import read_facts
-from train_anywhere.monitor.verdicts import verdicts
 from train_anywhere.runs import facts
 from train_anywhere.runs.attempts import lost_steps, recorded_reason, resume_summary
 from train_anywhere.runs.folder import ATTEMPTS
@@ -21,6 +20,7 @@ from train_anywhere.slurm.scheduler.client import QUEUE
 from train_anywhere.slurm.scheduler.queue import JobStates
 from train_anywhere.slurm.status import find_runs, local_runs
 from train_anywhere.slurm.status.best import best_so_far
+from train_anywhere.slurm.status.dependency import settle_state
 from train_anywhere.slurm.status.find_runs import RunEntry
 from train_anywhere.slurm.status.run_status import FAILED, Report, may_train
 from train_anywhere.slurm.status.sources import job_end
@@ -172,7 +172,7 @@ def make_report(
         hosts=tuple(h for h in info.get("hosts") or () if isinstance(h, str)),
         progress=facts.read_progress(run.folder, info),
         nodes={host: {k: v for k, v in content.items() if k != "sums"} for host, content in nodes.items()},
-        verdicts=tuple(verdicts(whole)) if whole else (),
+        verdicts=tuple(features.verdicts(whole)) if whole else (),
         checkpoint=facts.find_checkpoint(run.folder),
         attempts=len(info.get(ATTEMPTS) or ()),
         steps_lost=lost_steps(info),
@@ -189,7 +189,7 @@ def make_report(
 
 def _end_reason(run: RunEntry, state: str, info: dict[str, Any], end: JobEnd | None) -> str:
     """Return why a run ended or never started; empty if that is not known."""
-    explained = features.exit_reason(run, state, info) or job_end.explain(run, end)
+    explained = settle_state(run, state, info) or job_end.explain(run, end)
     return (
         explained
         or job_end.explain_start_failure(run, info)

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from train_anywhere.errors import ConfigError, ProjectError
-from train_anywhere.features.feature import Dependency
 from train_anywhere.runs.folder import ATTEMPTS
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.scheduler import queue
@@ -26,11 +26,30 @@ ENDS = {
 """States of a run that ended, each as the end of a sentence."""
 
 
-def find_dependency(after: str, scheduler: str, results: Path) -> Dependency:
+@dataclass(frozen=True)
+class Dependency:
+    """The run or sweep that a job waits for in the queue.
+
+    Attributes:
+        path: folder of the run or sweep.
+        jobs: ids of jobs that must complete first; empty if all are complete already.
+    """
+
+    path: str
+    jobs: tuple[str, ...]
+
+    @property
+    def note(self) -> str:
+        """Message for the user who submits the job; empty if it need not wait."""
+        what = display_path(Path(self.path))
+        return f"it starts when {what} is complete (job {', '.join(self.jobs)})." if self.jobs else ""
+
+
+def find_dependency(after: str | None, scheduler: str, results: Path) -> Dependency | None:
     """Return the jobs that must succeed before a job of the same scheduler starts.
 
     Args:
-        after: folder or id of a run or sweep.
+        after: folder or id of a run or sweep; None: the job waits for none.
         scheduler: the scheduler of the waiting job.
         results: folder in which ids of runs are looked up.
 
@@ -38,6 +57,8 @@ def find_dependency(after: str, scheduler: str, results: Path) -> Dependency:
         ConfigError: the run does not exist, or will not complete by itself; the message says what to do first.
         SchedulerError: the scheduler does not report the state of the jobs.
     """
+    if after is None:
+        return None
     try:
         found, known = find_runs.query_scheduler(
             find_runs.find(find_runs.strip_root(after), results), wait=True

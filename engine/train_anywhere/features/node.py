@@ -1,6 +1,6 @@
 """The monitor process of one node, which runs services of features next to the ranks.
 
-python -m train_anywhere.monitor.node RUN [PARENT]
+python -m train_anywhere.features.node RUN [PARENT]
 
 It never disturbs the ranks, and exits at the end of its input.
 """
