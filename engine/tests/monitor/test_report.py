@@ -205,7 +205,7 @@ def test_a_failed_run_shows_its_reason(tmp_path: Path) -> None:
 def test_who_ended_a_run_early_is_shown(tmp_path: Path) -> None:
     facts = Facts({"state": "completed", "ended_by": "EarlyStopping ended training after step 12 of 40"}, {})
     assert "<li>EarlyStopping ended training after step 12 of 40</li>" in page(
-        RunDir(tmp_path), facts, describe
+        RunDir(tmp_path), facts, features.describe
     )
 
 
