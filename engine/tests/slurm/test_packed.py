@@ -202,7 +202,7 @@ def test_a_disk_that_is_full_leaves_no_archive(
     with pytest.raises(
         SubmitError, match=r"can't be packed into .*No space left.*use cluster.pack_env=false"
     ):
-        job.features.before_submission(small_disk)
+        job.features.prepare(small_disk)
     assert not [*(small_disk / ".environments").iterdir()]
 
 

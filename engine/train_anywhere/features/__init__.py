@@ -176,13 +176,9 @@ class Features:
         for one in self.supervising:
             stack.enter_context(_printed(one, job))
 
-    def before_submission(self, results: Path) -> "Features":
-        """Prepare files on the login node, and return features with completed settings. Raises SubmitError."""
-        return replace(self, settings={f.name: f.before_submission(self[f.name], results) for f in self.all})
-
-    def after_snapshot(self, code: Path) -> "Features":
-        """Prepare the code snapshot, and return features with completed settings. Raises OSError."""
-        return replace(self, settings={f.name: f.after_snapshot(self[f.name], code) for f in self.all})
+    def prepare(self, results: Path, code: Path | None = None) -> "Features":
+        """Prepare files on the login node, and return features with completed settings. Raises SubmitError, OSError."""
+        return replace(self, settings={f.name: f.prepare(self[f.name], results, code) for f in self.all})
 
     @property
     def in_script(self) -> dict[str, Any]:

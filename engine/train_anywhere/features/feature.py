@@ -167,12 +167,11 @@ class Feature:
         """Return what `variables` and templates read as `job.features[name]`; all members of an array must have the same."""
         return True
 
-    def before_submission(self, settings: Any, results: Path) -> Any:
-        """Prepare files on the login node, and return the completed settings. Raises SubmitError."""
-        return settings
+    def prepare(self, settings: Any, results: Path, code: Path | None) -> Any:
+        """Prepare files on the login node, and return the completed settings. Raises SubmitError, OSError.
 
-    def after_snapshot(self, settings: Any, code: Path) -> Any:
-        """Prepare the code snapshot, and return the completed settings. Raises OSError."""
+        It is called twice: without `code` before the run folder is made, then with the copied code.
+        """
         return settings
 
     def variables(self, settings: Any) -> Mapping[str, str]:

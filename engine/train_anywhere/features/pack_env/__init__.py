@@ -118,10 +118,12 @@ class PackEnv(Feature):
         job.run_on_each_node([*unpack, os.environ["TRAIN_ARCHIVE"], code])
         yield
 
-    def before_submission(self, settings: Archives, results: Path) -> Archives:
-        """Pack the environment, unless an archive of it exists, and return its path."""
-        from train_anywhere.features.pack_env.archive import pack
+    def prepare(self, settings: Archives, results: Path, code: Path | None) -> Archives:
+        """Pack the environment, unless an archive of it exists, then the code, and return their keys."""
+        from train_anywhere.features.pack_env.archive import pack, pack_code
 
+        if code:
+            return replace(settings, code=pack_code(code))
         folder = job_environment(self.config.cluster)
         try:
             return replace(settings, archive=str(pack(read(folder), results)))
@@ -130,9 +132,3 @@ class PackEnv(Feature):
                 f"cluster.pack_env=true: the environment {folder} can't be packed into {results / ENVIRONMENTS}: {error}; use "
                 "cluster.pack_env=false."
             ) from error
-
-    def after_snapshot(self, settings: Archives, code: Path) -> Archives:
-        """Pack the code snapshot, and return the key of its archive."""
-        from train_anywhere.features.pack_env.archive import pack_code
-
-        return replace(settings, code=pack_code(code))

@@ -48,7 +48,7 @@ def submit(
         SubmitInterrupted: Ctrl-C was pressed; all changes are undone.
     """
     kind = request.job.cluster.scheduler
-    prepared = run_before_submission(request.job, results_folder(members))
+    prepared = prepare_features(request.job, results_folder(members))
     with Submission(results_folder(members), [run] if run else []) as submission:
         job, runs, code_snapshot = make_folders(prepared, members, run, submission, followed)
         script = Path(job.code).parent / client.SCRIPT[kind]
@@ -108,7 +108,7 @@ def make_folders(
         runs = [RunDir(base.path.with_name(f"{base.id}-{m}")) for m in job.members]
     job = dataclasses.replace(job, run=str(base.path), code=str(code))
     code_snapshot = snapshot.take_snapshot(ROOT, Path(job.code), results, members[0].config.program.copied)
-    job = run_after_snapshot(job)
+    job = prepare_features(job, results, Path(job.code))
     write_atomic(base.path / client.SCRIPT[job.cluster.scheduler], render.render(job))
     for r, member in zip(runs, members, strict=True):
         if r is not base:
@@ -120,14 +120,9 @@ def make_folders(
     return job, runs, code_snapshot
 
 
-def run_before_submission(job: Job, results: Path) -> Job:
-    """Run the features' `before_submission` on the login node, and return the updated job. Raises SubmitError."""
-    return dataclasses.replace(job, features=job.features.before_submission(results))
-
-
-def run_after_snapshot(job: Job) -> Job:
-    """Run the features' `after_snapshot` on the copied code, and return the updated job. Raises OSError."""
-    return dataclasses.replace(job, features=job.features.after_snapshot(Path(job.code)))
+def prepare_features(job: Job, results: Path, code: Path | None = None) -> Job:
+    """Let the features prepare files on the login node, then the copied code. Raises SubmitError, OSError."""
+    return dataclasses.replace(job, features=job.features.prepare(results, code))
 
 
 def write_run(
@@ -208,7 +203,7 @@ def record_unclear_job(error: UnclearError, runs: Sequence[RunDir]) -> UnclearEr
 
 def run_in_allocation(request: Request, member: Member, run: RunDir | None, chosen: Sequence[str]) -> int:
     """Run the batch script in this allocation, or on its `chosen` nodes, in the foreground, and return its exit code."""
-    prepared = run_before_submission(request.job, results_folder([member]))
+    prepared = prepare_features(request.job, results_folder([member]))
     with Submission(results_folder([member]), [run] if run else []) as submission:
         job, [run], _ = make_folders(prepared, [member], run, submission)
         record_job([run], None, str(running_job()))

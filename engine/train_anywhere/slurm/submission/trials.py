@@ -19,12 +19,11 @@ from train_anywhere.slurm.status import find_runs, local_runs
 from train_anywhere.slurm.submission import resubmit, snapshot
 from train_anywhere.slurm.submission.rollback import Submission
 from train_anywhere.slurm.submission.submit import (
+    prepare_features,
     record_job,
     record_unclear_job,
     remember_runs,
     results_folder,
-    run_after_snapshot,
-    run_before_submission,
     write_run,
 )
 
@@ -40,11 +39,12 @@ def submit_trial(job: Job, member: Member, folder: Path, code: Path) -> list[str
     first = not code.is_dir()
     outside = member.config.program.copied
     code_snapshot = snapshot.take_snapshot(ROOT, code, results, outside) if first else recorded_snapshot(code)
-    prepared = run_before_submission(job, results)
+    prepared = prepare_features(job, results)
     with Submission(results, []) as submission:
         run = claim(folder)
         submission.add_run(run)
-        job = run_after_snapshot(dataclasses.replace(prepared, run=str(run.path), code=str(code)))
+        job = dataclasses.replace(prepared, run=str(run.path), code=str(code))
+        job = prepare_features(job, results, code)
         script = run.path / client.SCRIPT[kind]
         write_atomic(script, render(job))
         write_run(run, job, member, code_snapshot)
