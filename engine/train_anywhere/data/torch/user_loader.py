@@ -240,6 +240,7 @@ class Stream:
         yield from self._rest(inner, first)
 
     def _rest(self, inner: Iterator[Any], given: int) -> Iterator[Any]:
+        again = self.stateful and not given  # litdata's loader stands at its end after a restored epoch
         while self.batches is None or given < self.batches:
             outside = random_states.get_states()
             random_states.restore(self._random)
@@ -248,7 +249,10 @@ class Stream:
             except StopIteration as end:
                 if raised_by_row(end):
                     raise user_error(end) from end
-                break
+                if given or not again:
+                    break
+                again, inner = False, iter(self.loader)
+                continue
             finally:
                 self._random = random_states.get_states()
                 random_states.restore(outside)
