@@ -268,7 +268,8 @@ def test_one_place_picks_a_framework() -> None:
     public = "engine/train_anywhere/data/__init__.py"  # its own modules
     rank = "engine/train_anywhere/launch/rank.py"
     features = "engine/train_anywhere/features/__init__.py"  # its own packages
-    assert picking == [targets, public, horovod, features, server, rank]
+    commands = "src/__init__.py"  # the one that is named
+    assert picking == [targets, public, horovod, features, server, rank, commands]
 
 
 ROOMS = {
