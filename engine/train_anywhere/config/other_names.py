@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from train_anywhere.config.flat import flatten
+from train_anywhere.config.search_terms import find_page, page_address
 
 OTHER_NAMES = {
     "name": "job_name experiment_name run_name",
@@ -75,7 +76,9 @@ def with_keys_meant(problem: str, tree: Mapping[str, Any]) -> str:
     meant = [f"'{other}'" for other in keys_meant(key.removeprefix("'"), tree)] if unknown else []
     if unknown and (way := OTHER_WAYS.get(key.removeprefix("'").rpartition(".")[2])):
         return f"{key}{unknown}; {way}."
-    return f"{key}{unknown}. Did you mean {' or '.join(meant)}?" if meant else problem
+    if meant or not (unknown and (page := find_page(key.removeprefix("'")))):
+        return f"{key}{unknown}. Did you mean {' or '.join(meant)}?" if meant else problem
+    return f"{key}{unknown}; see {page_address(page)}."
 
 
 def keys_meant(word: str, tree: Mapping[str, Any]) -> list[str]:

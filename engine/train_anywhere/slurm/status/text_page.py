@@ -13,6 +13,7 @@ from train_anywhere.files.plain_json import dumps
 from train_anywhere.files.terminal.fit import fit
 from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.runs.summary import display_path
+from train_anywhere.slurm.scheduler.reasons import in_words
 from train_anywhere.slurm.status.run_status import FAILED, Report, differing_keys
 from train_anywhere.slurm.status.sources.gather import RunReports
 
@@ -197,7 +198,9 @@ def _rows(report: Report) -> Iterator[tuple[str, str]]:
 
 def _pending(report: Report) -> str:
     assert report.pending
-    reason = report.pending.reason or "no reason is given"
+    reason = in_words(report.pending.reason) if report.pending.reason else "no reason is given"
+    if report.pending.reason.startswith("Dependency") and (first := report.overrides.get("after")):
+        reason += f", here after={first}"
     return reason + (f"; expected to start {report.pending.start}" if report.pending.start else "")
 
 
