@@ -4,15 +4,16 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from tools import search_terms
+from tools.site import search_terms
 from train_anywhere.config.command.compose import compose
 from train_anywhere.config.command.diagnose import diagnose
-from train_anywhere.config.other_names import OTHER_WAYS, keys_meant, with_keys_meant
-from train_anywhere.config.search_terms import TERMS, find_page, page_address
+from train_anywhere.config.other_names import OTHER_WAYS, keys_meant, page_address, with_keys_meant
+from train_anywhere.config.search_terms import TERMS, find_page
 from train_anywhere.errors import ConfigError
 from train_anywhere.files import ROOT
 from train_anywhere.launch import command
@@ -134,7 +135,27 @@ def test_reasons_of_waiting_jobs_are_on_their_page() -> None:
     assert in_words("Not Running: no nodes") == "Not Running: no nodes"
 
 
-def test_code_of_the_figure_page_runs(tmp_path: object) -> None:
-    page = (ROOT / "docs/how-to/figures.md").read_text()
-    compile(page.partition("```python\n")[2].partition("```")[0], "figures.md", "exec")
-    assert sys.version_info >= (3, 11)
+def python_block(page: str) -> str:
+    return (ROOT / f"docs/how-to/{page}.md").read_text().partition("```python\n")[2].partition("```")[0]
+
+
+def test_code_of_the_figure_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = compile(python_block("figures"), "figures.md", "exec")
+    pytest.importorskip("pandas")
+    pytest.importorskip("matplotlib")
+    (tmp_path / "results/latest").mkdir(parents=True)
+    (tmp_path / "results/latest/metrics.csv").write_text("step,epoch,val/loss\n1,1,\n2,1,0.5\n3,2,0.25\n")
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    assert (tmp_path / "loss.pdf").is_file()
+
+
+def test_code_of_the_keras_page() -> None:
+    given = (
+        "import numpy, tensorflow as tf\nlabels = numpy.array([0, 0, 0, 1])\nimages = numpy.zeros((4, 2))\n"
+    )
+    shown = "print([float(w) for w in next(iter(train))[2]])"
+    program = given + python_block("keras-fit") + shown
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert done.stdout.splitlines()[-1].startswith("[0.666"), done.stderr
+    assert done.stdout.strip().endswith(", 2.0]")

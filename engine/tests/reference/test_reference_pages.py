@@ -25,7 +25,7 @@ NO_VARIABLES = {
 NOT_OF_USERS = {
     *("CMAKE_POLICY_VERSION_MINIMUM", "HOROVOD_GPU_OPERATIONS", "HOROVOD_LOCAL_VERSION"),
     *("HOROVOD_WITHOUT_MPI", "HOROVOD_WITH_GLOO", "HOROVOD_WITH_MPI", "LC_ALL"),
-    *("TOKENIZERS_PARALLELISM", "LD_LIBRARY_PATH"),
+    *("TOKENIZERS_PARALLELISM", "LD_LIBRARY_PATH", "TEMPLATE_PROJECT"),
     *("SLURM_CPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SRUN_CPUS_PER_TASK"),
 }
 """Variables that only programs get which the project starts: Horovod's build, queries and steps of the scheduler, tokenizers."""

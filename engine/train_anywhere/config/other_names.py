@@ -1,10 +1,12 @@
 """Find the key that is meant by a name from elsewhere: of another section, or of Slurm, Lightning, Keras and their examples."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from train_anywhere.config.flat import flatten
-from train_anywhere.config.search_terms import find_page, page_address
+from train_anywhere.config.search_terms import find_page
+from train_anywhere.files import ROOT
 
 OTHER_NAMES = {
     "name": "job_name experiment_name run_name",
@@ -96,3 +98,11 @@ def keys_meant(word: str, tree: Mapping[str, Any]) -> list[str]:
     keys = [key for key in flatten(tree) if key != word and not key.startswith(SITE)]
     same = [key for key in keys if key.rpartition(".")[2] == last]
     return same if len(same) <= MAX_KEYS else []
+
+
+def page_address(page: str) -> str:
+    """Return where a page is: a file of this project, or, in a project without pages, the address that it was made with."""
+    made = ROOT / ".train-anywhere"
+    if (ROOT / "docs").is_dir() or not made.is_file():
+        return f"docs/{page}.md"
+    return f"{json.loads(made.read_text())['choices']['pages']}/{page}.md"

@@ -1,9 +1,8 @@
 """Terms that users of other programs know, each with the page that answers it, and the page that the term is from.
 
-One table for three readers: the hint for a wrong key, `--help TERM`, and the search of the site (tools/search_terms.py).
+One table for three readers: the hint for a wrong key, `--help TERM`, and the search of the site (tools/site/search_terms.py).
 """
 
-import json
 import re
 
 TERMS = (
@@ -147,7 +146,11 @@ TERMS = (
         "hydra.cc: working directory",
     ),
     ("wandb.init, wandb sync, offline, artifact, watch", "how-to/track-experiments", "docs.wandb.ai"),
-    ("wandb sweep, sweep agent, ray tune", "how-to/hyperparameter-search", "docs.wandb.ai: sweeps"),
+    (
+        "wandb sweep, W&B sweep, sweep agent, ray tune",
+        "how-to/hyperparameter-search",
+        "docs.wandb.ai: sweeps",
+    ),
     ("wandb, weights and biases, mlflow, neptune, comet", "how-to/track-experiments", "docs.wandb.ai"),
     ("tensorboard, SummaryWriter, add_scalar", "how-to/tensorboard", "tensorflow.org/tensorboard"),
     (
@@ -168,17 +171,6 @@ def find_page(term: str) -> str | None:
     """
     wanted = {_plain(term), _plain(term.rpartition(".")[2])}
     return next((page for terms, page, _ in TERMS if wanted & {*map(_plain, terms.split(", "))}), None)
-
-
-def page_address(page: str) -> str:
-    """Return where a page is: a file of this project, or, in a project without pages, the address that it was made with."""
-    from train_anywhere.files import ROOT  # the site reads this table without a project
-
-    made = ROOT / ".train-anywhere"
-    pages = "docs"
-    if not (ROOT / "docs").is_dir() and made.is_file():
-        pages = json.loads(made.read_text())["choices"]["pages"]
-    return f"{pages}/{page}.md"
 
 
 def _plain(term: str) -> str:

@@ -12,8 +12,8 @@ from train_anywhere.config.command.diagnose import explain_refusal
 from train_anywhere.config.command.help_comments import add_comments, sections
 from train_anywhere.config.command.yaml_files import refuse_unusable_files
 from train_anywhere.config.flat import flatten
-from train_anywhere.config.other_names import OTHER_WAYS, keys_meant
-from train_anywhere.config.search_terms import find_page, page_address
+from train_anywhere.config.other_names import OTHER_WAYS, keys_meant, page_address
+from train_anywhere.config.search_terms import find_page
 from train_anywhere.config.strict import did_you_mean
 from train_anywhere.errors import INTERRUPTED, REFUSED, ConfigError, ProjectError
 from train_anywhere.files.terminal.fit import fit, terminal_width

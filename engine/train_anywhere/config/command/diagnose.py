@@ -20,9 +20,9 @@ from train_anywhere.config.command.sentences import error_sentence, is_configura
 from train_anywhere.config.command.yaml_files import choice_problem, file_problems
 from train_anywhere.config.load import load
 from train_anywhere.config.open_groups import LIST_GROUPS, SINGLE_GROUPS
-from train_anywhere.config.other_names import with_keys_meant
+from train_anywhere.config.other_names import page_address, with_keys_meant
 from train_anywhere.config.schema import Config
-from train_anywhere.config.search_terms import find_page, page_address
+from train_anywhere.config.search_terms import find_page
 from train_anywhere.config.strict import did_you_mean, section_keys
 from train_anywhere.errors import ConfigError
 

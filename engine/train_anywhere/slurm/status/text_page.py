@@ -142,8 +142,9 @@ def progress_parts(report: Report) -> list[str]:
     """Return epoch and step, and what resumes have cost."""
     p, parts = report.progress, []
     if p.step is not None:
+        step = max(p.step, report.checkpoint.step if report.checkpoint else 0)  # a checkpoint is progress too
         epochs, steps = (f"/{n}" if n is not None else "" for n in (p.epochs, p.steps))
-        parts.append(f"epoch {'?' if p.epoch is None else p.epoch}{epochs}, step {p.step}{steps}")
+        parts.append(f"epoch {'?' if p.epoch is None else p.epoch}{epochs}, step {step}{steps}")
     return [*parts, report.resumed] if report.resumed else parts
 
 
@@ -179,6 +180,7 @@ def _is_sweep(reports: Sequence[Report]) -> bool:
 
 def _rows(report: Report) -> Iterator[tuple[str, str]]:
     yield "Run folder", display_path(report.path)
+    yield "About", report.overrides.get("note", "").strip("'\"")
     if report.pending:
         yield "Waits", _pending(report)
     yield "Why", report.why
@@ -210,11 +212,14 @@ def _now(report: Report) -> str:
     if p.section is None:
         return ""
     parts = [p.section]
+    if report.state == "completing":  # it makes no progress any more
+        return p.section
+    moved = [age for age in (p.moved, report.checkpoint and report.checkpoint.age) if age is not None]
     parts += [f"{p.rate:.0f} {p.unit}/s"] if p.rate else []
     parts += [f"{duration(p.seconds_left)} left"] if p.seconds_left else []
     parts += [f"waits for data {p.data_wait:.0%} of the time"] if p.data_wait is not None else []
     parts += [f"efficiency {p.efficiency:.0%}"] if p.efficiency is not None else []
-    parts += [f"last progress {duration(p.moved)} ago"] if p.moved is not None else []
+    parts += [f"last progress {duration(min(moved))} ago"] if moved else []
     return ", ".join(parts)
 
 

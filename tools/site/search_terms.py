@@ -4,7 +4,7 @@ import runpy
 from pathlib import Path
 from typing import Any
 
-TABLE = Path(__file__).resolve().parents[1] / "engine/train_anywhere/config/search_terms.py"
+TABLE = Path(__file__).resolve().parents[2] / "engine/train_anywhere/config/search_terms.py"
 TERMS = runpy.run_path(str(TABLE))["TERMS"]
 
 
