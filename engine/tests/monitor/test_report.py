@@ -228,8 +228,9 @@ def test_without_a_report(train: Callable[..., subprocess.CompletedProcess[str]]
 def test_a_note_and_the_hyperparameters_with_their_defaults(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     run.config.write_text(
-        "note: the <new> loss\ntask: {_target_: examples.lightning_module.LitDigits}\n"
-        "data: {url: 'https://me:secret@host/x'}\noptimizer: {lr: 0.01}\npaths: {results: /x}\n"
+        "note: the <new> loss\nname: a\nseed: 1\nframework: lightning\nmodel: {}\nstrategy: {}\ntrainer: {}\n"
+        "task: {_target_: examples.lightning_module.LitDigits}\ndata: {url: 'https://me:secret@host/x'}\n"
+        "optimizer: {lr: 0.01}\npaths: {results: /x}\n"
     )
     run.info_file.write_text('{"format": 1, "state": "completed", "monitor": "val/acc", "mode": "max"}')
     run.metrics_csv.write_text("step,epoch,val/acc\n10,1,0.75\n20,2,0.5\n")

@@ -18,7 +18,7 @@ REFERENCE = ROOT / "docs/reference"
 NO_VARIABLES = {
     *("BOOT_FAIL", "INVALID_DEPEND", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "RECONFIG_FAIL", "STAGE_OUT"),
     *("ARRAY_TASKS", "TIME_LIMIT", "TIME_LIMIT_50", "TIME_LIMIT_80", "TIME_LIMIT_90", "PBS_BATCH"),
-    *("KW_ONLY", "NO_DEFAULT", "PROMPT_COMMAND", "TYPE_CHECKING", "SC_PAGE_SIZE", "TF_C"),
+    *("KW_ONLY", "NO_DEFAULT", "PROMPT_COMMAND", "TYPE_CHECKING", "SC_PAGE_SIZE", "TF_C", "MERGE_HEAD"),
 }  # fmt: skip
 """Other strings in capitals: states and reasons of Slurm, names of Python and of the system."""
 
