@@ -1,6 +1,6 @@
 # `make help` lists the targets. `make train`, `make test` and others run `make setup` first.
 .DEFAULT_GOAL := help
-.PHONY: help setup lock train test test-engine test-all detach attach update new-task rename wheel docs cast docs-serve schemas golden chaos matrix bad-inputs bench bench-quick gpu-check lint format checksums horovod system-packages status logs cancel resubmit slurm-up slurm-shell slurm-down
+.PHONY: help setup lock train test test-engine test-all detach attach update new-task project wheel docs cast docs-serve schemas golden chaos matrix bad-inputs bench bench-quick gpu-check lint format checksums horovod system-packages status logs cancel resubmit slurm-up slurm-shell slurm-down
 # Python 3.11, 3.12 or 3.13: that of .venv if it works here.
 PYTHON ?= $(shell .venv/bin/python -c '' 2>/dev/null && echo .venv/bin/python || echo python3)
 ARGS ?=
@@ -9,7 +9,7 @@ WHEELS ?=
 FROM ?=
 LOCKED ?=
 # What users type reaches programs as it is, through the environment: a quote would end the shell's string, and make would expand a $.
-typed := NAME REPO FROM FRAMEWORK WHEELS LOCKED
+typed := DIR NAME CLUSTER FROM FRAMEWORK WHEELS LOCKED
 $(foreach name,$(typed) RUN,$(eval override $(name) := $$(value $(name))))
 export $(typed)
 # The active conda or venv environment if it has all requirements, else .venv, which `make setup` creates.
@@ -52,17 +52,17 @@ detach: setup  ## replace engine/ with an installed package (docs/how-to/get-upd
 attach: setup  ## bring engine/ back, to read or edit it
 	@$(bin)/python tools/engine.py attach
 
-update: setup  ## replace the engine with another version, FROM=SOURCE, and print the changes
+update: setup  ## get another version of the engine, FROM=SOURCE, and print the changes
 	@$(bin)/python tools/engine.py update "$$FROM"
 
 new-task:  ## write the files of a new task, with its data set and test: NAME=mine
 	@$(PYTHON) tools/new_task.py "$$NAME"
 
-rename:  ## give the project its name and badges: NAME="My project" REPO=owner/name
-	@$(PYTHON) tools/rename.py "$$NAME" "$$REPO"
+project:  ## write a project of your own, without engine/ and pages: DIR=../mine NAME="My project" [FRAMEWORK=keras] [CLUSTER=neuron] [FROM=SOURCE]
+	@$(PYTHON) tools/project.py make "$$DIR" "$$NAME" "$$FRAMEWORK" "$$CLUSTER" "$$FROM"
 
-wheel: engine  ## build the wheel of the engine into dist/
-	@$(PYTHON) -m pip wheel --quiet --no-deps --wheel-dir dist ./engine && ls dist/*.whl
+wheel: engine  ## build the wheel and the sdist of the engine into dist/
+	@$(PYTHON) tools/engine.py wheel
 
 docs:  ## build the site of docs/ into site/; a broken link is an error
 	@PYTHON='$(PYTHON)' tools/docs.sh build

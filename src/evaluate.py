@@ -1,13 +1,5 @@
-"""Test, use or export a trained model: `python src/evaluate.py --help`."""
-
-import sys
-from pathlib import Path
-
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:1] = [str(ROOT), str(ROOT / "engine")]  # without engine/: the installed package
-
-import src  # noqa: E402, F401  exits with a message if the engine is not installed
-from train_anywhere.commands.evaluate import run  # noqa: E402
+"""Run the command `evaluate`: `python src/evaluate.py --help`."""
 
 if __name__ == "__main__":
-    run()
+    __import__("sys").path.insert(0, __import__("os").path.realpath(f"{__file__}/../.."))
+    __import__("src").main("evaluate")

@@ -1,13 +1,5 @@
-"""List runs, show their output, find the best one, cancel and resubmit them: `python src/jobs.py --help`."""
-
-import sys
-from pathlib import Path
-
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:1] = [str(ROOT), str(ROOT / "engine")]  # without engine/: the installed package
-
-import src  # noqa: E402, F401  exits with a message if the engine is not installed
-from train_anywhere.commands.jobs import main  # noqa: E402
+"""Run the command `jobs`: `python src/jobs.py --help`."""
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    __import__("sys").path.insert(0, __import__("os").path.realpath(f"{__file__}/../.."))
+    __import__("src").main("jobs")

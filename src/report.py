@@ -1,13 +1,5 @@
-"""Write one page about a run, or about several runs: `python src/report.py --help`."""
-
-import sys
-from pathlib import Path
-
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:1] = [str(ROOT), str(ROOT / "engine")]  # without engine/: the installed package
-
-import src  # noqa: E402, F401  exits with a message if the engine is not installed
-from train_anywhere.commands.report import main  # noqa: E402
+"""Run the command `report`: `python src/report.py --help`."""
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    __import__("sys").path.insert(0, __import__("os").path.realpath(f"{__file__}/../.."))
+    __import__("src").main("report")

@@ -133,6 +133,7 @@ def draw() -> None:
     subprocess.run(termtosvg, check=True)
     drawn = picture.read_text()
     picture.unlink()
+    drawn = start_at_the_end(drawn)
     for name, (foreground, background, palette) in THEMES.items():
         colors = {"foreground": foreground, "background": background}
         colors |= {f"color{number}": color for number, color in enumerate(palette.split() * 2)}
@@ -140,6 +141,13 @@ def draw() -> None:
         for style, color in colors.items():
             text = re.sub(rf"\.{style} \{{fill: #\w+;\}}", f".{style} {{fill: {color};}}", text)
         CAST.with_name(f"cast-{name}.svg").write_text(text)
+
+
+def start_at_the_end(drawn: str) -> str:
+    """Return the picture with its last screen as the first one, also for viewers without animation: it begins empty."""
+    last = re.findall(r"%\{transform:(translateY\(-?\d+px\))\}", drawn)[-1]
+    drawn = re.sub(r"\b0\.000%\{transform:translateY\(0px\)\}", f"0.000%{{transform:{last}}}", drawn)
+    return drawn.replace("#screen_view {", f"#screen_view {{\n                transform: {last};", 1)
 
 
 if __name__ == "__main__":

@@ -3,14 +3,18 @@
     make detach                 build a wheel and an sdist of engine/ into wheels/, which you commit; remove engine/ and install the wheel
     make detach FROM=SOURCE     the same with another engine
     make attach                 unpack engine/ from the sdist again, to read or edit it
-    make update FROM=SOURCE     install another version, and print what has changed
+    make update FROM=SOURCE     install another version, and print what has changed; in a project that `make project` wrote also the files
+                                of the template: those that you edited are merged, and conflicts are named
+    make wheel                  build a wheel and an sdist into dist/, with the files from which `make project` makes projects
 
 SOURCE: a folder with the engine or with a project that has one, an sdist (.tar.gz), a wheel (.whl), git+URL, git+URL@COMMIT, or a
-released version (0.1.0). Exit codes: 0 done, 2 refused (nothing was written).
+released version (0.1.0), or, after `git merge`, the merged commit. Exit codes: 0 done, 1 done with conflicts, 2 refused (nothing was
+written).
 """
 
 import ctypes
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -20,19 +24,32 @@ import tarfile
 import tempfile
 import time
 import tomllib
+import venv
 import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(os.environ.get("TEMPLATE_PROJECT") or Path(__file__).resolve().parents[1])
+"""The project: in one that `make project` wrote, its tools run from a copy of the template."""
+
 PACKAGE = "train_anywhere"
 NAME = "train-anywhere"
 LIST = Path("requirements/engine.txt")
 """Requirement of a detached project, with its hash, and in a comment that of its sdist."""
 
 SDIST = "# sdist sha256:"
+
+MADE = Path(".train-anywhere")
+"""File of a project that `make project` wrote: its version, its choices, and the SHA-256 of each file as it was written."""
+
+TEMPLATE = "template"
+"""Folder of an sdist with the files from which projects are made."""
+
+RENDERER = "tools/project.py"
+"""Program of a template that writes the files of a project."""
 
 OLD = Path(".engine-old")
 """Engine that an update replaces, where the system can't exchange two folders."""
@@ -43,8 +60,8 @@ AT_FDCWD, RENAME_EXCHANGE = -100, 2
 SUMS = "CHECKSUMS"
 """File of an engine with the SHA-256 of its files, to find edited ones."""
 
-NOT_SOURCE = ("__pycache__", ".pytest_cache", "build", f"{NAME}.egg-info", f"{PACKAGE}.egg-info")
-"""Folders that tools leave in an engine."""
+NOT_SOURCE = (TEMPLATE, "__pycache__", ".pytest_cache", "build", f"{NAME}.egg-info", f"{PACKAGE}.egg-info")
+"""Folders in an engine that are not its source."""
 
 BUILD = "import sys; from setuptools import build_meta as b; out = sys.argv[1]; b.build_sdist(out); b.build_wheel(out)"
 """Calls the build backend (PEP 517) with the setuptools of this environment: nothing is downloaded."""
@@ -60,13 +77,19 @@ def main(arguments: list[str]) -> int:
         print(__doc__)
         return 0
     os.chdir(ROOT)
-    commands = {"detach": detach, "attach": attach, "update": update, "checksums": checksums}
+    commands = {
+        "detach": detach,
+        "attach": attach,
+        "update": update,
+        "checksums": checksums,
+        "wheel": make_wheel,
+    }
     if not arguments or arguments[0] not in commands or len(arguments) > 2:
         print(f"error: type one of {', '.join(commands)}; see tools/engine.py --help.", file=sys.stderr)
         return 2
     try:
         recover()
-        commands[arguments[0]](*arguments[1:] or [""])
+        return commands[arguments[0]](*arguments[1:] or [""]) or 0
     except Refusal as refusal:
         print(f"error: {refusal}", file=sys.stderr)
         return 2
@@ -126,35 +149,179 @@ def attach(_: str) -> None:
     print("engine/ is back; the package was uninstalled.")
 
 
-def update(source: str) -> None:
-    """Replace the engine with another version, and print the changes."""
+def update(source: str) -> int:
+    """Replace the engine with another version and print the changes; return the exit code."""
     if not source:
         raise Refusal(
             "name the new engine: make update FROM=SOURCE (a folder, .tar.gz, .whl, git+URL or version)."
         )
     with temporary_folder() as scratch:
-        if not Path("engine").is_dir():
-            before = wheel_version(LIST.read_text()) if LIST.exists() else ""
-            new = prepare_wheel(source, scratch)
-            install(new)
-            print_changes(before, wheel_version(new[0].name), changelog(new[0]))
+        if Path("engine").is_dir() and not merging():
+            return update_folder(source, scratch)
+        required = LIST.read_text() if LIST.exists() else ""
+        new = prepare_wheel(source, scratch)
+        if MADE.exists() and not new[1:]:
+            raise Refusal(
+                f"{source} lacks its sdist, which has the files of the template: name the sdist (.tar.gz)."
+            )
+        old = [path for path in Path("wheels").glob("*.tar.gz") if f"{SDIST}{digest_of(path)}" in required]
+        folders = [_unpack(path, scratch / f"{number}") for number, path in enumerate([*old[:1], *new[1:]])]
+        merge = Merge(folders[0] if old else None, folders[-1] if new[1:] else None, scratch)
+        install(new)
+        print_changes(wheel_version(required), wheel_version(new[0].name), changelog(new[0]))
+        if merging():
+            end_merge()
+        return merge.finish(wheel_version(new[0].name))
+
+
+def update_folder(source: str, scratch: Path) -> int:
+    """Replace engine/ in one step."""
+    if edited := edited_files(Path("engine")):
+        raise Refusal(
+            f"these files of engine/ were edited: {', '.join(edited)}. Undo the edits (git checkout), move them to files outside "
+            "engine/, or merge the new version with git."
+        )
+    if changed := uncommitted_files(["engine"]):
+        raise Refusal(
+            f"these files of engine/ have changes that git does not have, and the update would replace them: {', '.join(changed)}. "
+            "Commit them, or undo them (git checkout)."
+        )
+    new_engine = fetch_sources(source, scratch)
+    write_sums(new_engine)
+    before, after = (version_of(folder) for folder in (Path("engine"), new_engine))
+    changes = (new_engine / "CHANGELOG.md").read_text()
+    merge = Merge(Path("engine"), new_engine, scratch)
+    exchange(new_engine)
+    print_changes(before, after, changes)
+    return merge.finish(after)
+
+
+class Merge:
+    """The template's files of a new version, merged with those of a project that `make project` wrote.
+
+    Files that the project has not edited are replaced, edited ones are merged by `git merge-file`, and deleted ones stay deleted.
+
+    Args:
+        old: unpacked engine with the template that the project was made from; None if it is not there any more.
+        new: unpacked engine with the new template; None if there is none.
+        scratch: folder for the files of both.
+
+    Raises:
+        Refusal: a file to be changed has changes that git does not have.
+    """
+
+    def __init__(self, old: Path | None, new: Path | None, scratch: Path) -> None:
+        self.changed: dict[str, bytes | None] = {}
+        self.conflicts: list[str] = []
+        self.made = json.loads(MADE.read_text()) if MADE.exists() else {}
+        if not self.made or new is None or not (new / TEMPLATE).is_dir():
+            self.after: dict[str, bytes] = {}
             return
-        if edited := edited_files(Path("engine")):
+        self.after = self.render(new / TEMPLATE, scratch / "after")
+        before = self.render(old / TEMPLATE, scratch / "before") if old and (old / TEMPLATE).is_dir() else {}
+        for name in sorted(self.made["files"].keys() | self.after.keys()):
+            self.merge(name, before.get(name), self.after.get(name), scratch)
+        if edited := uncommitted_files([*self.changed]) if self.changed else []:
             raise Refusal(
-                f"these files of engine/ were edited: {', '.join(edited)}. Undo the edits (git checkout), move them to files outside "
-                "engine/, or merge the new version with git."
+                f"the update would change files with edits that git does not have: {', '.join(edited)}. Commit them, or undo them."
             )
-        if changed := uncommitted_files():
-            raise Refusal(
-                f"these files of engine/ have changes that git does not have, and the update would replace them: {', '.join(changed)}. "
-                "Commit them, or undo them (git checkout)."
+
+    def render(self, template: Path, out: Path) -> dict[str, bytes]:
+        """Return the project's files as a template has them."""
+        folder = render(template, self.made["choices"], out)
+        return {str(path.relative_to(folder)): path.read_bytes() for path in files(folder)}
+
+    def merge(self, name: str, before: bytes | None, after: bytes | None, scratch: Path) -> None:
+        """Choose what becomes of one file."""
+        path, known = Path(name), self.made["files"].get(name)
+        mine = path.read_bytes() if path.is_file() else None
+        if mine == after or (mine is None and known) or hashlib.sha256(after or b"").hexdigest() == known:
+            return  # up to date, deleted here, or unchanged in the template
+        if mine is None or hashlib.sha256(mine).hexdigest() == known:
+            self.changed[name] = after
+        elif after is not None:
+            sides = [scratch / f"{side}.txt" for side in ("yours", "before", "template")]
+            for side, content in zip(sides, (mine, before or b"", after), strict=True):
+                side.write_bytes(content)
+            labels = [word for label in ("yours", "before", "template") for word in ("-L", label)]
+            merged = subprocess.run(
+                ["git", "merge-file", "-p", *labels, *map(str, sides)], capture_output=True
             )
-        new_engine = fetch_sources(source, scratch)
-        write_sums(new_engine)
-        before, after = (version_of(folder) for folder in (Path("engine"), new_engine))
-        changes = (new_engine / "CHANGELOG.md").read_text()
-        exchange(new_engine)
-        print_changes(before, after, changes)
+            if merged.returncode:
+                self.conflicts.append(name)
+            if merged.returncode < 128:  # else a binary file: yours stays
+                self.changed[name] = merged.stdout
+
+    def finish(self, version: str) -> int:
+        """Write the files and the new version, and print their names; return 1 if there are conflicts."""
+        if not self.after:
+            return 0
+        for name, content in self.changed.items():
+            path = Path(name)
+            if content is None:
+                path.unlink()
+                continue
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part = partial_name(path)
+            part.write_bytes(content)
+            if path.exists():
+                shutil.copymode(path, part)
+            os.replace(part, path)
+        write_made(Path(), version, self.made["choices"], self.after)
+        done = [name for name in self.changed if name not in self.conflicts]
+        print(f"\nFiles of the template: {', '.join(done) or 'none changed'}")
+        if any(name.startswith("requirements/") for name in done):
+            print("Next: make setup")
+        for name in self.conflicts:
+            text = f"conflict in {name}: edit it between the lines <<<<<<< and >>>>>>>, or keep yours: git checkout {name}"
+            print(text, file=sys.stderr)
+        return 1 if self.conflicts else 0
+
+
+def render(template: Path, choices: dict[str, str], out: Path) -> Path:
+    """Write the files of a project by the program of a template, and return their folder."""
+    run(sys.executable, str(template / RENDERER), "render", str(out), json.dumps(choices))
+    return out
+
+
+def write_made(folder: Path, version: str, choices: dict[str, str], contents: dict[str, bytes]) -> None:
+    """Write the version, the choices and the digests of a project's files."""
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in sorted(contents.items())}
+    part = partial_name(folder / MADE)
+    part.write_text(json.dumps({"version": version, "choices": choices, "files": digests}) + "\n")
+    os.replace(part, folder / MADE)
+
+
+def merging() -> bool:
+    """Return whether this is a project without engine/ in which a merge by git has brought parts of it back."""
+    if not LIST.exists():
+        return False
+    with suppress(FileNotFoundError):  # no git
+        asked = ["git", "rev-parse", "--quiet", "--verify", "MERGE_HEAD"]
+        return subprocess.run(asked, capture_output=True).returncode == 0
+    return False
+
+
+def end_merge() -> None:
+    """Leave engine/ out of a merge, and commit it if nothing else is in conflict."""
+    run("git", "rm", "-r", "--force", "--quiet", "--ignore-unmatch", "engine")
+    shutil.rmtree("engine", ignore_errors=True)
+    run("git", "add", "--all", "wheels", str(LIST))
+    left = subprocess.run(["git", "diff", "--name-only", "--diff-filter=U"], capture_output=True, text=True)
+    if left.stdout:
+        print(f"\nLeft to solve, then `git commit`: {', '.join(left.stdout.split())}")
+        return
+    run("git", "commit", "--quiet", "--no-edit")
+    print("\nThe merge is committed.")
+
+
+def make_wheel(_: str) -> None:
+    """Build a wheel and an sdist into dist/."""
+    with temporary_folder() as scratch:
+        sources = fetch_sources(".", scratch, template=True)
+        for path in build(sources, scratch / "built"):
+            Path("dist").mkdir(exist_ok=True)
+            print(shutil.copy(path, "dist"))
 
 
 def exchange(new: Path) -> None:
@@ -221,9 +388,9 @@ def edited_files(folder: Path) -> list[str]:
     return sorted(name for name in known.keys() | found.keys() if known.get(name) != found.get(name))
 
 
-def uncommitted_files() -> list[str]:
-    """Return the files of engine/ with changes that are not committed; empty if the project is not under git."""
-    status = ["git", "status", "--porcelain", "--", "engine"]
+def uncommitted_files(places: list[str]) -> list[str]:
+    """Return the files in these places with changes that are not committed; empty if the project is not under git."""
+    status = ["git", "status", "--porcelain", "--", *places]
     with suppress(FileNotFoundError):  # no git
         done = subprocess.run(status, capture_output=True, text=True)
         return [line[3:] for line in done.stdout.splitlines()]
@@ -264,9 +431,12 @@ def print_changes(before: str, after: str, changes: str) -> None:
 # ---- the sources of an engine
 
 
-def fetch_sources(source: str, scratch: Path, version: str = "") -> Path:
-    """Return a copy of an engine's sources in `scratch`, after a check of its name, and of its version if one is given."""
-    folder = _fetch_sources(source, scratch)
+def fetch_sources(source: str, scratch: Path, version: str = "", template: bool | None = None) -> Path:
+    """Return a copy of an engine's sources in `scratch`, after a check of its name, and of its version if one is given.
+
+    With `template` it has the files from which projects are made; without a value, if this project was made from them.
+    """
+    folder = _fetch_sources(source, scratch, MADE.exists() if template is None else template)
     try:
         project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
         wrong = project["name"] != NAME or version not in ("", project["version"])
@@ -277,11 +447,13 @@ def fetch_sources(source: str, scratch: Path, version: str = "") -> Path:
     return folder
 
 
-def _fetch_sources(source: str, scratch: Path) -> Path:
+def _fetch_sources(source: str, scratch: Path, template: bool) -> Path:
     target = scratch / "engine"
     path = Path(source).expanduser()
     if source.startswith("git+"):
         path = clone(source, scratch)
+    elif not path.exists() and merging() and (commit := commit_of(source)):
+        path = clone(f"git+{ROOT}@{commit}", scratch)
     elif re.fullmatch(rf"({NAME}==)?[0-9][\w.+!]*", source):
         version = source.removeprefix(f"{NAME}==")
         pip(
@@ -306,6 +478,9 @@ def _fetch_sources(source: str, scratch: Path) -> Path:
             for file in [*files(folder), *folder.glob(SUMS)]:
                 (target / file.relative_to(folder)).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(file, target / file.relative_to(folder))
+            origin = folder / TEMPLATE if (folder / TEMPLATE).is_dir() else folder.parent
+            if template and (origin / RENDERER).is_file():
+                run(sys.executable, str(origin / RENDERER), "copy", str(target / TEMPLATE))
             return target
     raise Refusal(
         f"FROM={source} is not an engine: use a folder with engine/, an sdist (.tar.gz), a wheel (.whl), git+URL or a version."
@@ -336,12 +511,18 @@ def clone(source: str, scratch: Path) -> Path:
     return target
 
 
+def commit_of(name: str) -> str:
+    """Return the id of a commit of this repository; "" if it has none with this name."""
+    asked = ["git", "rev-parse", "--quiet", "--verify", "--end-of-options", f"{name}^{{commit}}"]
+    return subprocess.run(asked, capture_output=True, text=True).stdout.strip()
+
+
 def build(folder: Path, out: Path) -> list[Path]:
     """Build wheel and sdist from a copy of an engine's sources."""
     with temporary_folder() as scratch:
-        sources = fetch_sources(str(folder), scratch)
+        sources = fetch_sources(str(folder), scratch, template=(folder / TEMPLATE).is_dir())
         out.mkdir(parents=True)
-        run(sys.executable, "-c", BUILD, str(out.resolve()), cwd=sources)
+        run(builder(scratch), "-c", BUILD, str(out.resolve()), cwd=sources)
     return [next(out.glob("*.whl")), next(out.glob("*.tar.gz"))]
 
 
@@ -363,20 +544,50 @@ def _unpack(sdist: Path, target: Path) -> Path:
     return target
 
 
+def builder(scratch: Path) -> str:
+    """Return a Python with setuptools: this one, or that of a new environment with the locked version."""
+    if find_spec("setuptools"):
+        return sys.executable
+    locked = re.search(
+        r"^setuptools==(?:.*\\\n)+.*\n", Path("requirements/locks/common.txt").read_text(), re.M
+    )
+    if locked is None:
+        raise Refusal("this Python has no setuptools: run `make setup`.")
+    (scratch / "setuptools.txt").write_text(locked[0])
+    venv.create(scratch / "venv", with_pip=True)
+    python = str(scratch / "venv/bin/python")
+    run(python, "-m", "pip", "install", "--quiet", "--require-hashes", "-r", str(scratch / "setuptools.txt"))
+    return python
+
+
+def place(built: list[Path], folder: Path) -> None:
+    """Put wheel and sdist into the wheels/ of a new project, and require that wheel."""
+    (folder / "wheels").mkdir()
+    for path in built:
+        shutil.copy(path, folder / "wheels")
+    (folder / LIST).write_text(requirement(built))
+
+
+def requirement(built: list[Path]) -> str:
+    """Return the requirement of a wheel in wheels/ by its hash, with the hash of its sdist in a comment."""
+    sdists = "".join(f"{SDIST}{digest_of(path)}\n" for path in built[1:])
+    return f"./wheels/{built[0].name} --hash=sha256:{digest_of(built[0])}\n{sdists}"
+
+
 def install(built: list[Path]) -> None:
     """Put wheel and sdist into wheels/, require that wheel, and install it."""
     kept = Path("wheels")
     kept.mkdir(exist_ok=True)
     copies = [Path(shutil.copy(path, partial_name(kept / path.name))) for path in built]
     wheel, part = kept / built[0].name, partial_name(LIST)
-    start, sdists = f"./{wheel} --hash=sha256:", "".join(f"{SDIST}{digest_of(path)}\n" for path in built[1:])
-    before, after = LIST.read_text() if LIST.exists() else "", f"{start}{digest_of(built[0])}"
+    before, after = LIST.read_text() if LIST.exists() else "", requirement(built)
+    start, (first, _, sdists) = f"./{wheel} --hash=sha256:", after.partition("\n")
     if start in before:  # another wheel with this name: in between, both are right
-        part.write_text(before.replace(start, f"{after} --hash=sha256:") + sdists)
+        part.write_text(before.replace(start, f"{first} --hash=sha256:") + sdists)
         os.replace(part, LIST)
     for copy, path in zip(copies, built, strict=True):
         os.replace(copy, kept / path.name)
-    part.write_text(f"{after}\n{sdists}")
+    part.write_text(after)
     pip("install", "--no-deps", "--force-reinstall", "--require-hashes", "--requirement", str(part))
     os.replace(part, LIST)
     for old in set(kept.glob(f"{PACKAGE}-*")) - {kept / path.name for path in built}:
@@ -394,9 +605,9 @@ def partial_name(path: Path) -> Path:
 
 
 @contextmanager
-def temporary_folder() -> Iterator[Path]:
-    """Yield a folder on the project's disk, so that a rename moves what is in it."""
-    with tempfile.TemporaryDirectory(prefix=".engine-", dir=ROOT) as folder:
+def temporary_folder(parent: Path | None = None) -> Iterator[Path]:
+    """Yield a folder on the project's disk, or next to another one, so that a rename moves what is in it."""
+    with tempfile.TemporaryDirectory(prefix=".engine-", dir=parent or ROOT) as folder:
         yield Path(folder)
 
 

@@ -6,6 +6,7 @@ stay unless a list requires others, or `--upgrade` is given.
 """
 
 import hashlib
+import os
 import re
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import venv
 from pathlib import Path
 from shutil import which
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(os.environ.get("TEMPLATE_PROJECT") or Path(__file__).resolve().parents[1])
 LISTS = ROOT / "requirements"
 LOCKS = LISTS / "locks"
 FIRST = ("common", "dev")

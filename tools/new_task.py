@@ -5,11 +5,12 @@ metrics, the step of each framework, their configuration, a test. No existing fi
 """
 
 import keyword
+import os
 import re
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(os.environ.get("TEMPLATE_PROJECT") or Path(__file__).resolve().parents[1])
 
 FILES = {
     "src/tasks/regression.py": "src/tasks/{name}.py",

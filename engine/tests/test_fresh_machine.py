@@ -42,7 +42,7 @@ TESTS = {
     ),
     "git": (
         "engine/tests/slurm/test_git.py",
-        "engine/tests/tools/test_rename.py",
+        "engine/tests/tools/test_project.py",
         "engine/tests/slurm/test_format_checks.py",
     ),
     **dict.fromkeys(("munge", "iproute2", "openssh-server", "slurmdbd", "mariadb-server-core"), TESTBED),

@@ -18,6 +18,7 @@
 """
 
 import signal
+from collections import Counter
 from collections.abc import Iterator
 
 __all__ = ["CheckpointError", "ConfigError", "DataError", "ProjectError", "SchedulerError", "SubmitError"]
@@ -56,7 +57,15 @@ class ConfigError(ProjectError):
         self.problems = [p for p in problems if p.strip()] or [UNKNOWN_REASON]
         many = len(self.problems) > 1
         head = f"{len(self.problems)} problems:\n" if many else ""
-        super().__init__(head + "\n".join(f"  - {p}" if many else p for p in self.problems))
+        ends = Counter(
+            f" Source:{end}" for _, source, end in (p.partition(" Source:") for p in self.problems) if source
+        )
+        shared = [end for end, count in ends.items() if count > 1]  # printed once, after the problems
+        shown = [
+            p.removesuffix(next((end for end in shared if p.endswith(end)), "\0")) for p in self.problems
+        ]
+        lines = [f"  - {p}" if many else p for p in shown]
+        super().__init__(head + "\n".join([*lines, *(f"    {end.strip()}" for end in shared)]))
 
 
 class DataError(ProjectError):

@@ -11,8 +11,8 @@ from tests.template.test_readme import PAGES, Train, command_blocks, commands, o
 from train_anywhere.errors import DataError
 from train_anywhere.files import ROOT
 
-TESTED_ELSEWHERE = {"add-a-feature.md", "large-data.md"}
-"""Pages whose blocks have a test of their own: engine/tests/features/test_features_page.py, tests/data/test_shards.py."""
+TESTED_ELSEWHERE = {"add-a-feature.md", "large-data.md", "figures.md", "keras-fit.md"}
+"""Pages whose blocks have a test of their own: test_features_page.py of the engine, tests/data/test_shards.py, test_search_terms.py."""
 
 EXCERPT = re.compile(r'```python title="(examples/\S+)"\n(.*?)```', re.S)
 """Lines of a file in `examples/`. Between functions, where two lines are empty, others may be left out."""

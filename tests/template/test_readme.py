@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -229,10 +230,13 @@ def test_jobs_commands_serve_a_run(
     (run / "metrics.csv").write_text("step,epoch,val/acc,val/loss\n7,1,0.5,0.25\n")
     (tmp_path / "results" / "latest").symlink_to(run)
     monkeypatch.chdir(tmp_path)
-    words = [run.name if word == "RUN" else word for word in shlex.split(command)[2:]]
+    words = [run.name if word in ("RUN", "SWEEP") else word for word in shlex.split(command)[2:]]
     code = jobs.main([*words, "--results", str(tmp_path / "results")])
     said = capsys.readouterr()
-    if "--state" in words:
+    if words[0] == "plot":
+        drawn = "val/" in said.out and (tmp_path / words[-1]).exists()
+        assert drawn if find_spec("matplotlib") or words[-1].endswith(".csv") else "pip install" in said.err
+    elif "--state" in words:
         assert "no run is selected" in said.out + said.err
     elif words[0] in ("status", "list", "best", "diff"):
         assert code == 0 and run.name in said.out, said.err

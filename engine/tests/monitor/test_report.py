@@ -228,6 +228,23 @@ def test_without_a_report(train: Callable[..., subprocess.CompletedProcess[str]]
     assert not (tmp_path / "latest" / "report.html").exists()
 
 
+def test_a_note_and_the_hyperparameters_with_their_defaults(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    run.config.write_text(
+        "note: the <new> loss\nname: a\nseed: 1\nframework: lightning\nmodel: {}\nstrategy: {}\ntrainer: {}\n"
+        "task: {_target_: examples.lightning_module.LitDigits}\ndata: {url: 'https://me:secret@host/x'}\n"
+        "optimizer: {lr: 0.01}\npaths: {results: /x}\n"
+    )
+    run.info_file.write_text('{"format": 1, "state": "completed", "monitor": "val/acc", "mode": "max"}')
+    run.metrics_csv.write_text("step,epoch,val/acc\n10,1,0.75\n20,2,0.5\n")
+    text = page(run, read_facts(run), features.describe)
+    assert "<p><b>the &lt;new&gt; loss</b></p>" in text
+    rows = dict(re.findall(r"<tr><td><code>([\w.]+)</code></td><td>(.*?)</td></tr>", text))
+    assert rows["task.hidden"] == "64" and rows["optimizer.lr"] == "0.01" and "secret" not in text
+    assert "paths.results" not in rows
+    assert "<b>0.75</b><span>best val/\u200bacc, at step 10</span>" in text
+
+
 def test_a_run_of_another_version_has_what_can_be_read(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     facts = Facts({"rows": {"training rows": "many", "test": 1200}, "parameters": "?", "model": "cnn"}, {})

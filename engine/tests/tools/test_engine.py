@@ -166,6 +166,42 @@ def test_detached_updated_attached(project: Path, newer: Path, tmp_path: Path) -
     assert done.stdout == f"{project}/engine/train_anywhere/__init__.py\n"
 
 
+@pytest.mark.new_process
+def test_upstream_is_merged_after_a_detach(project: Path) -> None:
+    """The two commands of the page, where git alone has a conflict in each file of engine/ that upstream has changed."""
+    page = (ROOT / "docs/how-to/get-updates.md").read_text().partition("## Without engine/")[2]
+    (merge, install) = [line for line in page.splitlines() if "upstream/main" in line]
+    git(project, "branch", "-M", "main")
+    git(project, "checkout", "-qb", "theirs")
+    for name in ("tasks.py", "errors.py", "__init__.py"):
+        with (project / "engine/train_anywhere" / name).open("a") as file:
+            file.write("\n# newer\n")
+    (project / "engine/train_anywhere/added.py").write_text('"""New."""\n')
+    (project / "configs/model/added.yaml").write_text("name: added\n")
+    assert call(project, "tools/engine.py", "checksums").returncode == 0
+    git(project, "add", "-A")
+    git(project, "commit", "-qm", "newer")
+    git(project, "update-ref", "refs/remotes/upstream/main", "HEAD")
+    git(project, "checkout", "-q", "main")
+    assert call(project, "tools/engine.py", "detach").returncode == 0
+    git(project, "add", "-A", "wheels", "requirements", "engine")
+    git(project, "commit", "-qm", "detached")
+
+    done = run_command(project, *merge.split("#")[0].split())
+    assert done.returncode == 1 and "CONFLICT" in done.stdout, done.stdout + done.stderr
+    for name in ("user.name", "user.email"):
+        git(project, "config", name, "t@example.org")
+    assert install.split("#")[0].split() == ["make", "update", "FROM=upstream/main"]
+    done = call(project, "tools/engine.py", "update", "upstream/main")
+    assert done.returncode == 0 and "The merge is committed." in done.stdout, done.stdout + done.stderr
+    assert git(project, "status", "--short") == "" and not (project / "engine").exists()
+    assert (project / "configs/model/added.yaml").exists()
+    assert git(project, "merge-base", "HEAD", "theirs") == git(project, "rev-parse", "theirs")
+    found = call(project, "-c", "import train_anywhere.added, train_anywhere.tasks as t; print(t.__file__)")
+    assert "site-packages" in found.stdout, found.stderr
+    assert "# newer" in Path(found.stdout.strip()).read_text()
+
+
 def test_this_python_is_one_of_the_project() -> None:
     """The tests above run the tool with another Python: it needs nothing but the standard library until it builds."""
     done = subprocess.run(

@@ -23,8 +23,9 @@ TARGETS = {
     "cancel": ("RUN", ["src/jobs.py", "cancel", "{}"]),
     "resubmit": ("RUN", ["src/jobs.py", "resubmit", "{}"]),
     "new-task": ("NAME", ["tools/new_task.py", "{}"]),
-    "rename": ("NAME", ["tools/rename.py", "{}", ""]),
-    "rename ": ("REPO", ["tools/rename.py", "", "{}"]),
+    "project": ("DIR", ["tools/project.py", "make", "{}", "", "", "", ""]),
+    "project ": ("NAME", ["tools/project.py", "make", "", "{}", "", "", ""]),
+    "project  ": ("CLUSTER", ["tools/project.py", "make", "", "", "", "{}", ""]),
     "detach": ("FROM", ["tools/engine.py", "detach", "{}"]),
     "update": ("FROM", ["tools/engine.py", "update", "{}"]),
 }

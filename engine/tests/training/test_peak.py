@@ -41,7 +41,7 @@ def test_a_share_of_the_peak_of_each_chip() -> None:
     meter = Throughput(rows=8, world_size=2, unit="tokens", min_seconds=needed / most)
     assert meter.peak_share(100_000) == ", 13.7% of the chip's peak"
     meter.rates, meter.seconds = [100_000.0, 100_000.0], MIN_MEASURED_S
-    assert (meter.summary() or "").endswith("per device) in 2 intervals, 13.7% of the chip's peak")
+    assert (meter.summary() or "").endswith("per device, 13.7% of the chip's peak")
 
 
 def test_nothing_is_said_where_no_peak_is_known() -> None:

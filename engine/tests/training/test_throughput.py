@@ -17,10 +17,10 @@ def test_rates_of_intervals() -> None:
     meter.seconds = MIN_MEASURED_S
     text = meter.summary()
     assert text is not None
-    found = re.fullmatch(r"([\d.]+) \+- [\d.]+ rows/s \(([\d.]+) per device\) in 2 intervals", text)
+    found = re.fullmatch(r"([\d.]+) rows/s on average \(from [\d.]+ to [\d.]+\), ([\d.]+) per device", text)
     assert found and abs(float(found[1]) - 2 * float(found[2])) < 0.3
     meter.world_size = 1
-    assert re.fullmatch(r"[\d.]+ \+- [\d.]+ rows/s in 2 intervals", meter.summary() or "")
+    assert re.fullmatch(r"[\d.]+ rows/s on average \(from [\d.]+ to [\d.]+\)", meter.summary() or "")
 
 
 def test_a_pause_does_not_count() -> None:

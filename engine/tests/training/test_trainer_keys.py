@@ -282,7 +282,8 @@ def test_help_of_one_section(train: Train) -> None:
     assert "strategy=ddp                                # torch Distributed" in done.stdout
     done = train("--help", "trianer")
     assert (
-        done.returncode == 2 and "trianer is not a section of the configuration. Did you mean" in done.stderr
+        done.returncode == 2
+        and "trianer is not a section or key of the configuration. Did you mean" in done.stderr
     )
 
 

@@ -4,6 +4,7 @@
     python src/jobs.py list     [--watch | --json] [--all]  show the newest 50 runs, or all; --name, --state, --since select
     python src/jobs.py best     [RUN] [--json]              show the best member of a sweep, or of all runs of one name
     python src/jobs.py diff     RUN RUN                     show what differs: configuration, code, environment, results
+    python src/jobs.py plot     RUN... --metric val/acc --out fig.pdf   draw a metric of runs; needs matplotlib
     python src/jobs.py logs     [RUN] [-f] [--rank N]       show its output; -f follows it until the job ends
     python src/jobs.py save     [RUN] [--stop]              write a checkpoint now; --stop then ends the run
     python src/jobs.py debug    [RUN] [--rank N]            show where its ranks are: their stacks
@@ -26,6 +27,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from train_anywhere.commands.jobs_options import OPTIONS
+from train_anywhere.commands.plot import plot
 from train_anywhere.commands.prune import prune
 from train_anywhere.commands.running import job_shell
 from train_anywhere.commands.running.ask_ranks import debug as debug_run
@@ -69,7 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _serve(parsed: argparse.Namespace) -> int:
     try:
-        if parsed.verb in (list_, diff, prune_):
+        if parsed.verb in (list_, diff, prune_, plot_):
             return int(parsed.verb(parsed) or 0)
         every = parsed.run is None and parsed.verb is best
         results = _results(parsed)
@@ -98,9 +100,23 @@ def _parser() -> argparse.ArgumentParser:
         usage="%(prog)s [-h] VERB ...", description=__doc__, formatter_class=FittedHelp
     )
     verbs = parser.add_subparsers(prog=parser.prog, required=True, metavar="VERB", help=argparse.SUPPRESS)
-    for verb in (status, list_, best, logs, save, debug, shell, profile, cancel, resubmit, diff, prune_):
+    for verb in (
+        status,
+        list_,
+        best,
+        logs,
+        save,
+        debug,
+        shell,
+        profile,
+        cancel,
+        resubmit,
+        diff,
+        prune_,
+        plot_,
+    ):
         sub = verbs.add_parser(verb.__name__.rstrip("_"), help=(verb.__doc__ or "").split("\n")[0])
-        if verb not in (list_, diff, prune_):
+        if verb not in (list_, diff, prune_, plot_):
             newest = "all runs" if verb is best else "the newest run"
             sub.add_argument(
                 "run",
@@ -282,6 +298,12 @@ def diff(parsed: argparse.Namespace) -> None:
             )
     lines = compare_runs(both[0][0].folder, both[1][0].folder, terminal_width())
     print("\n".join(one_line(part) for line in lines for part in line.split("\n")))
+
+
+def plot_(parsed: argparse.Namespace) -> None:
+    """Draw one metric of runs into a file."""
+    found = [run for name in parsed.runs or [None] for run in find_runs.find(name, _results(parsed))]
+    print(one_line(plot(found, parsed.metric, parsed.out)))
 
 
 def prune_(parsed: argparse.Namespace) -> int:

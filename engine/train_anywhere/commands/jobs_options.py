@@ -41,6 +41,19 @@ def _prune_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--yes", action="store_true", help="do not ask")
 
 
+def _plot_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "runs",
+        nargs="*",
+        metavar="RUN",
+        help="run folders, run ids, job ids or sweeps (default: the newest run)",
+    )
+    sub.add_argument("--metric", required=True, help="a column of metrics.csv, such as val/acc")
+    sub.add_argument(
+        "--out", required=True, metavar="FILE", help="a new .pdf, .svg, .png or .eps, or .csv of the values"
+    )
+
+
 def _best_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--name", metavar="PATTERN", help="compare runs of this name (default: that of the newest run)"
@@ -112,6 +125,7 @@ OPTIONS = {
     "list_": _list_options,
     "diff": _diff_options,
     "prune_": _prune_options,
+    "plot_": _plot_options,
     "best": _best_options,
     "logs": _logs_options,
     "save": _save_options,

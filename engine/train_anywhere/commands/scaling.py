@@ -68,7 +68,7 @@ def compare(words: Sequence[str], weak: bool) -> int:
     table = start_table.create_table(grid, Path(first.paths.results), scheduler, words)
     print(f"Table: {display_path(table.folder)}", flush=True)
     commands = [(cell, start_table.cell_overrides(cell, grid, batch)) for cell in grid.cells]
-    return run(table, commands) if scheduler == "none" else submit(table, commands, bool(base["wait"]))
+    return run_here(table, commands) if scheduler == "none" else submit(table, commands, bool(base["wait"]))
 
 
 def refuse_switches(base: Mapping[str, Any]) -> None:
@@ -97,7 +97,7 @@ def cluster_problems(config: Config) -> list[str]:
     return prepare.refusals(config, None, None, None, data_problems)
 
 
-def run(table: Table, commands: Sequence[tuple[Cell, list[str]]]) -> int:
+def run_here(table: Table, commands: Sequence[tuple[Cell, list[str]]]) -> int:
     """Run the cells one after the other on this machine. The table is written even after an error."""
     failed = []
     try:

@@ -1,9 +1,12 @@
 """Find the key that is meant by a name from elsewhere: of another section, or of Slurm, Lightning, Keras and their examples."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
 from train_anywhere.config.flat import flatten
+from train_anywhere.config.search_terms import find_page
+from train_anywhere.files import ROOT
 
 OTHER_NAMES = {
     "name": "job_name experiment_name run_name",
@@ -75,7 +78,9 @@ def with_keys_meant(problem: str, tree: Mapping[str, Any]) -> str:
     meant = [f"'{other}'" for other in keys_meant(key.removeprefix("'"), tree)] if unknown else []
     if unknown and (way := OTHER_WAYS.get(key.removeprefix("'").rpartition(".")[2])):
         return f"{key}{unknown}; {way}."
-    return f"{key}{unknown}. Did you mean {' or '.join(meant)}?" if meant else problem
+    if meant or not (unknown and (page := find_page(key.removeprefix("'")))):
+        return f"{key}{unknown}. Did you mean {' or '.join(meant)}?" if meant else problem
+    return f"{key}{unknown}; see {page_address(page)}."
 
 
 def keys_meant(word: str, tree: Mapping[str, Any]) -> list[str]:
@@ -93,3 +98,11 @@ def keys_meant(word: str, tree: Mapping[str, Any]) -> list[str]:
     keys = [key for key in flatten(tree) if key != word and not key.startswith(SITE)]
     same = [key for key in keys if key.rpartition(".")[2] == last]
     return same if len(same) <= MAX_KEYS else []
+
+
+def page_address(page: str) -> str:
+    """Return where a page is: a file of this project, or, in a project without pages, the address that it was made with."""
+    made = ROOT / ".train-anywhere"
+    if (ROOT / "docs").is_dir() or not made.is_file():
+        return f"docs/{page}.md"
+    return f"{json.loads(made.read_text())['choices']['pages']}/{page}.md"

@@ -7,10 +7,13 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from io import StringIO
 
 from train_anywhere.config.command.command_line import split_flags, to_hydra_overrides
-from train_anywhere.config.command.compose import CONFIGS, install_choice_loader, quote_value
+from train_anywhere.config.command.compose import CONFIGS, compose, install_choice_loader, quote_value
 from train_anywhere.config.command.diagnose import explain_refusal
 from train_anywhere.config.command.help_comments import add_comments, sections
 from train_anywhere.config.command.yaml_files import refuse_unusable_files
+from train_anywhere.config.flat import flatten
+from train_anywhere.config.other_names import OTHER_WAYS, keys_meant, page_address
+from train_anywhere.config.search_terms import find_page
 from train_anywhere.config.strict import did_you_mean
 from train_anywhere.errors import INTERRUPTED, REFUSED, ConfigError, ProjectError
 from train_anywhere.files.terminal.fit import fit, terminal_width
@@ -32,8 +35,11 @@ def build_hydra_arguments(arguments: Sequence[str]) -> list[str]:
     refuse_deleted_folder()
     refuse_unusable_files(CONFIGS)
     install_choice_loader()
-    named = help_sections(arguments)
-    line = split_flags([word for word in arguments if word not in named])
+    typed = help_words(arguments)
+    if typed and not help_sections(arguments):
+        print_pages(typed)
+        raise SystemExit(0)
+    line = split_flags([word for word in arguments if word not in typed])
     if keys := [
         w.partition("=")[0] for w in line.overrides if w.lstrip("+~").startswith(("program.", "args."))
     ]:
@@ -55,23 +61,39 @@ def add_help_comments(arguments: Sequence[str]) -> Iterator[None]:
             yield
     finally:  # Hydra exits after the help page
         print(add_comments(page.getvalue(), help_sections(arguments)), end="")
+        print_pages(help_words(arguments))
+
+
+def help_words(arguments: Sequence[str]) -> list[str]:
+    """Return what `--help trainer lr` names."""
+    words = [word for word in arguments if "=" not in word and not word.startswith("-")]
+    return words if HELP & set(arguments) else []
+
+
+def print_pages(words: Sequence[str]) -> None:
+    """Print the page about each term, and what to do instead of an argument that is not a key."""
+    for word in words:
+        if way := OTHER_WAYS.get(word.rpartition(".")[2]):
+            print(fit(f"{word}: {way}.", terminal_width()))
+        if page := find_page(word):
+            print(f"{word}: see {page_address(page)}")
 
 
 def help_sections(arguments: Sequence[str]) -> list[str]:
-    """Return the sections that `--help trainer` names.
+    """Return the sections and keys that `--help trainer lr` names, by any name that other programs have for them.
 
     Raises:
-        ConfigError: a name is not one of a section.
+        ConfigError: a word is neither of them, nor a term that a page explains.
     """
-    if not HELP & set(arguments):
-        return []
-    named = [word for word in arguments if "=" not in word and not word.startswith("-")]
-    known = sections()
-    unknown = [
-        f"{word} is not a section of the configuration{did_you_mean(word, known)}"
-        for word in named
-        if word not in known
-    ]
+    named, known, unknown = [], sections(), []
+    words = help_words(arguments)
+    tree = compose(()) if [word for word in words if word not in known] else {}
+    for word in words:
+        found = [word] if word in known or word in flatten(tree) else keys_meant(word, tree)
+        named += found
+        if not found and not find_page(word) and word not in OTHER_WAYS:
+            names = [*known, *flatten(tree)]
+            unknown.append(f"{word} is not a section or key of the configuration{did_you_mean(word, names)}")
     if unknown:
         raise ConfigError(*unknown)
     return named

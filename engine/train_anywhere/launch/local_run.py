@@ -84,6 +84,11 @@ def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
         run = make_run(config, overrides, layout)
     if config.monitor.progress != "none":
         print(f"{'Run folder:':<15}{display_path(run.path)}", flush=True)
+        if not config.program:
+            print(
+                f"{'Starting:':<15}{config.framework.capitalize()} is imported, which takes some seconds",
+                flush=True,
+            )
         for note in import_call_notes(config):
             print(f"note: {note}", flush=True)
     with run_monitor(run, config):

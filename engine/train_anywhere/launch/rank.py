@@ -23,7 +23,7 @@ from train_anywhere.errors import (
     SignalsAsErrors,
 )
 from train_anywhere.features import Features, describe
-from train_anywhere.files.terminal.output import mark_lines, outlive_terminal, protect_output
+from train_anywhere.files.terminal.output import keep_log, mark_lines, outlive_terminal, protect_output
 from train_anywhere.files.terminal.printable import printable
 from train_anywhere.launch.exits import catch_os_exit, follow_parent
 from train_anywhere.launch.failure import report_failure, wait_for_cause, watch_threads
@@ -77,6 +77,8 @@ def run_rank(run: RunDir | str | Path) -> int:
             mark_lines(f"[rank {topology.rank}] ")
         else:
             refuse_links(run)
+        if config.cluster.scheduler == "none" and not config.program:
+            keep_log(run.log)
         topology = prepare_network(topology)
         if run.read_info().get("state") == "completed":  # a chained job that starts after the last step
             print(f"{run.path} is complete.", flush=True)

@@ -20,7 +20,7 @@ SECTIONS = ("cluster", "container", "paths", "features", "program", "args")
 """Sections that a program has too."""
 
 KEYS = (
-    "name", "launch", "wait", "after", "dry_run", "resume", "trust", "trainer.nodes", "trainer.devices", "trainer.total_devices",
+    "name", "note", "launch", "wait", "after", "dry_run", "resume", "trust", "trainer.nodes", "trainer.devices", "trainer.total_devices",
     "trainer.accelerator", "trainer.detect_nan", "checkpoint.monitor", "checkpoint.mode", "checkpoint.local",
     "checkpoint.every_n_seconds", "monitor.sample_seconds", "monitor.serve", "monitor.serve_address", "monitor.dashboard",
     "monitor.hang", "monitor.hang_minutes", "monitor.idle", "monitor.notify", "monitor.report",

@@ -108,6 +108,7 @@ class RunDir:
         self._deferred: dict[str, Any] = {}  # fields of run.json that could not be written yet
         self.jobs = path / JOBS
         self.metrics_csv = path / "metrics.csv"
+        self.log = path / "log.txt"  # of a run on this machine; a job has the scheduler's
         self.tensorboard = path / "tensorboard"
         self.checkpoints = path / "checkpoints"
         self.monitor = path / "monitor"

@@ -1,6 +1,8 @@
 """Resolve `cluster=current` to the preset whose login nodes include this machine, and note that a preset is old."""
 
 import fnmatch
+import os
+import shutil
 import socket
 import sys
 from collections.abc import Sequence
@@ -14,6 +16,7 @@ import yaml
 
 from train_anywhere.config.cluster import Cluster
 from train_anywhere.config.command.compose import CONFIGS
+from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.runs.reopen.trust import is_first_note
 
@@ -45,6 +48,26 @@ def resolve_current(overrides: Sequence[str], hosts: Sequence[str] | None = None
             *broken,
         )
     return [f"cluster={found[0]}" if o == "cluster=current" else o for o in overrides]
+
+
+def is_elsewhere(config: Config) -> bool:
+    """Return whether a dry run is for another machine: it has no client of the scheduler, or is not of the preset's site.
+
+    It is of the site if it is one of its hosts; if the preset names none, if it has the folders from which the site accepts jobs.
+    With dry_run=test this machine counts as one of the site, as in a submission.
+    """
+    site = config.cluster.site
+    if config.dry_run is not True:
+        return False
+    hosts = [socket.gethostname(), socket.getfqdn()]
+    of_site = any(fnmatch.fnmatch(h, p) for h in hosts for p in site.hosts)
+    if not site.hosts:
+        of_site = all(
+            os.path.isdir(f"/{f.split('/')[1]}")
+            for f in (*site.submit_below, *site.write_below)
+            if f[:1] == "/"
+        )
+    return not of_site or not shutil.which({"slurm": "sbatch", "pbs": "qsub"}[config.cluster.scheduler])
 
 
 @cache

@@ -85,7 +85,8 @@ def test_what_is_not_known_has_no_row() -> None:
 
 def test_why_a_job_waits() -> None:
     waiting = Report("a", PATH, state="pending", pending=PendingJob("Resources", "2026-11-22T12:00:00"))
-    assert "Waits:       Resources; expected to start 2026-11-22T12:00:00" in page(waiting)
+    assert "Waits:       Resources: not enough nodes are free yet" in page(waiting)
+    assert "; expected to start 2026-11-22T12:00:00" in page(waiting)
     assert "Waits:       no reason is given" in page(Report("a", PATH, state="pending", pending=PendingJob()))
 
 

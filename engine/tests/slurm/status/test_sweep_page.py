@@ -6,6 +6,7 @@ from pathlib import Path
 from engine.tests.slurm.status.test_page import RUNNING
 from train_anywhere.files.plain_json import dumps
 from train_anywhere.slurm.status.find_runs import find
+from train_anywhere.slurm.status.sources.gather import gather
 from train_anywhere.slurm.status.sweep_page import MOST_CURVES, comparison, write_sweep
 
 SWEEP = "20260101-000000-aaaa"
@@ -45,6 +46,39 @@ def test_a_row_for_each_member_and_a_curve_in_each_drawing(tmp_path: Path) -> No
     assert "0 seed=0</li>" in text and "1 seed=1</li>" in text and "2 seed=2" not in text
     assert "<b>" not in text
     assert "A sweep of 3 runs, 2 completed.</p>" in text  # no metric is monitored, so none is the best
+
+
+def test_the_best_metric_is_drawn_over_each_key(tmp_path: Path) -> None:
+    base = tmp_path / "digits" / SWEEP
+    for number, (rate, model) in enumerate([("0.001", "mlp"), ("0.1", "mlp"), ("0.1", "cnn"), ("1", "cnn")]):
+        run = base.with_name(f"{SWEEP}-{number}")
+        run.mkdir(parents=True)
+        (run / "config.yaml").write_text("checkpoint: {monitor: val/acc, mode: max}\n")
+        (run / "overrides.txt").write_text(f"optimizer.lr={rate}\nmodel={model}\n")
+        info = {
+            "state": "completed",
+            "metrics": {"val/acc": number / 8, "lr": 0},
+            "monitor": "val/acc",
+            "mode": "max",
+        }
+        (run / "run.json").write_text(dumps({"format": 1, **info}))
+        (run / "metrics.csv").write_text(f"step,epoch,val/acc\n10,1,{number / 8}\n")
+    (base.parent / f"{SWEEP}").mkdir()
+    members = [run for number in range(4) for run in find(f"{SWEEP}-{number}", tmp_path)]
+    page = comparison("sweep", gather(members).reports)
+    assert page.header == [
+        "run",
+        "optimizer.lr",
+        "model",
+        "state",
+        "progress",
+        "val/acc",
+    ]  # the last lr says nothing
+    first, second = page.figures[:2]
+    assert (first.title, second.title) == ("val/acc over optimizer.lr", "val/acc over model")
+    assert first.powers and first.scattered and [x for x, _ in first.curves[""]] == [-3, -1, -1, 0]
+    assert second.below == "model: 0 cnn, 1 mlp" and [x for x, _ in second.curves[""]] == [1, 1, 0, 0]
+    assert first.svg.count("<circle") == 4 and "0.001" in first.svg
 
 
 def test_a_large_sweep_keeps_a_drawing_that_can_be_read() -> None:

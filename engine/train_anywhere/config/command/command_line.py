@@ -10,7 +10,8 @@ from train_anywhere.config.command.compose import CONFIGS, compose, list_groups
 from train_anywhere.config.command.yaml_files import read_mapping
 from train_anywhere.config.flat import flatten
 from train_anywhere.config.open_groups import CUSTOM, LIST_GROUPS, SINGLE_GROUPS, TARGET
-from train_anywhere.config.other_names import keys_meant
+from train_anywhere.config.other_names import keys_meant, page_address
+from train_anywhere.config.search_terms import find_page
 from train_anywhere.config.signatures import TargetError, read
 from train_anywhere.errors import ConfigError
 
@@ -133,7 +134,8 @@ def _unknown_flag(flag: str, tree: dict[str, Any]) -> str:
     ]
     if typed:
         return f"'{flag}': a key is given without dashes; use {' or '.join(typed)}."
-    return f"'{flag}' is not a flag of this program; see --help."
+    page = find_page(key)
+    return f"'{flag}' is not a flag of this program; see {page_address(page) if page else '--help'}."
 
 
 def _flag_problems(given: dict[str, object]) -> list[str]:

@@ -20,8 +20,9 @@ from train_anywhere.config.command.sentences import error_sentence, is_configura
 from train_anywhere.config.command.yaml_files import choice_problem, file_problems
 from train_anywhere.config.load import load
 from train_anywhere.config.open_groups import LIST_GROUPS, SINGLE_GROUPS
-from train_anywhere.config.other_names import with_keys_meant
+from train_anywhere.config.other_names import page_address, with_keys_meant
 from train_anywhere.config.schema import Config
+from train_anywhere.config.search_terms import find_page
 from train_anywhere.config.strict import did_you_mean, section_keys
 from train_anywhere.errors import ConfigError
 
@@ -173,7 +174,9 @@ def _check_file(group: str, choice: Any, choices: list[str], problems: list[str]
         )
     elif choice is not None and name not in choices:
         known = "" if len(choices) <= 12 else f" Known: {', '.join(choices)}."
-        problems.append(f"{group}={choice} is not a choice{did_you_mean(name, choices)}{known}")
+        page = find_page(name)
+        about = f" About {name}: {page_address(page)}." if page else ""
+        problems.append(f"{group}={choice} is not a choice{did_you_mean(name, choices)}{known}{about}")
     elif choice is None and group in KEYS:
         problems.append(f"{group}=null: a run needs one of {', '.join(choices)}.")
     elif choice is not None:

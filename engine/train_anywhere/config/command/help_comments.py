@@ -21,16 +21,16 @@ def add_comments(page: str, only: Sequence[str] = ()) -> str:
 
     Args:
         page: the page that Hydra prints.
-        only: sections to show, each with the choices of its group, without the rest of the page; empty: all.
+        only: sections and keys to show, a section with the choices of its group, without the rest of the page; empty: all.
     """
     before, heading, after = page.partition(KEYS)
     keys, gap, rest = after.partition("\n\n")
     own = read_comments(CONFIGS / "train.yaml")
     known = {**own, **meanings(Config), **dict(choice_comments(keys))}
     lines = [
-        append_comment(line, known.get(path, ""))
+        append_comment(path + line[line.index(":") :] if path in only else line, known.get(path, ""))
         for path, line in lines_with_keys(keys)
-        if not only or path.partition(".")[0] in only
+        if not only or any(f"{path}.".startswith(f"{name}.") for name in only)
     ]
     titles = [
         append_comment(f"{group}={choice}", title)

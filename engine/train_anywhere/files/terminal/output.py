@@ -7,6 +7,7 @@ Tracebacks of errors in user code have no frames of the engine; operations that 
 import errno
 import io
 import os
+import re
 import signal
 import sys
 import sysconfig
@@ -25,12 +26,19 @@ OTHER = {1: 2, 2: 1}
 NAMES = {1: "standard output", 2: "standard error"}
 
 
+ERASED, CONTROL = rb"\x1b\[2?K|\r", rb"\x1b\[[0-9;?]*[A-Za-z]"
+"""What erases the start of a line, and any other control sequence of a terminal."""
+
+
 class _NeverFailingFile(io.FileIO):
     """A descriptor whose writes never fail: what can't be written is dropped, and reported once on the other stream."""
 
     reported = False
     mark = b""
+    log: int | None = None
+    """Descriptor of a file that gets the lines too, without colors and bars."""
     _at_line_start = True
+    _unfinished = b""
 
     def write(self, data: "bytes | memoryview") -> int:  # type: ignore[override]
         """Write what the descriptor accepts, but return the whole length: the layers above must neither fail nor buffer the rest."""
@@ -38,6 +46,8 @@ class _NeverFailingFile(io.FileIO):
         size = len(rest)
         if self.mark and size:
             rest = memoryview(self._add_marks(bytes(rest)))
+        if self.log is not None:
+            self._write_log(bytes(rest))
         while rest:
             try:
                 rest = rest[os.write(self.fileno(), rest) :]
@@ -45,6 +55,13 @@ class _NeverFailingFile(io.FileIO):
                 self._report(error)
                 break
         return size
+
+    def _write_log(self, data: bytes) -> None:
+        """Append complete lines to the log, as a terminal shows them in the end: a bar is erased by the line after it."""
+        *lines, self._unfinished = (self._unfinished + data).split(b"\n")
+        shown = [re.sub(CONTROL, b"", re.split(ERASED, line.rstrip(b"\r"))[-1]) for line in lines]
+        with suppress(OSError):  # a full disk does not end the run
+            os.write(self.log or 0, b"".join(line + b"\n" for line in shown))
 
     def _add_marks(self, data: bytes) -> bytes:
         """Insert the mark before each line that starts in `data`."""
@@ -79,6 +96,19 @@ def mark_lines(mark: str) -> None:
         raw = getattr(getattr(stream, "buffer", None), "raw", None)
         if isinstance(raw, _NeverFailingFile):
             raw.mark = mark.encode()
+
+
+def keep_log(path: Path) -> None:
+    """Append the lines of this process to a file, too. If it can't be opened, there is no log."""
+    with suppress(OSError):
+        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+        if os.path.sameopenfile(log, 1):  # what has started this process writes its output there
+            os.close(log)
+            return
+        for stream in (sys.stdout, sys.stderr):
+            raw = getattr(getattr(stream, "buffer", None), "raw", None)
+            if isinstance(raw, _NeverFailingFile):
+                raw.log = log
 
 
 def outlive_terminal() -> None:

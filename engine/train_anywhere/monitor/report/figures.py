@@ -60,6 +60,8 @@ class Figure:
         top: the highest y if known.
         dots: whether the points are marked.
         logarithmic: whether the y axis is logarithmic.
+        scattered: whether the points are not joined.
+        powers: whether x is the power of ten of the value.
     """
 
     title: str
@@ -68,11 +70,15 @@ class Figure:
     top: float | None = None
     dots: bool = False
     logarithmic: bool = False
+    scattered: bool = False
+    powers: bool = False
 
     @property
     def svg(self) -> str:
         """The figure as SVG, drawn at each call: a page does not draw all of its figures."""
-        return chart(self.curves, self.below, self.top, self.dots, self.logarithmic)
+        return chart(
+            self.curves, self.below, self.top, self.dots, self.logarithmic, self.scattered, self.powers
+        )
 
 
 def metric_figures(metrics: Mapping[str, Series]) -> list[Figure]:
@@ -121,6 +127,30 @@ def figure(
     return Figure(shown, curves, below, top, dots, logarithmic)
 
 
+def metric_over_key(metric: str, key: str, values: Sequence[tuple[str, float]]) -> Figure | None:
+    """Return the metric of each run over its value of a key, as it was typed; None if all values are the same.
+
+    Numbers over several powers of ten have a logarithmic axis. Other values than numbers are numbered in the order of the alphabet.
+    """
+    if len({typed for typed, _ in values}) < 2:
+        return None
+    below = key
+    try:
+        xs = [float(typed) for typed, _ in values]
+    except ValueError:
+        names = sorted({typed for typed, _ in values})
+        xs = [float(names.index(typed)) for typed, _ in values]
+        below += ": " + ", ".join(f"{number} {name}" for number, name in enumerate(names))
+    powers = below == key and min(xs) > 0 and max(xs) > DECADES * min(xs)
+    xs = [math.log10(x) for x in xs] if powers else xs
+    points = {"": drawable([(x, y) for x, (_, y) in zip(xs, values, strict=True)])}
+    return (
+        Figure(f"{metric} over {key}", points, below, dots=True, scattered=True, powers=powers)
+        if points[""]
+        else None
+    )
+
+
 def spans_decades(curves: Mapping[str, Series]) -> bool:
     """Return whether all values are positive and their largest is `DECADES` times the smallest."""
     values = [y for points in curves.values() for _, y in points]
@@ -164,7 +194,13 @@ def with_gaps(points: Series) -> list[tuple[float, float | None]]:
 
 
 def chart(
-    curves: Mapping[str, Series], below: str, top: float | None, dots: bool = False, logarithmic: bool = False
+    curves: Mapping[str, Series],
+    below: str,
+    top: float | None,
+    dots: bool = False,
+    logarithmic: bool = False,
+    scattered: bool = False,
+    powers: bool = False,
 ) -> str:
     """Return the SVG of a line chart."""
     exponents, figures = decades(curves) if logarithmic else [0], digits(curves)
@@ -193,6 +229,7 @@ def chart(
         margin=4,
         margin_right=24,  # room for half of the last number on the axis
         show_dots=dots,
+        stroke=not scattered,
         stroke_style={"width": 2.5},
         allow_interruptions=True,
         show_legend=False,  # the page has its own
@@ -203,7 +240,7 @@ def chart(
             f"{10 ** (value + bottom):.4g}" if logarithmic else f"{value:.{figures}g}"
         ),
         y_labels=[n - bottom for n in exponents] if logarithmic else None,
-        x_value_formatter=lambda value: f"{value:,.6g}",
+        x_value_formatter=lambda value: f"{10**value:.2g}" if powers else f"{value:,.6g}",
         range=None if top is None else (0, top),
         disable_xml_declaration=True,
     )

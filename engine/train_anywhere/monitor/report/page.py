@@ -3,15 +3,20 @@
 import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from train_anywhere.config import signatures
 from train_anywhere.config.command.compose import compose
 from train_anywhere.config.flat import as_typed, flatten
+from train_anywhere.config.signatures.definition import NO_DEFAULT
+from train_anywhere.errors import CheckpointError, ProjectError
 from train_anywhere.files.atomic import write_atomic
+from train_anywhere.files.terminal.printable import mask_urls
 from train_anywhere.monitor.goodput import TITLES, Goodput, goodput
 from train_anywhere.monitor.report import figures
 from train_anywhere.monitor.report.figures import Figure, timeline
@@ -19,7 +24,7 @@ from train_anywhere.monitor.requests import operation_rows, read_profiles
 from train_anywhere.monitor.run_facts import Facts, read_facts
 from train_anywhere.runs.attempts import recorded_reason, step_time
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.reopen.frozen import COMMAND_KEYS, typed_overrides
+from train_anywhere.runs.reopen.frozen import COMMAND_KEYS, read_frozen, typed_overrides
 from train_anywhere.runs.summary import display_path
 
 Describe = Callable[[Facts], tuple[list[str], dict[str, str]]]
@@ -33,6 +38,9 @@ SHORT_S = 60.0
 
 MOST_COLUMNS = 7
 """Largest number of tiles in a row."""
+
+HYPERPARAMETERS = ("seed", "task", "data", "model", "optimizer", "schedule", "trainer", "init")
+"""Keys and sections that may change the result of a run."""
 
 MOST_METRICS = 12
 """Largest number of metrics at the top of the page."""
@@ -78,11 +86,12 @@ def page(run: RunDir, facts: Facts, describe: Describe) -> str:
         whole = None
     template = environment().get_template("page.html.j2")
     top, reason = tiles(facts, whole), recorded_reason(facts.info)
-    ended_by, (verdicts, rows) = facts.info.get("ended_by"), describe(facts)
+    ended_by, frozen, (verdicts, rows) = facts.info.get("ended_by"), frozen_values(run), describe(facts)
     nodes, metrics = figures.node_figures(facts.nodes), figures.metric_figures(facts.metrics)
     room = figures.MOST_FIGURES - len(nodes)
     return template.render(
         run=run,
+        note=frozen.get("note") or "",
         info=facts.info,
         when=period(facts.info),
         tiles=top,
@@ -102,6 +111,7 @@ def page(run: RunDir, facts: Facts, describe: Describe) -> str:
         gpus=gpu_rows(facts),
         profiles=[(one, operation_rows(one)) for one in read_profiles(run)],
         changed=set_keys(run),
+        parameters=hyperparameters(frozen),
         provenance=provenance(run, facts),
     )
 
@@ -120,6 +130,8 @@ def tiles(facts: Facts, whole: Goodput | None) -> dict[str, str]:
     info = facts.info
     shown = {"state": str(info.get("state", "unknown"))}
     shown |= {"step": f"{info['step']:,}"} if isinstance(info.get("step"), int) else {}
+    if point := best_point(facts):
+        shown[f"best {info['monitor']}, at step {point[0]:,.0f}"] = number(point[1])
     known = info.get("metrics") or {}
     measured = {k: v for k, v in known.items() if "train" not in k and k != "lr"} or known
     names = sorted(measured, key=figures.LOADER.findall)
@@ -188,6 +200,26 @@ def set_keys(run: RunDir) -> dict[str, tuple[str, str]]:
     }
 
 
+def frozen_values(run: RunDir) -> dict[str, Any]:
+    """Return the configuration of a run as {'optimizer.lr': 0.002, ...}; empty if it can't be read."""
+    with suppress(CheckpointError):
+        return flatten(read_frozen(run))
+    return {}
+
+
+def hyperparameters(frozen: Mapping[str, Any]) -> dict[str, str]:
+    """Return what may change the result, with the defaults of your own code's arguments, by key."""
+    shown = {key: value for key, value in frozen.items() if key.partition(".")[0] in HYPERPARAMETERS}
+    for key, target in [*shown.items()]:
+        group, last = key.rpartition(".")[::2]
+        if last == "_target_" and isinstance(target, str):
+            with suppress(ProjectError):  # the code may be gone
+                for name, argument in signatures.read(target).parameters.items():
+                    if argument.default is not NO_DEFAULT:
+                        shown.setdefault(f"{group}.{name}", argument.default)
+    return {key: mask_urls(as_typed(value)) for key, value in sorted(shown.items()) if "._check_" not in key}
+
+
 def provenance(run: RunDir, facts: Facts) -> dict[str, str]:
     """Return what is needed to train the run again, and what was trained, by title."""
     info = facts.info
@@ -211,12 +243,17 @@ def provenance(run: RunDir, facts: Facts) -> dict[str, str]:
 
 def _best(facts: Facts) -> str:
     """Return the best value of the monitored metric, and its step."""
-    metric, mode = str(facts.info.get("monitor")), facts.info.get("mode")
-    points = figures.drawable(facts.metrics.get(metric, []))
+    point = best_point(facts)
+    return f"{facts.info['monitor']} {point[1]:.4g} at step {point[0]:,.0f}" if point else ""
+
+
+def best_point(facts: Facts) -> tuple[float, float] | None:
+    """Return the step and the best value of the monitored metric; None if there is none."""
+    mode = facts.info.get("mode")
+    points = figures.drawable(facts.metrics.get(str(facts.info.get("monitor")), []))
     if not points or mode not in ("min", "max"):
-        return ""
-    step, value = (min if mode == "min" else max)(points, key=lambda point: point[1])
-    return f"{metric} {value:.4g} at step {step:,.0f}"
+        return None
+    return (min if mode == "min" else max)(points, key=lambda point: point[1])
 
 
 def number(value: object) -> str:

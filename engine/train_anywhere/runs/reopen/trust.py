@@ -86,7 +86,12 @@ def find_outward_values(flat: Mapping[str, Any], training: bool = True) -> dict[
     for key, value in flat.items():
         used = training or key.partition(".")[0] not in NOT_EVALUATED
         if key not in found and used and _is_outward(key, value, flat):
-            found[key] = "may connect, listen, read or write as you"
+            may = (
+                "start a download or an upload"
+                if isinstance(value, bool)
+                else "connect, listen, read or write"
+            )
+            found[key] = f"may {may} as you"
     return found | dict.fromkeys(find_code(flat), "would run as you")
 
 

@@ -145,6 +145,8 @@ def estimate_start(script: str) -> str:
     try:
         answer = test_only(script)
     except ProjectError as error:
+        if re.search(f"{NOT_REACHED}|configuration source", str(error)):
+            return "Expected start: not known, since no Slurm answers on this machine."
         return f"Expected start: not known. {error}"
     start = re.search(r"to start at (\S+)", answer)
     return f"Expected start: {start[1] if start else answer} (sbatch --test-only)"

@@ -50,7 +50,9 @@ class RunEntry:
     trouble: str = ""
 
     def logs(self) -> list[Path]:
-        """Return the output and error files of the newest job that has any."""
+        """Return the output and error files of the newest job that has any, or the log of a run on this machine."""
+        if self.scheduler is None:
+            return [self.folder.log] if self.folder.log.is_file() else []
         for job_id in reversed(self.job_ids):
             pattern = rf"(slurm|pbs)-{_number(job_id)}(\D\S*)?\.(out|err)"
             named = [p for p in self.folder.path.iterdir() if re.fullmatch(pattern, p.name)]
@@ -79,8 +81,14 @@ def find(name: str | None, results: Path) -> list[RunEntry]:
         where = error.filename or name or results / "latest"
         raise SubmitError(f"{where} can't be read: {error.strerror}.") from None
     if not found:
+        named = name and "/" not in name and (results / name).is_dir()
+        way = (
+            f"`jobs.py list --name {name}` lists the runs of that name"
+            if named
+            else "--results names another folder"
+        )
         raise SubmitError(
-            f"no run is called '{name}' below {results}; give a run folder, a run id or a job id (--results names another folder)."
+            f"no run is called '{name}' below {results}; give a run folder, a run id or a job id ({way})."
         )
     return found
 

@@ -63,7 +63,7 @@ def list_runs(reports: Sequence[Report], width: int | None, colors: bool = False
         padded[2] = color_state(padded[2], report.state or report.written, colors)
         if left is None or len(differs) <= left:
             shown.append(GAP.join([*padded, differs]).rstrip())
-        elif left >= least:
+        elif left >= least and len(differs) > (width or 0) - 4:
             shown.append(GAP.join([*padded, fit_parts(differs.split(GAP), left)]))
         else:
             shown += [GAP.join(padded), f"    {fit_parts(differs.split(GAP), (width or 0) - 4)}"]

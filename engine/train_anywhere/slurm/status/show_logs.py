@@ -18,6 +18,7 @@ from train_anywhere.errors import SubmitError
 from train_anywhere.files.terminal.printable import printable
 from train_anywhere.slurm.scheduler.queue import QueuePoller
 from train_anywhere.slurm.status.find_runs import RunEntry
+from train_anywhere.slurm.status.local_runs import read_state
 from train_anywhere.slurm.status.sources import job_end
 from train_anywhere.slurm.status.sources.gather import RunReports
 from train_anywhere.slurm.status.text_page import headline
@@ -92,6 +93,7 @@ def follow(
     while active:
         if time.monotonic() - queried >= ask_every:
             active = any(poller[kind].any_active(kind, jobs[kind]) for kind in jobs)
+            active |= any(r.scheduler is None and read_state(r)[0] in ("starting", "running") for r in found)
             queried = time.monotonic()
         sys.stdout.write(logs.read_new(last=not active))
         sys.stdout.flush()

@@ -8,7 +8,7 @@ from train_anywhere.errors import SubmitError
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.terminal.fit import terminal_width
 from train_anywhere.files.terminal.printable import one_line
-from train_anywhere.monitor.report.figures import drawable, figure
+from train_anywhere.monitor.report.figures import Figure, drawable, figure, metric_over_key
 from train_anywhere.monitor.report.page import NAME, Comparison, render_comparison
 from train_anywhere.monitor.run_facts import MOST_CURVES
 from train_anywhere.runs.facts import Series, curves
@@ -46,7 +46,9 @@ def sweep_lines(found: Sequence[RunEntry]) -> list[str]:
         shown.append(list_runs(reports, terminal_width(), has_colors()))
         with suppress(SubmitError):  # no metric to compare
             best = find_best(found)
-            shown.append(f"{'Best:':<15}{best.metric} {best.value:.6g}  {best.id}")
+            values = {report.path: report.overrides for report in reports}.get(best.path, {})
+            differing = [f"{key}={values[key]}" for key in differing_keys([*reports]) if key in values]
+            shown.append("  ".join([f"{'Best:':<15}{best.metric} {best.value:.6g}", best.id, *differing]))
         shown.append(f"{'Report:':<15}{display_path(write_sweep(found, reports))}")
     except Exception as error:
         shown.append(f"The report was not written: {one_line(str(error))}")
@@ -61,7 +63,7 @@ def comparison(title: str, reports: Sequence[Report]) -> Comparison:
         *dict.fromkeys(
             name
             for report in reports
-            for name in [name for name in report.progress.metrics if "train" not in name]
+            for name in [name for name in report.progress.metrics if "train" not in name and name != "lr"]
         )
     ]
     return Comparison(
@@ -80,13 +82,28 @@ def comparison(title: str, reports: Sequence[Report]) -> Comparison:
             for report in reports
         ],
         figures=[
-            figure(name, drawn, "optimizer step")
-            for name, drawn in curves_by_metric(reports, keys).items()
-            if len(drawn) > 1 or len(reports) == 1
+            *([] if best is None else over_keys(best.metric, keys, reports)),
+            *(
+                figure(name, drawn, "optimizer step")
+                for name, drawn in curves_by_metric(reports, keys).items()
+                if len(drawn) > 1 or len(reports) == 1
+            ),
         ],
         links=[f"../{report.id}/{NAME}" if (report.path / NAME).is_file() else "" for report in reports],
         best=next((n for n, report in enumerate(reports) if best and report.path == best.path), None),
     )
+
+
+def over_keys(metric: str, keys: Sequence[str], reports: Sequence[Report]) -> list[Figure]:
+    """Return the last value of a metric over each key that differs."""
+    known = [(report.overrides, report.progress.metrics.get(metric)) for report in reports]
+    drawn = [
+        metric_over_key(
+            metric, key, [(words[key], y) for words, y in known if key in words and y is not None]
+        )
+        for key in keys
+    ]
+    return [one for one in drawn if one]
 
 
 def best_member(reports: Sequence[Report]) -> Best | None:

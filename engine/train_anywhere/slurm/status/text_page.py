@@ -13,6 +13,7 @@ from train_anywhere.files.plain_json import dumps
 from train_anywhere.files.terminal.fit import fit
 from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.runs.summary import display_path
+from train_anywhere.slurm.scheduler.reasons import in_words
 from train_anywhere.slurm.status.run_status import FAILED, Report, differing_keys
 from train_anywhere.slurm.status.sources.gather import RunReports
 
@@ -141,8 +142,9 @@ def progress_parts(report: Report) -> list[str]:
     """Return epoch and step, and what resumes have cost."""
     p, parts = report.progress, []
     if p.step is not None:
+        step = max(p.step, report.checkpoint.step if report.checkpoint else 0)  # a checkpoint is progress too
         epochs, steps = (f"/{n}" if n is not None else "" for n in (p.epochs, p.steps))
-        parts.append(f"epoch {'?' if p.epoch is None else p.epoch}{epochs}, step {p.step}{steps}")
+        parts.append(f"epoch {'?' if p.epoch is None else p.epoch}{epochs}, step {step}{steps}")
     return [*parts, report.resumed] if report.resumed else parts
 
 
@@ -178,6 +180,7 @@ def _is_sweep(reports: Sequence[Report]) -> bool:
 
 def _rows(report: Report) -> Iterator[tuple[str, str]]:
     yield "Run folder", display_path(report.path)
+    yield "About", report.overrides.get("note", "").strip("'\"")
     if report.pending:
         yield "Waits", _pending(report)
     yield "Why", report.why
@@ -197,7 +200,9 @@ def _rows(report: Report) -> Iterator[tuple[str, str]]:
 
 def _pending(report: Report) -> str:
     assert report.pending
-    reason = report.pending.reason or "no reason is given"
+    reason = in_words(report.pending.reason) if report.pending.reason else "no reason is given"
+    if report.pending.reason.startswith("Dependency") and (first := report.overrides.get("after")):
+        reason += f", here after={first}"
     return reason + (f"; expected to start {report.pending.start}" if report.pending.start else "")
 
 
@@ -207,11 +212,16 @@ def _now(report: Report) -> str:
     if p.section is None:
         return ""
     parts = [p.section]
+    if report.state == "completing":  # it makes no progress any more
+        return p.section
+    moved = [
+        age for age in (p.moved, report.checkpoint.age if report.checkpoint else None) if age is not None
+    ]
     parts += [f"{p.rate:.0f} {p.unit}/s"] if p.rate else []
     parts += [f"{duration(p.seconds_left)} left"] if p.seconds_left else []
     parts += [f"waits for data {p.data_wait:.0%} of the time"] if p.data_wait is not None else []
     parts += [f"efficiency {p.efficiency:.0%}"] if p.efficiency is not None else []
-    parts += [f"last progress {duration(p.moved)} ago"] if p.moved is not None else []
+    parts += [f"last progress {duration(min(moved))} ago"] if moved else []
     return ", ".join(parts)
 
 

@@ -18,6 +18,7 @@ from train_anywhere.files.removal import remove, remove_empty
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm import rules
+from train_anywhere.slurm.presets import is_elsewhere
 from train_anywhere.slurm.rules.rule_request import DataCheck, Request
 from train_anywhere.slurm.scheduler import client
 from train_anywhere.slurm.scheduler.job_chain import submit_chain
@@ -43,7 +44,7 @@ def start(config: Config, run: RunDir, arguments: Sequence[str], data_problems: 
     program = shlex.join(["src/evaluate.py", *arguments])
     job = replace(job, name=f"{job.name}-evaluate", program=program, features=Features())
     request = Request(config, job, data_problems)
-    elsewhere = config.dry_run is True
+    elsewhere = is_elsewhere(config)
     problems = rules.problems(request, elsewhere)
     notes = [*rules.notes(request, elsewhere), *clean_environment.notes(render.render(job))]
     if config.dry_run:
@@ -51,9 +52,11 @@ def start(config: Config, run: RunDir, arguments: Sequence[str], data_problems: 
         print(dry_run.format_dry_run(render.render(job), job, notes), flush=True)
     if problems:
         raise ConfigError(*problems)
-    if config.dry_run:
+    if elsewhere:
         return 0
     followed = find_dependency(config.after, config.cluster.scheduler, Path(config.paths.results))
+    if config.dry_run:
+        return 0
     job_id = submit(job, place, Path(config.paths.results), followed)
     log = render.log_path(job).replace("%j", job_id) + ".out"
     kind = config.cluster.scheduler

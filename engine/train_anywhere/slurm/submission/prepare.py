@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from train_anywhere import features
+from train_anywhere.config.checks.contradictions import Check
 from train_anywhere.config.command.members import Tree, load_members, refuse_mixed_members
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed import programs
@@ -19,6 +20,7 @@ from train_anywhere.runs.lock import RunLock
 from train_anywhere.runs.reopen.completion import completion_message, is_complete
 from train_anywhere.runs.reopen.resume import merge_resumed
 from train_anywhere.slurm import rules
+from train_anywhere.slurm.presets import is_elsewhere
 from train_anywhere.slurm.rules.rule_request import DataCheck, Request
 from train_anywhere.slurm.scheduler import client, queue
 from train_anywhere.slurm.script import clean_environment
@@ -98,30 +100,39 @@ def start(
     here = current_allocation()
     numbers = range(len(trees)) if len(trees) > 1 else None
     jobs: list[Job] = []
+    trees = [merge_resumed(trees[0], run, overrides[0])] if run else trees
+
+    def check(config: Config) -> list[str]:
+        return refusals(config, run, numbers, here, data_problems, jobs)
+
+    shown = bool(
+        trees[0]["dry_run"]
+    )  # a dry run shows the job first, and then refuses what a submission refuses
     members = load_members(
-        [merge_resumed(trees[0], run, overrides[0])] if run else trees,
-        overrides,
-        lambda config: refusals(config, run, numbers, here, data_problems, jobs),
+        trees, overrides, job_check(run, numbers, here, data_problems, jobs) if shown else check
     )
-    refuse_sweeper(members[0].config.wait, wants_results)
+    c = members[0].config
+    refuse_sweeper(c.wait, wants_results)
     job = common_job(jobs)
-    config = fill_from_allocation(members[0].config, here)
-    request = Request(config, job, data_problems, on_node=is_only_node(job, here))
-    if run and not members[0].config.from_scratch:
-        if is_complete(run, members[0].config):
-            print(completion_message(run, members[0].config))
+    request = Request(fill_from_allocation(c, here), job, data_problems, on_node=is_only_node(job, here))
+    if run and not c.from_scratch:
+        if is_complete(run, c):
+            print(completion_message(run, c))
             return [None]
         refuse_unreadable(run)
-    limits = [] if here else slurm_conf_problems(request.job)
-    if members[0].config.dry_run:
-        show_dry_run(request, here, limits)
-        return [None] * len(members)
-    if limits:
+    if shown:
+        show_dry_run(request, here)
+        load_members(trees, overrides, check)
+        if is_elsewhere(c):
+            return [None] * len(members)
+    if limits := [] if here else slurm_conf_problems(request.job):
         raise ConfigError(*limits)
-    c = members[0].config
     followed = find_dependency(c.after, c.cluster.scheduler, Path(c.paths.results))
     if run:
         refuse_second_job(run, bool(here))
+    if shown:
+        ask_scheduler(request)
+        return [None] * len(members)
     protect_output()  # a closed output (`| head`) must not make a submitted job look like a failure
     if here:
         sys.exit(run_in_allocation(request, members[0], run, chosen_nodes(job, here)))
@@ -136,25 +147,40 @@ def refusals(
     data_problems: DataCheck,
     jobs: list[Job] | None = None,
 ) -> list[str]:
-    """Return the problems that prevent the submission of one member; in a dry run, only those that leave no job to show.
+    """Return the problems that prevent the submission of one member, in a dry run too. The member's job is appended to `jobs`."""
+    made: list[Request] = []
+    if problems := job_check(run, members, here, data_problems, [] if jobs is None else jobs, made)(config):
+        return problems
+    problems = rules.problems(made[0], is_elsewhere(config))
+    if here:
+        problems += [*find_mismatches(made[0].job, here), *missing_variables(os.environ)]
+        problems += features.problems(made[0].config, "allocation")
+    return problems
 
-    The job of the member is appended to `jobs`.
-    """
-    try:
-        config = fill_from_allocation(config, here)
-        job = placeholder_job(config, run, members)
-        request = Request(config, job, data_problems, on_node=is_only_node(job, here))
-        if jobs is not None:
-            jobs.append(request.job)
-    except ConfigError as error:
-        return error.problems
-    if config.dry_run:
+
+def job_check(
+    run: RunDir | None,
+    members: Sequence[int] | None,
+    here: Allocation | None,
+    data_problems: DataCheck,
+    jobs: list[Job],
+    requests: list[Request] | None = None,
+) -> Check:
+    """Return a check that finds only problems that leave no job to show, and appends the job of each member to `jobs`."""
+
+    def check(config: Config) -> list[str]:
+        try:
+            config = fill_from_allocation(config, here)
+            job = placeholder_job(config, run, members)
+            request = Request(config, job, data_problems, on_node=is_only_node(job, here))
+        except ConfigError as error:
+            return error.problems
+        jobs.append(job)
+        if requests is not None:
+            requests.append(request)
         return []
-    if not here:
-        return rules.problems(request)
-    mismatches = [*find_mismatches(request.job, here), *missing_variables(os.environ)]
-    waits = features.problems(config, "allocation")
-    return [*rules.problems(request), *mismatches, *waits]
+
+    return check
 
 
 def placeholder_job(config: Config, run: RunDir | None, members: Sequence[int] | None) -> Job:
@@ -238,21 +264,22 @@ def refuse_sweeper(wait: bool, wants_results: bool) -> None:
         )
 
 
-def show_dry_run(request: Request, here: Allocation | None, limits: Sequence[str]) -> None:
-    """Print the dry run; with dry_run=test, query the scheduler too. `limits` are messages about limits of this machine's Slurm.
-
-    Raises:
-        ConfigError, SubmitError: a submission would be refused.
-    """
-    script = render(request.job)
-    test, kind = request.config.dry_run == "test", request.config.cluster.scheduler
-    problems = rules.problems(request, elsewhere=not test)
+def show_dry_run(request: Request, here: Allocation | None) -> None:
+    """Print the job of a dry run. Raises SubmitError: the run of after= does not exist."""
+    script, elsewhere = render(request.job), is_elsewhere(request.config)
     waits = dry_run.after_notes(request.config.after, Path(request.config.paths.results))
     of_shell = [] if here else clean_environment.notes(script)
-    notes = [*rules.notes(request, elsewhere=not test), *of_shell, *waits, *([] if test else limits)]
+    left_out = [
+        f"this is not a login node of {request.cluster}, so folders and packages of this machine were not checked."
+    ]
+    notes = [*rules.notes(request, elsewhere), *of_shell, *waits, *(left_out if elsewhere else [])]
     print(dry_run.format_dry_run(script, request.job, notes), flush=True)
-    if problems or (test and limits):
-        raise ConfigError(*problems, *limits)
+
+
+def ask_scheduler(request: Request) -> None:
+    """Print when Slurm expects the job to start; with dry_run=test whether it accepts the script. Raises SubmitError if not."""
+    script, kind = render(request.job), request.config.cluster.scheduler
+    test = request.config.dry_run == "test"
     if test and kind == "slurm":
         print(f"sbatch --test-only: {client.test_only(script)}")
     elif test:

@@ -61,13 +61,14 @@ class Throughput:
         return statistics.mean(self.rates) if self.rates else None
 
     def summary(self) -> str | None:
-        """Return the mean rate and 1.96 sigma (95 % of a normal distribution) as a phrase; None if too little was measured."""
+        """Return the mean rate and the slowest and fastest interval as a phrase; None if too little was measured."""
         if len(self.rates) < 2 or self.seconds < MIN_MEASURED_S:
             return None
-        mean, spread = statistics.mean(self.rates), 1.96 * statistics.stdev(self.rates)
-        total = f"{mean:.1f} +- {spread:.1f} {self.unit}/s"
-        each = f" ({mean / self.world_size:.1f} per device)" if self.world_size > 1 else ""
-        return f"{total}{each} in {len(self.rates)} intervals{self.peak_share(mean)}"
+        mean, low, high = statistics.mean(self.rates), min(self.rates), max(self.rates)
+        each = f", {mean / self.world_size:.1f} per device" if self.world_size > 1 else ""
+        return (
+            f"{mean:.1f} {self.unit}/s on average (from {low:.1f} to {high:.1f}){each}{self.peak_share(mean)}"
+        )
 
     def peak_share(self, rate: float) -> str:
         """Return the share of their peak that the devices reach at a total `rate` as a phrase; empty if the peak is unknown."""

@@ -1,0 +1,69 @@
+"""`jobs.py plot`: one metric of several runs in a file."""
+
+import csv
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from train_anywhere.commands.jobs import main
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """Two runs that differ in a learning rate; the second has no val/acc in its first row."""
+    for number, rate in enumerate((0.1, 0.2)):
+        run = tmp_path / "results" / "digits" / f"20260101-00000{number}-aaa{number}"
+        run.mkdir(parents=True)
+        (run / "config.yaml").write_text("framework: lightning\n")
+        (run / "overrides.txt").write_text(f"model=mlp\noptimizer.lr={rate}\n")
+        (run / "run.json").write_text('{"format": 1, "state": "completed"}')
+        first = "" if number else "0.25"
+        (run / "metrics.csv").write_text(f"step,epoch,val/acc,val/loss\n7,1,{first},2\n14,2,0.5,1\n")
+    return tmp_path / "results"
+
+
+def plot(results: Path, *words: str) -> int:
+    runs = sorted(str(path) for path in (results / "digits").iterdir())
+    return main(["plot", *runs, "--results", str(results), *words])
+
+
+def test_the_values_are_labelled_by_what_differs(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = results.parent / "values.csv"
+    assert plot(results, "--metric", "val/acc", "--out", str(out)) == 0
+    assert "val/acc of 2 runs" in capsys.readouterr().out
+    with out.open(newline="") as file:
+        assert [*csv.reader(file)] == [
+            ["run", "step", "val/acc"],
+            ["optimizer.lr=0.1", "7", "0.25"],
+            ["optimizer.lr=0.1", "14", "0.5"],
+            ["optimizer.lr=0.2", "14", "0.5"],
+        ]
+    assert plot(results, "--metric", "val/acc", "--out", str(out)) == 2
+    assert "exists already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["pdf", "svg", "png"])
+def test_a_figure(results: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
+    out = results.parent / f"fig.{kind}"
+    code = plot(results, "--metric", "val/acc", "--out", str(out))
+    if find_spec("matplotlib"):
+        assert code == 0 and out.stat().st_size > 1000
+    else:
+        assert code == 2 and "pip install matplotlib" in capsys.readouterr().err and not out.exists()
+
+
+REFUSED = {
+    ("val/ac", "a.csv"): "no run has the metric val/ac. Did you mean 'val/acc'?",
+    ("val/acc", "a.txt"): "--out {}/a.txt: its format is not known; use one of .pdf, .svg, .png, .eps, .csv.",
+    ("val/acc", "no/a.csv"): "there is no folder",
+}
+
+
+@pytest.mark.parametrize("metric, name", REFUSED)
+def test_a_refusal_writes_nothing(
+    results: Path, capsys: pytest.CaptureFixture[str], metric: str, name: str
+) -> None:
+    assert plot(results, "--metric", metric, "--out", f"{results.parent}/{name}") == 2
+    assert REFUSED[metric, name].format(results.parent) in capsys.readouterr().err
+    assert [path.name for path in results.parent.iterdir()] == ["results"]

@@ -1,0 +1,218 @@
+"""`make project` writes a project of a user, which trains, tests and gets updates without the product's files."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+from tools import engine
+from train_anywhere.files import ROOT
+from train_anywhere.testing.projects import git, run_command
+
+pytestmark = pytest.mark.git
+
+NEXT = "0.1.1.dev7"
+COMMANDS = ("train", "evaluate", "run", "jobs", "report", "scaling", "doctor", "index")
+
+
+def make(folder: Path, *words: str, at: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    command = ("make", "--no-print-directory", "project", f"DIR={folder}", *words, f"PYTHON={sys.executable}")
+    return run_command(at, *command)
+
+
+def install(project: Path) -> Path:
+    """An environment with the project's engine that sees the packages of this one; return its bin folder."""
+    venv.create(project / ".venv", symlinks=True)
+    packages = next((project / ".venv").glob("lib/python*/site-packages"))
+    (packages / "all.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
+    words = ("--no-deps", "--no-index", "--require-hashes", "-qr", "requirements/engine.txt")
+    done = call(project, "-m", "pip", "install", *words)
+    assert done.returncode == 0, done.stderr
+    return project / ".venv" / "bin"
+
+
+def call(
+    project: Path, *words: str, cwd: Path | None = None, **more: str
+) -> subprocess.CompletedProcess[str]:
+    environ = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | more
+    command = [project / ".venv/bin/python", *words]
+    return subprocess.run(
+        command, cwd=cwd or project, env=environ, capture_output=True, text=True, timeout=600
+    )
+
+
+def count_lines(project: Path) -> int:
+    names = git(project, "ls-files").splitlines()
+    own = [name for name in names if not name.startswith(("requirements/locks/", "wheels/"))]
+    return sum((project / name).read_bytes().count(b"\n") for name in own)
+
+
+@pytest.mark.parametrize("framework, other", [("lightning", "keras"), ("keras", "lightning")])
+def test_a_project_has_what_was_chosen(tmp_path: Path, framework: str, other: str) -> None:
+    project = tmp_path / "mine"
+    done = make(project, "NAME=Protein folds 2", f"FRAMEWORK={framework}", "CLUSTER=neuron")
+    assert done.returncode == 0, done.stderr
+    assert "git commit -qm Start && make train" in done.stdout
+    assert count_lines(project) <= 5000
+    assert len((project / "README.md").read_text().splitlines()) <= 40
+    names = git(project, "ls-files").splitlines()
+    assert [name for name in names if re.search(rf"(^|/){other}[./-]", name)] == []
+    presets = {Path(name).stem for name in names if name.startswith("configs/cluster/")}
+    assert presets == {"local", "current", "slurm", "neuron"}
+    assert {"src/train.py", f"requirements/locks/{framework}-cpu.txt", ".train-anywhere", "LICENSE"} <= {
+        *names
+    }
+    assert not [name for name in names if name.startswith(("engine/", "docs/", ".github/"))]
+    assert 'name = "protein-folds-2"' in (project / "pyproject.toml").read_text()
+    assert (project / "README.md").read_text().startswith("# Protein folds 2\n")
+    left = [n for n in names if Path(n).suffix in (".md", ".py", ".yaml") and "{" in n]
+    assert left == [] and not re.search(r"\{(title|pages|example)\}", (project / "README.md").read_text())
+    targets = set(re.findall(r"^([a-z-]+):", (project / "Makefile").read_text(), re.M))
+    for page in ("README.md", "AGENTS.md"):
+        text = (project / page).read_text()
+        assert set(re.findall(r"`make ([a-z-]+)", text)) <= targets
+        for link in re.findall(r"\]\(([^)]+)\)", text):
+            assert "://" in link or (project / link).exists(), link
+    assert run_command(project, sys.executable, "-m", "ruff", "check", "--no-cache", ".").stdout.startswith(
+        "All"
+    )
+    install(project)
+    short = ("trainer.fast_dev_run=true", f"paths.results={tmp_path / 'results'}")
+    for words in ((), ("cluster=neuron", "dry_run=true", "cluster.check=warn")):
+        done = call(project, "src/train.py", *short, *words)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert f'"framework": "{framework}"' in (tmp_path / "results/latest/run.json").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["lightning", "keras"])
+def test_its_tests_pass(tmp_path: Path, framework: str) -> None:
+    assert make(tmp_path / "mine", f"FRAMEWORK={framework}").returncode == 0
+    binary = install(tmp_path / "mine")
+    done = run_command(tmp_path / "mine", "make", "test", f"bin={binary}", "CI=", "ARGS=-q -n 1")
+    assert done.returncode == 0 and " passed" in done.stdout, done.stdout + done.stderr
+
+
+REFUSED = {
+    ("DIR=", "NAME=a"): "name the folder: make project DIR=../mine",
+    ("NAME=1é",): "NAME=1é can't be the name of a package",
+    ("FRAMEWORK=jax",): "FRAMEWORK=jax is not known; use lightning, keras or all.",
+    ("CLUSTER=neuron,moon",): "CLUSTER=moon is not a preset; use one of",
+    ("FROM=nowhere",): "FROM=nowhere is not an engine",
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_a_refusal_is_one_message_and_writes_nothing(tmp_path: Path, words: tuple[str, ...]) -> None:
+    done = make(tmp_path / "mine", *words)
+    assert done.returncode == 2 and not list(tmp_path.iterdir()), done.stderr
+    first, *rest = done.stderr.splitlines()
+    assert first.startswith(f"error: {REFUSED[words]}") and len(rest) == 1  # and the line of make
+
+
+def test_a_folder_that_has_files_or_no_parent_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for place, says in ((tmp_path, "is not an empty folder"), (tmp_path / "a/b", "there is no folder")):
+        done = make(place)
+        assert done.returncode == 2 and says in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_commands_are_equal_and_work_from_any_folder(tmp_path: Path) -> None:
+    texts = {name: (ROOT / f"src/{name}.py").read_text() for name in COMMANDS}
+    assert {text.replace(name, "NAME") for name, text in texts.items()} == {
+        texts["train"].replace("train", "NAME")
+    }
+    assert all(len(text.splitlines()) <= 6 for text in texts.values())
+    (tmp_path / "link").symlink_to(ROOT)
+    for name in COMMANDS:
+        for folder in (ROOT / "src", tmp_path / "link" / "src"):
+            command = [sys.executable, str(folder / f"{name}.py"), "--help"]
+            environ = {**os.environ, "PYTHONSAFEPATH": "1"}
+            environ.pop("PYTHONPATH", None)
+            done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True)
+            assert done.returncode == 0 and name in done.stdout, done.stderr
+
+
+@pytest.fixture
+def newer(tmp_path: Path) -> Path:
+    """A newer template, as a folder with the product's files and a newer engine."""
+    made = tmp_path / "newer"
+    run_command(ROOT, sys.executable, "tools/project.py", "copy", str(made))
+    shutil.copytree(ROOT / "engine", made / "engine", ignore=shutil.ignore_patterns("__pycache__"))
+    replace(made / "engine/pyproject.toml", engine.version_of(ROOT / "engine"), NEXT)
+    return made
+
+
+def replace(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+def update(project: Path, source: Path) -> subprocess.CompletedProcess[str]:
+    return call(project, "tools/template.py", "engine.py", "update", str(source))
+
+
+def test_an_update_merges_what_was_edited(tmp_path: Path, newer: Path) -> None:
+    """Unedited files are replaced, edited ones merged, conflicts named, deleted and own files stay."""
+    project = tmp_path / "mine"
+    assert make(project, "NAME=Mine").returncode == 0
+    install(project)
+    git(project, "commit", "-qm", "start")
+    with (project / "configs/model/cnn.yaml").open("a") as file:
+        file.write("# mine\n")
+    replace(project / "configs/data/digits.yaml", "batch_size: 96", "batch_size: 48")
+    (project / "configs/experiment/debug.yaml").unlink()
+    (project / "configs/model/own.yaml").write_text("name: own\n")
+    for name, old, new in (
+        ("configs/model/mlp.yaml", "name: mlp", "name: mlp  # better"),
+        ("configs/model/cnn.yaml", "name: cnn", "# theirs\nname: cnn"),
+        ("configs/data/digits.yaml", "batch_size: 96", "batch_size: 192"),
+        ("configs/experiment/debug.yaml", "true", "true  # changed"),
+    ):
+        replace(newer / name, old, new)
+    (newer / "src/models/lightning/extra.py").write_text('"""A new file."""\n')
+    (newer / "configs/model/gpt_7b.yaml").unlink()
+
+    done = update(project, newer)
+    assert done.returncode == 2 and "edits that git does not have" in done.stderr, done.stdout + done.stderr
+    assert "configs/data/digits.yaml" in done.stderr
+    git(project, "add", "-A")
+    git(project, "commit", "-qm", "edits")
+    done = update(project, newer)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert re.findall(r"^conflict in (\S+):", done.stderr, re.M) == ["configs/data/digits.yaml"]
+    assert f"-> {NEXT}" in done.stdout
+    read = {
+        name: (project / name).read_text()
+        for name in git(project, "ls-files", "configs/*/*.yaml").split()
+        if (project / name).exists()
+    }
+    assert "# better" in read["configs/model/mlp.yaml"]
+    assert "# mine" in read["configs/model/cnn.yaml"] and "# theirs" in read["configs/model/cnn.yaml"]
+    assert "<<<<<<< yours\nbatch_size: 48" in read["configs/data/digits.yaml"]
+    assert "configs/experiment/debug.yaml" not in read and "configs/model/gpt_7b.yaml" not in read
+    assert read["configs/model/own.yaml"] == "name: own\n"
+    assert (project / "src/models/lightning/extra.py").exists()
+    assert f"train_anywhere-{NEXT}-" in (project / "requirements/engine.txt").read_text()
+    assert f'"version": "{NEXT}"' in (project / ".train-anywhere").read_text()
+
+    git(project, "checkout", "configs/data/digits.yaml")  # keeps the own value
+    git(project, "add", "-A")
+    git(project, "commit", "-qm", "update")
+    done = update(project, next((project / "wheels").glob("*.tar.gz")))  # the same again
+    assert done.returncode == 0 and "none changed" in done.stdout, done.stdout + done.stderr
+    changed = git(project, "status", "--short").splitlines()  # the rebuilt wheel has new times
+    assert all("wheels/" in line or "requirements/engine.txt" in line for line in changed)
+    done = update(project, next((project / "wheels").glob("*.whl")))
+    assert done.returncode == 0, done.stderr  # its sdist is next to it
+    lone = shutil.copy(next((project / "wheels").glob("*.whl")), tmp_path)
+    done = update(project, lone)
+    assert done.returncode == 2 and "lacks its sdist" in done.stderr

@@ -1,0 +1,88 @@
+"""Draw one metric of several runs with matplotlib, which is optional, for a paper or a talk."""
+
+import csv
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from train_anywhere.config.strict import did_you_mean
+from train_anywhere.errors import SubmitError
+from train_anywhere.files.typed_paths import shell_folder
+from train_anywhere.runs.facts import Series, curves
+from train_anywhere.runs.reopen.frozen import typed_overrides
+from train_anywhere.runs.summary import display_path
+from train_anywhere.slurm.status.find_runs import RunEntry
+
+FORMATS = (".pdf", ".svg", ".png", ".eps", ".csv")
+SIZE = (3.4, 2.4)
+"""Inches: a column of a paper."""
+
+
+def plot(found: Sequence[RunEntry], metric: str, out: str) -> str:
+    """Write the curves of a metric, one for each run, and return the line to print.
+
+    Raises:
+        SubmitError: no run has the metric, the format is unknown, matplotlib is missing, or the file exists.
+    """
+    path = shell_folder() / out
+    if path.suffix not in FORMATS:
+        raise SubmitError(f"--out {out}: its format is not known; use one of {', '.join(FORMATS)}.")
+    if path.suffix != ".csv" and not find_spec("matplotlib"):
+        raise SubmitError(
+            "matplotlib is not installed: pip install matplotlib, or write the values: --out values.csv"
+        )
+    if path.exists():
+        raise SubmitError(f"{out} exists already; name another file.")
+    if not path.parent.is_dir():
+        raise SubmitError(f"--out {out}: there is no folder {path.parent}; create it first.")
+    everything = {
+        run: curves(run.folder.metrics_csv) for run in {run.folder.path: run for run in found}.values()
+    }
+    lines = {name_of(run, found): known[metric] for run, known in everything.items() if metric in known}
+    if not lines:
+        names = sorted({name for known in everything.values() for name in known})
+        raise SubmitError(f"no run has the metric {metric}{did_you_mean(metric, names)}")
+    (write_values if path.suffix == ".csv" else draw)(lines, metric, path)
+    without = len(everything) - len(lines)
+    return f"{display_path(path)}: {metric} of {len(lines)} runs" + (
+        f"; {without} do not have it" if without else ""
+    )
+
+
+def name_of(run: RunEntry, found: Sequence[RunEntry]) -> str:
+    """Return the label of a run: the values that differ between the runs, else its id."""
+    words = {r.folder.path: typed_overrides(r.folder) or [] for r in found}
+    common = set.intersection(*map(set, words.values()))
+    labels = {path: " ".join(word for word in typed if word not in common) for path, typed in words.items()}
+    return labels[run.folder.path] if len({*labels.values()} - {""}) == len(labels) else run.folder.id
+
+
+def write_values(lines: dict[str, Series], metric: str, path: Path) -> None:
+    """Write a row for each value."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["run", "step", metric])
+        writer.writerows(
+            [name, f"{step:g}", value] for name, points in lines.items() for step, value in points
+        )
+
+
+def draw(lines: dict[str, Series], metric: str, path: Path) -> None:
+    """Draw the curves, with text that editors can change."""
+    import matplotlib  # optional
+
+    matplotlib.use("agg")
+    settings: dict[str, Any] = {"pdf.fonttype": 42, "svg.fonttype": "none", "font.size": 8}
+    with matplotlib.rc_context(settings):
+        from matplotlib import pyplot
+
+        figure, axes = pyplot.subplots(figsize=SIZE, layout="constrained")
+        for name, points in lines.items():
+            axes.plot(*zip(*points, strict=True), label=name, linewidth=1)
+        axes.set(xlabel="step", ylabel=metric)
+        if len(lines) > 1:
+            axes.legend(frameon=False)
+        axes.spines[["top", "right"]].set_visible(False)
+        figure.savefig(path, dpi=300)
+        pyplot.close(figure)

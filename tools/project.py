@@ -1,0 +1,335 @@
+"""Write a project of your own: `make project DIR=../mine NAME="My project"`.
+
+    DIR         its folder, which is new or empty
+    NAME        its title; without it, the name of the folder
+    FRAMEWORK   lightning (the default), keras or all: the models, tests, strategies and locks that it gets
+    CLUSTER     presets that it gets next to `slurm`, separated by commas: neuron,lumi
+    FROM        the engine and the template: a folder, an sdist (.tar.gz), git+URL or a version; without it, this checkout
+
+The project has the engine as a wheel with its hash. `make update` there replaces the wheel, and the files of the template that the
+project has not edited. Exit codes: 0 done, 2 refused (nothing was written).
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+FRAMEWORKS = ("lightning", "keras")
+
+EXAMPLES = {
+    "lightning": (
+        "lightning_module",
+        "`LightningModule`",
+        "python src/train.py task._target_=examples.lightning_module.LitDigits "
+        "data._target_=examples.lightning_module.DigitsData checkpoint.monitor=val_loss",
+    ),
+    "keras": (
+        "keras_model",
+        "`keras.Model`",
+        "python src/train.py task._target_=examples.keras_model.make_model "
+        "data._target_=examples.keras_model.open_data",
+    ),
+}
+"""Example of each framework: its file, what it is, and its command."""
+
+TOPS = (
+    *(".editorconfig", ".gitignore", ".pre-commit-config.yaml", "LICENSE", "Makefile", "conftest.py"),
+    *("AGENTS.md", "pyproject.toml", "environment.yml", "mkdocs.yml", ".vscode", "configs", "examples"),
+    *("hydra_plugins", "requirements", "slurm", "src", "tests", "tools"),
+)
+"""Files and folders from which projects are made; an sdist with a template has them."""
+
+LEFT_OUT = re.compile(
+    r"mkdocs\.yml|tools/(?!setup\.sh|environment\.py|system_packages\.sh).*|tests/(template|notebooks)/.*"
+    r"|tests/data/test_shards\.py|requirements/(locks/)?docs\.txt|configs/experiment/(?!debug|example).*|examples/README\.md"
+)
+"""Files of the product that a project does not get."""
+
+ONE_FRAMEWORK = {
+    "lightning": r"configs/strategy/(ddp|dp|fsdp)\.yaml|configs/data/module\.yaml",
+    "keras": r"configs/strategy/(multiworker_)?mirrored\.yaml",
+}
+"""Files without the name of their framework."""
+
+BOTH_FRAMEWORKS = r"tests/models/(test_gpt|test_parameter_counts)\.py"
+"""Tests that compare the frameworks."""
+
+TARGETS = {
+    *(
+        "test-engine",
+        "test-all",
+        "engine",
+        "project",
+        "wheel",
+        "docs",
+        "cast",
+        "docs-serve",
+        "golden",
+        "chaos",
+    ),
+    *("matrix", "bad-inputs", "bench", "bench-quick", "gpu-check", "checksums", "schemas", "detach"),
+}
+"""Targets of the Makefile that need what the project does not have."""
+
+
+class Refusal(Exception):
+    """A request that was refused before anything was written, with its message."""
+
+
+def template_files(root: Path) -> list[str]:
+    """Return the paths of the files from which projects are made, relative to the folder of a template."""
+    if (root / ".git").exists():
+        command = ["git", "-C", str(root), "ls-files", "-z", "-co", "--exclude-standard", "--", *TOPS]
+        listed = subprocess.run(command, capture_output=True, text=True, check=True)
+        names = [name for name in listed.stdout.split("\0") if name and (root / name).is_file()]
+    else:
+        found = [path for top in TOPS for path in [root / top, *(root / top).rglob("*")] if path.is_file()]
+        names = [str(path.relative_to(root)) for path in found]
+    return sorted(
+        {name for name in names if not re.search(r"(^|/)__pycache__/|^configs/local/|\.pyc$", name)}
+    )
+
+
+def render(root: Path, choices: dict[str, str]) -> dict[str, bytes]:
+    """Return the files of a project with these choices, by their paths."""
+    chosen = FRAMEWORKS if choices["framework"] == "all" else (choices["framework"],)
+    presets = with_parents(root, {"local", "current", "slurm", *choices["cluster"].split(",")} - {""})
+    made: dict[str, bytes] = {}
+    for name in template_files(root):
+        if is_wanted(name, chosen, presets):
+            made[name] = (root / name).read_bytes()
+    words = words_of(root, choices, chosen)
+    for name in ("README.md", "tests/test_example.py", "tools/template.py"):
+        made[name] = (root / "tools/project" / Path(name).name).read_bytes()
+    for name, change in CHANGES.items():
+        if name in made:
+            made[name] = change(made[name].decode(), words).encode()
+    for name in made:
+        if Path(name).suffix in (".md", ".yaml", ".py", ".j2", ".yml", ".txt") and name != "README.md":
+            linked = re.sub(r"(?<![\w/.])docs/(?=[\w/-]+\.md)", f"{words['pages']}/", made[name].decode())
+            made[name] = linked.encode()
+    return made
+
+
+def is_wanted(name: str, chosen: tuple[str, ...], presets: set[str]) -> bool:
+    """Return whether a project gets this file of the template."""
+    path = Path(name)
+    others = [framework for framework in FRAMEWORKS if framework not in chosen]
+    for other in others:
+        if other in path.parts or path.name.startswith((f"{other}.", f"{other}-")):
+            return False
+        if re.fullmatch(ONE_FRAMEWORK[other], name):
+            return False
+    if LEFT_OUT.fullmatch(name) or (others and re.fullmatch(BOTH_FRAMEWORKS, name)):
+        return False
+    if path.parent == Path("configs/cluster"):
+        return path.stem in presets
+    if name.endswith(".j2") and "pbs" in name:
+        return "pbs" in presets
+    if path.parts[0] == "examples":
+        return name == "examples/__init__.py" or path.stem in {EXAMPLES[framework][0] for framework in chosen}
+    return True
+
+
+def with_parents(root: Path, presets: set[str]) -> set[str]:
+    """Return the presets, and those that they are based on."""
+    known = {path.stem: path.read_text() for path in (root / "configs/cluster").glob("*.yaml")}
+    if unknown := sorted(presets - known.keys()):
+        raise Refusal(
+            f"CLUSTER={','.join(unknown)} is not a preset; use one of {', '.join(sorted(known))}, or write one later: "
+            "python slurm/new_cluster.py NAME --write"
+        )
+    while True:
+        based = {base for name in presets for base in re.findall(r"^  - (\w+)$", known[name], re.M)}
+        if based - {"_self_"} <= presets:
+            return presets
+        presets = presets | (based & known.keys())
+
+
+def words_of(root: Path, choices: dict[str, str], chosen: tuple[str, ...]) -> dict[str, str]:
+    """Return what replaces the words in braces of the files in tools/project/."""
+    _, module, example = EXAMPLES[chosen[0]]
+    named = re.search(r"^site_name: (.*)$", (root / "mkdocs.yml").read_text(), re.M)
+    return {
+        **choices,
+        "framework": chosen[0] if len(chosen) == 1 else "all",
+        "slug": re.sub(r"[ _.-]+", "-", choices["title"]).lower(),
+        "product": named[1] if named else "train-anywhere",
+        "module": module,
+        "example": example,
+        "cluster": choices["cluster"].split(",")[0] or "slurm",
+    }
+
+
+def fill(text: str, words: dict[str, str]) -> str:
+    """Replace the words in braces."""
+    return re.sub(r"\{(\w+)\}", lambda found: words.get(found[1], found[0]), text)
+
+
+def change_makefile(text: str, words: dict[str, str]) -> str:
+    """Leave out the targets that need what the project does not have."""
+    kept = []
+    for block in text.split("\n\n"):
+        target = re.search(r"^([a-z][a-z -]*):(?!=)", block, re.M)
+        if not target or target[1] not in TARGETS:
+            kept.append(block)
+    text = "\n\n".join(kept)
+    phony = re.search(r"^\.PHONY: (.*)$", text, re.M)
+    left = [name for name in phony[1].split() if name not in TARGETS] if phony else []
+    text = re.sub(r"tools/(engine|lock|new_task)\.py", r"tools/template.py \1.py", text)
+    return re.sub(r"^\.PHONY: .*$", f".PHONY: {' '.join(left)}", text, flags=re.M)
+
+
+def change_train(text: str, words: dict[str, str]) -> str:
+    """Make the framework of a project with one the default."""
+    return (
+        text.replace("\n# trainer:", "\nframework: keras\n\n# trainer:")
+        if words["framework"] == "keras"
+        else text
+    )
+
+
+def change_guide(text: str, words: dict[str, str]) -> str:
+    """Name what this project has."""
+    text = text.replace(
+        "[docs/](docs/index.md) explains them", f"[the pages]({words['pages']}/index.md) explain them"
+    )
+    return re.sub(
+        r"replaces `engine/`, the package.*",
+        "replaces the engine and the files that you have not edited.",
+        text,
+    )
+
+
+def change_environment(text: str, words: dict[str, str]) -> str:
+    """Install the lists of requirements that the project has."""
+    others = [framework for framework in FRAMEWORKS if words["framework"] not in (framework, "all")]
+    for other in others:
+        text = re.sub(rf"^ *- -r requirements/{other}[.-].*\n", "", text, flags=re.M)
+    return re.sub(r"^name: .*$", f"name: {words['slug']}", text, flags=re.M)
+
+
+CHANGES = {
+    "README.md": fill,
+    "Makefile": change_makefile,
+    "AGENTS.md": change_guide,
+    "configs/train.yaml": change_train,
+    "environment.yml": change_environment,
+    "pyproject.toml": lambda text, words: text.replace(
+        'name = "my-training"', f'name = "{words["slug"]}"', 1
+    ),
+    ".editorconfig": lambda text, words: text.partition("\n[tests/template")[0],
+}
+"""Files that differ from the product's."""
+
+
+def find_pages(root: Path) -> str:
+    """Return the address of the product's pages: of its repository, or the folder of this checkout."""
+    asked = ["git", "-C", str(root), "remote", "get-url", "origin"]
+    try:
+        url = subprocess.run(asked, capture_output=True, text=True).stdout.strip()
+    except FileNotFoundError:  # no git
+        url = ""
+    found = re.fullmatch(r"(?:https://|git@)github\.com[/:]([\w.-]+/[\w.-]+?)(?:\.git)?/?", url)
+    return f"https://github.com/{found[1]}/blob/HEAD/docs" if found else str(root / "docs")
+
+
+def read_choices(arguments: list[str]) -> tuple[Path, dict[str, str], str]:
+    """Return folder, choices and source that were typed."""
+    typed, title, framework, cluster, source = (argument.strip() for argument in arguments)
+    if not typed:
+        raise Refusal('name the folder: make project DIR=../mine NAME="My project"')
+    folder = Path(typed).expanduser().absolute()
+    title = title or folder.name
+    if not re.fullmatch(r"[A-Za-z]([A-Za-z0-9 _.-]*[A-Za-z0-9])?", title):
+        raise Refusal(
+            f"NAME={title} can't be the name of a package; use letters, digits, spaces, '.', '_' and '-', "
+            'starting with a letter: make project DIR=../mine NAME="My project"'
+        )
+    framework = {"": "lightning", "both": "all"}.get(framework, framework)
+    if framework not in (*FRAMEWORKS, "all"):
+        raise Refusal(f"FRAMEWORK={framework} is not known; use lightning, keras or all.")
+    if os.path.lexists(folder) and (not folder.is_dir() or any(folder.iterdir())):
+        raise Refusal(f"DIR={typed} exists and is not an empty folder; name a new one.")
+    if not folder.parent.is_dir():
+        raise Refusal(f"DIR={typed}: there is no folder {folder.parent}; create it first.")
+    return (
+        folder,
+        {"title": title, "framework": framework, "cluster": ",".join(re.split(r"[, ]+", cluster))},
+        source,
+    )
+
+
+def make(arguments: list[str]) -> None:
+    """Write the project in one step."""
+    import engine  # the file next to this one; a template in an sdist is rendered without it
+
+    folder, choices, source = read_choices(arguments)
+    with_parents(ROOT, {*choices["cluster"].split(",")} - {""})
+    choices["pages"] = find_pages(ROOT)
+    with engine.temporary_folder(folder.parent) as scratch:
+        try:
+            sources = engine.fetch_sources(source or str(ROOT), scratch, template=True)
+            engine.write_sums(sources)
+            template = sources / engine.TEMPLATE
+            made = engine.render(template if template.is_dir() else ROOT, choices, scratch / "made")
+            contents = {str(path.relative_to(made)): path.read_bytes() for path in engine.files(made)}
+            engine.place(engine.build(sources, scratch / "built"), made)
+            engine.write_made(made, engine.version_of(sources), choices, contents)
+        except engine.Refusal as refusal:
+            raise Refusal(str(refusal)) from None
+        if shutil.which("git"):
+            engine.run("git", "-C", str(made), "init", "--quiet")
+            engine.run("git", "-C", str(made), "add", "--all")
+        os.rename(made, folder)
+    print(
+        f"{folder} is the project {choices['title']}.\nNext: cd {folder} && git commit -qm Start && make train"
+    )
+
+
+def write(root: Path, names: Iterable[str], contents: dict[str, bytes], out: Path) -> None:
+    """Write files below a folder, with the permissions that they have in the template."""
+    for name in names:
+        target = out / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(contents[name] if contents else (root / name).read_bytes())
+        if (root / name).exists():
+            shutil.copymode(root / name, target)
+
+
+def main(arguments: list[str]) -> int:
+    """Run `make`, or the two commands by which tools/engine.py reads a template: `copy OUT` and `render OUT CHOICES`."""
+    if not arguments or {"-h", "--help"} & set(arguments):
+        print(__doc__)
+        return 0
+    verb, *words = arguments
+    try:
+        if verb == "copy":
+            write(ROOT, template_files(ROOT), {}, Path(words[0]))
+        elif verb == "render":
+            contents = render(ROOT, json.loads(words[1]))
+            write(ROOT, contents, contents, Path(words[0]))
+        else:
+            make(words)
+    except Refusal as refusal:
+        print(f"error: {refusal}", file=sys.stderr)
+        return 2
+    except subprocess.CalledProcessError as failed:
+        lines = (failed.stderr or failed.stdout or "").strip().splitlines()
+        print(
+            f"error: {' '.join(map(str, failed.cmd[:4]))} failed: {lines[-1] if lines else failed}",
+            file=sys.stderr,
+        )
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

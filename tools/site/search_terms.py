@@ -1,0 +1,16 @@
+"""Hook of MkDocs: the search of the site finds a page by the terms of other programs (config/search_terms.py of the engine)."""
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+TABLE = Path(__file__).resolve().parents[2] / "engine/train_anywhere/config/search_terms.py"
+TERMS = runpy.run_path(str(TABLE))["TERMS"]
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Return the page with its terms in a paragraph below the title, which only the search reads."""
+    name = page.file.src_uri.removesuffix(".md")
+    terms = ", ".join(terms for terms, target, _ in TERMS if target == name)
+    title, gap, rest = markdown.partition("\n\n")
+    return f'{title}\n\n<p class="terms">{terms}</p>\n\n{rest}' if terms and gap else markdown
