@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from train_anywhere.config.keys import key
-from train_anywhere.config.limits import Epochs, Items, Probability, Range
+from train_anywhere.config.limits import Epochs, Items, Pattern, Probability, Range
 from train_anywhere.config.open_groups import DERIVED, OpenSection
 
 BatchSize = Annotated[int, Range(at_least=1, at_most=2**24)]
@@ -23,6 +23,25 @@ LearningRate = Annotated[float, Range(above=0, at_most=1e6)]
 WeightDecay = Annotated[float, Range(at_least=0, at_most=1e6)]
 NoDecay = list[str]
 """Substrings of the names of parameters or layers without weight decay: [bias, norm]."""
+
+
+@dataclass(frozen=True)
+class ParameterGroup:
+    """Settings of the parameters that a pattern matches.
+
+    Attributes:
+        match: regular expression for the whole name of a parameter.
+        lr: their learning rate, with the schedule of all others; null: `optimizer.lr`.
+        weight_decay: their weight decay; null: that of the optimizer.
+    """
+
+    match: Annotated[str, Pattern()]
+    lr: LearningRate | None = None
+    weight_decay: WeightDecay | None = None
+
+
+Groups = list[ParameterGroup]
+"""Groups of parameters; if several match a parameter, the last one that has a value sets it."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +98,7 @@ class Sgd:
     nesterov: bool = key(False)
     weight_decay: WeightDecay = key(1e-4)
     no_decay: NoDecay = key([])
+    groups: Groups = key([])
 
 
 @dataclass(frozen=True)
@@ -92,6 +112,7 @@ class AdamW:
     eps: Annotated[float, Range(above=0, at_most=1)] = key(1e-8)
     weight_decay: WeightDecay = key(0.01)
     no_decay: NoDecay = key([])
+    groups: Groups = key([])
 
 
 @dataclass(frozen=True)
@@ -102,6 +123,7 @@ class OtherOptimizer(OpenSection):
     lr: LearningRate = key(1e-3)
     scale_lr: Literal["none", "linear", "sqrt"] = key("none")
     no_decay: NoDecay = key([])
+    groups: Groups = key([])
 
 
 @dataclass(frozen=True)

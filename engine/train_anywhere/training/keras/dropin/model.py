@@ -20,6 +20,7 @@ from train_anywhere.training.keras.module import Module, NamedVariables, float_s
 from train_anywhere.training.keras.native import POLICIES, dtype_policy
 from train_anywhere.training.keras.optim import ignored_rate_notes, make_optimizer, make_rate_reader
 from train_anywhere.training.keras.strategies.base import Strategy
+from train_anywhere.training.parameter_groups import refuse_unmatched
 from train_anywhere.training.plan import Plan, make_plan
 
 NOT_COMPILED = "trainer.compile=true compiles the network of a task; this model has its own steps, and trains without XLA."
@@ -156,6 +157,8 @@ def open_dropin(
         module = DropIn(model, strategy, extra, list(applies.values()), spec)
     module.optimizers, module.no_decay = find_optimizers(model), config.optimizer.no_decay
     module.notes = loader.notes + notes + ([NOT_COMPILED] if config.trainer.compile else [])
+    if ours is not None:
+        refuse_unmatched(config.optimizer.groups, [v.path for v in model.weights])
     used = [o for o in module.optimizers if applies[id(o)].variables]
     check_optimizers(config, module, ours, used)
     if not config.callbacks:
