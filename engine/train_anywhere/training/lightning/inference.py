@@ -31,6 +31,7 @@ from train_anywhere.training.lightning.rank_splits import Opener, find_source, f
 from train_anywhere.training.lightning.strategies.choose import make_strategy
 from train_anywhere.training.lightning.strategies.environment import pick_device
 from train_anywhere.training.lightning.trainer import Trainer, make_trainer
+from train_anywhere.training.lightning.weight_files import plain_name, write_safetensors
 from train_anywhere.training.plan import Plan, build_network, limit_batches
 
 
@@ -269,17 +270,27 @@ class TrainedModel:
         return trainer, loader, datamodule, None if list_loaders(loader) else batch_count(loader)
 
     def export(self, format: str, path: Path) -> None:
-        """Write the model to a file in the format "torch" (weights as plain tensors), "torch.export" (the graph) or "onnx".
+        """Write the model to a file or folder.
+
+        Args:
+            format: "torch" or "safetensors" (weights as plain tensors), "hf" (a folder of `save_pretrained`), "torch.export" (the graph)
+                or "onnx".
+            path: the new file or folder.
 
         Raises:
-            ConfigError: a package is missing.
+            ConfigError: a package is missing, or the model has no `save_pretrained`.
             CheckpointError: the model can't be written in this format.
         """
-        if format == "torch":
-            state = {
-                n: t.detach().cpu() for n, t in self.network.state_dict().items() if isinstance(t, Tensor)
-            }
-            torch.save(state, path)
+        if format in ("torch", "safetensors"):
+            state = self.network.state_dict().items()
+            weights = {plain_name(n): t.detach().cpu() for n, t in state if isinstance(t, Tensor)}
+            if format == "torch":
+                torch.save(weights, path)
+            else:
+                write_safetensors(weights, path, "--export safetensors")
+            return
+        if format == "hf":
+            self._save_pretrained(path)
             return
         if format == "onnx" and (missing := [m for m in ("onnx", "onnxscript") if not find_spec(m)]):
             raise ConfigError(
@@ -314,6 +325,21 @@ class TrainedModel:
             raise CheckpointError(
                 f"--export {format}: this model can't be written in this format: {message}; use --export torch."
             ) from error
+
+    def _save_pretrained(self, path: Path) -> None:
+        """Write the first module that has `save_pretrained`, and the tokenizers or processors of the module and the data."""
+        model: Any = next((m for m in self.network.modules() if hasattr(m, "save_pretrained")), None)
+        if model is None:
+            raise ConfigError(
+                "--export hf needs a model with save_pretrained, such as one of transformers, and this one has none; use --export "
+                "safetensors."
+            )
+        model.save_pretrained(path)
+        source = self._source()
+        holders = (vars(self.network), self.facts, vars(source) if source is not None else {})
+        for value in (v for holder in holders for v in holder.values() if not isinstance(v, nn.Module)):
+            if hasattr(value, "save_pretrained") and value is not model:
+                value.save_pretrained(path)
 
     def _example(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of the network for the first measured batch."""

@@ -12,7 +12,7 @@ from torch import Tensor, distributed, nn
 
 from train_anywhere.checkpoints.choice import read_chosen
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
-from train_anywhere.checkpoints.init_run import select_weights
+from train_anywhere.checkpoints.init_run import list_weight_files, select_weights
 from train_anywhere.config.schema import Config, Init
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError, iterate_causes
@@ -48,6 +48,7 @@ from train_anywhere.training.lightning.module import TaskModule
 from train_anywhere.training.lightning.rank_splits import UserLoaders
 from train_anywhere.training.lightning.setup import Setup, describe, make_setup, min_seconds_per_token
 from train_anywhere.training.lightning.strategies.deferred_weights import DeferredWeights
+from train_anywhere.training.lightning.weight_files import FileWeights
 from train_anywhere.training.plan import refuse_other_framework, uneven_rows_note
 from train_anywhere.training.profile import StepProfile
 from train_anywhere.training.rank_process import RankProcess
@@ -57,7 +58,7 @@ from train_anywhere.training.reporting.progress import Progress
 def load_initial_weights(
     init: Init, module: nn.Module, report: Callable[[str], None], deferred: DeferredWeights | None = None
 ) -> None:
-    """Load the weights of the run that `init` names, if any; `deferred` holds weights without memory. Every rank calls it.
+    """Load the weights of the run or file that `init` names, if any; `deferred` holds weights without memory. Every rank calls it.
 
     Raises:
         CheckpointError: the weights can't be read, or do not fit.
@@ -69,9 +70,14 @@ def load_initial_weights(
         refuse_other_framework(saved, "lightning")
         return StoredWeights(saved.path)
 
-    stored = read_chosen(open_run(init.run), init.checkpoint, read)
     own = {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
-    taken = select_weights({name: tuple(t.shape) for name, t in own.items()}, stored.shapes, init, report)
+    shapes = {name: tuple(value.shape) for name, value in own.items()}
+    stored: StoredWeights | FileWeights
+    if files := list_weight_files(init.run):
+        stored = FileWeights(files, shapes)
+    else:
+        stored = read_chosen(open_run(init.run), init.checkpoint, read)
+    taken = select_weights(shapes, stored.shapes, init, report)
     for name in taken:
         if own[name].is_meta and deferred:
             deferred.set_value(own[name], partial(stored.read, name))
