@@ -52,7 +52,7 @@ ROWS = {
     "19 a feature knows no framework": Row(FEATURES, LOWER | {"features", "data", "checkpoints", "monitor", "slurm", "launch"}, OF_MONITOR),
     "6 checkpoints are bytes in folders": Row({"checkpoints"}, GROUND | {"config", "runs"}, set()),
     "7 the shared rules of training are free of frameworks": Row({"training"}, LOWER | SHARED, TRACKERS | {"rich"}),
-    "8 the loops of the two frameworks never import each other": Row(LOOP, LOOPS, HEAVY | {"tensorboard"}),
+    "8 the loops of the two frameworks never import each other": Row(LOOP, LOOPS, HEAVY | {"tensorboard", "peft", "safetensors"}),
     "20 a program in place of a training": Row({"program"}, LOWER | {"checkpoints", "features", "monitor", "training"}, {"tensorboard"}),
     "9 launch runs on this machine": Row({"launch"}, LOOPS | {"program", "job"}, set()),
     "21 the supervisor of a run imports no framework": Row({"job"}, LOWER | {"features", "features.each", "slurm"}, set()),

@@ -76,15 +76,42 @@ class Data(OpenSection):
 
 
 @dataclass(frozen=True)
+class Lora:
+    """Low-rank adapters, https://arxiv.org/abs/2106.09685: only they and the layers in `train` are trained.
+
+    Attributes:
+        rank: inner dimension of an adapter.
+        alpha: the output of an adapter is multiplied by alpha / rank.
+        targets: layers that get one, by their names or the ends of those; null: peft's choice for a model of transformers.
+        dropout: of the input of an adapter; Lightning only.
+        train: layers that are trained as a whole, such as a new last one.
+    """
+
+    rank: Annotated[int, Range(at_least=1, at_most=2**16)] = 8
+    alpha: Annotated[float, Range(above=0, at_most=1e6)] = 16.0
+    targets: Annotated[list[str], Items(example="[q_proj,v_proj]")] | None = None
+    dropout: Probability = 0.0
+    train: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
 class Model(OpenSection):
     """A network for a native task.
 
     Attributes:
         from_data: arguments with values of the data set: {"width": "columns"} passes its `columns` as `width`.
+        lora: adapters, also for the network of a whole module; null: train all weights.
     """
 
     name: str
     from_data: Mapping[str, str] = field(default_factory=dict)
+    lora: Lora | None = field(
+        default=None,
+        metadata={
+            "default": None,
+            "meaning": "adapters: {rank: 8, alpha: 16, targets: [q_proj, v_proj], train: [classifier]}; null: train all weights",
+        },
+    )
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ FORMATS = {
         "torch": ".pt",
         "safetensors": ".safetensors",
         "hf": "",
+        "peft": "",
         "torch.export": ".pt2",
         "onnx": ".onnx",
     },

@@ -20,10 +20,12 @@ from train_anywhere.errors import CheckpointError, ConfigError
 from train_anywhere.tasks import Task
 from train_anywhere.training.keras.batches import DropInLoader, TaskLoader
 from train_anywhere.training.keras.checkpoint.position import seed_everything
-from train_anywhere.training.keras.checkpoint.state import restore_weights
+from train_anywhere.training.keras.checkpoint.state import check_base, read_state, restore_weights
 from train_anywhere.training.keras.dropin.model import open_dropin
+from train_anywhere.training.keras.lora import add_adapters
 from train_anywhere.training.keras.module import Module, TaskModule
 from train_anywhere.training.keras.native import POLICIES, call_once, dtype_policy
+from train_anywhere.training.keras.run import load_initial_weights
 from train_anywhere.training.keras.strategies.base import Strategy
 from train_anywhere.training.keras.strategies.choose import make_strategy
 from train_anywhere.training.plan import build_network, limit_batches
@@ -48,6 +50,9 @@ def open_trained_model(config: Config, folder: Path) -> "TrainedModel":
         module, loader = _open_native(config, strategy, splits, task)
     else:
         module, loader, _ = open_dropin(config, strategy, splits, task)
+    if module.base:  # a checkpoint does not hold it
+        load_initial_weights(config.init, module, lambda line: None)
+        check_base(str(folder), module, read_state(folder / "state.json")["lora"])
     restore_weights(folder, module.weights())
     return TrainedModel(config, module, loader, task if isinstance(task, Task) else None, splits.facts)
 
@@ -59,7 +64,10 @@ def _open_native(config: Config, strategy: Strategy, splits: Splits, task: Task)
         network = build_network(config, splits.facts)
         if not network.built:
             call_once(network, task, loader.splits["train"], loader.prepare)
-        return TaskModule(network, task, strategy, accumulate=1), loader
+        base = add_adapters(network, config, whole=False)
+        module = TaskModule(network, task, strategy, accumulate=1)
+    module.base = base
+    return module, loader
 
 
 @dataclass

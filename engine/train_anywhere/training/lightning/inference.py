@@ -26,8 +26,10 @@ from train_anywhere.training.lightning.checkpoint.random_state import seed_every
 from train_anywhere.training.lightning.checkpoint.restorer import add_left_out
 from train_anywhere.training.lightning.checkpoint.stored_weights import WEIGHTS, read_checkpoint
 from train_anywhere.training.lightning.dropin.model import explain_lightning_errors, make_task
+from train_anywhere.training.lightning.lora import add_adapters, find_adapters
 from train_anywhere.training.lightning.module import TaskModule
 from train_anywhere.training.lightning.rank_splits import Opener, find_source, from_module, list_loaders
+from train_anywhere.training.lightning.run import load_initial_weights
 from train_anywhere.training.lightning.strategies.choose import make_strategy
 from train_anywhere.training.lightning.strategies.environment import pick_device
 from train_anywhere.training.lightning.trainer import Trainer, make_trainer
@@ -101,6 +103,9 @@ def open_trained_model(config: Config, folder: Path) -> "TrainedModel":
             with suppress(RuntimeError):  # a hook may need the Trainer, which does not exist here
                 add_left_out(state, task)
         task.on_load_checkpoint(state)
+    if add_adapters(network, config, network is task):
+        holder = network if network is task else nn.ModuleDict({"network": network})
+        load_initial_weights(config.init, holder, lambda line: None)  # checkpoints do not hold the base
     try:
         network.load_state_dict(weights, strict=getattr(network, "strict_loading", True))
     except RuntimeError as error:
@@ -273,14 +278,24 @@ class TrainedModel:
         """Write the model to a file or folder.
 
         Args:
-            format: "torch" or "safetensors" (weights as plain tensors), "hf" (a folder of `save_pretrained`), "torch.export" (the graph)
-                or "onnx".
+            format: "torch" or "safetensors" (weights as plain tensors), "hf" (a folder of `save_pretrained`), "peft" (a folder with
+                the adapters only), "torch.export" (the graph) or "onnx". All but "peft" merge adapters into the weights.
             path: the new file or folder.
 
         Raises:
             ConfigError: a package is missing, or the model has no `save_pretrained`.
             CheckpointError: the model can't be written in this format.
         """
+        found = find_adapters(self.network)
+        if format == "peft":
+            if found is None:
+                raise ConfigError(
+                    "--export peft writes adapters, and this run has no model.lora; use --export safetensors."
+                )
+            found[1].save(path)
+            return
+        if found:
+            found[1].merge()
         if format in ("torch", "safetensors"):
             state = self.network.state_dict().items()
             weights = {plain_name(n): t.detach().cpu() for n, t in state if isinstance(t, Tensor)}

@@ -23,6 +23,7 @@ from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.debug import launch_id
 from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.recorder import report_weights
+from train_anywhere.training.adapters import refuse_adapters_alone, refuse_other_base
 from train_anywhere.training.lightning.attach import (
     add_callbacks,
     add_loggers,
@@ -44,6 +45,7 @@ from train_anywhere.training.lightning.dropin.validated_weights import (
 from train_anywhere.training.lightning.loop.early_stop import TrainingCheck
 from train_anywhere.training.lightning.loop.metrics import ModuleMetrics, TaskMetrics
 from train_anywhere.training.lightning.loop.profiler import TorchRecording
+from train_anywhere.training.lightning.lora import find_adapters, read_base, stored_base
 from train_anywhere.training.lightning.module import TaskModule
 from train_anywhere.training.lightning.rank_splits import UserLoaders
 from train_anywhere.training.lightning.setup import Setup, describe, make_setup, min_seconds_per_token
@@ -70,14 +72,30 @@ def load_initial_weights(
         refuse_other_framework(saved, "lightning")
         return StoredWeights(saved.path)
 
-    own = {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
-    shapes = {name: tuple(value.shape) for name, value in own.items()}
-    stored: StoredWeights | FileWeights
-    if files := list_weight_files(init.run):
-        stored = FileWeights(files, shapes)
-    else:
+    files, found = list_weight_files(init.run), find_adapters(module)
+    stored: StoredWeights | FileWeights | None = None
+    if not files:
         stored = read_chosen(open_run(init.run), init.checkpoint, read)
+        if base := stored_base(stored.shapes):
+            saved = read_base(stored.read(base))
+            if found is None:
+                refuse_adapters_alone(init.run, saved[1])
+            else:
+                refuse_other_base(f"init.run={init.run}", saved, found[1].identity)
+            del stored.shapes[base]
+            found = None  # its adapters are loaded, not its base
+    if found:
+        prefix, adapters = found
+        own = {prefix + name: tensor for name, tensor in adapters.base_weights().items()}
+    else:
+        state = module.state_dict()
+        own = {n: t for n, t in state.items() if isinstance(t, Tensor) and n != stored_base(state)}
+    shapes = {name: tuple(value.shape) for name, value in own.items()}
+    stored = stored or FileWeights(files, shapes)
     taken = select_weights(shapes, stored.shapes, init, report)
+    if found:
+        adapters.set_base({name.removeprefix(prefix): stored.read(name) for name in taken})
+        return
     for name in taken:
         if own[name].is_meta and deferred:
             deferred.set_value(own[name], partial(stored.read, name))
@@ -247,11 +265,14 @@ def fit(setup: Setup, checkpoints: CheckpointCallback, run: RunDir) -> None:
         seed_everything(
             checkpoints.config.seed
         )  # user code draws the same numbers as after Lightning's function
+    report = checkpoints.metrics.progress.note
     if newest is None:
         deferred = getattr(trainer.strategy, "deferred", None)
-        load_initial_weights(
-            checkpoints.config.init, setup.module, checkpoints.metrics.progress.note, deferred
-        )
+        load_initial_weights(checkpoints.config.init, setup.module, report, deferred)
+    if adapters := find_adapters(setup.module):
+        if newest:  # checkpoints do not hold the base
+            load_initial_weights(checkpoints.config.init, setup.module, lambda line: None)
+        report("Base:          {1}, sha256 {0:.12}".format(*adapters[1].identity))
     loaders = splits.arguments("train", "val", start=checkpoints.start)
     trainer.callbacks.append(check := TrainingCheck())
     add_callbacks(trainer, setup.module, checkpoints, loaders.get("train_dataloaders"), setup.devices)
