@@ -63,8 +63,7 @@ def fetch(arguments: list[str]) -> int:
 
 def make_environment(config: Config) -> dict[str, str]:
     """Return the environment of the process that downloads, with the token of the user's own login at the hub."""
-    features = Features.of(config)
-    variables: dict[str, str] = features["weights"] if "weights" in features else {}
+    variables: dict[str, str] = Features.of(config).settings.get("weights", {})
     own = os.environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface")
     token = os.environ.get("HF_TOKEN_PATH") or os.path.join(own, "token")
     made = {**os.environ, "HF_TOKEN_PATH": token, **variables}

@@ -1,6 +1,6 @@
 """The trained model of a Lightning run on one device: measure, use and export it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -13,6 +13,7 @@ import torch
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
+from torch.utils.data import DataLoader
 
 from train_anywhere.config.limits import MAX_COUNT
 from train_anywhere.config.schema import Config
@@ -160,6 +161,41 @@ class TrainedModel:
                 answers.append(as_numpy(module.predict_step(batch, number) if own else module(batch)))
         return concatenate(answers)
 
+    def predict_samples(self, samples: Sequence[Any]) -> Any:
+        """Return what `predict_step` of the user's own module returns for rows of its data set, with the hooks of its data module.
+
+        Raises:
+            ConfigError: the module has no `predict_step`.
+        """
+        module, source = self.network, self._source()
+        assert isinstance(module, pl.LightningModule)
+        self._require_predict_step()
+        trainer, loader = self._make_trainer(), DataLoader([*samples], self.config.data.batch_size)
+        if isinstance(source, pl.LightningDataModule):
+            source.prepare_data = lambda: None  # type: ignore[method-assign]
+            source.setup = lambda stage: None  # type: ignore[method-assign]
+            source.predict_dataloader = lambda: loader  # type: ignore[method-assign]
+        own = (
+            {"datamodule": source} if isinstance(source, pl.LightningDataModule) else {"dataloaders": loader}
+        )
+        with explain_lightning_errors():
+            answers: list[Any] = trainer.predict(module, **own) or []
+        return concatenate([as_numpy(answer) for answer in answers])
+
+    def _require_predict_step(self) -> None:
+        if not is_overridden("predict_step", self.network):
+            raise ConfigError(
+                f"task._target_={self.config.task.target['lightning']} has no predict_step, which a prediction needs; add one, or call the "
+                "module yourself: load_model(RUN)(batch)."
+            )
+
+    def _make_trainer(self) -> Trainer:
+        """Return a Trainer on one device."""
+        topology = Topology()
+        device = pick_device(self.config.trainer, topology)
+        strategy = make_strategy("single", self.config, topology, device, 1)
+        return make_trainer(self.config, topology, device, strategy, self.task is not None)
+
     @property
     def generate(self) -> Callable[[list[int], int, float, int], list[int]] | None:
         """A function that continues tokens, or None if the task has none."""
@@ -238,10 +274,8 @@ class TrainedModel:
                 f"task._target_={target} has no step for --split {split}"
                 + (f"; use --split {has}." if has else ".")
             )
-        if predicting and not is_overridden("predict_step", module):
-            raise ConfigError(
-                f"task._target_={target} has no predict_step, which --predict needs; add one, or leave out --predict."
-            )
+        if predicting:
+            self._require_predict_step()
         if measures:
             run(module, **data, verbose=False)
         metrics = {name: float(value) for name, value in trainer._logger_connector.collected.items()}  # type: ignore[attr-defined]
@@ -255,10 +289,7 @@ class TrainedModel:
 
     def _open(self, split: str) -> tuple[Trainer, Any, pl.LightningDataModule | None, int | None]:
         """Return a Trainer on one device, the loaders of a split, its data module if any, and the number of batches if known."""
-        topology, source = Topology(), self._source()
-        device = pick_device(self.config.trainer, topology)
-        strategy = make_strategy("single", self.config, topology, device, 1)
-        trainer = make_trainer(self.config, topology, device, strategy, self.task is not None)
+        topology, source, trainer = Topology(), self._source(), self._make_trainer()
         splits = self.splits if source is None else from_module(source, self.splits, topology, trainer)
         data = getattr(splits, split)
         if data is None:
