@@ -325,7 +325,7 @@ def test_nobody_imports_a_command() -> None:
     assert not [i for i in imported if i in COMMANDS]
 
 
-COMMANDS = {f"src.{c}" for c in ("train", "run", "jobs", "doctor", "evaluate", "report", "scaling")}
+COMMANDS = {f"src.{c}" for c in ("train", "run", "jobs", "doctor", "evaluate", "report", "scaling", "fetch")}
 
 
 def test_the_engine_never_imports_the_project() -> None:
@@ -399,6 +399,7 @@ def test_the_light_path_loads_no_framework(arguments: list[str]) -> None:
         ("evaluate", "/nowhere cluster=slurm dry_run=true", 2),
         ("jobs", "list --results /nowhere", 2),
         ("report", "--help", 0),
+        ("fetch", "trainer.max_epoch=1", 2),
     ],
 )
 def test_every_command_of_the_login_node_loads_no_framework(program: str, words: str, code: int) -> None:

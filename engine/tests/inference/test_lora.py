@@ -27,7 +27,7 @@ Runs = dict[str, RunDir]
 LIGHTNING = pytest.param(
     "lightning",
     marks=pytest.mark.skipif(
-        not find_spec("peft"), reason="needs peft: pip install -r requirements/locks/finetune.txt"
+        not find_spec("peft"), reason="needs peft: pip install --no-deps -r requirements/locks/finetune.txt"
     ),
 )
 BOTH = pytest.mark.parametrize("framework", [LIGHTNING, "keras"])
@@ -165,7 +165,7 @@ def test_contradictions(make_config, overrides: list[str], message: str) -> None
 
 
 @pytest.mark.skipif(
-    not find_spec("peft"), reason="needs peft: pip install -r requirements/locks/finetune.txt"
+    not find_spec("peft"), reason="needs peft: pip install --no-deps -r requirements/locks/finetune.txt"
 )
 def test_peft_loads_what_was_exported(
     runs: Runs, trained: Trained, evaluated: Evaluate, tmp_path: Path

@@ -18,7 +18,7 @@ from .test_init import STILL
 Runs = dict[str, RunDir]
 needs_safetensors = pytest.mark.skipif(
     "not __import__('importlib.util').util.find_spec('safetensors')",
-    reason="needs safetensors: pip install -r requirements/locks/finetune.txt",
+    reason="needs safetensors: pip install --no-deps -r requirements/locks/finetune.txt",
 )
 LIT = (
     "task._target_=examples.lightning_module.LitDigits",

@@ -20,6 +20,7 @@ from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.features import Features
 from train_anywhere.files import with_engine
+from train_anywhere.files.terminal.fit import fit_page, terminal_width
 from train_anywhere.files.typed_paths import refuse_deleted_folder
 from train_anywhere.launch.command import HELP, run_command
 from train_anywhere.slurm.presets import resolve_current
@@ -31,7 +32,7 @@ BUILD = "--build"
 def main(arguments: list[str]) -> int:
     """Run the command and return its exit code; a refusal is one message."""
     if HELP & {*arguments}:
-        print(__doc__)
+        print(fit_page(__doc__ or "", terminal_width()))
         return 0
     if arguments[:1] == [BUILD]:
         return run_command(lambda: build(read_config(arguments[1:])))

@@ -152,7 +152,7 @@ def add_adapters(module: nn.Module, config: Config, whole: bool) -> Adapters | N
         return None
     if not find_spec("peft"):
         raise ConfigError(
-            "model.lora needs the package peft: pip install -r requirements/locks/finetune.txt."
+            "model.lora needs the package peft: pip install --no-deps -r requirements/locks/finetune.txt."
         )
     adapters = Adapters(module, config.model.lora, describe_base(config, whole))
     module._adapters = adapters  # type: ignore[assignment]

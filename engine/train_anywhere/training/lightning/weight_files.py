@@ -105,5 +105,5 @@ def require_safetensors(what: str) -> None:
     """Raise ConfigError if the package safetensors is missing; `what` needs it."""
     if not find_spec("safetensors"):
         raise ConfigError(
-            f"{what} needs the package safetensors: pip install -r requirements/locks/finetune.txt."
+            f"{what} needs the package safetensors: pip install --no-deps -r requirements/locks/finetune.txt."
         )
