@@ -1,7 +1,7 @@
 r"""A causal language model of transformers, with adapters (LoRA), on text of your own: the pages of docs/.
 
     python src/train.py name=language task._target_=examples.finetune.language_model.Llama \
-        data._target_=examples.finetune.language_model.Text checkpoint.monitor=val_loss checkpoint.mode=min \
+        data._target_=examples.finetune.language_model.open_text checkpoint.monitor=val_loss checkpoint.mode=min \
         'model.lora={rank: 8, alpha: 16, targets: [q_proj, v_proj, up_proj, down_proj], train: [lm_head]}' \
         optimizer.lr=0.005 trainer.max_epochs=4
 
@@ -10,12 +10,11 @@ writes only them. `AutoModelForCausalLM.from_pretrained(NAME)` takes the place o
 """
 
 from pathlib import Path
-from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 from transformers import LlamaConfig, LlamaForCausalLM
 
 ROOT = Path(__file__).parents[2]
@@ -30,28 +29,13 @@ def tiny_llama() -> LlamaForCausalLM:
         return LlamaForCausalLM(LlamaConfig(max_position_embeddings=128, **sizes))
 
 
-class Text(pl.LightningDataModule):
-    """The bytes of files, in pieces of the same length; every tenth piece validates."""
-
-    def __init__(self, pattern: str = "docs/how-to/*.md", length: int = 64, batch_size: int = 32) -> None:
-        super().__init__()
-        self.pattern, self.length, self.batch_size = pattern, length, batch_size
-
-    def setup(self, stage: str) -> None:
-        """Read the files in the order of their names."""
-        text = b"".join(path.read_bytes() for path in sorted(ROOT.glob(self.pattern)))
-        pieces = len(text) // self.length
-        rows = torch.tensor(list(text[: pieces * self.length])).view(pieces, self.length)
-        tenth = torch.arange(pieces) % 10 == 0
-        self.train, self.val = TensorDataset(rows[~tenth]), TensorDataset(rows[tenth])
-
-    def train_dataloader(self) -> DataLoader[Any]:
-        """Return the pieces to train on, shuffled."""
-        return DataLoader(self.train, self.batch_size, shuffle=True)
-
-    def val_dataloader(self) -> DataLoader[Any]:
-        """Return the others."""
-        return DataLoader(self.val, self.batch_size)
+def open_text(pattern: str = "docs/how-to/*.md", length: int = 64) -> dict[str, TensorDataset]:
+    """Return the bytes of files in pieces of the same length; every tenth piece validates."""
+    text = b"".join(path.read_bytes() for path in sorted(ROOT.glob(pattern)))
+    pieces = len(text) // length
+    rows = torch.tensor(list(text[: pieces * length])).view(pieces, length)
+    tenth = torch.arange(pieces) % 10 == 0
+    return {"train": TensorDataset(rows[~tenth]), "val": TensorDataset(rows[tenth])}
 
 
 class Llama(pl.LightningModule):

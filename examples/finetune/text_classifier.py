@@ -1,7 +1,7 @@
 r"""A BERT of transformers that tells praise from blame, with adapters (LoRA) in its attention.
 
     python src/train.py name=text task._target_=examples.finetune.text_classifier.Classifier \
-        data._target_=examples.finetune.text_classifier.Reviews checkpoint.monitor=val_acc checkpoint.mode=max \
+        data._target_=examples.finetune.text_classifier.open_reviews checkpoint.monitor=val_acc checkpoint.mode=max \
         'model.lora={rank: 4, alpha: 8, targets: [query, value], train: [classifier]}' optimizer.lr=0.01 trainer.max_epochs=6
 
 `python src/evaluate.py RUN --export hf --to folder` merges the adapters; transformers reads the folder, with its tokenizer.
@@ -9,13 +9,12 @@ r"""A BERT of transformers that tells praise from blame, with adapters (LoRA) in
 """
 
 import random
-from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
 
 SUBJECTS = ["film", "book", "meal", "hotel", "song", "game", "phone", "chair"]
@@ -36,45 +35,25 @@ def tiny_bert() -> BertForSequenceClassification:
     with torch.random.fork_rng():
         torch.manual_seed(1)
         sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+        dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
         return BertForSequenceClassification(
-            BertConfig(vocab_size=len(WORDS), max_position_embeddings=16, num_labels=2, **sizes)
+            BertConfig(vocab_size=len(WORDS), max_position_embeddings=16, num_labels=2, **sizes, **dropout)
         )
 
 
-class Reviews(pl.LightningDataModule):
-    """Sentences such as "the film was not great": 0 is blame, 1 is praise."""
-
-    def __init__(self, batch_size: int = 32, rows: int = 1200) -> None:
-        super().__init__()
-        self.batch_size, self.rows, self.tokenizer = batch_size, rows, word_tokenizer()
-
-    def setup(self, stage: str) -> None:
-        """Make the sentences, the same in each run."""
-        draw = random.Random(1)
-        texts, labels = [], []
-        for _ in range(self.rows):
-            good, negated = draw.random() < 0.5, draw.random() < 0.3
-            word = draw.choice(GOOD if good else BAD)
-            texts.append(f"[CLS] the {draw.choice(SUBJECTS)} was {'not ' * negated}{word}")
-            labels.append(int(good != negated))
-        tokens = self.tokenizer(texts, padding=True, return_tensors="pt")
-        self.data = TensorDataset(tokens["input_ids"], tokens["attention_mask"], torch.tensor(labels))
-
-    def _loader(self, start: int, end: int, shuffle: bool = False) -> DataLoader[Any]:
-        rows = TensorDataset(*self.data[start:end])
-        return DataLoader(rows, self.batch_size, shuffle=shuffle)
-
-    def train_dataloader(self) -> DataLoader[Any]:
-        """Return the first rows, shuffled."""
-        return self._loader(0, self.rows - 400, shuffle=True)
-
-    def val_dataloader(self) -> DataLoader[Any]:
-        """Return 200 rows."""
-        return self._loader(self.rows - 400, self.rows - 200)
-
-    def test_dataloader(self) -> DataLoader[Any]:
-        """Return the last 200 rows."""
-        return self._loader(self.rows - 200, self.rows)
+def open_reviews(rows: int = 1200) -> dict[str, TensorDataset]:
+    """Return sentences such as "the film was not great", the same in each run, with 0 for blame and 1 for praise."""
+    draw = random.Random(1)
+    texts, labels = [], []
+    for _ in range(rows):
+        good, negated = draw.random() < 0.5, draw.random() < 0.3
+        word = draw.choice(GOOD if good else BAD)
+        texts.append(f"[CLS] the {draw.choice(SUBJECTS)} was {'not ' * negated}{word}")
+        labels.append(int(good != negated))
+    tokens = word_tokenizer()(texts, padding=True, return_tensors="pt")
+    columns = (tokens["input_ids"], tokens["attention_mask"], torch.tensor(labels))
+    cuts = {"train": slice(rows - 400), "val": slice(rows - 400, rows - 200), "test": slice(rows - 200, rows)}
+    return {name: TensorDataset(*(column[cut] for column in columns)) for name, cut in cuts.items()}
 
 
 class Classifier(pl.LightningModule):
