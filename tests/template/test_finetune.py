@@ -1,5 +1,6 @@
 """The examples of examples/finetune/ train, resume with the same bits, and are read by their own libraries after an export."""
 
+import json
 import shlex
 import shutil
 import subprocess
@@ -62,6 +63,8 @@ def test_an_example_resumes_with_the_same_bits(name: str, train: Command, tmp_pa
     whole = run(train, name, tmp_path)
     again = Path(shutil.copytree(whole, tmp_path / "again"))
     shutil.rmtree(again / "checkpoints" / (again / "checkpoints/newest").read_text().strip())
+    state = json.loads((again / "run.json").read_text()) | {"state": "preempted"}
+    (again / "run.json").write_text(json.dumps(state))
     done = train(f"resume={again}", "trust=true", timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     before, after = final_weights(whole), final_weights(again)

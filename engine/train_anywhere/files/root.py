@@ -73,5 +73,5 @@ def with_engine(environ: dict[str, str] | None = None) -> dict[str, str]:
 ROOT = find_root()
 """The folder of the project."""
 
-IN_PROJECT = (ROOT / PROJECT_FILE).is_file()
-"""Whether there is a project."""
+STANDALONE = not (ROOT / PROJECT_FILE).is_file()
+"""Whether there is no project."""

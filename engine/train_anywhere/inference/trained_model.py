@@ -20,7 +20,7 @@ from train_anywhere.config.load import load
 from train_anywhere.config.open_groups import LIST_GROUPS, SINGLE_GROUPS
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import CheckpointError, ConfigError
-from train_anywhere.files import IN_PROJECT, ROOT
+from train_anywhere.files import ROOT, STANDALONE
 from train_anywhere.launch.rank import import_framework_module
 from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.reopen.frozen import read_frozen
@@ -108,7 +108,7 @@ def read_config(run: RunDir, words: Sequence[str]) -> Config:
         CheckpointError: the run folder is damaged.
     """
     frozen, changes = flatten(read_frozen(run)), _parse_changes(words)
-    if not IN_PROJECT:
+    if STANDALONE:
         return _read_alone(run, frozen, changes)
     here = flatten(compose(select_group_choices(read_run_overrides(run))))
     if not changes.pop("trust", False):

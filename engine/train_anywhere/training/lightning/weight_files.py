@@ -98,7 +98,10 @@ def write_safetensors(weights: Mapping[str, Any], file: Path, what: str) -> None
     require_safetensors(what)
     from safetensors.torch import save_file
 
+    file.touch()  # with the permissions of other exports, which save_file would not give it
+    mode = file.stat().st_mode
     save_file({n: t.clone().contiguous() for n, t in weights.items()}, file, metadata={"format": "pt"})
+    file.chmod(mode)
 
 
 def require_safetensors(what: str) -> None:
