@@ -21,6 +21,9 @@ LOCKS = LISTS / "locks"
 FIRST = ("common", "dev")
 """Lists that are always installed; the locks of the others leave out their packages."""
 
+EXTRA = {"finetune": "lightning"}
+"""Lists that users install in addition to another one; their locks leave out its packages."""
+
 SEPARATE = ("docs",)
 """Lists that are installed into a separate environment."""
 
@@ -64,10 +67,13 @@ def write_locks(uv: str, folder: Path, flags: list[str]) -> None:
     whole.write_text(re.sub(r"\+cpu ; sys_platform == 'linux'", "", before))
     solve(uv, lists, whole, *flags)
     known: set[str] = set()
+    packages: dict[str, set[str]] = {}
     for path in lists:
         solve(uv, [path], folder / path.name, "-c", str(whole))
         blocks = parse_blocks((folder / path.name).read_text())
-        kept = {name: block for name, block in blocks.items() if name not in known or path.stem in SEPARATE}
+        packages[path.stem] = {*blocks}
+        left_out = set() if path.stem in SEPARATE else known | packages.get(EXTRA.get(path.stem, ""), set())
+        kept = {name: block for name, block in blocks.items() if name not in left_out}
         if path.stem in FIRST:
             known |= blocks.keys()
         for lock, names in lock_contents(path, kept).items():
@@ -76,8 +82,10 @@ def write_locks(uv: str, folder: Path, flags: list[str]) -> None:
 
 
 def sorted_lists() -> list[Path]:
-    """Return the lists of requirements, those that are always installed first."""
-    return sorted(LISTS.glob("*.txt"), key=lambda path: (path.stem not in FIRST, path.stem))
+    """Return the lists of requirements, those that are always installed first, those in addition to others last."""
+    return sorted(
+        LISTS.glob("*.txt"), key=lambda path: (path.stem not in FIRST, path.stem in EXTRA, path.stem)
+    )
 
 
 def solve(uv: str, lists: list[Path], out: Path, *flags: str) -> None:

@@ -32,7 +32,15 @@ def test_text_after_a_gap_continues_below_it() -> None:
 @pytest.mark.new_process
 @pytest.mark.parametrize(
     "words",
-    ["src/jobs.py", "src/evaluate.py", "src/report.py", "src/scaling.py", "src/doctor.py", "src/train.py"],
+    [
+        "src/jobs.py",
+        "src/evaluate.py",
+        "src/report.py",
+        "src/scaling.py",
+        "src/doctor.py",
+        "src/fetch.py",
+        "src/train.py",
+    ],
 )
 def test_help_fits_80_columns(words: str) -> None:
     run = f"import runpy, sys; sys.argv = [{words!r}, '--help']; runpy.run_path({str(ROOT / words)!r}, run_name='__main__')"

@@ -142,7 +142,7 @@ def test_keras_opens_it_where_it_can_be_made_again(
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("--predict {tmp}/a.npz", "NeverCalled has no predict_step, which --predict needs"),
+        ("--predict {tmp}/a.npz", "NeverCalled has no predict_step, which a prediction needs"),
         ("--export torch.export", "the steps of this module do not call it, so its arguments are not known"),
         ("--export onnx", "the steps of this module do not call it"),
         ("--split train", r"NeverCalled has no step for --split train; use --split test or val"),
@@ -151,7 +151,7 @@ def test_keras_opens_it_where_it_can_be_made_again(
 )
 @pytest.mark.quick(
     "--generate hi-has no generate",
-    "--predict {tmp}/a.npz-NeverCalled has no predict_step, which --predict needs",
+    "--predict {tmp}/a.npz-NeverCalled has no predict_step, which a prediction needs",
 )
 def test_what_it_can_t_do_is_one_sentence(
     words: str, says: str, strange: Strange, evaluated: Evaluate, tmp_path: Path
@@ -185,3 +185,38 @@ def test_no_test_split_is_needed(kind: str, trained: Trained, evaluated: Evaluat
     format = "savedmodel" if kind == "keras" else "torch.export"
     assert evaluated(run.path, "--export", format)[0] == 0
     assert (evaluated(run.path)[0] == 0) == (kind != "train")
+
+
+OWN_FILES = "engine.tests.inference.own_files"
+FROM_FILES = {
+    "lightning": (f"task._target_={OWN_FILES}.FromFiles", f"data._target_={OWN_FILES}.Rows", *COMMON),
+    "keras": (
+        "framework=keras",
+        f"task._target_={KERAS}.OwnStep",
+        f"data._target_={OWN_FILES}.keras_rows",
+        *COMMON,
+    ),
+}
+
+
+@BOTH
+def test_files_become_rows_as_the_data_says(framework: str, trained: Trained, tmp_path: Path) -> None:
+    """A LightningModule answers by `predict_step`, after the hooks of its data module."""
+    for name, number in (("a.txt", 1), ("b.txt", 2)):
+        (tmp_path / name).write_text(" ".join([str(number)] * (4 if framework == "lightning" else 6)))
+    model = load_model(trained(*FROM_FILES[framework]).path)
+    found = model.predict([tmp_path / "a.txt", tmp_path / "b.txt"])
+    assert found.files == (str(tmp_path / "a.txt"), str(tmp_path / "b.txt"))
+    (outputs,) = found.outputs.values()
+    if framework == "lightning":
+        assert outputs.tolist() == [[8, -8], [16, -16]]
+    else:
+        rows = np.stack([np.full(6, number, np.float32) for number in (1, 2)])
+        np.testing.assert_allclose(outputs, np.asarray(model(rows)), rtol=1e-5)
+
+
+def test_data_without_rows_of_files_names_the_method(strange: Strange) -> None:
+    from train_anywhere.errors import ConfigError
+
+    with pytest.raises(ConfigError, match=r"give its data set, data module or model a method row_of\(item\)"):
+        load_model(strange["lightning"].path).predict(["a.png"])

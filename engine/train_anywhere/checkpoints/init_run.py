@@ -1,6 +1,8 @@
-"""`init=RUN`: start with the weights of another run, but not with its optimizer state or position."""
+"""`init=RUN` or FILE: start with the weights of another run or program, but not with its optimizer state or position."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from train_anywhere.checkpoints.choice import choose
@@ -19,11 +21,37 @@ MAX_NAMES = 5
 """Maximum number of names in a message."""
 
 
+WEIGHT_FILES = (".safetensors", ".ckpt", ".pt", ".pth", ".bin")
+"""Endings of files of weights that `init.run` may name."""
+
+
+def list_weight_files(path: str) -> list[Path]:
+    """Return the file of weights that `init.run` names, or those in a folder of `save_pretrained`; [] for the path of a run."""
+    if path.endswith(WEIGHT_FILES) and not os.path.isdir(path):
+        return [Path(path)]
+    return [] if os.path.exists(Path(path, "config.yaml")) else sorted(Path(path).glob("model*.safetensors"))
+
+
+def _file_problems(config: Config, files: Sequence[Path]) -> list[str]:
+    if config.framework != "lightning":
+        return [
+            f"init.run={config.init.run} holds weights for torch, and this is framework={config.framework}; name a run, or load the file "
+            "in the function that makes your model."
+        ]
+    return [
+        f"init.run={config.init.run} can't be read: there is no such file, or you lack the permission."
+        for file in files
+        if not os.access(file, os.R_OK)
+    ]
+
+
 def init_problems(config: Config) -> list[str]:
     """Return what is wrong with `init` before a submission: no run, no checkpoint, or another framework or model."""
     init = config.init
     if init.run is None or config.resume is not None:
         return []
+    if files := list_weight_files(init.run):
+        return _file_problems(config, files)
     try:
         run = open_run(init.run)
         frozen = read_frozen(run)

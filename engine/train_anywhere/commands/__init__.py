@@ -9,6 +9,7 @@ from types import TracebackType
 __all__ = [
     "doctor",
     "evaluate",
+    "fetch",
     "index",
     "jobs",
     "new_cluster",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from train_anywhere.config.keys import key
-from train_anywhere.config.limits import Epochs, Items, Probability, Range
+from train_anywhere.config.limits import Epochs, Items, Pattern, Probability, Range
 from train_anywhere.config.open_groups import DERIVED, OpenSection
 
 BatchSize = Annotated[int, Range(at_least=1, at_most=2**24)]
@@ -23,6 +23,25 @@ LearningRate = Annotated[float, Range(above=0, at_most=1e6)]
 WeightDecay = Annotated[float, Range(at_least=0, at_most=1e6)]
 NoDecay = list[str]
 """Substrings of the names of parameters or layers without weight decay: [bias, norm]."""
+
+
+@dataclass(frozen=True)
+class ParameterGroup:
+    """Settings of the parameters that a pattern matches.
+
+    Attributes:
+        match: regular expression for the whole name of a parameter.
+        lr: their learning rate, with the schedule of all others; null: `optimizer.lr`.
+        weight_decay: their weight decay; null: that of the optimizer.
+    """
+
+    match: Annotated[str, Pattern()]
+    lr: LearningRate | None = None
+    weight_decay: WeightDecay | None = None
+
+
+Groups = list[ParameterGroup]
+"""Groups of parameters; if several match a parameter, the last one that has a value sets it."""
 
 
 @dataclass(frozen=True)
@@ -57,15 +76,42 @@ class Data(OpenSection):
 
 
 @dataclass(frozen=True)
+class Lora:
+    """Low-rank adapters, https://arxiv.org/abs/2106.09685: only they and the layers in `train` are trained.
+
+    Attributes:
+        rank: inner dimension of an adapter.
+        alpha: the output of an adapter is multiplied by alpha / rank.
+        targets: layers that get one, by their names or the ends of those; null: peft's choice for a model of transformers.
+        dropout: of the input of an adapter; Lightning only.
+        train: layers that are trained as a whole, such as a new last one.
+    """
+
+    rank: Annotated[int, Range(at_least=1, at_most=2**16)] = 8
+    alpha: Annotated[float, Range(above=0, at_most=1e6)] = 16.0
+    targets: Annotated[list[str], Items(example="[q_proj,v_proj]")] | None = None
+    dropout: Probability = 0.0
+    train: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
 class Model(OpenSection):
     """A network for a native task.
 
     Attributes:
         from_data: arguments with values of the data set: {"width": "columns"} passes its `columns` as `width`.
+        lora: adapters, also for the network of a whole module; null: train all weights.
     """
 
     name: str
     from_data: Mapping[str, str] = field(default_factory=dict)
+    lora: Lora | None = field(
+        default=None,
+        metadata={
+            "default": None,
+            "meaning": "adapters: {rank: 8, alpha: 16, targets: [q_proj, v_proj], train: [classifier]}; null: train all weights",
+        },
+    )
 
 
 @dataclass(frozen=True)
@@ -79,6 +125,7 @@ class Sgd:
     nesterov: bool = key(False)
     weight_decay: WeightDecay = key(1e-4)
     no_decay: NoDecay = key([])
+    groups: Groups = key([])
 
 
 @dataclass(frozen=True)
@@ -92,6 +139,7 @@ class AdamW:
     eps: Annotated[float, Range(above=0, at_most=1)] = key(1e-8)
     weight_decay: WeightDecay = key(0.01)
     no_decay: NoDecay = key([])
+    groups: Groups = key([])
 
 
 @dataclass(frozen=True)
@@ -102,6 +150,7 @@ class OtherOptimizer(OpenSection):
     lr: LearningRate = key(1e-3)
     scale_lr: Literal["none", "linear", "sqrt"] = key("none")
     no_decay: NoDecay = key([])
+    groups: Groups = key([])
 
 
 @dataclass(frozen=True)

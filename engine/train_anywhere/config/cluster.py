@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from train_anywhere.config.checks.strategy_table import Launcher
 from train_anywhere.config.keys import key, section
 from train_anywhere.config.limits import MAX_COUNT, Count, Items, Range
-from train_anywhere.config.paths import Folder, NodeFolder
+from train_anywhere.config.paths import AbsoluteFolder, Folder, NodeFolder
 
 Gpus = Annotated[int, Range(at_least=1, at_most=1024)]
 Cpus = Annotated[int, Range(at_least=1, at_most=2**16)]
@@ -135,6 +135,9 @@ class Cluster:
     )
     setup: list[str] = key([], 'shell lines to run before the ranks start: ["export NCCL_SOCKET_IFNAME=ib0"]')
     local_disk: NodeFolder = key("/tmp", "folder on the node's own disk")
+    cache: AbsoluteFolder | None = key(
+        None, "folder for pretrained weights (HF_HOME, TORCH_HOME, KERAS_HOME); null: those of the libraries"
+    )
     requeue: bool = key(True, "true: requeue the job after a time limit or preemption")
     no_kill: bool = key(
         True,

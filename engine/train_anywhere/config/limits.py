@@ -99,6 +99,19 @@ class Span:
 
 
 @dataclass(frozen=True)
+class Pattern:
+    """A regular expression."""
+
+    def __call__(self, value: str) -> tuple[str, str]:
+        """Return the expression and "", or one that matches everything and the problem."""
+        try:
+            re.compile(value)
+        except re.error as error:
+            return ".*", f"is not a regular expression ({error}); use one such as backbone.*"
+        return value, ""
+
+
+@dataclass(frozen=True)
 class Duration:
     """A time as in Lightning, DD:HH:MM:SS, or as in Slurm, HH:MM:SS or D-HH:MM:SS."""
 

@@ -17,7 +17,7 @@ from train_anywhere.config.schema import Config
 from train_anywhere.config.strict import build
 from train_anywhere.errors import ConfigError
 
-FOLDERS = ("paths.results", "paths.data", "data.dir", "data.cache", "init.run")
+FOLDERS = ("paths.results", "paths.data", "data.dir", "data.cache", "init.run", "cluster.cache")
 """Keys with folders on the machine where the command is typed."""
 
 

@@ -187,7 +187,9 @@ class Checkpoint:
 class Init:
     """Another run whose weights the training starts with; `init=RUN` is short for `init.run=RUN`."""
 
-    run: RunFolder | None = key(None, "run folder of the same framework; null: new weights")
+    run: RunFolder | None = key(
+        None, "run folder of the same framework, or FILE.safetensors, FILE.ckpt, FILE.pt; null: new weights"
+    )
     checkpoint: Literal["best", "newest"] | Count = key("best", "checkpoint to load: best | newest | a step")
     strict: bool = key(True, "false: load only weights whose names and shapes match, and list the others")
 

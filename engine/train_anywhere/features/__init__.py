@@ -2,6 +2,7 @@
 
 pack_env    `cluster.pack_env`: each node unpacks the environment and the code onto its own disk
 stage       `data.stage`: each node copies the data set to its own disk
+weights     `cluster.cache`: where libraries find pretrained weights, also without internet
 hangs       `monitor.hang_minutes`: detects ranks that hang or are slow, and can requeue the job
 sampler     `monitor.sample_seconds`: samples of CPUs, memory and GPUs
 idle        `monitor.idle`: reports GPUs that do nothing, or ends the run
@@ -50,6 +51,7 @@ __all__ = ["Feature", "NodeService", "Observer", "Rank", "Step"]
 BUILT_IN = {
     "pack_env": "PackEnv",
     "stage": "Stage",
+    "weights": "WeightsCache",
     "hangs": "HangWatch",
     "sampler": "SampleNodes",
     "idle": "IdleGpus",

@@ -11,6 +11,6 @@ typed_paths    paths that keep the links the user typed
 terminal       output that survives a closed terminal; printable strings; progress in bytes
 """
 
-from train_anywhere.files.root import ENGINE, ROOT, with_engine
+from train_anywhere.files.root import ENGINE, ROOT, STANDALONE, with_engine
 
-__all__ = ["ENGINE", "ROOT", "with_engine"]
+__all__ = ["ENGINE", "ROOT", "STANDALONE", "with_engine"]

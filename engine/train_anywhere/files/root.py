@@ -20,7 +20,7 @@ def find_root() -> Path:
     """Return the folder of the project: one above the program, else the current folder, else $TRAIN_ROOT, else one above the current.
 
     Only a program of the project counts, such as src/train.py, not one of the engine (`python -m train_anywhere.x`) or of the
-    environment (pytest, jupyter).
+    environment (pytest, jupyter). `from train_anywhere.inference import load_model` needs no project: it is the current folder then.
 
     Raises:
         ConfigError: none of these folders has a configs/train.yaml.
@@ -32,12 +32,19 @@ def find_root() -> Path:
     for folder in _candidates(program):
         if (folder / PROJECT_FILE).is_file():
             return folder
-    if program:
+    if program and not _is_inference():
         return program.parent.parent  # the program reports what is missing there
+    if _is_inference():
+        return resolve_as_typed(Path.cwd())
     raise ConfigError(
         f"no project here: neither {Path.cwd()} nor a folder above it has {PROJECT_FILE}; change to the project's folder, or set "
         "TRAIN_ROOT to it."
     )
+
+
+def _is_inference() -> bool:
+    """Return whether the program's first import of the engine is `train_anywhere.inference`, which is being imported now."""
+    return "train_anywhere.inference" in sys.modules
 
 
 def _is_installed(program: Path) -> bool:
@@ -65,3 +72,6 @@ def with_engine(environ: dict[str, str] | None = None) -> dict[str, str]:
 
 ROOT = find_root()
 """The folder of the project."""
+
+STANDALONE = not (ROOT / PROJECT_FILE).is_file()
+"""Whether there is no project."""

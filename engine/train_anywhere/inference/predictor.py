@@ -120,17 +120,24 @@ class Predictor:
             outputs = self._model.predict_arrays(
                 rows.astype(np.float32) if rows.dtype == np.float64 else rows
             )
+        elif self._model.task is None:
+            outputs = self._model.predict_samples([*map(self._row_maker(True), listed)])
         else:
             outputs = self._model.predict_rows(Rows(listed, self._row_maker(bool(files))))
         return Predictions(flatten_arrays(outputs), files, self.class_names)
 
     def _row_maker(self, files: bool) -> Any:
         maker = getattr(self._model.train_split, "row_of", None)
-        if maker is None or self._model.task is None:
+        own = self._model.task is None
+        if maker is None and own:
+            maker = getattr(self.network, "row_of", None)
+        if maker is None:
             kind = "files" if files else "arrays"
+            whose = "data set, data module or model" if own else "data set"
+            like = "a row of the data set" if own else "a row as read() does"
             raise ConfigError(
-                f"data={self.config.data.name} does not say how {kind} become rows: give its data set a method row_of(item) that "
-                "returns a row as read() does, with any target; or call the network yourself."
+                f"data={self.config.data.name} does not say how {kind} become rows: give its {whose} a method row_of(item) that "
+                f"returns {like}, with any target; or call the network yourself."
             )
         return maker
 

@@ -26,7 +26,14 @@ from train_anywhere.inference.trained_model import find_run, read_config, refuse
 from train_anywhere.runs.folder import RunDir, is_waited_for
 
 FORMATS = {
-    "lightning": {"torch": ".pt", "torch.export": ".pt2", "onnx": ".onnx"},
+    "lightning": {
+        "torch": ".pt",
+        "safetensors": ".safetensors",
+        "hf": "",
+        "peft": "",
+        "torch.export": ".pt2",
+        "onnx": ".onnx",
+    },
     "keras": {"keras": ".keras", "savedmodel": ""},
 }
 """Export formats of each framework, with the suffix of the file; without a suffix it is a folder."""

@@ -1,6 +1,7 @@
 """Opening a run folder to use its model: the configuration for one process, a checkpoint, the model with its weights."""
 
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,11 +15,12 @@ from train_anywhere.config.choices import PlainStrategy
 from train_anywhere.config.command.compose import compose
 from train_anywhere.config.command.yaml_files import as_typed
 from train_anywhere.config.flat import flatten, unflatten
+from train_anywhere.config.keys import defaults
 from train_anywhere.config.load import load
 from train_anywhere.config.open_groups import LIST_GROUPS, SINGLE_GROUPS
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import CheckpointError, ConfigError
-from train_anywhere.files import ROOT
+from train_anywhere.files import ROOT, STANDALONE
 from train_anywhere.launch.rank import import_framework_module
 from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.reopen.frozen import read_frozen
@@ -56,7 +58,8 @@ def load_model(run: str | Path, checkpoint: str | int = "best", trust: bool = Fa
     """Return the trained model of a run, on the CPU and ready to predict.
 
     `model.predict(files or arrays)` prepares new data like the run and returns labels and probabilities. `model(batch)` calls the
-    network of a native task, or the drop-in model.
+    network of a native task, or the drop-in model. Outside of a project, a run that this user has run there, or trusts, uses the snapshot
+    of its code.
 
     Args:
         run: a run folder.
@@ -105,12 +108,52 @@ def read_config(run: RunDir, words: Sequence[str]) -> Config:
         CheckpointError: the run folder is damaged.
     """
     frozen, changes = flatten(read_frozen(run)), _parse_changes(words)
+    if STANDALONE:
+        return _read_alone(run, frozen, changes)
     here = flatten(compose(select_group_choices(read_run_overrides(run))))
     if not changes.pop("trust", False):
         refuse_untrusted(run.path, {**frozen, **changes}, {**here, **changes}, training=False)
     # keys that did not exist when the run started
     newer = {k: v for k, v in here.items() if k not in frozen and not k.startswith(CHOICE_SECTIONS)}
     return load(unflatten({**newer, **frozen, **changes}))
+
+
+_used: list[Path] = []
+"""The folder of code that this process imports from, outside of a project."""
+
+
+def _read_alone(run: RunDir, frozen: dict[str, Any], changes: dict[str, Any]) -> Config:
+    """Return the configuration outside of a project, and import the run's code from its snapshot, if the user trusts the run.
+
+    Raises:
+        ConfigError: the user does not trust the run, or its code is not here.
+    """
+    code = run.path / "code"
+    if not changes.pop("trust", False):
+        try:
+            refuse_untrusted(run.path, {**frozen, **changes}, changes, training=False)
+        except ConfigError as error:
+            raise ConfigError(
+                f"you have not run {run.path} from there, and {code if code.is_dir() else 'what it names'} would run as you: read it, and "
+                f'call load_model("{run.path}", trust=True).'
+            ) from error
+    if code.is_dir() and code not in _used:
+        if _used:
+            raise ConfigError(
+                f"this process has imported the code of {_used[0].parent}, and modules of {run.path} may have the same names; load it in "
+                "another process."
+            )
+        _used.append(code)
+        sys.path.insert(0, str(code))
+    try:
+        return load(unflatten({**flatten(defaults(Config)), **frozen, **changes}))
+    except ConfigError as error:
+        if code.is_dir():
+            raise
+        raise ConfigError(
+            *error.problems,
+            f"{run.path} has no code of its own, as it ran without a job: change to its project's folder, or set TRAIN_ROOT to it.",
+        ) from error
 
 
 def _parse_changes(words: Sequence[str]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The entry point of one rank: read the frozen configuration, find out which rank this is, and train."""
 
 import importlib
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -27,6 +28,7 @@ from train_anywhere.files.terminal.output import keep_log, mark_lines, outlive_t
 from train_anywhere.files.terminal.printable import printable
 from train_anywhere.launch.exits import catch_os_exit, follow_parent
 from train_anywhere.launch.failure import report_failure, wait_for_cause, watch_threads
+from train_anywhere.launch.missing_files import missing_file_error
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.monitor.live import Times
 from train_anywhere.program.run_program import run_program
@@ -84,6 +86,9 @@ def run_rank(run: RunDir | str | Path) -> int:
             print(f"{run.path} is complete.", flush=True)
             return 0
         watch_threads(run, topology)
+        features = Features.of(config)
+        if config.cluster.scheduler == "none" and "weights" in features:  # a job's script has exported them
+            os.environ |= features["weights"]
         if config.monitor.ranks:
             report_location(run, topology)
         with publish_heartbeat(config, run, topology) as heartbeat:
@@ -179,6 +184,7 @@ def import_framework_module(framework: str, name: str) -> Any:
 
 
 def _handle_failure(config: Config, process: RankProcess, error: BaseException) -> int:
+    error = missing_file_error(config, process.run, error) or error
     try_to_record_failure(process.recorder, describe_error(error))
     if process.recorder and (cause := wait_for_cause(process.run, error)):
         try_to_record_failure(process.recorder, cause)

@@ -229,13 +229,20 @@ def missing_facts(model: Model, data: str, facts: Collection[str]) -> list[str]:
     ]
 
 
-def learning_rate(optimizer: Optimizer, schedule: Schedule, plan: Plan, step: int, world_size: int) -> float:
+def learning_rate(
+    optimizer: Optimizer,
+    schedule: Schedule,
+    plan: Plan,
+    step: int,
+    world_size: int,
+    lr: float | None = None,
+) -> float:
     """Return the learning rate of optimizer step `step`, which counts from 0, for a schedule of this project.
 
-    `world_size` is the number of devices that share the global batch.
+    `world_size` is the number of devices that share the global batch; `lr` is that of a group of parameters.
     """
     assert not isinstance(schedule, OtherSchedule)
-    base = scale_lr(optimizer.lr, optimizer.scale_lr, world_size)
+    base = scale_lr(optimizer.lr if lr is None else lr, optimizer.scale_lr, world_size)
     return base * lr_factor(schedule, step, plan.steps_per_epoch, plan.total_steps)
 
 

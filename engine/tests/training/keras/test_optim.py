@@ -305,3 +305,37 @@ def test_a_target_of_another_kind_is_refused(make_config, overrides: list[str], 
 
     with pytest.raises(ConfigError, match=says):
         make_optimizer(make_config(*overrides), PLAN, 1)
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_groups_by_pattern(make_config, name: str) -> None:
+    """Each variable moves as with an optimizer of its own that has the settings of its group."""
+    import keras
+    import tensorflow as tf
+
+    from train_anywhere.training.keras.optim import make_optimizer
+
+    common = (f"optimizer={name}", "optimizer.lr=0.1", "optimizer.weight_decay=0.5", "schedule=cosine")
+    groups = 'optimizer.groups=[{match: "slow.*", lr: 0.025}, {match: ".*bias", weight_decay: 0}]'
+    paths = ["slow", "slow_bias", "fast", "fast_bias"]
+    variables = [keras.Variable(np.ones(3, np.float32), name=path) for path in paths]
+    optimizer = make_optimizer(make_config(*common, groups), PLAN, 1)
+    optimizer.build(variables)
+    for gradient in GRADIENTS:
+        optimizer.apply([tf.constant(gradient)] * 4)
+    for path, variable in zip(paths, variables, strict=True):
+        lr, decay = 0.025 if "slow" in path else 0.1, 0 if "bias" in path else 0.5
+        alone = make_config(*common, f"optimizer.lr={lr}", f"optimizer.weight_decay={decay}")
+        np.testing.assert_allclose(variable.numpy(), stepped(alone, GRADIENTS), rtol=1e-6, err_msg=path)
+
+
+def test_groups_need_an_optimizer_of_this_project(make_config) -> None:
+    from train_anywhere.errors import ConfigError
+    from train_anywhere.training.keras.optim import make_optimizer
+
+    groups = 'optimizer.groups=[{match: ".*", lr: 1}]'
+    config = make_config(
+        "optimizer=custom", "optimizer._target_=keras.optimizers.Nadam", groups, "framework=keras"
+    )
+    with pytest.raises(ConfigError, match="one learning rate for all variables"):
+        make_optimizer(config, PLAN, 1)

@@ -7,7 +7,13 @@ import torch
 
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
-from train_anywhere.training.lightning.optim import apply_settings, make_optimizer
+from train_anywhere.training.lightning.optim import (
+    BASE_LR,
+    apply_settings,
+    configure_optimizer,
+    make_optimizer,
+)
+from train_anywhere.training.plan import Plan
 
 MakeConfig = Callable[..., Config]
 
@@ -87,3 +93,76 @@ def test_what_an_optimizer_refuses_is_a_sentence(make_config: MakeConfig) -> Non
         ConfigError, match=r"optimizer._target_=torch.optim.NAdam can't be made: Invalid momentum_decay"
     ):
         make_optimizer(config.optimizer, "32", network())
+
+
+GROUPS = (
+    "optimizer=adamw",
+    "optimizer.lr=0.5",
+    "optimizer.weight_decay=0.25",
+    'optimizer.groups=[{match: "0[.].*", lr: 0.125}, {match: ".*bias", weight_decay: 0}]',
+)
+
+
+def test_groups_by_pattern(make_config: MakeConfig) -> None:
+    """A parameter gets the values of each pattern that matches its whole name; frozen ones are included."""
+    model = network()
+    model[0].requires_grad_(False)
+    optimizer = make_optimizer(make_config(*GROUPS).optimizer, "32", model)
+    names = {id(p): name for name, p in model.named_parameters()}
+    found = [
+        ([names[id(p)] for p in g["params"]], g["lr"], g["weight_decay"]) for g in optimizer.param_groups
+    ]
+    assert found == [
+        (["1.weight", "2.weight"], 0.5, 0.25),
+        (["0.weight"], 0.125, 0.25),
+        (["0.bias"], 0.125, 0.0),
+        (["1.bias", "2.bias"], 0.5, 0.0),
+    ]
+
+
+def test_the_schedule_multiplies_the_rate_of_each_group(make_config: MakeConfig) -> None:
+    from types import SimpleNamespace
+
+    from train_anywhere.training.lightning.module import set_learning_rate
+
+    config = make_config(*GROUPS, "schedule=cosine", "schedule.warmup_epochs=1", "optimizer.scale_lr=linear")
+    plan = Plan(8, 4, 1, 4, 2, 8, 4, 0, 0)
+    optimizer = configure_optimizer(config, plan, network(), 2)
+    assert [group["lr"] for group in optimizer.param_groups] == [1.0, 0.25, 0.25, 1.0]
+    module = SimpleNamespace(trainer=SimpleNamespace(steps_done=1))
+    set_learning_rate(module, config, plan, 2, optimizer)  # type: ignore[arg-type]
+    assert [group["lr"] for group in optimizer.param_groups] == [0.5, 0.125, 0.125, 0.5]
+
+
+def test_values_of_groups_may_change_at_a_resume_and_patterns_may_not(make_config: MakeConfig) -> None:
+    model = network()
+    optimizer = make_optimizer(make_config(*GROUPS).optimizer, "32", model)
+    other = make_config(
+        *GROUPS, 'optimizer.groups=[{match: "0[.].*", lr: 0.5}, {match: ".*bias", weight_decay: 1}]'
+    )
+    apply_settings(other.optimizer, "32", model, optimizer)
+    assert [(g[BASE_LR], g["weight_decay"]) for g in optimizer.param_groups] == [
+        (0.5, 0.25), (0.5, 0.25), (0.5, 1.0), (0.5, 1.0)
+    ]  # fmt: skip
+    for words in (["optimizer.groups=[]"], ['optimizer.groups=[{match: "2[.].*", lr: 0.5}]']):
+        with pytest.raises(ConfigError, match="resume with the same patterns"):
+            apply_settings(make_config(*GROUPS, *words).optimizer, "32", model, optimizer)
+
+
+def test_groups_that_can_not_work_are_refused(make_config: MakeConfig) -> None:
+    unmatched = make_config(
+        "optimizer=adamw", 'optimizer.groups=[{match: "2", lr: 1}, {match: "x.*", lr: 1}]'
+    )
+    with pytest.raises(
+        ConfigError, match=r"match=2 matches no parameter(.|\n)*match=x.* matches no parameter"
+    ):
+        make_optimizer(unmatched.optimizer, "32", network())
+    plain = make_config(
+        "optimizer=custom",
+        "optimizer._target_=torch.optim.Rprop",
+        'optimizer.groups=[{match: ".*", weight_decay: 1}]',
+    )
+    with pytest.raises(ConfigError, match="has no weight_decay"):
+        make_optimizer(plain.optimizer, "32", network())
+    with pytest.raises(ConfigError, match=r"groups\[0\].match=\( is not a regular expression"):
+        make_config("optimizer=adamw", 'optimizer.groups=[{match: "(", lr: 1}]')

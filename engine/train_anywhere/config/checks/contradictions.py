@@ -84,7 +84,24 @@ def find_contradictions(config: Config) -> list[str]:
         *_check_static_graph(strategy, trainer),
         *_check_compile_and_layout(strategy, trainer),
         *sync_batchnorm_problems(c.framework, strategy, trainer),
+        *_check_lora(c),
     ]
+
+
+def _check_lora(c: Config) -> list[str]:
+    """Return why `model.lora` can't work with other keys."""
+    lora, keras = c.model.lora, c.framework == "keras"
+    wrong = {
+        "strategy=fsdp splits the base that checkpoints leave out; use strategy=ddp": c.strategy.name
+        == "fsdp",
+        "framework=keras has no dropout of adapters; leave model.lora.dropout out": bool(
+            keras and lora and lora.dropout
+        ),
+        "framework=keras needs the names of layers: model.lora.targets=[dense]": bool(
+            keras and lora and not lora.targets
+        ),
+    }
+    return [f"model.lora: {why}." for why, found in wrong.items() if lora and found]
 
 
 def _check_from_scratch(from_scratch: bool, resume: str | None) -> list[str]:

@@ -90,7 +90,9 @@ def _section(path: str, cls: type, values: Tree, comments: Mapping[str, str]) ->
     yield f"{(cls.__doc__ or '').partition(chr(10))[0]}\n\n"
     hints = strict.field_types(cls)
     kinds = {key: strict.alternatives(hint)[0][0] for key, hint in hints.items()}
-    inner = {key: kind for key, kind in kinds.items() if dataclasses.is_dataclass(kind)}
+    inner = {
+        key: kind for key, kind in kinds.items() if dataclasses.is_dataclass(kind) and values[key] is not None
+    }
     yield from _keys(path, {k: v for k, v in values.items() if k not in inner}, hints, comments)
     for key, kind in inner.items():
         yield f"### {path}.{key}\n\n"

@@ -43,7 +43,8 @@ REQUESTS = (
 )  # fmt: skip
 """Keys of `cluster` that only state what a job requests and what its site allows. Any other key may do more."""
 
-OWN = (TARGET, CHECK, "name", "batch_size", "workers", "stage", "from_data", "lr", "scale_lr", "no_decay", "interval")  # fmt: skip
+OWN = (TARGET, CHECK, "name", "batch_size", "workers", "stage", "from_data", "lr", "scale_lr", "no_decay", "groups", "lora",
+       "interval")  # fmt: skip
 """Keys of a section with a target that are not arguments of the target."""
 
 READ = ("dir", "files", "text_key", "tokenizer", "documents", "small_images", "checkpoint_activations")

@@ -134,6 +134,8 @@ def _needed(request: Request) -> Iterator[tuple[str, Path, str]]:
         yield "the folder of the results", results, "paths.results=FOLDER"
         if c.init.run:
             yield "the run of init=", Path(c.init.run), ""
+        if c.cluster.cache:
+            yield "the cache of weights", Path(c.cluster.cache), "cluster.cache=FOLDER"
     own = next((f for f in _folders_of_python(job) if _is_below(f, c.cluster.local_disk)), None)
     made = (
         c.container.name != "none"

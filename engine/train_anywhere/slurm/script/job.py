@@ -158,7 +158,7 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
         supervisor=str(restore_links(Path(sys.executable))),
         run=run,
         code=code,
-        mounts=_mounts(config.container, config.paths),
+        mounts=_mounts(config.container, config.paths, config.cluster.cache),
         members=tuple(members) if members is not None else None,
         batch=config.data.batch_size,
         framework="program" if config.program else config.framework,
@@ -286,9 +286,9 @@ def _requested_memory(c: Cluster, devices: int) -> int | None:
     return None if c.mem_per_gpu is None else units.megabytes(c.mem_per_gpu) * devices
 
 
-def _mounts(container: Container, paths: Paths) -> tuple[str, ...]:
+def _mounts(container: Container, paths: Paths, cache: str | None) -> tuple[str, ...]:
     """Return the folders to mount, at the same paths inside, so that all paths of the configuration stay valid."""
     if container.name == "none":
         return ()
-    data = [paths.data] if os.path.isdir(paths.data) else []
-    return (paths.results, *data, *container.mounts)
+    others = [folder for folder in (paths.data, cache) if folder and os.path.isdir(folder)]
+    return (paths.results, *others, *container.mounts)

@@ -1,6 +1,6 @@
 """Open the trained Keras model of a run on one device, to measure, use and export it."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from train_anywhere.config.instantiate import instantiate
 from train_anywhere.config.schema import Config
+from train_anywhere.data.array_data import stack
 from train_anywhere.data.dataset import DataSet, Splits
 from train_anywhere.data.open_data import open_splits
 from train_anywhere.data.tf.pipeline import plain_data_errors
@@ -20,10 +21,12 @@ from train_anywhere.errors import CheckpointError, ConfigError
 from train_anywhere.tasks import Task
 from train_anywhere.training.keras.batches import DropInLoader, TaskLoader
 from train_anywhere.training.keras.checkpoint.position import seed_everything
-from train_anywhere.training.keras.checkpoint.state import restore_weights
+from train_anywhere.training.keras.checkpoint.state import check_base, read_state, restore_weights
 from train_anywhere.training.keras.dropin.model import open_dropin
+from train_anywhere.training.keras.lora import add_adapters
 from train_anywhere.training.keras.module import Module, TaskModule
 from train_anywhere.training.keras.native import POLICIES, call_once, dtype_policy
+from train_anywhere.training.keras.run import load_initial_weights
 from train_anywhere.training.keras.strategies.base import Strategy
 from train_anywhere.training.keras.strategies.choose import make_strategy
 from train_anywhere.training.plan import build_network, limit_batches
@@ -48,6 +51,9 @@ def open_trained_model(config: Config, folder: Path) -> "TrainedModel":
         module, loader = _open_native(config, strategy, splits, task)
     else:
         module, loader, _ = open_dropin(config, strategy, splits, task)
+    if module.base:  # a checkpoint does not hold it
+        load_initial_weights(config.init, module, lambda line: None)
+        check_base(str(folder), module, read_state(folder / "state.json")["lora"])
     restore_weights(folder, module.weights())
     return TrainedModel(config, module, loader, task if isinstance(task, Task) else None, splits.facts)
 
@@ -59,7 +65,10 @@ def _open_native(config: Config, strategy: Strategy, splits: Splits, task: Task)
         network = build_network(config, splits.facts)
         if not network.built:
             call_once(network, task, loader.splits["train"], loader.prepare)
-        return TaskModule(network, task, strategy, accumulate=1), loader
+        base = add_adapters(network, config, whole=False)
+        module = TaskModule(network, task, strategy, accumulate=1)
+    module.base = base
+    return module, loader
 
 
 @dataclass
@@ -88,7 +97,8 @@ class TrainedModel:
     @property
     def train_split(self) -> Any:
         """The data that the model was trained on."""
-        return self.loader.splits["train"]
+        split = self.loader.splits["train"]
+        return getattr(split, "dataset", split)  # of a map-style data set, which `Samples` reads
 
     def predict_rows(self, rows: DataSet) -> Any:
         """Return what the network of a native task returns for the rows of a data set, arrays [n, ...]."""
@@ -100,6 +110,11 @@ class TrainedModel:
     def predict_arrays(self, array: np.ndarray) -> Any:
         """Return what the user's own model returns for rows [n, ...]."""
         return self.network.predict(array, batch_size=self.config.data.batch_size, verbose=0)
+
+    def predict_samples(self, samples: Sequence[Any]) -> Any:
+        """Return what `predict_step` of the user's own model returns for rows of its data set."""
+        batches = tf.data.Dataset.from_tensor_slices(stack([*samples])).batch(self.config.data.batch_size)
+        return self.network.predict(batches, verbose=0)
 
     @property
     def generate(self) -> Callable[[list[int], int, float, int], list[int]] | None:

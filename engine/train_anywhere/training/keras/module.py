@@ -14,6 +14,7 @@ from train_anywhere.training.keras.dropin.gradients import (
     weight_averages,
 )
 from train_anywhere.training.keras.dropin.trainable import read_built, read_flags
+from train_anywhere.training.keras.lora import Base
 from train_anywhere.training.keras.strategies.base import Strategy
 
 Batch = tuple[Any, tf.Tensor]
@@ -89,6 +90,7 @@ class Module:
         flags: `trainable` of all layers and variables when the steps were traced.
         no_decay: see `build_optimizer`.
         averages_always: argument `always` of `weight_averages`.
+        base: the weights that `model.lora` freezes; None without adapters.
     """
 
     unit = "samples"
@@ -102,6 +104,7 @@ class Module:
         self.metric_names: list[str] = []
         self.notes: list[str] = []
         self.flags, self.no_decay, self.averages_always = read_flags(model), list[str](), False
+        self.base: Base | None = None
         self.train_function: StepsFunction
         self.test_function: StepFunction
         self.test_last: Callable[[Any], Any]
@@ -176,8 +179,16 @@ class Module:
         return None
 
     def weights(self) -> NamedVariables:
-        """Return all variables of the model by name: weights, moving statistics, states of seed generators."""
-        return name_variables(self.model.variables)
+        """Return the variables of a checkpoint by name: weights, moving statistics, states of seed generators.
+
+        Raises:
+            ConfigError: the base of adapters, which is left out, became trainable.
+        """
+        named = name_variables(self.model.variables)
+        if self.base is None:
+            return named
+        self.base.refuse_trained()
+        return {name: variable for name, variable in named.items() if name not in self.base.variables}
 
     def optimizer_state(self) -> NamedVariables:
         """Return all variables of the optimizers by name."""

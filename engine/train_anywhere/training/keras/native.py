@@ -17,9 +17,11 @@ from train_anywhere.tasks import Task
 from train_anywhere.training.keras.batches import TaskLoader
 from train_anywhere.training.keras.dropin.gradients import average_in_apply, build_optimizer
 from train_anywhere.training.keras.dropin.trainable import synchronize_batch_norms
+from train_anywhere.training.keras.lora import add_adapters
 from train_anywhere.training.keras.module import TaskModule
 from train_anywhere.training.keras.optim import ignored_rate_notes, make_optimizer, make_rate_reader
 from train_anywhere.training.keras.strategies.base import Strategy
+from train_anywhere.training.parameter_groups import refuse_unmatched
 from train_anywhere.training.plan import Plan, build_network, make_plan
 
 POLICIES = {"32": "float32", "bf16-mixed": "mixed_bfloat16", "16-mixed": "mixed_float16"}
@@ -49,6 +51,8 @@ def open_native(
             call_once(network, task, loader.splits["train"], loader.prepare)
         if config.trainer.sync_batchnorm:
             synchronize_batch_norms(network, strategy)
+        base = add_adapters(network, config, whole=False)
+        refuse_unmatched(config.optimizer.groups, [v.path for v in network.weights])
         network.compile(make_optimizer(config, plan, strategy.replicas), jit_compile=False)
         build_optimizer(network.optimizer, network.trainable_variables, config.optimizer.no_decay)
         average_in_apply(network.optimizer, strategy)
@@ -60,6 +64,7 @@ def open_native(
             config.trainer.compile,
         )
     module.optimizers, module.no_decay = [network.optimizer], config.optimizer.no_decay
+    module.base = base
     module.learning_rate = make_rate_reader(network.optimizer)
     module.notes = ignored_rate_notes(config.optimizer, config.schedule)
     return module, loader, plan

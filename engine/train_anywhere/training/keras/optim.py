@@ -2,7 +2,7 @@
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,12 +16,14 @@ from train_anywhere.config.choices import (
     Optimizer,
     OtherOptimizer,
     OtherSchedule,
+    ParameterGroup,
     Schedule,
 )
 from train_anywhere.config.instantiate import explain_target_errors, instantiate, locate
 from train_anywhere.config.open_groups import TARGET
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
+from train_anywhere.training.parameter_groups import group_settings, matching_groups
 from train_anywhere.training.plan import Plan, lr_factor, scale_lr, warmup_steps
 
 
@@ -75,7 +77,28 @@ class EpochSchedule(keras.optimizers.schedules.LearningRateSchedule):
         return self.inner(step // self.steps_per_epoch)
 
 
-class SGD(keras.optimizers.SGD):
+class Grouped:
+    """Mixin of optimizers whose learning rate and weight decay depend on the names of variables, see `optimizer.groups`.
+
+    Attributes:
+        groups: the groups.
+        base_lr: the learning rate of the other variables, before the schedule.
+    """
+
+    groups: Sequence[ParameterGroup] = ()
+    base_lr = 1.0
+
+    def settings(self, variable: Any, decay: float) -> tuple[float, float]:
+        """Return the factor of the learning rate and the weight decay of a variable; `decay` is that of the others."""
+        if not self.groups:
+            return 1.0, decay
+        own: Any = self
+        path = own._trainable_variables[own._get_variable_index(variable)].path
+        lr, own_decay = group_settings(matching_groups(self.groups, path))
+        return 1.0 if lr is None else lr / self.base_lr, decay if own_decay is None else own_decay
+
+
+class SGD(Grouped, keras.optimizers.SGD):
     """Keras' SGD with the arithmetic of torch: weight decay is added to the gradient, momentum accumulates gradients.
 
     g = gradient + decay * w;  m = momentum * m + g;  w -= lr * (g + momentum * m if nesterov else m).
@@ -88,17 +111,19 @@ class SGD(keras.optimizers.SGD):
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> None:
         """Update one variable; `gradient` has its shape and dtype, `learning_rate` its dtype."""
-        decayed = self.decay and self._use_weight_decay(variable)
-        step = gradient + self.decay * variable if decayed else gradient
+        factor, decay = self.settings(variable, self.decay)
+        decayed = decay and self._use_weight_decay(variable)
+        step = gradient + decay * variable if decayed else gradient
         if self.momentum:
             accumulated = self.momentums[self._get_variable_index(variable)]
             new = self.momentum * accumulated + step
             self.assign(accumulated, new)
             step = step + self.momentum * new if self.nesterov else new
-        self.assign_sub(variable, tf.cast(learning_rate, variable.dtype) * step)
+        rate = learning_rate if factor == 1 else learning_rate * factor
+        self.assign_sub(variable, tf.cast(rate, variable.dtype) * step)
 
 
-class AdamW(keras.optimizers.AdamW):
+class AdamW(Grouped, keras.optimizers.AdamW):
     """Keras' AdamW with the same results bit for bit and a quarter fewer operations: what all variables share is computed once."""
 
     def _backend_update_step(
@@ -118,7 +143,22 @@ class AdamW(keras.optimizers.AdamW):
         mean, square = self._momentums[index], self._velocities[index]
         self.assign_add(mean, (1 - self.beta_1) * ops.subtract(gradient, mean))
         self.assign_add(square, (1 - self.beta_2) * ops.subtract(ops.square(gradient), square))
-        self.assign_sub(variable, learning_rate * mean / (ops.sqrt(square) + self.epsilon))
+        factor, _ = self.settings(variable, 0.0)
+        rate = learning_rate if factor == 1 else learning_rate * factor
+        self.assign_sub(variable, rate * mean / (ops.sqrt(square) + self.epsilon))
+
+    def _apply_weight_decay(self, variables: list[keras.Variable]) -> None:
+        """Subtract learning rate * decay * weight; Keras multiplies `weight_decay` with the rate that all variables share."""
+        if not self.groups:
+            super()._apply_weight_decay(variables)
+            return
+        own: Any = self
+        common = own.weight_decay
+        for variable in variables:
+            factor, decay = self.settings(variable, common or 0.0)
+            own.weight_decay = factor * decay or None
+            super()._apply_weight_decay([variable])
+        own.weight_decay = common
 
 
 def make_optimizer(config: Config, plan: Plan, world_size: int) -> keras.optimizers.Optimizer:
@@ -154,6 +194,8 @@ def make_optimizer(config: Config, plan: Plan, world_size: int) -> keras.optimiz
             learning_rate=rate,
             **clipping,
         )
+    if o.groups:
+        optimizer.groups, optimizer.base_lr = tuple(o.groups), o.lr
     return (
         keras.optimizers.LossScaleOptimizer(optimizer)
         if config.trainer.precision == "16-mixed"
@@ -236,6 +278,11 @@ def ignored_rate_notes(optimizer: Optimizer, schedule: Schedule) -> list[str]:
 def _other(o: OtherOptimizer, rate: Any, clipping: Mapping[str, float]) -> keras.optimizers.Optimizer:
     """Create the target's optimizer with `learning_rate`, and with the argument that clips if clipping is requested."""
     dotted = o.target["keras"]
+    if o.groups:
+        raise ConfigError(
+            f"optimizer.groups can't be used with optimizer.{TARGET}={dotted}: an optimizer of Keras has one learning rate for all "
+            "variables; use optimizer=adamw or optimizer=sgd, which this project extends."
+        )
     if clipping and (own := next((n for n in CLIP_ARGUMENTS if o.arguments.get(n) is not None), None)):
         raise ConfigError(
             f"optimizer.{own}={o.arguments[own]} and trainer.gradient_clip_val={min(clipping.values())} both clip the gradients; leave "

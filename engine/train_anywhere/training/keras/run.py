@@ -27,10 +27,12 @@ from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.recorder import report_weights
 from train_anywhere.tasks import Task
+from train_anywhere.training.adapters import refuse_adapters_alone
 from train_anywhere.training.keras.checkpoint.position import Position, seed_everything, split_seeds
 from train_anywhere.training.keras.checkpoint.state import (
     RAW_WEIGHTS,
     StateWriter,
+    check_base,
     read_state,
     read_weights,
     restore,
@@ -44,6 +46,7 @@ from train_anywhere.training.keras.loop.epochs import fit
 from train_anywhere.training.keras.loop.profiler import TensorFlowRecording
 from train_anywhere.training.keras.loop.tensorboard import MetricsWriter
 from train_anywhere.training.keras.loop.validation import evaluate
+from train_anywhere.training.keras.lora import ADAPTERS
 from train_anywhere.training.keras.module import Module, TaskModule
 from train_anywhere.training.keras.native import POLICIES, dtype_policy, open_native
 from train_anywhere.training.keras.strategies.base import Strategy
@@ -73,12 +76,18 @@ def load_initial_weights(init: Init, module: Module, report: Callable[[str], Non
     if init.run is None:
         return
 
-    def read(saved: SavedCheckpoint) -> dict[str, object]:
+    def read(saved: SavedCheckpoint) -> tuple[dict[str, Any], list[str] | None]:
         refuse_other_framework(saved, "keras")
-        return dict(read_weights(saved.path))
+        return dict(read_weights(saved.path)), read_state(saved.path / "state.json")["lora"]
 
-    stored = read_chosen(open_run(init.run), init.checkpoint, read)
-    own = {name: variable for name, variable in module.weights().items() if not name.endswith(SEED_STATE)}
+    stored, lora = read_chosen(open_run(init.run), init.checkpoint, read)
+    if lora and module.base is None:
+        refuse_adapters_alone(init.run, lora[1])
+    check_base(f"init.run={init.run}", module, lora)
+    weights = module.weights()
+    if module.base and not lora:  # the weights of the base, not those of its adapters
+        weights = {n: v for n, v in (weights | module.base.variables).items() if not n.endswith(ADAPTERS)}
+    own = {name: variable for name, variable in weights.items() if not name.endswith(SEED_STATE)}
     stored = {name: array for name, array in stored.items() if not name.endswith(SEED_STATE)}
     for name in select_weights(_shapes(own), _shapes(stored), init, report):
         own[name].assign(stored[name])
@@ -184,8 +193,8 @@ def restore_or_initialize(
     strategy = module.strategy
     if newest:
         refuse_other_framework(newest, "keras")
-    elif strategy.rank == 0:
-        shows = config.monitor.progress != "none"
+    if strategy.rank == 0 and (newest is None or module.base):  # a checkpoint does not hold the base
+        shows = config.monitor.progress != "none" and newest is None
         load_initial_weights(config.init, module, partial(print, flush=True) if shows else lambda line: None)
     state = strategy.broadcast_json(read_state(newest.path / "state.json") if newest else None)
     module.restore_optimizers(state["built"] if state else ())
@@ -302,7 +311,9 @@ def make_outcome(
 def broadcast_state(position: Position, module: Module) -> Position:
     """Broadcast rank 0's variables and position to all ranks, and return the position."""
     strategy = module.strategy
-    strategy.broadcast_variables([*module.weights().values(), *module.optimizer_state().values()])
+    base = module.base.variables if module.base else {}
+    weights = {**base, **module.weights()}
+    strategy.broadcast_variables([*weights.values(), *module.optimizer_state().values()])
     numbers = position.numbers()
     agreed = strategy.sum(numbers if strategy.rank == 0 else [0.0] * len(numbers))
     return Position.from_numbers(agreed, position.metrics)

@@ -134,6 +134,8 @@ def add_callbacks(
     report, every = metrics.progress.note, config.monitor.compare_weights_every_n_epochs
     if not isinstance(module, TaskModule) and not has_own_optimizer(module):
         trainer.callbacks.append(ConfiguredOptimizer(module, config, checkpoints.plan, devices))
+    elif config.optimizer.groups and not isinstance(module, TaskModule):
+        report("optimizer.groups has no effect: this module has its own configure_optimizers.")
     trainer.callbacks += [
         *make_callbacks(config.callbacks),
         checkpoints.seen,

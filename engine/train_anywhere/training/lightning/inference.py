@@ -1,6 +1,6 @@
 """The trained model of a Lightning run on one device: measure, use and export it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -13,6 +13,7 @@ import torch
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
+from torch.utils.data import DataLoader
 
 from train_anywhere.config.limits import MAX_COUNT
 from train_anywhere.config.schema import Config
@@ -26,11 +27,14 @@ from train_anywhere.training.lightning.checkpoint.random_state import seed_every
 from train_anywhere.training.lightning.checkpoint.restorer import add_left_out
 from train_anywhere.training.lightning.checkpoint.stored_weights import WEIGHTS, read_checkpoint
 from train_anywhere.training.lightning.dropin.model import explain_lightning_errors, make_task
+from train_anywhere.training.lightning.lora import add_adapters, find_adapters
 from train_anywhere.training.lightning.module import TaskModule
 from train_anywhere.training.lightning.rank_splits import Opener, find_source, from_module, list_loaders
+from train_anywhere.training.lightning.run import load_initial_weights
 from train_anywhere.training.lightning.strategies.choose import make_strategy
 from train_anywhere.training.lightning.strategies.environment import pick_device
 from train_anywhere.training.lightning.trainer import Trainer, make_trainer
+from train_anywhere.training.lightning.weight_files import plain_name, write_safetensors
 from train_anywhere.training.plan import Plan, build_network, limit_batches
 
 
@@ -100,6 +104,9 @@ def open_trained_model(config: Config, folder: Path) -> "TrainedModel":
             with suppress(RuntimeError):  # a hook may need the Trainer, which does not exist here
                 add_left_out(state, task)
         task.on_load_checkpoint(state)
+    if add_adapters(network, config, network is task):
+        holder = network if network is task else nn.ModuleDict({"network": network})
+        load_initial_weights(config.init, holder, lambda line: None)  # checkpoints do not hold the base
     try:
         network.load_state_dict(weights, strict=getattr(network, "strict_loading", True))
     except RuntimeError as error:
@@ -153,6 +160,41 @@ class TrainedModel:
                 batch = torch.from_numpy(np.ascontiguousarray(array[start : start + size]))
                 answers.append(as_numpy(module.predict_step(batch, number) if own else module(batch)))
         return concatenate(answers)
+
+    def predict_samples(self, samples: Sequence[Any]) -> Any:
+        """Return what `predict_step` of the user's own module returns for rows of its data set, with the hooks of its data module.
+
+        Raises:
+            ConfigError: the module has no `predict_step`.
+        """
+        module, source = self.network, self._source()
+        assert isinstance(module, pl.LightningModule)
+        self._require_predict_step()
+        trainer, loader = self._make_trainer(), DataLoader([*samples], self.config.data.batch_size)
+        if isinstance(source, pl.LightningDataModule):
+            source.prepare_data = lambda: None  # type: ignore[method-assign]
+            source.setup = lambda stage: None  # type: ignore[method-assign]
+            source.predict_dataloader = lambda: loader  # type: ignore[method-assign]
+        own = (
+            {"datamodule": source} if isinstance(source, pl.LightningDataModule) else {"dataloaders": loader}
+        )
+        with explain_lightning_errors():
+            answers: list[Any] = trainer.predict(module, **own) or []
+        return concatenate([as_numpy(answer) for answer in answers])
+
+    def _require_predict_step(self) -> None:
+        if not is_overridden("predict_step", self.network):
+            raise ConfigError(
+                f"task._target_={self.config.task.target['lightning']} has no predict_step, which a prediction needs; add one, or call the "
+                "module yourself: load_model(RUN)(batch)."
+            )
+
+    def _make_trainer(self) -> Trainer:
+        """Return a Trainer on one device."""
+        topology = Topology()
+        device = pick_device(self.config.trainer, topology)
+        strategy = make_strategy("single", self.config, topology, device, 1)
+        return make_trainer(self.config, topology, device, strategy, self.task is not None)
 
     @property
     def generate(self) -> Callable[[list[int], int, float, int], list[int]] | None:
@@ -232,10 +274,8 @@ class TrainedModel:
                 f"task._target_={target} has no step for --split {split}"
                 + (f"; use --split {has}." if has else ".")
             )
-        if predicting and not is_overridden("predict_step", module):
-            raise ConfigError(
-                f"task._target_={target} has no predict_step, which --predict needs; add one, or leave out --predict."
-            )
+        if predicting:
+            self._require_predict_step()
         if measures:
             run(module, **data, verbose=False)
         metrics = {name: float(value) for name, value in trainer._logger_connector.collected.items()}  # type: ignore[attr-defined]
@@ -249,10 +289,7 @@ class TrainedModel:
 
     def _open(self, split: str) -> tuple[Trainer, Any, pl.LightningDataModule | None, int | None]:
         """Return a Trainer on one device, the loaders of a split, its data module if any, and the number of batches if known."""
-        topology, source = Topology(), self._source()
-        device = pick_device(self.config.trainer, topology)
-        strategy = make_strategy("single", self.config, topology, device, 1)
-        trainer = make_trainer(self.config, topology, device, strategy, self.task is not None)
+        topology, source, trainer = Topology(), self._source(), self._make_trainer()
         splits = self.splits if source is None else from_module(source, self.splits, topology, trainer)
         data = getattr(splits, split)
         if data is None:
@@ -269,17 +306,37 @@ class TrainedModel:
         return trainer, loader, datamodule, None if list_loaders(loader) else batch_count(loader)
 
     def export(self, format: str, path: Path) -> None:
-        """Write the model to a file in the format "torch" (weights as plain tensors), "torch.export" (the graph) or "onnx".
+        """Write the model to a file or folder.
+
+        Args:
+            format: "torch" or "safetensors" (weights as plain tensors), "hf" (a folder of `save_pretrained`), "peft" (a folder with
+                the adapters only), "torch.export" (the graph) or "onnx". All but "peft" merge adapters into the weights.
+            path: the new file or folder.
 
         Raises:
-            ConfigError: a package is missing.
+            ConfigError: a package is missing, or the model has no `save_pretrained`.
             CheckpointError: the model can't be written in this format.
         """
-        if format == "torch":
-            state = {
-                n: t.detach().cpu() for n, t in self.network.state_dict().items() if isinstance(t, Tensor)
-            }
-            torch.save(state, path)
+        found = find_adapters(self.network)
+        if format == "peft":
+            if found is None:
+                raise ConfigError(
+                    "--export peft writes adapters, and this run has no model.lora; use --export safetensors."
+                )
+            found[1].save(path)
+            return
+        if found:
+            found[1].merge()
+        if format in ("torch", "safetensors"):
+            state = self.network.state_dict().items()
+            weights = {plain_name(n): t.detach().cpu() for n, t in state if isinstance(t, Tensor)}
+            if format == "torch":
+                torch.save(weights, path)
+            else:
+                write_safetensors(weights, path, "--export safetensors")
+            return
+        if format == "hf":
+            self._save_pretrained(path)
             return
         if format == "onnx" and (missing := [m for m in ("onnx", "onnxscript") if not find_spec(m)]):
             raise ConfigError(
@@ -314,6 +371,21 @@ class TrainedModel:
             raise CheckpointError(
                 f"--export {format}: this model can't be written in this format: {message}; use --export torch."
             ) from error
+
+    def _save_pretrained(self, path: Path) -> None:
+        """Write the first module that has `save_pretrained`, and the tokenizers or processors of the module and the data."""
+        model: Any = next((m for m in self.network.modules() if hasattr(m, "save_pretrained")), None)
+        if model is None:
+            raise ConfigError(
+                "--export hf needs a model with save_pretrained, such as one of transformers, and this one has none; use --export "
+                "safetensors."
+            )
+        model.save_pretrained(path)
+        source = self._source()
+        holders = (vars(self.network), self.facts, vars(source) if source is not None else {})
+        for value in (v for holder in holders for v in holder.values() if not isinstance(v, nn.Module)):
+            if hasattr(value, "save_pretrained") and value is not model:
+                value.save_pretrained(path)
 
     def _example(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of the network for the first measured batch."""

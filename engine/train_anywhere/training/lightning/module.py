@@ -11,7 +11,7 @@ from train_anywhere.config.schema import Config
 from train_anywhere.data.torch.loader import Batch
 from train_anywhere.errors import ConfigError
 from train_anywhere.tasks import Task
-from train_anywhere.training.lightning.optim import apply_settings, configure_optimizer
+from train_anywhere.training.lightning.optim import BASE_LR, apply_settings, configure_optimizer
 from train_anywhere.training.plan import Plan, learning_rate
 
 
@@ -100,6 +100,7 @@ def set_learning_rate(
     """Set the learning rate of the current step in all groups of the optimizer, unless a schedule of torch does."""
     if isinstance(config.schedule, OtherSchedule):
         return
-    lr = learning_rate(config.optimizer, config.schedule, plan, module.trainer.steps_done, devices)
+    position = (config.optimizer, config.schedule, plan, module.trainer.steps_done, devices)
+    lr = learning_rate(*position)
     for group in optimizer.param_groups:
-        group["lr"] = lr
+        group["lr"] = learning_rate(*position, group[BASE_LR]) if BASE_LR in group else lr

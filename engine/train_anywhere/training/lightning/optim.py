@@ -10,6 +10,7 @@ from train_anywhere.config.instantiate import explain_target_errors, instantiate
 from train_anywhere.config.schema import Checkpoint, Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.training.lightning.hardware import can_fuse, match_state_layout
+from train_anywhere.training.parameter_groups import group_settings, matching_groups, refuse_unmatched
 from train_anywhere.training.plan import Plan, scale_lr
 
 
@@ -36,8 +37,10 @@ def make_optimizer(
     Raises:
         ConfigError: it does not take its arguments or these parameters.
     """
-    fused = can_fuse(network, precision) or None
-    groups, lr = parameter_groups(network, chosen.no_decay), chosen.lr if lr is None else lr
+    fused, lr = can_fuse(network, precision) or None, chosen.lr if lr is None else lr
+    groups = (
+        named_groups(network, chosen, lr) if chosen.groups else parameter_groups(network, chosen.no_decay)
+    )
     match chosen:
         case Sgd(momentum=momentum, nesterov=nesterov, weight_decay=decay):
             return optim.SGD(
@@ -52,6 +55,10 @@ def make_optimizer(
         raise ConfigError(
             f"optimizer._target_={chosen.target['lightning']} returns a {type(created).__name__}, which is not a torch.optim.Optimizer."
         )
+    if "weight_decay" not in created.defaults and any(g.weight_decay is not None for g in chosen.groups):
+        raise ConfigError(
+            f"optimizer._target_={chosen.target['lightning']} has no weight_decay, which optimizer.groups sets; leave it out there."
+        )
     return created
 
 
@@ -60,15 +67,49 @@ def parameter_groups(network: nn.Module, no_decay: list[str]) -> list[dict[str, 
 
     A parameter has no weight decay if a string of `no_decay` is in its name or its layer's class, ignoring case.
     """
-    words = [word.lower() for word in no_decay]
     groups: dict[bool, list[nn.Parameter]] = {False: [], True: []}
     for name, parameter in network.named_parameters():
-        layer = network.get_submodule(name.rpartition(".")[0])
-        described = f"{name} {type(layer).__name__}".lower()
         if parameter.requires_grad:
-            groups[any(word in described for word in words)].append(parameter)
+            groups[_is_undecayed(network, name, no_decay)].append(parameter)
     decayed: list[dict[str, Any]] = [{"params": groups[False]}] if groups[False] or not groups[True] else []
     return [*decayed, {"params": groups[True], "weight_decay": 0.0}] if groups[True] else decayed
+
+
+def _is_undecayed(network: nn.Module, name: str, no_decay: list[str]) -> bool:
+    layer = network.get_submodule(name.rpartition(".")[0])
+    described = f"{name} {type(layer).__name__}".lower()
+    return any(word.lower() in described for word in no_decay)
+
+
+BASE_LR = "base_lr"
+"""Key of a parameter group: its learning rate before the schedule and `optimizer.scale_lr`."""
+
+
+def named_groups(network: nn.Module, chosen: Optimizer, lr: float) -> list[dict[str, Any]]:
+    """Return all parameters by the patterns of `optimizer.groups` that match them, those that none matches first.
+
+    Frozen parameters are included, so that the groups stay the same when a hook or callback unfreezes them. `lr` is that of the
+    optimizer, scaled by `optimizer.scale_lr`.
+
+    Raises:
+        ConfigError: a pattern matches nothing.
+    """
+    named = dict(network.named_parameters())
+    refuse_unmatched(chosen.groups, [*named])
+    numbers = {id(group): number for number, group in enumerate(chosen.groups)}
+    groups: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for name, parameter in named.items():
+        matching = matching_groups(chosen.groups, name)
+        undecayed = _is_undecayed(network, name, chosen.no_decay)
+        key = (*(numbers[id(group)] for group in matching), undecayed)
+        if key not in groups:
+            own, decay = group_settings(matching)
+            base = chosen.lr if own is None else own
+            groups[key] = {"params": [], "lr": lr * base / chosen.lr if own else lr, BASE_LR: base}
+            if undecayed or decay is not None:
+                groups[key]["weight_decay"] = 0.0 if undecayed else decay
+        groups[key]["params"].append(parameter)
+    return [groups[key] for key in sorted(groups, key=lambda key: (len(key) > 1, key))]
 
 
 def apply_settings(chosen: Optimizer, precision: str, network: nn.Module, optimizer: optim.Optimizer) -> None:
@@ -78,12 +119,24 @@ def apply_settings(chosen: Optimizer, precision: str, network: nn.Module, optimi
     configuration are set, because it may store a part of its state in the others.
     """
     fresh = make_optimizer(chosen, precision, network).param_groups
-    written = {*chosen.arguments, "weight_decay"} if isinstance(chosen, OtherOptimizer) else None
+    if any(BASE_LR in group for group in (*fresh, *optimizer.param_groups)):
+        _refuse_other_groups(fresh, optimizer.param_groups)
+    written = {*chosen.arguments, "weight_decay", BASE_LR} if isinstance(chosen, OtherOptimizer) else None
     for group, settings in zip(optimizer.param_groups, fresh, strict=False):  # callbacks may have added some
         names = set(settings) - {"params", "lr"}
         group.update({name: settings[name] for name in (names if written is None else names & written)})
     if written is None:
         match_state_layout(optimizer)
+
+
+def _refuse_other_groups(fresh: list[dict[str, Any]], restored: list[dict[str, Any]]) -> None:
+    """Raise ConfigError if `optimizer.groups` sorts the parameters in another way than in the checkpoint."""
+    ours, theirs = ([[*map(id, g["params"])] for g in groups] for groups in (fresh, restored))
+    if ours != theirs[: len(ours)]:
+        raise ConfigError(
+            "optimizer.groups sorts the parameters in another way than in the checkpoint, so their states do not fit; resume with the "
+            "same patterns (lr and weight_decay may change), or start a new run with init=RUN."
+        )
 
 
 def make_scheduler(

@@ -12,7 +12,7 @@ from torch import Tensor, distributed, nn
 
 from train_anywhere.checkpoints.choice import read_chosen
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
-from train_anywhere.checkpoints.init_run import select_weights
+from train_anywhere.checkpoints.init_run import list_weight_files, select_weights
 from train_anywhere.config.schema import Config, Init
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError, iterate_causes
@@ -23,6 +23,7 @@ from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.debug import launch_id
 from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.recorder import report_weights
+from train_anywhere.training.adapters import refuse_adapters_alone, refuse_other_base
 from train_anywhere.training.lightning.attach import (
     add_callbacks,
     add_loggers,
@@ -44,10 +45,12 @@ from train_anywhere.training.lightning.dropin.validated_weights import (
 from train_anywhere.training.lightning.loop.early_stop import TrainingCheck
 from train_anywhere.training.lightning.loop.metrics import ModuleMetrics, TaskMetrics
 from train_anywhere.training.lightning.loop.profiler import TorchRecording
+from train_anywhere.training.lightning.lora import find_adapters, read_base, stored_base
 from train_anywhere.training.lightning.module import TaskModule
 from train_anywhere.training.lightning.rank_splits import UserLoaders
 from train_anywhere.training.lightning.setup import Setup, describe, make_setup, min_seconds_per_token
 from train_anywhere.training.lightning.strategies.deferred_weights import DeferredWeights
+from train_anywhere.training.lightning.weight_files import FileWeights
 from train_anywhere.training.plan import refuse_other_framework, uneven_rows_note
 from train_anywhere.training.profile import StepProfile
 from train_anywhere.training.rank_process import RankProcess
@@ -57,7 +60,7 @@ from train_anywhere.training.reporting.progress import Progress
 def load_initial_weights(
     init: Init, module: nn.Module, report: Callable[[str], None], deferred: DeferredWeights | None = None
 ) -> None:
-    """Load the weights of the run that `init` names, if any; `deferred` holds weights without memory. Every rank calls it.
+    """Load the weights of the run or file that `init` names, if any; `deferred` holds weights without memory. Every rank calls it.
 
     Raises:
         CheckpointError: the weights can't be read, or do not fit.
@@ -69,9 +72,30 @@ def load_initial_weights(
         refuse_other_framework(saved, "lightning")
         return StoredWeights(saved.path)
 
-    stored = read_chosen(open_run(init.run), init.checkpoint, read)
-    own = {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}
-    taken = select_weights({name: tuple(t.shape) for name, t in own.items()}, stored.shapes, init, report)
+    files, found = list_weight_files(init.run), find_adapters(module)
+    stored: StoredWeights | FileWeights | None = None
+    if not files:
+        stored = read_chosen(open_run(init.run), init.checkpoint, read)
+        if base := stored_base(stored.shapes):
+            saved = read_base(stored.read(base))
+            if found is None:
+                refuse_adapters_alone(init.run, saved[1])
+            else:
+                refuse_other_base(f"init.run={init.run}", saved, found[1].identity)
+            del stored.shapes[base]
+            found = None  # its adapters are loaded, not its base
+    if found:
+        prefix, adapters = found
+        own = {prefix + name: tensor for name, tensor in adapters.base_weights().items()}
+    else:
+        state = module.state_dict()
+        own = {n: t for n, t in state.items() if isinstance(t, Tensor) and n != stored_base(state)}
+    shapes = {name: tuple(value.shape) for name, value in own.items()}
+    stored = stored or FileWeights(files, shapes)
+    taken = select_weights(shapes, stored.shapes, init, report)
+    if found:
+        adapters.set_base({name.removeprefix(prefix): stored.read(name) for name in taken})
+        return
     for name in taken:
         if own[name].is_meta and deferred:
             deferred.set_value(own[name], partial(stored.read, name))
@@ -241,11 +265,14 @@ def fit(setup: Setup, checkpoints: CheckpointCallback, run: RunDir) -> None:
         seed_everything(
             checkpoints.config.seed
         )  # user code draws the same numbers as after Lightning's function
+    report = checkpoints.metrics.progress.note
     if newest is None:
         deferred = getattr(trainer.strategy, "deferred", None)
-        load_initial_weights(
-            checkpoints.config.init, setup.module, checkpoints.metrics.progress.note, deferred
-        )
+        load_initial_weights(checkpoints.config.init, setup.module, report, deferred)
+    if adapters := find_adapters(setup.module):
+        if newest:  # checkpoints do not hold the base
+            load_initial_weights(checkpoints.config.init, setup.module, lambda line: None)
+        report("Base:          {1}, sha256 {0:.12}".format(*adapters[1].identity))
     loaders = splits.arguments("train", "val", start=checkpoints.start)
     trainer.callbacks.append(check := TrainingCheck())
     add_callbacks(trainer, setup.module, checkpoints, loaders.get("train_dataloaders"), setup.devices)

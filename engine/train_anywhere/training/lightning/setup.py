@@ -28,6 +28,7 @@ from train_anywhere.training.lightning.batches import IndexedSplit
 from train_anywhere.training.lightning.checkpoint.random_state import seed_everything
 from train_anywhere.training.lightning.dropin.model import make_task
 from train_anywhere.training.lightning.hardware import apply_hardware_options
+from train_anywhere.training.lightning.lora import add_adapters
 from train_anywhere.training.lightning.module import TaskModule
 from train_anywhere.training.lightning.rank_splits import (
     RankSplits,
@@ -65,6 +66,8 @@ def make_setup(config: Config, topology: Topology, heartbeat: Heartbeat | None =
     strategy = make_strategy(name, config, topology, device, devices)
     build = strategy.build if isinstance(strategy, FullyShardedStrategy) else build_directly
     task = build(lambda: make_task(config.task))
+    if isinstance(task, pl.LightningModule):
+        add_adapters(task, config, whole=True)
     if isinstance(strategy, OneDevicePerRank) and isinstance(task, pl.LightningModule):
         strategy.allow_unused_parameters(task)
     trainer = make_trainer(config, topology, device, strategy, isinstance(task, Task))
@@ -155,6 +158,7 @@ def make_module(
         raise ConfigError(
             f"model._target_={dotted} returns a {type(network).__name__}, which is not a torch.nn.Module."
         )
+    add_adapters(network, config, whole=False)
     return TaskModule(task, network, config, plan, devices)
 
 

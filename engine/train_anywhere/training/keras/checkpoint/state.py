@@ -3,7 +3,7 @@
 import io
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
 from train_anywhere.checkpoints.disk.copy_files import refuse_compressed
 from train_anywhere.checkpoints.disk.manifest import CheckpointInfo, SavedCheckpoint
 from train_anywhere.errors import CheckpointError
+from train_anywhere.training.adapters import refuse_other_base
 from train_anywhere.training.early_stopping import Patience
 from train_anywhere.training.keras.checkpoint.position import Position
 from train_anywhere.training.keras.module import Module, NamedVariables
@@ -79,6 +80,7 @@ STATE_TYPES: dict[str, tuple[type, ...]] = {
     "flags": (list,),
     "built": (list,),
     "callbacks": (dict,),
+    "lora": (list, type(None)),
 }
 """Keys of state.json and the types of their values."""
 
@@ -133,6 +135,7 @@ class StateWriter:
             "ended": position.ended,
             **module.trainable_state(),
             "callbacks": callbacks,
+            "lora": module.base.identity if module.base else None,
         }
         text = json.dumps(state)
 
@@ -160,6 +163,7 @@ def restore(saved: SavedCheckpoint, module: Module, state: Mapping[str, Any]) ->
         CheckpointError: the checkpoint is of another model, optimizer or precision.
     """
     raw = saved.path / RAW_WEIGHTS
+    check_base(str(saved.path), module, state["lora"])
     _assign(module.weights(), raw if raw.exists() else saved.path / "weights.npz", "model")
     _assign(module.optimizer_state(), saved.path / "optimizer.npz", "optimizer or precision")
     if (saved.path / METRICS_FILE).exists():
@@ -180,7 +184,7 @@ def read_state(file: Path) -> dict[str, Any]:
         state = json.loads(file.read_text())
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{file} can't be read: {error}.") from error
-    state = state if isinstance(state, dict) else {}
+    state = {"lora": None, **state} if isinstance(state, dict) else {}
     wrong = [key for key, types in STATE_TYPES.items() if key not in state or type(state[key]) not in types]
     if not wrong:
         wrong = [f for f in state["flags"] if type(f) is not bool] + [
@@ -189,6 +193,12 @@ def read_state(file: Path) -> dict[str, Any]:
     if wrong or state.keys() != STATE_TYPES.keys() or state["bad"] < 0 or state["devices"] < 1:
         raise CheckpointError(f"{file} does not hold {', '.join(STATE_TYPES)}, and nothing else.")
     return state
+
+
+def check_base(where: str, module: Module, lora: Sequence[str] | None) -> None:
+    """Raise CheckpointError if the adapters in `where`, of a base with the hash and name `lora`, do not fit the base of the module."""
+    if module.base and lora:
+        refuse_other_base(where, lora, module.base.identity)
 
 
 def restore_weights(folder: Path, weights: NamedVariables) -> None:

@@ -16,10 +16,12 @@ from train_anywhere.training.keras.dropin.gradients import AveragingApply, avera
 from train_anywhere.training.keras.dropin.metric_sums import Metrics, StepLogs
 from train_anywhere.training.keras.dropin.trainable import find_batch_norms, synchronize_batch_norms
 from train_anywhere.training.keras.dropin.variables import build_variables, trace_step
+from train_anywhere.training.keras.lora import add_adapters
 from train_anywhere.training.keras.module import Module, NamedVariables, float_statistics
 from train_anywhere.training.keras.native import POLICIES, dtype_policy
 from train_anywhere.training.keras.optim import ignored_rate_notes, make_optimizer, make_rate_reader
 from train_anywhere.training.keras.strategies.base import Strategy
+from train_anywhere.training.parameter_groups import refuse_unmatched
 from train_anywhere.training.plan import Plan, make_plan
 
 NOT_COMPILED = "trainer.compile=true compiles the network of a task; this model has its own steps, and trains without XLA."
@@ -136,7 +138,7 @@ def open_dropin(
     train, val, test = (loader.count_batches(split) for split in ("train", "val", "test"))
     plan = make_plan(config, train, val, test, strategy.replicas)
     with strategy.scope(), dtype_policy(POLICIES[config.trainer.precision]):
-        ours = None
+        ours, base = None, add_adapters(model, config, whole=True)
         if not model.compiled or model.optimizer is None:
             ours = make_optimizer(config, plan, strategy.replicas)
             compile_model(model, ours, target)
@@ -155,7 +157,10 @@ def open_dropin(
             synchronize_batch_norms(model, strategy)
         module = DropIn(model, strategy, extra, list(applies.values()), spec)
     module.optimizers, module.no_decay = find_optimizers(model), config.optimizer.no_decay
+    module.base = base
     module.notes = loader.notes + notes + ([NOT_COMPILED] if config.trainer.compile else [])
+    if ours is not None:
+        refuse_unmatched(config.optimizer.groups, [v.path for v in model.weights])
     used = [o for o in module.optimizers if applies[id(o)].variables]
     check_optimizers(config, module, ours, used)
     if not config.callbacks:

@@ -1,0 +1,137 @@
+"""`cluster.cache`, `src/fetch.py`, and the message of a job that can't download a file."""
+
+import os
+import subprocess
+import sys
+import urllib.error
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from train_anywhere.commands.fetch import make_environment
+from train_anywhere.errors import ConfigError, DataError
+from train_anywhere.features import Features, problems
+from train_anywhere.files import ROOT
+from train_anywhere.launch.missing_files import missing_file_error
+from train_anywhere.runs.folder import RunDir
+
+OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+MODEL = ("model._target_=engine.tests.features.hub_model.pretrained", "model.from_data={outputs: outputs}")
+
+
+def folders(cache: str) -> dict[str, str]:
+    return {
+        "HF_HOME": f"{cache}/huggingface",
+        "TORCH_HOME": f"{cache}/torch",
+        "KERAS_HOME": f"{cache}/keras",
+    }
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        ([], {}),
+        (["cluster.cache=/c"], folders("/c")),
+        (["cluster=slurm"], {}),
+        (["cluster=slurm", "cluster.site.internet=false"], OFFLINE),
+        (["cluster=narval", "cluster.cache=null"], OFFLINE),
+        (["cluster=narval"], folders(str(ROOT / "data/cache")) | OFFLINE),
+        (["cluster=slurm", "cluster.cache=/c"], folders("/c")),
+    ],
+)
+def test_variables_of_a_job(make_config: Any, overrides: list[str], expected: dict[str, str]) -> None:
+    variables = Features.of(make_config(*overrides)).variables
+    assert {name: value for name, value in variables.items() if not name.startswith("TRAIN_")} == expected
+
+
+def test_a_cache_on_the_node_is_refused(make_config: Any) -> None:
+    config = make_config("cluster=slurm", "cluster.cache=$SLURM_TMPDIR/cache")
+    assert any("fills the cache on the login node" in problem for problem in problems(config, "any"))
+
+
+def test_fetching_keeps_the_login_at_the_hub(make_config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HOME", "/own")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.delenv("HF_TOKEN_PATH", raising=False)
+    environ = make_environment(make_config("cluster=narval", "cluster.cache=/c"))
+    assert environ["HF_TOKEN_PATH"] == "/own/token"
+    assert environ["HF_HOME"] == "/c/huggingface"
+    assert not OFFLINE.keys() & environ.keys()
+
+
+def run(program: str, *words: str, **environ: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, str(ROOT / "src" / program), *words]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **environ}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=300)
+
+
+def test_a_job_without_network_runs_after_a_fetch(tmp_path: Path) -> None:
+    import torch
+
+    hub, gone = tmp_path / "hub", tmp_path / "gone"
+    hub.mkdir()
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    torch.save(network.state_dict(), hub / "weights.pt")
+    words = (
+        *MODEL,
+        f"cluster.cache={tmp_path / 'cache'}",
+        "trainer.max_steps=1",
+        f"paths.results={tmp_path / 'r'}",
+    )
+    offline = {"HUB": str(gone), "HF_HUB_OFFLINE": "1"}  # a network that refuses
+    refused = run("train.py", *words, **offline)
+    assert refused.returncode == 1
+    assert "Traceback" not in refused.stderr
+    assert "Type on a login node, which has internet: python src/fetch.py" in refused.stderr
+    assert "model._target_=engine.tests.features.hub_model.pretrained" in refused.stderr
+    assert run("fetch.py", *words, HUB=str(gone)).returncode == 2
+    fetched = run("fetch.py", *words, HUB=str(hub))
+    assert fetched.returncode == 0, fetched.stderr
+    assert [p.name for p in (tmp_path / "cache").rglob("*.pt")] == ["weights.pt"]
+    done = run("train.py", *words, **offline)
+    assert done.returncode == 0, done.stderr
+
+
+def test_fetch_refuses_bad_arguments() -> None:
+    bad = run("fetch.py", "trainer.max_epoch=1")
+    assert bad.returncode == 2 and "Did you mean" in bad.stderr
+    flags = run("fetch.py", "-m", "seed=1,2")
+    assert flags.returncode == 2 and "is not an argument of src/fetch.py" in flags.stderr
+
+
+def caused(error: BaseException, cause: BaseException) -> BaseException:
+    error.__cause__ = cause
+    return error
+
+
+def hub_error() -> BaseException:
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    return LocalEntryNotFoundError("Cannot find the requested files in the disk cache")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        urllib.error.URLError("Name or service not known"),
+        OSError("We couldn't connect to 'https://huggingface.co' to load the files"),
+        hub_error(),
+        caused(ConfigError("model can't be made"), urllib.error.URLError("refused")),
+        Exception("URL fetch failure on https://storage.googleapis.com/w.h5: None -- unreachable"),
+    ],
+)
+def test_downloads_that_fail_get_one_message(make_config: Any, tmp_path: Path, error: BaseException) -> None:
+    config = make_config("cluster=narval", "cluster.account=def-x", "cluster.check=warn")
+    message = missing_file_error(config, RunDir(tmp_path), error)
+    assert isinstance(message, DataError) and "python src/fetch.py" in str(message)
+    assert missing_file_error(make_config(), RunDir(tmp_path), error) is None  # this machine has internet
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ConnectionResetError("by peer"), RuntimeError("shape"), DataError("no file"), KeyboardInterrupt()],
+)
+def test_other_errors_stay(make_config: Any, tmp_path: Path, error: BaseException) -> None:
+    config = make_config("cluster=narval", "cluster.account=def-x", "cluster.check=warn")
+    assert missing_file_error(config, RunDir(tmp_path), error) is None

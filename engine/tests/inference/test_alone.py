@@ -1,0 +1,69 @@
+"""`load_model` in a folder of its own, with the engine installed: trusted runs use the snapshot of their code."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from train_anywhere.files import ROOT, with_engine
+from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.reopen.trust import remember
+
+from .conftest import SHORT, Trained
+
+SCRIPT = """
+import numpy as np
+from train_anywhere.inference import load_model
+model = load_model({run!r}{trust})
+print(model.predict(np.zeros((2, 8, 8, 1), np.float32)).probabilities.shape, model.network.__class__.__name__)
+import src.data
+print(src.data.__file__)
+"""
+
+
+def run_alone(folder: Path, run: Path, trust: bool = False) -> "subprocess.CompletedProcess[str]":
+    folder.mkdir(exist_ok=True)
+    (folder / "predict.py").write_text(SCRIPT.format(run=str(run), trust=", trust=True" if trust else ""))
+    environ = {n: v for n, v in with_engine().items() if n != "TRAIN_ROOT"}
+    environ["XDG_STATE_HOME"] = str(folder / "state")  # with the record of what this user has run
+    command = [sys.executable, folder / "predict.py"]
+    return subprocess.run(
+        command, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=200
+    )
+
+
+@pytest.fixture
+def with_code(trained: Trained) -> RunDir:
+    """A run with the code that a job copies."""
+    run = trained(*SHORT)
+    for name in ("src", "configs"):
+        shutil.copytree(ROOT / name, run.path / "code" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return run
+
+
+def test_code_of_a_run_is_used_if_the_user_trusts_it(
+    with_code: RunDir, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from train_anywhere.config.load import load
+    from train_anywhere.runs.reopen.frozen import read_frozen
+
+    own = tmp_path / "own"
+    refused = run_alone(own, with_code.path)
+    last = refused.stderr.strip().splitlines()[-1]
+    assert refused.returncode == 1 and "you have not run" in last and "trust=True" in last
+    assert str(with_code.path / "code") in last
+    expected = f"(2, 10) Sequential\n{with_code.path / 'code/src/data/__init__.py'}\n"
+    allowed = run_alone(own, with_code.path, trust=True)
+    assert allowed.stdout == expected, allowed.stderr
+    monkeypatch.setenv("XDG_STATE_HOME", str(own / "state"))
+    remember(with_code.path, load(read_frozen(with_code)))
+    known = run_alone(own, with_code.path)
+    assert known.stdout == expected, known.stderr
+
+
+def test_a_run_without_code_names_what_to_do(trained: Trained, tmp_path: Path) -> None:
+    done = run_alone(tmp_path / "own", trained(*SHORT).path, trust=True)
+    assert done.returncode == 1
+    assert "has no code of its own" in done.stderr and "TRAIN_ROOT" in done.stderr

@@ -1,0 +1,93 @@
+"""Download what a run needs from the internet, on a login node: weights, tokenizers and data.
+
+    python src/fetch.py cluster=narval task._target_=mine.Classifier
+
+Takes the arguments of `src/train.py`. It builds the run's data and model once, in a process of its own, so that libraries download their
+files into `cluster.cache`, where the job finds them. Exit codes: 0 done, 1 an error in user code, 2 refused, or a download failed.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from train_anywhere.config.command.command_line import split_flags, to_hydra_overrides
+from train_anywhere.config.command.compose import CONFIGS, compose, quote_value
+from train_anywhere.config.command.yaml_files import refuse_unusable_files
+from train_anywhere.config.load import load
+from train_anywhere.config.schema import Config
+from train_anywhere.errors import ConfigError
+from train_anywhere.features import Features
+from train_anywhere.files import with_engine
+from train_anywhere.files.terminal.fit import fit_page, terminal_width
+from train_anywhere.files.typed_paths import refuse_deleted_folder
+from train_anywhere.launch.command import HELP, run_command
+from train_anywhere.slurm.presets import resolve_current
+
+BUILD = "--build"
+"""First argument of the process that downloads."""
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command and return its exit code; a refusal is one message."""
+    if HELP & {*arguments}:
+        print(fit_page(__doc__ or "", terminal_width()))
+        return 0
+    if arguments[:1] == [BUILD]:
+        return run_command(lambda: build(read_config(arguments[1:])))
+    return run_command(lambda: fetch(arguments))
+
+
+def read_config(arguments: list[str]) -> Config:
+    """Return the configuration that the arguments compose. Raises ConfigError."""
+    refuse_deleted_folder()
+    refuse_unusable_files(CONFIGS)
+    line = split_flags(arguments)
+    if line.flags:
+        raise ConfigError(
+            f"{line.flags[0]} is not an argument of src/fetch.py; use those of one run: key=value."
+        )
+    words = [quote_value(word) for word in to_hydra_overrides(line.overrides)]
+    return load(compose(resolve_current(words) if "cluster=current" in words else words))
+
+
+def fetch(arguments: list[str]) -> int:
+    """Start the process that downloads, with the cache of the run, and return its exit code."""
+    config = read_config(arguments)
+    print(f"fetching into {config.cluster.cache or 'the caches of the libraries'}", flush=True)
+    command = [sys.executable, str(Path(sys.argv[0]).resolve()), BUILD, *arguments]
+    code = subprocess.run(command, env=with_engine(make_environment(config)), check=False).returncode
+    print("done: jobs find these files." if code == 0 else "error: not all files were fetched.", flush=True)
+    return code
+
+
+def make_environment(config: Config) -> dict[str, str]:
+    """Return the environment of the process that downloads, with the token of the user's own login at the hub."""
+    variables: dict[str, str] = Features.of(config).settings.get("weights", {})
+    own = os.environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface")
+    token = os.environ.get("HF_TOKEN_PATH") or os.path.join(own, "token")
+    made = {**os.environ, "HF_TOKEN_PATH": token, **variables}
+    return {name: value for name, value in made.items() if not name.endswith("_OFFLINE")}
+
+
+def build(config: Config) -> int:
+    """Build data, task and network as a rank does, without training."""
+    from train_anywhere.config.instantiate import instantiate
+    from train_anywhere.data.open_data import open_splits
+    from train_anywhere.launch.rank import import_framework_module
+    from train_anywhere.tasks import Task
+    from train_anywhere.training.plan import build_network
+
+    import_framework_module(config.framework, "run")
+    task = instantiate(config.task, "task", config.framework)
+    splits = open_splits(config.data, config.framework, config.seed, batch_size=config.data.batch_size)
+    for part in (splits.train, task):
+        prepare: Any = getattr(part, "prepare_data", None)
+        if prepare and not isinstance(task, Task):
+            prepare()
+    if isinstance(task, Task):
+        build_network(config, splits.facts)
+    elif configure := getattr(task, "configure_model", None):
+        configure()
+    return 0

@@ -1,0 +1,61 @@
+"""LoRA for both frameworks: which weights are the base, and how a checkpoint names it without holding it."""
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from train_anywhere.config.schema import Config
+from train_anywhere.config.strict import did_you_mean
+from train_anywhere.errors import CheckpointError, ConfigError
+from train_anywhere.files.terminal.printable import printable
+
+MAX_NAME = 200
+"""Maximum length of the name of a base."""
+
+
+def describe_base(config: Config, whole: bool) -> str:
+    """Return the name of the base in messages: the call that makes the model; `whole`: the task has the network."""
+    section = config.task if whole else config.model
+    arguments = ", ".join(f"{key}={value}" for key, value in section.arguments.items())
+    init = f" init={config.init.run}" if config.init.run else ""
+    return printable(f"{section.target[config.framework]}({arguments}){init}")[:MAX_NAME]
+
+
+def hash_weights(weights: Iterable[tuple[str, Any]]) -> str:
+    """Return the SHA-256 of names and bytes in hexadecimal; the bytes are one-dimensional arrays of uint8."""
+    digest = hashlib.sha256()
+    for name, array in weights:
+        digest.update(f"{name} {len(array)}\n".encode())
+        digest.update(array)
+    return digest.hexdigest()
+
+
+def select_layers(names: Iterable[str], selected: Sequence[str], key: str) -> set[str]:
+    """Return the names that are or end with one of `selected`. Raises ConfigError for one that selects nothing; `key` has them."""
+    known = [*names]
+    found = set[str]()
+    for one in selected:
+        matching = {name for name in known if name == one or re.search(rf"[./]{re.escape(one)}$", name)}
+        if not matching:
+            ends = dict.fromkeys(re.split("[./]", name)[-1] for name in known if name)
+            raise ConfigError(f"model.lora.{key}: the model has no layer {one}{did_you_mean(one, ends)}")
+        found |= matching
+    return found
+
+
+def refuse_other_base(where: str, saved: Sequence[str], own: Sequence[str]) -> None:
+    """Raise CheckpointError if the adapters in `where` are those of another base; both are a hash and a name."""
+    if saved[0] != own[0]:
+        raise CheckpointError(
+            f"{where} holds adapters of {saved[1]} with sha256 {saved[0][:12]}, and the base here, {own[1]}, has {own[0][:12]}: adapters "
+            "fit only the weights that they were trained on. Use the same weights: the same model, seed and init."
+        )
+
+
+def refuse_adapters_alone(run: Any, base: str) -> None:
+    """Raise CheckpointError for a run with adapters from which a training without adapters can't start."""
+    raise CheckpointError(
+        f"init.run={run} holds only adapters of {base}; use the same model.lora, or write whole weights with `python src/evaluate.py "
+        f"{run} --export safetensors` and start with init=FILE."
+    )

@@ -1,0 +1,1 @@
+"""Fine-tuning on small weights that the examples make themselves: docs/how-to/fine-tune.md."""
