@@ -26,7 +26,7 @@ from engine.tests.slurm.scripts import (
 from train_anywhere.config.schema import Config
 from train_anywhere.job import requeue
 from train_anywhere.job.batch_job import fill
-from train_anywhere.job.running_ranks import find_first_exit
+from train_anywhere.job.running_ranks import ENDED, find_first_exit
 from train_anywhere.job.supervisor import Signals
 from train_anywhere.launch.processes import LocalRanks
 from train_anywhere.runs.folder import RunDir
@@ -169,6 +169,9 @@ def test_placeholders_are_those_of_options_and_whole_words() -> None:
 )
 def test_the_first_killed_rank_is_found_in_the_log(log: str, cause: str) -> None:
     assert find_first_exit(f"before\n{log}after\n") == cause
+    assert ENDED.search(f"before\n{log}after\n") and not ENDED.search(
+        "srun: Step created for StepId=7.1\nrank 1 of 2\n"
+    )
 
 
 def test_a_killed_rank_of_this_machine_is_the_cause() -> None:

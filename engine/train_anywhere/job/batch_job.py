@@ -23,7 +23,7 @@ from train_anywhere.job.restart import Nodes
 from train_anywhere.job.running_ranks import Launcher
 from train_anywhere.job.steps import spawn
 from train_anywhere.job.supervisor import Signals, Stopped, Supervisor
-from train_anywhere.runs.attempts import STARTED, running_job, start_of_job
+from train_anywhere.runs.attempts import STARTED, next_start, running_job, start_of_job
 
 OWN_OF_PROCESS = re.compile(
     r"(PWD|OLDPWD|SHLVL|_|HOSTNAME|SLURM_.*|PBS_.*|OMPI_.*|PMIX_.*|PRTE_.*|TRAIN_JOB)"
@@ -168,7 +168,7 @@ class Job(QueuedJob):
             self.environ["SLURM_JOB_CPUS_PER_NODE"] = f"{o.ranks * o.cpus_per_task}(x{count})"
         first = listed.partition(":")[0]
         if number:
-            self.environ[STARTED] = f"{time.time():.0f}"
+            self.environ[STARTED] = next_start(self.environ)
         self.environ |= {
             "TRAIN_HOSTS": listed,
             "MASTER_ADDR": first,
@@ -306,12 +306,14 @@ class Job(QueuedJob):
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
 
-    def publish(self) -> None:
-        """Publish complete checkpoints on the disks of the nodes.
+    def publish(self, again: bool = False) -> None:
+        """Publish complete checkpoints on the disks of the nodes, see `supervisor.Place`.
 
         A training has them on the node of rank 0. With torchrun or a program each node may have some.
         """
         every = self.program or self.options.launch == "torchrun"
+        if again and not every:
+            return
         hosts = list(self.find_nodes().left) if self.elastic else self.hosts[: None if every else 1]
         command = self.in_container("-m", "train_anywhere.checkpoints.recovery", str(self.run.path))
         for host in hosts:

@@ -208,5 +208,6 @@ def main(number: int, modules: Sequence[str]) -> None:
     AFTER_IMPORTS.update(os.environ)
     gc.collect()
     gc.freeze()
-    if (request := serve(requests)) is not None:
-        run_program(set_up_fork(request, imported))
+    if (request := serve(requests)) is None:
+        os._exit(0)  # nothing was opened
+    run_program(set_up_fork(request, imported))

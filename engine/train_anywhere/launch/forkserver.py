@@ -6,6 +6,7 @@ A new interpreter takes seconds to import a framework, and a fork starts at once
 
 import json
 import os
+import platform
 import select
 import signal
 import socket
@@ -203,6 +204,17 @@ class ForkServer:
         names = {n for n in environ.keys() | self._environ.keys() if n.startswith(READ_AT_IMPORT)}
         names -= {"PYTHONUNBUFFERED", "PYTHONPATH"}
         return sorted(n for n in names if environ.get(n) != self._environ.get(n))
+
+    def why_not(self, environ: Mapping[str, str]) -> str:
+        """Return why a program with this environment is a new interpreter, if it is one."""
+        if not self._socket:
+            return f"a fork is not safe on {platform.system()}"
+        differing = self.list_differences(environ)
+        return (
+            f"{', '.join(differing)} changed"
+            if differing
+            else "the process that imports the framework has ended"
+        )
 
     def fork(
         self, command: Sequence[str], environ: Mapping[str, str], cwd: str | Path, streams: Sequence[int]
