@@ -70,7 +70,10 @@ def run_script(
     snapshot(folder)
     write_frozen(RunDir(folder), make_config(*words), [])
     prepare(RunDir(folder))
-    tool(folder / "srun", f'case "$*" in *train_anywhere.monitor.node*) {side}; exit ;; esac; {srun}')
+    tool(
+        folder / "srun",
+        f'case "$*" in *train_anywhere.monitor.node*) {side}; exit ;; *warm_node*) exit 1 ;; esac; {srun}',
+    )
     tool(folder / "scontrol", scontrol)
     script = folder / "job.sbatch"
     script.write_text(render(make(make_config, *words, run=str(folder), code=str(folder), **changes)))

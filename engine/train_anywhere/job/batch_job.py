@@ -63,6 +63,7 @@ def supervise_job(options: argparse.Namespace, report_launcher: Callable[[int], 
             if options.features:
                 job.enter_features(stack)
             job.code = code = supervisor.supervise()
+            job.close()
     supervisor.note_end()
     if code == STOPPED and supervisor.idle:  # the run gave its idle GPUs back: no job of it takes them again
         job.cancel_next_jobs()
@@ -93,6 +94,8 @@ class Job(QueuedJob):
         self.requeues, self.start_id = options.requeue, start_of_job()
         self.code: int | None = None
         self._nodes: Nodes | None = None
+        self._warm: subprocess.Popen[bytes] | None = None
+        self._warm_hosts: list[str] = []
         self._parent = os.getppid()
         self._given_port, self._restarts = os.environ.get("MASTER_PORT", ""), self._count_restarts()
 
@@ -231,9 +234,43 @@ class Job(QueuedJob):
         """Start the launcher of the ranks, and what runs next to them. Raises Stopped."""
         self._place_ranks(number)
         self._nodes = None
-        process = spawn(fill(self.options.command, self._placeholders()), self.environ)
+        command = self._warm_command(number)
+        process = spawn(fill(command, self._placeholders()), self.environ)
         self.report_launcher(process.pid)  # before anything else, so that the script can end it
         return Launcher(self, process, self.signals.note, self.script_is_lost)
+
+    def _warm_command(self, number: int) -> list[str]:
+        """Return the command of the ranks, which are forks of a process on their node if they may start again."""
+        o = self.options
+        if o.retries is None or self.program:
+            return list(o.command)
+        *before, unbuffered, script, option, run = o.command if len(o.command) > 4 else [""] * 5
+        ranks_of_srun = (unbuffered, Path(script).name, option) == ("-u", "train.py", "--run")
+        if o.launch != "srun" or not self.slurm or o.uneven or not ranks_of_srun:
+            if number == 1:
+                print(
+                    "The ranks start as new interpreters: only those of srun on even nodes are forks.",
+                    flush=True,
+                )
+            return list(o.command)
+        if self._warm and self._warm.poll() is not None and self._warm_hosts == self.hosts:
+            return list(o.command)  # it does not start on these nodes, or has ended
+        if not self._warm or self._warm.poll() is not None:
+            kept = ["--cpu-bind=none", *(["--no-kill"] if o.no_kill else [])]
+            step = self.each_node(self.in_container("-m", "train_anywhere.launch.warm_node", run), kept)
+            self._warm_hosts = [*self.hosts]
+            with open(os.devnull, "wb") as quiet:
+                self._warm = spawn(step, self.whole_environment(), stdin=subprocess.PIPE, stderr=quiet)
+        return [*before, "-m", "train_anywhere.launch.warm_rank", run]
+
+    def close(self) -> None:
+        """End the processes from which the ranks were forked."""
+        if self._warm and self._warm.stdin:
+            self._warm.stdin.close()
+            try:
+                self._warm.wait(ANSWER_S)
+            except subprocess.TimeoutExpired:
+                self._warm.terminate()
 
     def _placeholders(self) -> dict[str, list[str]]:
         """Return the words for `{nodes}` and the other placeholders of a command."""

@@ -33,6 +33,9 @@ from train_anywhere.runs.lock import process_start
 PADDING = " " * 4000
 """Last argument of the server's command line: space that a fork overwrites with its own command line."""
 
+PR_SET_PDEATHSIG = 1
+"""Option of Linux's prctl(2): the signal that a process gets when its parent ends."""
+
 AFTER_IMPORTS: dict[str, str] = {}
 """Environment of this server after the imports."""
 
@@ -116,6 +119,12 @@ def set_up_fork(request: Mapping[str, Any], imported: Mapping[str, str]) -> list
     """
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if cpus := request.get("cpus"):
+        os.sched_setaffinity(0, cpus)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     os.umask(request["umask"])
     os.chdir(request["cwd"])
     os.environ.clear()
@@ -128,6 +137,7 @@ def set_up_fork(request: Mapping[str, Any], imported: Mapping[str, str]) -> list
     for passed in request["streams"]:
         os.close(passed)
     set_command_line(request["command"])
+    sys.orig_argv = [*request["command"]]
     words = request["command"][1:]
     unbuffered = words[0] == "-u" or bool(os.environ.get("PYTHONUNBUFFERED"))
     streams = {

@@ -67,6 +67,10 @@ class ForkedProcess:
         self.returncode: int | None = None
         self._answers = answers
 
+    def fileno(self) -> int:
+        """Return a descriptor that can be read when the program has ended."""
+        return self._answers.fileno()
+
     def poll(self) -> int | None:
         """Return the exit code, or None while the program runs."""
         with suppress(subprocess.TimeoutExpired):
@@ -202,7 +206,7 @@ class ForkServer:
     def list_differences(self, environ: Mapping[str, str]) -> list[str]:
         """Return the environment variables that libraries read while they are imported and that differ from the server's."""
         names = {n for n in environ.keys() | self._environ.keys() if n.startswith(READ_AT_IMPORT)}
-        names -= {"PYTHONUNBUFFERED", "PYTHONPATH"}
+        names -= {"PYTHONUNBUFFERED", "PYTHONPATH", "CUDA_VISIBLE_DEVICES"}  # the last one is read later
         return sorted(n for n in names if environ.get(n) != self._environ.get(n))
 
     def why_not(self, environ: Mapping[str, str]) -> str:
@@ -217,11 +221,17 @@ class ForkServer:
         )
 
     def fork(
-        self, command: Sequence[str], environ: Mapping[str, str], cwd: str | Path, streams: Sequence[int]
+        self,
+        command: Sequence[str],
+        environ: Mapping[str, str],
+        cwd: str | Path,
+        streams: Sequence[int],
+        more: Mapping[str, Any] = {},
     ) -> ForkedProcess | None:
         """Start a program as a fork, even if `list_differences` is not empty; return None if the server has exited.
 
-        `streams` are the descriptors of its standard input, output and error.
+        `streams` are the descriptors of its standard input, output and error. `more` may have the umask and the CPUs of another process,
+        for which it is started: such a fork has the default signals, and ends with the server.
         """
         if not self._socket:
             return None
@@ -231,6 +241,7 @@ class ForkServer:
             "cwd": str(cwd),
             "umask": _umask(),
             "starter": os.getpid(),
+            **more,
         }
         ours, theirs = socket.socketpair()
         with theirs:
