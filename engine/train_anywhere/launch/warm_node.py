@@ -62,10 +62,11 @@ def serve(connection: socket.socket, server: ForkServer) -> None:
         for number in streams:
             os.close(number)
         connection.sendall(f"{why or 'forked'}\n".encode())
+        watched: list[Any] = [connection, forked]
         while forked:
-            if connection in select.select([connection, forked], [], [])[0]:
-                numbers = connection.recv(1 << 10).split()
-                for number in map(int, numbers or [signal.SIGKILL]):
+            if connection in select.select(watched, [], [])[0]:
+                numbers = [int(number) for number in connection.recv(1 << 10).split()]
+                for number in numbers or [signal.SIGKILL]:
                     forked.send_signal(number)
                 if numbers:
                     continue
