@@ -66,7 +66,9 @@ def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Task]:
         monkeypatch.setenv(name, value)
     name = warm_node.address()
     with warm_node.listen() as listener, ForkServer(["train_anywhere.errors"]) as server:
-        threading.Thread(target=warm_node.accept, args=(listener, server), daemon=True).start()
+        reader, writer = os.pipe()
+        passing = threading.Thread(target=warm_node.serve, args=(listener, server, reader))
+        passing.start()
 
         def start(
             what: str, warm: bool = True, cpus: frozenset[int] = frozenset({0})
@@ -87,6 +89,9 @@ def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Task]:
             )  # fmt: skip
 
         yield start
+        os.close(writer)
+        passing.join()
+        os.close(reader)
 
 
 def test_a_fork_has_what_srun_gave_to_its_task(task: Task) -> None:

@@ -25,6 +25,9 @@ from train_anywhere.job.steps import spawn
 from train_anywhere.job.supervisor import Signals, Stopped, Supervisor
 from train_anywhere.runs.attempts import STARTED, next_start, running_job, start_of_job
 
+CLOSE_S = 5.0
+"""Seconds for the processes from which ranks were forked to end."""
+
 OWN_OF_PROCESS = re.compile(
     r"(PWD|OLDPWD|SHLVL|_|HOSTNAME|SLURM_.*|PBS_.*|OMPI_.*|PMIX_.*|PRTE_.*|TRAIN_JOB)"
 )
@@ -244,9 +247,8 @@ class Job(QueuedJob):
         o = self.options
         if o.retries is None or self.program:
             return list(o.command)
-        *before, unbuffered, script, option, run = o.command if len(o.command) > 4 else [""] * 5
-        ranks_of_srun = (unbuffered, Path(script).name, option) == ("-u", "train.py", "--run")
-        if o.launch != "srun" or not self.slurm or o.uneven or not ranks_of_srun:
+        before, rank = o.command[:-4], o.command[-4:]
+        if o.launch != "srun" or o.uneven or not re.fullmatch(r"-u .*/train\.py --run .*", " ".join(rank)):
             if number == 1:
                 print(
                     "The ranks start as new interpreters: only those of srun on even nodes are forks.",
@@ -257,18 +259,18 @@ class Job(QueuedJob):
             return list(o.command)  # it does not start on these nodes, or has ended
         if not self._warm or self._warm.poll() is not None:
             kept = ["--cpu-bind=none", *(["--no-kill"] if o.no_kill else [])]
-            step = self.each_node(self.in_container("-m", "train_anywhere.launch.warm_node", run), kept)
+            step = self.each_node(self.in_container("-m", "train_anywhere.launch.warm_node", rank[-1]), kept)
             self._warm_hosts = [*self.hosts]
             with open(os.devnull, "wb") as quiet:
                 self._warm = spawn(step, self.whole_environment(), stdin=subprocess.PIPE, stderr=quiet)
-        return [*before, "-m", "train_anywhere.launch.warm_rank", run]
+        return [*before, "-m", "train_anywhere.launch.warm_rank", rank[-1]]
 
     def close(self) -> None:
         """End the processes from which the ranks were forked."""
         if self._warm and self._warm.stdin:
             self._warm.stdin.close()
             try:
-                self._warm.wait(ANSWER_S)
+                self._warm.wait(CLOSE_S)
             except subprocess.TimeoutExpired:
                 self._warm.terminate()
 

@@ -18,12 +18,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from train_anywhere.files import ENGINE, ROOT
-from train_anywhere.launch.fork_main import AFTER_IMPORTS, PADDING, main, read_line
-
-READ_AT_IMPORT = (
-    "CUDA", "KERAS", "KMP", "LD_", "MALLOC", "MKL", "OMP", "OPENBLAS", "PYTHON", "PYTORCH", "TF_C", "TORCH_", "XLA",
-)  # fmt: skip
-"""Prefixes of environment variables that libraries read while they are imported."""
+from train_anywhere.launch.fork_main import AFTER_IMPORTS, PADDING, changed_at_import, main, read_line
 
 LOST_EXIT_CODE = -int(signal.SIGKILL)
 """Exit code of a fork whose server was killed, because only the server knows the real one."""
@@ -66,10 +61,6 @@ class ForkedProcess:
         self.stdin: IO[bytes] | None = None
         self.returncode: int | None = None
         self._answers = answers
-
-    def fileno(self) -> int:
-        """Return a descriptor that can be read when the program has ended."""
-        return self._answers.fileno()
 
     def poll(self) -> int | None:
         """Return the exit code, or None while the program runs."""
@@ -205,9 +196,7 @@ class ForkServer:
 
     def list_differences(self, environ: Mapping[str, str]) -> list[str]:
         """Return the environment variables that libraries read while they are imported and that differ from the server's."""
-        names = {n for n in environ.keys() | self._environ.keys() if n.startswith(READ_AT_IMPORT)}
-        names -= {"PYTHONUNBUFFERED", "PYTHONPATH", "CUDA_VISIBLE_DEVICES"}  # the last one is read later
-        return sorted(n for n in names if environ.get(n) != self._environ.get(n))
+        return changed_at_import(environ, self._environ)
 
     def why_not(self, environ: Mapping[str, str]) -> str:
         """Return why a program with this environment is a new interpreter, if it is one."""
@@ -220,18 +209,20 @@ class ForkServer:
             else "the process that imports the framework has ended"
         )
 
+    def pass_on(self, connection: socket.socket) -> None:
+        """Let the server serve a process at the other end of a connection, which sends its streams and a request."""
+        _, streams, _, _ = socket.recv_fds(connection, 1, 3)
+        if self._socket:
+            socket.send_fds(self._socket, [b"."], [connection.fileno(), *streams])
+        for number in streams:
+            os.close(number)
+
     def fork(
-        self,
-        command: Sequence[str],
-        environ: Mapping[str, str],
-        cwd: str | Path,
-        streams: Sequence[int],
-        more: Mapping[str, Any] = {},
+        self, command: Sequence[str], environ: Mapping[str, str], cwd: str | Path, streams: Sequence[int]
     ) -> ForkedProcess | None:
         """Start a program as a fork, even if `list_differences` is not empty; return None if the server has exited.
 
-        `streams` are the descriptors of its standard input, output and error. `more` may have the umask and the CPUs of another process,
-        for which it is started: such a fork has the default signals, and ends with the server.
+        `streams` are the descriptors of its standard input, output and error.
         """
         if not self._socket:
             return None
@@ -241,7 +232,6 @@ class ForkServer:
             "cwd": str(cwd),
             "umask": _umask(),
             "starter": os.getpid(),
-            **more,
         }
         ours, theirs = socket.socketpair()
         with theirs:

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import TextIO
 
 from train_anywhere.files.root import ROOT
 
@@ -49,44 +50,47 @@ def connect() -> socket.socket | None:
     return None
 
 
-def ask(command: list[str]) -> tuple[socket.socket | None, str]:
-    """Ask for a fork; return the connection to its process, or None and why it is none."""
-    connection, answer = connect(), ""
-    if connection is None:
-        return None, "no process of this node has imported the framework"
+def ask(command: list[str]) -> tuple[int, TextIO | None, str]:
+    """Ask for a fork; return its process id and where its exit code can be read, or why there is none."""
+    if not (connection := connect()):
+        return 0, None, "no process of this node has imported the framework"
     umask = os.umask(0o22)
     os.umask(umask)
-    cpus = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    request = {
-        "command": command,
-        "environ": {**os.environ},
+    process = {
         "cwd": os.getcwd(),
         "umask": umask,
-        "cpus": cpus,
+        "cpus": sorted(os.sched_getaffinity(0)),
+        "starter": os.getpid(),
     }
+    request = {"command": command, "environ": {**os.environ}, **process}
+    answers = connection.makefile()
     with suppress(OSError):
         socket.send_fds(connection, [b"."], [0, 1, 2])
         connection.sendall(json.dumps(request).encode(errors="surrogateescape") + b"\n")
-        answer = connection.makefile().readline().strip()
-    return (connection, "") if answer == "forked" else (None, answer or "its process has ended")
+        answer = answers.readline().strip()
+        if answer.isdigit():
+            return int(answer), answers, ""
+        return 0, None, answer or "its process has ended"
+    return 0, None, "its process has ended"
 
 
 def main(run: str) -> None:
     """Run the rank as a fork, and end as it does."""
     command = [sys.executable, "-u", str(ROOT / "src" / "train.py"), "--run", run]
-    connection, why = ask(command)
-    if connection is None:
+    rank, answers, why = ask(command)
+    if answers is None:
         if os.environ.get("SLURM_LOCALID") == "0":
             node = os.environ["SLURMD_NODENAME"]
             print(f"The ranks on {node} start as new interpreters: {why}.", file=sys.stderr, flush=True)
         os.execv(command[0], command)
     for number in SIGNALS:
-        signal.signal(number, lambda number, _: connection.sendall(b"%d\n" % number))
-    code = int(connection.makefile().readline() or -signal.SIGKILL)
+        signal.signal(number, lambda number, _: os.kill(rank, number))
+    code = int(answers.readline() or -signal.SIGKILL)
     if code >= 0:
         os._exit(code)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the rank has left one, if any
-    signal.signal(-code, signal.SIG_DFL) if -code not in (signal.SIGKILL, signal.SIGSTOP) else None
+    if code != -signal.SIGKILL:
+        signal.signal(-code, signal.SIG_DFL)
     os.kill(os.getpid(), -code)
 
 
