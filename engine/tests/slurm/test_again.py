@@ -194,13 +194,14 @@ OF_A_START = re.compile(
 
 @pytest.mark.slow
 def test_a_forked_rank_has_the_environment_and_the_cpus_of_one_that_srun_started(
-    login: Login, slow_steps: str, monkeypatch: pytest.MonkeyPatch
+    login: Login, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of the second start, after a rank was killed. Without retries no rank is a fork."""
     words = ["callbacks.seen._target_=brought.Seen", bring(login, monkeypatch, SEEN), "cluster.gres=gpu:2"]
     size = ["trainer.nodes=2", "trainer.devices=2", "trainer.max_steps=40", *KEPT, "trainer.accelerator=cpu"]
     looks = []
-    for more in (["cluster.retries=1", "cluster.setup=[export KILLS=1]"], []):
+    for more in (["cluster.retries=1"], []):
+        monkeypatch.setenv("KILLS", "1" * len(more))
         run = login.result("cluster=slurm", *EACH_STEP, *size, *words, *more)
         (job,) = {part["job"] for part in info(run)["attempts"]}
         last = 1 if more else 0
