@@ -55,7 +55,7 @@ ROWS = {
     "8 the loops of the two frameworks never import each other": Row(LOOP, LOOPS, HEAVY | {"tensorboard", "peft", "safetensors"}),
     "20 a program in place of a training": Row({"program"}, LOWER | {"checkpoints", "features", "monitor", "training"}, {"tensorboard"}),
     "9 launch runs on this machine": Row({"launch"}, LOOPS | {"program", "job"}, set()),
-    "21 the supervisor of a run imports no framework": Row({"job"}, LOWER | {"features", "features.each", "slurm"}, set()),
+    "21 the supervisor of a run imports no framework": Row({"job"}, LOWER | {"features", "features.each", "monitor", "slurm"}, set()),
     "10 slurm knows no launch, training, data, models, tasks": Row({"slurm"}, LOWER | {"features", "monitor"}, {"jinja2", "yaml", "rich"}),
     "11 Hydra's plugins are thin": Row({"plugins"}, {"errors", "config", "slurm", "launch", "search"}, {"hydra", "omegaconf"}),
     "15 a search begins runs here or as jobs": Row({"search"}, LOWER | {"launch", "slurm"}, {"hydra", "optuna"}),

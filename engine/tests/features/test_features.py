@@ -1,5 +1,6 @@
 """Which members of a sweep may share a script, and what a feature of the project can't break."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -118,3 +119,24 @@ def test_nothing_to_serve_needs_no_process_on_the_nodes(make_config: MakeConfig,
     assert not Features.of(
         make_config("monitor.sample_seconds=null", "monitor.hang_minutes=null", *words)
     ).on_node
+
+
+def test_each_restart_is_shown_in_its_parts(tmp_path: Path) -> None:
+    """That of the running attempt as soon as its first batch is done."""
+    run = RunDir(tmp_path)
+    failed = {"started": "2026-11-27T10:00:00+00:00", "restart": {"detect": 0.04, "stop": 1.26}}
+    seconds = {"before": 0.5, "start": 1.0, "step": 9.0, "first": 0.2, "silent": 0.0}
+    done = {**failed, "from_step": 20, "seconds": seconds}
+    newest = {"started": "2026-11-27T10:01:00+00:00", "from_step": 30}
+    shown = features.rows(run, {"attempts": [failed, done, newest]})["Restarts"]
+    assert shown == (
+        "2: step 20: detect 0.0 s, stop 1.3 s, start 1.5 s, first step 0.2 s; step 30: detect 0.0 s, stop 1.3 s"
+    )
+    (tmp_path / "monitor").mkdir()
+    times = {"until": "2026-11-27T10:01:09+00:00", "seconds": seconds}
+    (tmp_path / "monitor" / "times.json").write_text(json.dumps(times))
+    shown = features.rows(run, {"attempts": [done, newest]})["Restarts"]
+    assert shown == "1: step 30: detect 0.0 s, stop 1.3 s, start 1.5 s, first step 0.2 s"
+    assert "Restarts" not in features.rows(run, {"attempts": [newest]}) and "Restarts" not in features.rows(
+        run, {}
+    )

@@ -26,7 +26,7 @@ from engine.tests.slurm.scripts import (
 from train_anywhere.config.schema import Config
 from train_anywhere.job import requeue
 from train_anywhere.job.batch_job import fill
-from train_anywhere.job.running_ranks import find_first_exit
+from train_anywhere.job.running_ranks import ENDED, find_first_exit
 from train_anywhere.job.supervisor import Signals
 from train_anywhere.launch.processes import LocalRanks
 from train_anywhere.runs.folder import RunDir
@@ -169,6 +169,9 @@ def test_placeholders_are_those_of_options_and_whole_words() -> None:
 )
 def test_the_first_killed_rank_is_found_in_the_log(log: str, cause: str) -> None:
     assert find_first_exit(f"before\n{log}after\n") == cause
+    assert ENDED.search(f"before\n{log}after\n") and not ENDED.search(
+        "srun: Step created for StepId=7.1\nrank 1 of 2\n"
+    )
 
 
 def test_a_killed_rank_of_this_machine_is_the_cause() -> None:
@@ -177,6 +180,35 @@ def test_a_killed_rank_of_this_machine_is_the_cause() -> None:
     while ranks.poll() is None:
         time.sleep(0.05)
     assert ranks.first_exit().startswith("rank 0 on ") and ": SIGKILL" in ranks.first_exit()
+
+
+@pytest.mark.parametrize(
+    ("words", "warm", "starts"),
+    [
+        (["cluster.retries=2"], "exec cat", ["warm_rank", "warm_rank"]),
+        (["cluster.retries=2"], "exit 1", ["warm_rank", "train.py"]),
+        (["cluster.retries=2", "launch=torchrun"], "exec cat", ["train.py", "train.py"]),
+        ([], "exec cat", ["train.py"]),
+    ],
+)
+def test_ranks_that_may_start_again_are_forks_of_one_process_on_each_node(
+    make_config: MakeConfig, tmp_path: Path, words: list[str], warm: str, starts: list[str]
+) -> None:
+    """It outlives their restarts. If it has ended, or they are not started by srun, they are new interpreters."""
+    complete = python("RunDir(Path(sys.argv[-1])).update(state='completed')")
+    ranks = f"echo $* >>{tmp_path}/ranks; {python(RECORD_START)}; [ $(wc -l <{tmp_path}/ranks) = 2 ] && {complete} || exit 3"
+    ranks = f'case "$*" in *checkpoints.recovery* | *" cat") exit ;; esac; {ranks}'
+    warm = f"echo $* >>{tmp_path}/warm; {warm}"
+    done = run_script(make_config, tmp_path, ranks, words=words, warm=warm)
+    started = (tmp_path / "ranks").read_text().splitlines()
+    assert ["warm_rank" if "warm_rank" in line else "train.py" for line in started] == starts, done.stderr
+    assert all(line.endswith(f" {tmp_path}") for line in started)
+    steps = (tmp_path / "warm").read_text().splitlines() if (tmp_path / "warm").exists() else []
+    assert len(steps) == ("warm_rank" in starts) and all(
+        "--whole" in one and "--cpu-bind=none" in one for one in steps
+    )
+    assert done.returncode == (0 if len(starts) == 2 else 3)
+    assert done.stdout.count("start as new interpreters") == ("launch=torchrun" in words)
 
 
 HOOK = """

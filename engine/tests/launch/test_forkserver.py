@@ -67,6 +67,22 @@ def test_nothing_is_initialized_before_a_fork(framework: str) -> None:
     assert (code, text.split()) == (0, ["1", "False", "[]"])
 
 
+MATMUL = {
+    "lightning": "import torch; print(float((torch.ones(600, 600) @ torch.ones(600, 600)).sum()))",
+    "keras": "import tensorflow as tf; print(float(tf.reduce_sum(tf.ones((600, 600)) @ tf.ones((600, 600)))))",
+}
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_fork_computes_with_several_threads(framework: str) -> None:
+    """Libraries that had started threads before the fork would wait for them for ever."""
+    server = ForkServers()
+    server.get_starter(framework, 1)
+    with server._servers[framework] as warm:
+        for _ in range(2):
+            assert said(warm, "-c", MATMUL[framework]) == (0, f"{600.0**3}\n")
+
+
 LOOK = """
 import json, os, random, signal, sys, threading
 print(json.dumps([sys.argv, sys.path, os.getcwd(), os.umask(0), os.getsid(0) == os.getpid() == os.getpgid(0), sys.stdin.read(),

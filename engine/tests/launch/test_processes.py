@@ -13,8 +13,13 @@ from subprocess import CompletedProcess
 
 import pytest
 
+from train_anywhere.config.schema import Config
 from train_anywhere.files import ROOT
-from train_anywhere.launch.processes import LocalRanks
+from train_anywhere.launch import processes as launch
+from train_anywhere.launch.forkserver import ForkServer
+from train_anywhere.launch.processes import LocalRanks, LocalRun
+from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.reopen.frozen import write_frozen
 
 Train = Callable[..., "CompletedProcess[str]"]
 
@@ -47,6 +52,21 @@ def test_a_killed_rank_is_named(capfd: pytest.CaptureFixture[str]) -> None:
     )
     assert watch_ranks(started, grace=0.5) == 128 + signal.SIGKILL
     assert "rank 0 of 2 ended with signal SIGKILL" in capfd.readouterr().err
+
+
+def test_a_rank_that_writes_a_checkpoint_may_finish_it(tmp_path: Path) -> None:
+    """Left folders of processes that have ended do not count."""
+    write = f"import os, time; os.mkdir(f'{tmp_path}/.00000010.{{os.getpid()}}'); time.sleep(1.5)"
+    (tmp_path / ".00000005.1").mkdir()
+    started = processes(
+        f"{write}; os.rename(f'{tmp_path}/.00000010.{{os.getpid()}}', '{tmp_path}/10'); time.sleep(600)"
+    )
+    while len(list(tmp_path.iterdir())) < 2:
+        time.sleep(0.01)
+    ranks = LocalRanks([*started, *processes("raise SystemExit(3)")], 0.2, tmp_path)
+    while (code := ranks.poll()) is None:
+        time.sleep(0.05)
+    assert code == 3 and (tmp_path / "10").is_dir() and started[0].poll() == -signal.SIGKILL
 
 
 @pytest.mark.slow
@@ -169,3 +189,69 @@ def test_ranks_of_this_machine_start_again(train: Train, tmp_path: Path, devices
         assert (info["state"], len(info["attempts"])) == ("failed", 2)
     else:
         assert done.returncode == 0 and (info["state"], len(info["attempts"])) == ("completed", 2)
+
+
+KILLED = """
+import os, pathlib, time
+import lightning
+
+class Killed(lightning.Callback):
+    folder = pathlib.Path(__file__).parent
+
+    def on_fit_start(self, trainer, module):
+        if trainer.global_rank == 0:
+            seen = [str(one) for one in self.folder.glob("latest/report.html")]
+            (self.folder / "reports").write_text(str(seen))
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        killed = self.folder / "killed"
+        if trainer.global_step == 4 and trainer.global_rank == 1 and not killed.exists():
+            killed.write_text("")
+            os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_rank_that_lost_another_one_ends_at_once(train: Train, tmp_path: Path) -> None:
+    """The supervisor knows the cause from the killed rank, and the report is not written before a restart."""
+    (tmp_path / "ends.py").write_text(KILLED)
+    words = ("cluster.retries=1", "trainer.devices=2", "model=mlp", "trainer.max_steps=8", "strategy=ddp")
+    every = ("checkpoint.every_n_steps=1", "monitor.tensorboard=false", f"paths.results={tmp_path}")
+    done = train(*words, *every, "+callbacks.ends._target_=ends.Killed", env={"PYTHONPATH": str(tmp_path)})
+    info = json.loads((tmp_path / "latest" / "run.json").read_text())
+    assert done.returncode == 0 and info["state"] == "completed", done.stderr
+    first, second = info["attempts"]
+    assert first["reason"].startswith("rank 1 on ") and "SIGKILL" in first["reason"]
+    assert done.stderr.count("stops: the connection to another rank was lost") == 1
+    assert "Traceback" not in done.stderr and (tmp_path / "reports").read_text() == "[]"
+    assert first["restart"]["stop"] < 5 and second["seconds"]["first"] > 0
+
+
+def test_a_run_that_fails_for_good_has_a_report(train: Train, tmp_path: Path) -> None:
+    """The supervisor writes it after the last retry."""
+    (tmp_path / "fails.py").write_text(FAILS)
+    words = ("cluster.retries=1", "model=mlp", "trainer.max_steps=12", "checkpoint.every_n_steps=1")
+    often = "+callbacks.fails={_target_:fails.Fails,times:2}"
+    done = train(*words, often, f"paths.results={tmp_path}", env={"PYTHONPATH": str(tmp_path)})
+    assert done.returncode == 1 and done.stdout.count("Report:") == 1
+    page = (tmp_path / "latest" / "report.html").read_text()
+    assert "LookupError: row 42" in page and "Restarts" in page
+
+
+def test_ranks_that_cannot_be_forks_are_new_interpreters(
+    make_config: Callable[..., Config],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """The log says why, once."""
+    write_frozen(RunDir(tmp_path), make_config(), [])
+    monkeypatch.setattr(launch, "fork_server", lambda *_: ForkServer(["no_such_module"]))
+    monkeypatch.setattr(launch, "build_rank_command", lambda _: [sys.executable, "-c", ""])
+    place = LocalRun(RunDir(tmp_path), 2, retries=1)
+    for number in (0, 1):
+        ranks = place.start(number)
+        while (code := ranks.poll()) is None:
+            time.sleep(0.05)
+        assert code == 0
+    line = "The ranks start as new interpreters: the process that imports the framework has ended.\n"
+    assert capfd.readouterr().err == line

@@ -153,3 +153,19 @@ def test_a_node_that_fails_twice_is_left_out(tmp_path: Path, monkeypatch: pytest
 
 def test_exit_codes_in_words() -> None:
     assert describe_exit_code(137) == "signal SIGKILL" and describe_exit_code(1) == "exit code 1"
+
+
+def test_a_checkpoint_is_progress_that_a_killed_rank_0_did_not_record(tmp_path: Path) -> None:
+    """Two failures of ranks that saved checkpoints in between are not at the same step."""
+    run = new_run(tmp_path)
+    failing(run, 20)
+    recorder = RunRecorder(run)
+    recorder.record_start(2, JOB)
+    recorder.record_first_step(18)
+    assert read_failure(run, 137, False, "rank 0 on node1: SIGKILL", JOB).same == 1  # at step 18
+    run.checkpoints.mkdir(exist_ok=True)
+    (run.checkpoints / "newest").write_text("00000020\n")
+    assert read_failure(run, 137, False, "rank 0 on node1: SIGKILL", JOB).same == 2
+    (run.checkpoints / "newest").write_text("00000024\n")
+    failure = read_failure(run, 137, False, "rank 0 on node1: SIGKILL", JOB)
+    assert (failure.same, failure.step) == (1, 24)

@@ -45,7 +45,7 @@ def importing(name, *arguments, **options):
         sys.modules[name].Stop.requested = property(looked_at, lambda stop, value: stop.__dict__.update(requested=value))
     return module
 
-if "--run" in sys.orig_argv:
+if "--run" in sys.orig_argv or "fork_main" in str(sys.orig_argv):
     builtins.__import__ = importing
 """
 

@@ -60,17 +60,21 @@ def run_script(
     state: str = "queued",
     prepare: Callable[[RunDir], object] = lambda run: None,
     side: str = "exec cat",
+    warm: str = "exit 1",
     environ: Mapping[str, str] = {},
     words: Sequence[str] = (),
     scontrol: str = "echo node1",
     **changes: object,
 ) -> subprocess.CompletedProcess[str]:
-    """Run the script of a one-rank job with a shell line in the place of srun, and another one for the side process."""
+    """Run the script of a one-rank job with shell lines in the place of srun: for the ranks, the monitor, and what forks ranks."""
     RunDir(folder).update(state=state)
     snapshot(folder)
     write_frozen(RunDir(folder), make_config(*words), [])
     prepare(RunDir(folder))
-    tool(folder / "srun", f'case "$*" in *train_anywhere.features.node*) {side}; exit ;; esac; {srun}')
+    tool(
+        folder / "srun",
+        f'case "$*" in *train_anywhere.features.node*) {side}; exit ;; *warm_node*) {warm}; exit ;; esac; {srun}',
+    )
     tool(folder / "scontrol", scontrol)
     script = folder / "job.sbatch"
     script.write_text(render(make(make_config, *words, run=str(folder), code=str(folder), **changes)))

@@ -1,5 +1,6 @@
 """Jobs on a real Slurm whose ranks are started again in the same allocation: on fewer nodes, or after a failure."""
 
+import json
 import re
 from pathlib import Path
 
@@ -156,6 +157,76 @@ def test_killed_ranks_are_started_again_so_often(login: Login, slow_steps: str) 
     assert {*failed} <= {"killed", "failed"} and last == "completed"
     assert len(re.findall(r"again: .*retry \d of 2", log(run))) == 2, log(run)
     check_curve(run, 300)
+
+
+SEEN = """
+import json, os, pathlib
+import lightning
+import torch
+
+class Seen(lightning.Callback):
+    def on_fit_start(self, trainer, module):
+        folder, rank = pathlib.Path(os.environ["SLURM_JOB_ID"]), os.environ["SLURM_PROCID"]
+        parent = pathlib.Path("/proc/self/stat").read_text().rpartition(")")[2].split()[1]
+        looks = {
+            "environ": dict(os.environ), "cpus": sorted(os.sched_getaffinity(0)), "folder": os.getcwd(),
+            "parent": pathlib.Path(f"/proc/{parent}/cmdline").read_text(), "cuda": torch.cuda.is_initialized(),
+        }
+        folder = pathlib.Path(__file__).with_name(f"seen-{folder}")
+        folder.mkdir(exist_ok=True)
+        self.file = folder / f"{rank}-{len(list(folder.glob(f'{rank}-*')))}"
+        self.file.write_text(json.dumps(looks))
+
+    def on_train_batch_start(self, trainer, module, batch, index):
+        killed = self.file.with_name("killed")
+        if trainer.global_step == 25 and trainer.global_rank == 3 and "-0" in self.file.name and not killed.exists():
+            if json.loads(self.file.read_text())["environ"].get("KILLS"):
+                killed.touch()
+                os.kill(os.getpid(), 9)
+"""
+
+OF_A_START = re.compile(
+    r"PWD|OLDPWD|KILLS|MASTER_PORT|TRAIN_STARTED|TRAIN_JOB|CODE|RUN|PYTHONPATH|.*PID|SLURM_JOB_(ID|NAME|START_TIME|END_TIME)"
+    r"|SLURM_JOBID|SLURM_STEP_?ID|SLURM_SRUN_COMM_PORT|SLURM_STEP_LAUNCHER_PORT|SLURM_TASK_PID|SLURM_SUBMIT_.*|SLURMD_.*TRES.*"
+)
+"""Variables that differ between two jobs, or between two starts in one."""
+
+
+@pytest.mark.slow
+def test_a_forked_rank_has_the_environment_and_the_cpus_of_one_that_srun_started(
+    login: Login, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the second start, after a rank was killed. Without retries no rank is a fork."""
+    words = ["callbacks.seen._target_=brought.Seen", bring(login, monkeypatch, SEEN), "cluster.gres=gpu:2"]
+    size = ["trainer.nodes=2", "trainer.devices=2", "trainer.max_steps=40", *KEPT, "trainer.accelerator=cpu"]
+    looks = []
+    for more in (["cluster.retries=1"], []):
+        monkeypatch.setenv("KILLS", "1" * len(more))
+        run = login.result("cluster=slurm", *EACH_STEP, *size, *words, *more)
+        (job,) = {part["job"] for part in info(run)["attempts"]}
+        last = 1 if more else 0
+        looks.append(
+            [json.loads((login.folder / f"seen-{job}" / f"{n}-{last}").read_text()) for n in range(4)]
+        )
+        if more:
+            first, second = info(run)["attempts"]
+            assert "rank 3 on node2: SIGKILL" in first["reason"] and "new interpreters" not in log(run), log(
+                run
+            )
+            assert first["restart"]["stop"] < 10 and second["seconds"]["first"] > 0
+    for forked, started in zip(*looks, strict=True):
+        assert "fork_main" in forked["parent"] and "fork_main" not in started["parent"]
+        own, other = (
+            {k: v for k, v in one["environ"].items() if not OF_A_START.fullmatch(k)}
+            for one in (forked, started)
+        )
+        assert own == other and own["CUDA_VISIBLE_DEVICES"] == "0,1"
+        assert (forked["cpus"], forked["cuda"]) == (started["cpus"], False)
+    ranks = [
+        [one["environ"][f"SLURM_{name}"] for name in ("PROCID", "LOCALID", "NODEID", "NTASKS")]
+        for one in looks[0]
+    ]
+    assert ranks == [["0", "0", "0", "4"], ["1", "1", "0", "4"], ["2", "0", "1", "4"], ["3", "1", "1", "4"]]
 
 
 @pytest.mark.slow

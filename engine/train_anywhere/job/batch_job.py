@@ -23,7 +23,10 @@ from train_anywhere.job.restart import Nodes
 from train_anywhere.job.running_ranks import Launcher
 from train_anywhere.job.steps import spawn
 from train_anywhere.job.supervisor import Signals, Stopped, Supervisor
-from train_anywhere.runs.attempts import STARTED, running_job, start_of_job
+from train_anywhere.runs.attempts import STARTED, next_start, running_job, start_of_job
+
+CLOSE_S = 5.0
+"""Seconds for the processes from which ranks were forked to end."""
 
 OWN_OF_PROCESS = re.compile(
     r"(PWD|OLDPWD|SHLVL|_|HOSTNAME|SLURM_.*|PBS_.*|OMPI_.*|PMIX_.*|PRTE_.*|TRAIN_JOB)"
@@ -63,6 +66,7 @@ def supervise_job(options: argparse.Namespace, report_launcher: Callable[[int], 
             if options.features:
                 job.enter_features(stack)
             job.code = code = supervisor.supervise()
+            job.close()
     supervisor.note_end()
     if code == STOPPED and supervisor.idle:  # the run gave its idle GPUs back: no job of it takes them again
         job.cancel_next_jobs()
@@ -93,6 +97,8 @@ class Job(QueuedJob):
         self.requeues, self.start_id = options.requeue, start_of_job()
         self.code: int | None = None
         self._nodes: Nodes | None = None
+        self._warm: subprocess.Popen[bytes] | None = None
+        self._warm_hosts: list[str] = []
         self._parent = os.getppid()
         self._given_port, self._restarts = os.environ.get("MASTER_PORT", ""), self._count_restarts()
 
@@ -168,7 +174,7 @@ class Job(QueuedJob):
             self.environ["SLURM_JOB_CPUS_PER_NODE"] = f"{o.ranks * o.cpus_per_task}(x{count})"
         first = listed.partition(":")[0]
         if number:
-            self.environ[STARTED] = f"{time.time():.0f}"
+            self.environ[STARTED] = next_start(self.environ)
         self.environ |= {
             "TRAIN_HOSTS": listed,
             "MASTER_ADDR": first,
@@ -231,9 +237,42 @@ class Job(QueuedJob):
         """Start the launcher of the ranks, and what runs next to them. Raises Stopped."""
         self._place_ranks(number)
         self._nodes = None
-        process = spawn(fill(self.options.command, self._placeholders()), self.environ)
+        command = self._warm_command(number)
+        process = spawn(fill(command, self._placeholders()), self.environ)
         self.report_launcher(process.pid)  # before anything else, so that the script can end it
         return Launcher(self, process, self.signals.note, self.script_is_lost)
+
+    def _warm_command(self, number: int) -> list[str]:
+        """Return the command of the ranks, which are forks of a process on their node if they may start again."""
+        o = self.options
+        if o.retries is None or self.program:
+            return list(o.command)
+        before, rank = o.command[:-4], o.command[-4:]
+        if o.launch != "srun" or o.uneven or not re.fullmatch(r"-u .*/train\.py --run .*", " ".join(rank)):
+            if number == 1:
+                print(
+                    "The ranks start as new interpreters: only those of srun on even nodes are forks.",
+                    flush=True,
+                )
+            return list(o.command)
+        if self._warm and self._warm.poll() is not None and self._warm_hosts == self.hosts:
+            return list(o.command)  # it does not start on these nodes, or has ended
+        if not self._warm or self._warm.poll() is not None:
+            kept = ["--cpu-bind=none", *(["--no-kill"] if o.no_kill else [])]
+            step = self.each_node(self.in_container("-m", "train_anywhere.launch.warm_node", rank[-1]), kept)
+            self._warm_hosts = [*self.hosts]
+            with open(os.devnull, "wb") as quiet:
+                self._warm = spawn(step, self.whole_environment(), stdin=subprocess.PIPE, stderr=quiet)
+        return [*before, "-m", "train_anywhere.launch.warm_rank", rank[-1]]
+
+    def close(self) -> None:
+        """End the processes from which the ranks were forked."""
+        if self._warm and self._warm.stdin:
+            self._warm.stdin.close()
+            try:
+                self._warm.wait(CLOSE_S)
+            except subprocess.TimeoutExpired:
+                self._warm.terminate()
 
     def _placeholders(self) -> dict[str, list[str]]:
         """Return the words for `{nodes}` and the other placeholders of a command."""
@@ -306,12 +345,14 @@ class Job(QueuedJob):
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
 
-    def publish(self) -> None:
-        """Publish complete checkpoints on the disks of the nodes.
+    def publish(self, again: bool = False) -> None:
+        """Publish complete checkpoints on the disks of the nodes, see `supervisor.Place`.
 
         A training has them on the node of rank 0. With torchrun or a program each node may have some.
         """
         every = self.program or self.options.launch == "torchrun"
+        if again and not every:
+            return
         hosts = list(self.find_nodes().left) if self.elastic else self.hosts[: None if every else 1]
         command = self.in_container("-m", "train_anywhere.checkpoints.recovery", str(self.run.path))
         for host in hosts:

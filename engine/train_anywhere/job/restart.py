@@ -136,6 +136,8 @@ def read_failure(run: RunDir, code: int, program: bool, cause: str, environ: Map
     newest = attempts[-1] if attempts else {}
     if (step := newest.get("step")) is None:
         step = max(newest.get("from_step") or 0, read_logged_step(run), read_recorded_step(run))
+        with suppress(OSError, ValueError):  # a killed rank 0 has recorded nothing for some seconds
+            step = max(step, int(read_text(run.checkpoints / "newest")))
     cause = cause or (newest.get("reason") or "" if newest.get("ended_by") == "failed" else "")
     if program:
         return Failure(code, step, 1, cause, program=True)

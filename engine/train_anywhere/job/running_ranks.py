@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import IO
@@ -21,6 +22,11 @@ EXITS = (
     r"^rank (?P<rank>\d+) ended with signal (?P<how>SIG\w+)",
 )  # fmt: skip
 """Lines in which srun, mpirun and `launch/launcher.py` name the rank that was killed first."""
+
+ENDED = re.compile(
+    "|".join([r"^srun: error: \S+: tasks? [-,\d]+: ", *(re.sub(r"\?P<\w+>", "?:", e) for e in EXITS)]), re.M
+)
+"""Lines with which launchers report that a rank has failed."""
 
 SIGNALS_OF = {
     "Killed": "SIGKILL",
@@ -46,6 +52,9 @@ class Launcher:
         process: the launcher.
         note: is called with a signal that the waiting step got.
         lost: returns whether the batch script, which would end this job, was killed.
+
+    Attributes:
+        failed_at: see `train_anywhere.job.supervisor.Ranks`.
     """
 
     def __init__(
@@ -56,7 +65,8 @@ class Launcher:
         lost: Callable[[], bool],
     ) -> None:
         self.job, self._note, self._lost, self._log = job, note, lost, _log_size()
-        self.process = process
+        self.process, self._seen = process, self._log
+        self.failed_at: float | None = None
         self._monitor = self._start_monitor() if job.options.monitor else None
         # Slurm signals a preemption only to job steps
         waits = job.slurm and job.options.launch != "srun"
@@ -83,6 +93,9 @@ class Launcher:
             self._listener = None
         if self._lost():
             self.stop()
+        if self.failed_at is None and (size := _log_size()) > self._seen:
+            self._seen = size
+            self.failed_at = time.time() if ENDED.search(_read_log(self._log)) else None
         code = self.process.poll()
         if code is None:
             return None

@@ -7,12 +7,14 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import datetime
 from typing import Any, Protocol
 
-from train_anywhere.errors import NOT_FINITE, REFUSED, STOPPED, CheckpointError
+from train_anywhere.errors import NOT_FINITE, REFUSED, STOPPED, CheckpointError, ProjectError
 from train_anywhere.files.ordinary import make_folder, open_file
 from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.job.restart import Nodes, decide, read_failure, short
+from train_anywhere.monitor.report import write_run_report
 from train_anywhere.runs.attempts import (
     ENDS,
     STARTED,
@@ -63,6 +65,10 @@ class Ranks(Protocol):
     def first_exit(self) -> str:
         """Return which rank was killed first, such as `rank 1 on n1: SIGKILL`, or ""."""
 
+    @property
+    def failed_at(self) -> float | None:
+        """Unix time at which the first rank was seen to have ended; None if it is not known."""
+
 
 class Place(Protocol):
     """The place where the ranks run: a job, or this machine.
@@ -92,8 +98,12 @@ class Place(Protocol):
     def start(self, number: int) -> Ranks:
         """Start the ranks for the `number`-th time, from 0. Raises Stopped: a signal came meanwhile."""
 
-    def publish(self) -> None:
-        """Publish the complete checkpoints that killed ranks left on a node's disk."""
+    def publish(self, again: bool = False) -> None:
+        """Publish the complete checkpoints that killed ranks left on a node's disk.
+
+        Args:
+            again: the ranks start on the same nodes, and rank 0 publishes those of its node itself.
+        """
 
     def find_nodes(self) -> Nodes:
         """Return the nodes of an elastic job, and those that answer."""
@@ -165,7 +175,9 @@ class Supervisor:
         self.ended: int | None = None
         self.hung = self.idle = False
         self.reason = ""
-        self._starts, self._reached, self._used = 0, -1, 0
+        self._starts, self._reached, self._used, self._seen = 0, -1, 0, 0.0
+        self._killed = False  # a signal has ended the first rank
+        self._left_files = False  # the ranks may have left checkpoints on a node's disk
 
     @property
     def told(self) -> str:
@@ -177,6 +189,25 @@ class Supervisor:
 
         It is `STOPPED` if the run can continue.
         """
+        code = self._supervise()
+        if self._left_files:
+            self.place.publish()
+        if code not in (0, STOPPED) and self.place.retries is not None and not self.place.program:
+            self._write_report()
+        return code
+
+    def _write_report(self) -> None:
+        """Write the report of a run that has failed, which its ranks did not because they might have started again."""
+        from train_anywhere.config.load import load
+        from train_anywhere.features import describe
+        from train_anywhere.runs.reopen.frozen import read_frozen
+
+        if self.read_info().get("state") == "failed":
+            with suppress(ProjectError):  # the ranks report an unreadable configuration
+                for line in write_run_report(load(read_frozen(self.run)), self.run, describe):
+                    print(line, flush=True)
+
+    def _supervise(self) -> int:
         if self.read_info().get("state") == "completed":
             print("This run is complete: nothing to do.", flush=True)
             return 0
@@ -209,6 +240,7 @@ class Supervisor:
             print(f"Asked to stop ({self.told}) before the ranks were started.", flush=True)
             return STOPPED
         code = self._wait(ranks, before)
+        self._seen = ranks.failed_at or time.time()
         return self._judge(code, ranks, before)
 
     def _reset(self) -> None:
@@ -278,8 +310,9 @@ class Supervisor:
                 STOPPED,
             )  # its ranks may have been killed, because they did not end
         finished = ranks_of_program and ((code == 0 and running) or (code == STOPPED and not self.told))
-        if (code not in (0, STOPPED, REFUSED) and state != "preempted") or self.hung or finished:
-            place.publish()
+        self._left_files = (
+            (code not in (0, STOPPED, REFUSED) and state != "preempted") or self.hung or finished
+        )
         return end
 
     def _end_without_record(self, ranks_of_program: bool) -> int:
@@ -300,7 +333,7 @@ class Supervisor:
     def _record_failure(self, code: int, killed: str, recorded: bool) -> None:
         """Write the first cause of the failure into the newest attempt, if rank 0 did not."""
         own = read_claim(self.run, CAUSE, self.place.environ)  # a rank that failed for its own reason
-        self.reason = own or killed
+        self.reason, self._killed = own or killed, not own and killed.startswith("rank ")
         if recorded and not self.reason:
             return
         if not self.reason and code > 128:
@@ -332,8 +365,23 @@ class Supervisor:
         if decision.code == 0:
             left = tuple(node for node in nodes.left if short(node) != decision.without)
             self._used += left == nodes.used
+            if self._left_files:
+                self.place.publish(again=left == nodes.used)
+            self._left_files = False
             self.place.use_nodes(left)
+            with suppress(OSError, CheckpointError):
+                self._record_restart()
         return decision.code
+
+    def _record_restart(self) -> None:
+        """Add to the newest attempt how long the failure was not noticed, and how long the ranks took to stop."""
+        newest = (extend_newest(self.run) or [{}])[-1]
+        detect = 0.0
+        if not self._killed and newest.get("until"):  # else it was noticed at once
+            last = datetime.fromisoformat(newest["until"]).timestamp() - newest["seconds"].get("silent", 0.0)
+            detect = max(0.0, self._seen - last)
+        parts = {"detect": round(detect, 2), "stop": round(time.time() - self._seen, 2)}
+        self.run.update(**{ATTEMPTS: extend_newest(self.run, restart=parts)})
 
     def note_end(self) -> None:
         """Write when this start of the batch script ended, for the report."""

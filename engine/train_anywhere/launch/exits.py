@@ -52,6 +52,11 @@ def _exit_after_grace(code: int) -> None:
     more = f" and {len(left) - 3} more" if len(left) > 3 else ""
     names = f"{', '.join(left[:3])}{more}"
     print(f"{names} did not end within {GRACE_S:.0f} s; exiting without waiting.", file=sys.stderr)
+    end_now(code)
+
+
+def end_now(code: int) -> NoReturn:
+    """Exit without threads, exit handlers and objects, which may wait for other ranks."""
     for child in multiprocessing.active_children():
         child.kill()
     with suppress(Exception):

@@ -65,10 +65,15 @@ def closing_lines(run: RunDir, error: BaseException, report: Sequence[str] = ())
     return "\n" + fit("\n".join(lines), terminal_width(sys.stderr), COLUMN)
 
 
+def is_consequence(error: BaseException) -> bool:
+    """Return whether this rank failed because it has lost the connection to another one."""
+    return isinstance(error, LostRankError) or lost_rank(error) is not None
+
+
 def wait_for_cause(run: RunDir, error: BaseException) -> str:
     """Return the error of the rank that failed first, in one line, if `error` is its consequence; empty if no rank reports one in time."""
     end = time.monotonic() + CAUSE_S
-    while (isinstance(error, LostRankError) or lost_rank(error)) and time.monotonic() < end:
+    while is_consequence(error) and time.monotonic() < end:
         if cause := read_claim(run, CAUSE):
             return one_line(cause[:MOST_CHARACTERS])
         time.sleep(0.1)

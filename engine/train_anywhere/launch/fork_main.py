@@ -33,6 +33,17 @@ from train_anywhere.runs.lock import process_start
 PADDING = " " * 4000
 """Last argument of the server's command line: space that a fork overwrites with its own command line."""
 
+PR_SET_PDEATHSIG = 1
+"""Option of Linux's prctl(2): the signal that a process gets when its parent ends."""
+
+READ_AT_IMPORT = (
+    "CUDA", "KERAS", "KMP", "LD_", "MALLOC", "MKL", "OMP", "OPENBLAS", "PYTHON", "PYTORCH", "TF_C", "TORCH_", "XLA",
+)  # fmt: skip
+"""Prefixes of environment variables that libraries read while they are imported."""
+
+READ_LATER = frozenset({"CUDA_VISIBLE_DEVICES", "PYTHONPATH", "PYTHONUNBUFFERED"})
+"""Such variables that a fork may have other values of."""
+
 AFTER_IMPORTS: dict[str, str] = {}
 """Environment of this server after the imports."""
 
@@ -55,26 +66,53 @@ def read_line(connection: socket.socket) -> str:
     return found[:-1].decode(errors="surrogateescape")
 
 
-def serve(requests: socket.socket) -> dict[str, Any] | None:
-    """Fork for each request. Return the request in a fork, and None in the server when its client has closed the connection."""
+def changed_at_import(environ: Mapping[str, str], before: Mapping[str, str]) -> list[str]:
+    """Return the variables that libraries read while they are imported, and that differ from those `before`."""
+    names = {n for n in environ.keys() | before.keys() if n.startswith(READ_AT_IMPORT)} - READ_LATER
+    return sorted(n for n in names if environ.get(n) != before.get(n))
+
+
+def _refusal(request: Mapping[str, Any], before: Mapping[str, str]) -> str:
+    """Return why a process of another job step gets no fork, or ""."""
+    if changed := changed_at_import(request["environ"], before):
+        return f"{', '.join(changed)} changed"
+    outside = not set(request["cpus"]) <= os.sched_getaffinity(0)
+    return "they have CPUs that are not those of the node's process" if outside else ""
+
+
+def serve(requests: socket.socket, before: Mapping[str, str]) -> dict[str, Any] | None:
+    """Fork for each request. Return the request in a fork, and None in the server when its client has closed the connection.
+
+    A request with `cpus` comes from a process of another job step (`launch/warm_rank.py`): its fork is killed when that one ends.
+    `before` is the environment before the imports.
+    """
     children: dict[int, socket.socket] = {}
+    tied: set[int] = set()
     sockets, server = [requests, *EXTRA_SOCKETS], os.getpid()
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(writer)
     while True:
-        watched: list[Any] = [*sockets, reader]
+        watched: list[Any] = [*sockets, reader, *(children[child] for child in tied)]
         ready = select.select(watched, [], [])[0]
+        for child in [child for child in tied if children[child] in ready]:
+            tied.remove(child)
+            os.kill(child, signal.SIGKILL)
         if reader in ready:
             os.read(reader, 1 << 12)
             _report_exits(children)
-        for source in set(ready) - {reader}:
+            tied &= children.keys()
+        for source in set(ready) & {*sockets}:
             _, passed, _, _ = socket.recv_fds(source, 1, 4)
             if not passed:
                 return None
             answers = socket.socket(fileno=passed[0])
             request = json.loads(read_line(answers) or "null")
+            tie = bool(request and "cpus" in request)
+            if tie and (why := _refusal(request, before)):
+                answers.sendall(f"{why}\n".encode())
+                request = None
             child = _fork() if request else -1
             if not child:
                 signal.set_wakeup_fd(-1)
@@ -88,6 +126,7 @@ def serve(requests: socket.socket) -> dict[str, Any] | None:
             if child > 0:
                 answers.sendall(f"{child}\n".encode())
                 children[child] = answers
+                tied |= {child} if tie else set()
             else:
                 answers.close()
 
@@ -116,6 +155,12 @@ def set_up_fork(request: Mapping[str, Any], imported: Mapping[str, str]) -> list
     """
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if cpus := request.get("cpus"):
+        os.sched_setaffinity(0, cpus)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     os.umask(request["umask"])
     os.chdir(request["cwd"])
     os.environ.clear()
@@ -128,6 +173,7 @@ def set_up_fork(request: Mapping[str, Any], imported: Mapping[str, str]) -> list
     for passed in request["streams"]:
         os.close(passed)
     set_command_line(request["command"])
+    sys.orig_argv = [*request["command"]]
     words = request["command"][1:]
     unbuffered = words[0] == "-u" or bool(os.environ.get("PYTHONUNBUFFERED"))
     streams = {
@@ -208,5 +254,6 @@ def main(number: int, modules: Sequence[str]) -> None:
     AFTER_IMPORTS.update(os.environ)
     gc.collect()
     gc.freeze()
-    if (request := serve(requests)) is not None:
-        run_program(set_up_fork(request, imported))
+    if (request := serve(requests, before)) is None:
+        os._exit(0)  # nothing was opened
+    run_program(set_up_fork(request, imported))

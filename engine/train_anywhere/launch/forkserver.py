@@ -6,6 +6,7 @@ A new interpreter takes seconds to import a framework, and a fork starts at once
 
 import json
 import os
+import platform
 import select
 import signal
 import socket
@@ -17,12 +18,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from train_anywhere.files import ENGINE, ROOT
-from train_anywhere.launch.fork_main import AFTER_IMPORTS, PADDING, main, read_line
-
-READ_AT_IMPORT = (
-    "CUDA", "KERAS", "KMP", "LD_", "MALLOC", "MKL", "OMP", "OPENBLAS", "PYTHON", "PYTORCH", "TF_C", "TORCH_", "XLA",
-)  # fmt: skip
-"""Prefixes of environment variables that libraries read while they are imported."""
+from train_anywhere.launch.fork_main import AFTER_IMPORTS, PADDING, changed_at_import, main, read_line
 
 LOST_EXIT_CODE = -int(signal.SIGKILL)
 """Exit code of a fork whose server was killed, because only the server knows the real one."""
@@ -200,9 +196,26 @@ class ForkServer:
 
     def list_differences(self, environ: Mapping[str, str]) -> list[str]:
         """Return the environment variables that libraries read while they are imported and that differ from the server's."""
-        names = {n for n in environ.keys() | self._environ.keys() if n.startswith(READ_AT_IMPORT)}
-        names -= {"PYTHONUNBUFFERED", "PYTHONPATH"}
-        return sorted(n for n in names if environ.get(n) != self._environ.get(n))
+        return changed_at_import(environ, self._environ)
+
+    def why_not(self, environ: Mapping[str, str]) -> str:
+        """Return why a program with this environment is a new interpreter, if it is one."""
+        if not self._socket:
+            return f"a fork is not safe on {platform.system()}"
+        differing = self.list_differences(environ)
+        return (
+            f"{', '.join(differing)} changed"
+            if differing
+            else "the process that imports the framework has ended"
+        )
+
+    def pass_on(self, connection: socket.socket) -> None:
+        """Let the server serve a process at the other end of a connection, which sends its streams and a request."""
+        _, streams, _, _ = socket.recv_fds(connection, 1, 3)
+        if self._socket:
+            socket.send_fds(self._socket, [b"."], [connection.fileno(), *streams])
+        for number in streams:
+            os.close(number)
 
     def fork(
         self, command: Sequence[str], environ: Mapping[str, str], cwd: str | Path, streams: Sequence[int]

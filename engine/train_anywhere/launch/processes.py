@@ -23,15 +23,19 @@ from train_anywhere.files.terminal.output import outlive_terminal, protect_outpu
 from train_anywhere.job.restart import Nodes
 from train_anywhere.job.supervisor import Signals, Supervisor
 from train_anywhere.launch.exits import follow_parent, rank_environment
-from train_anywhere.launch.forkserver import ForkServer, Process
+from train_anywhere.launch.forkserver import ForkedProcess, ForkServer, Process
 from train_anywhere.launch.launcher import to_shell_code
 from train_anywhere.launch.rank import load_frozen, run_rank
+from train_anywhere.runs.attempts import STARTED, next_start
 from train_anywhere.runs.debug import describe_exit_code
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
 from train_anywhere.training.stop import SIGNALS
 
 MONITOR_EXIT_S = 0.2
 """How long a run that has ended waits for its monitor process, which may take longer because its priority is low."""
+
+AGAIN_GRACE_S = 1.0
+"""How long ranks that may start again get to end after one has failed, unless a checkpoint is being written."""
 
 Start = Callable[..., Process]
 """A function that starts a program: `subprocess.Popen`, or `ForkServer.start`."""
@@ -49,14 +53,19 @@ class ForkServers:
         A later run with another number of ranks may start new interpreters, since that number sets the number of threads.
         """
         if framework not in self._servers:
-            modules = (
-                f"train_anywhere.training.{framework}.run",
-                "train_anywhere.launch.rank",
-                *MONITOR_MODULES,
-                *LATE_IMPORTS[framework],
-            )
-            self._servers[framework] = ForkServer(modules, {**os.environ, **_thread_variables(ranks)})
+            self._servers[framework] = fork_server(framework, ranks)
         return self._servers[framework].start
+
+
+def fork_server(framework: str, ranks: int) -> ForkServer:
+    """Return a new server that has imported what ranks and monitor processes of a framework import."""
+    modules = (
+        f"train_anywhere.training.{framework}.run",
+        "train_anywhere.launch.rank",
+        *MONITOR_MODULES,
+        *LATE_IMPORTS[framework],
+    )
+    return ForkServer(modules, {**os.environ, **_thread_variables(ranks)})
 
 
 LATE_IMPORTS = {
@@ -88,8 +97,9 @@ def run_here(
     received = Signals()
     for number in SIGNALS:  # not SIGHUP: a run continues when its terminal is closed
         signal.signal(number, received.handle)
-    place = LocalRun(run, layout.world_size, start or subprocess.Popen, retries)
+    place = LocalRun(run, layout.world_size, start, retries)
     code = Supervisor(place, received).supervise()
+    place.close()
     if signals is not None:
         signals += received.numbers
     ended_by = (run.read_info().get(ATTEMPTS) or [{}])[-1].get("ended_by")
@@ -102,7 +112,7 @@ class LocalRun:
     Args:
         run: the run folder.
         ranks: number of ranks.
-        start: starts them.
+        start: starts them; None: as forks if they may start again, else as new interpreters.
         retries: `cluster.retries`.
 
     Attributes:
@@ -113,26 +123,45 @@ class LocalRun:
     start_id = "local/0"
     code = 0
 
-    def __init__(
-        self, run: RunDir, ranks: int = 1, start: Start = subprocess.Popen, retries: int = 0
-    ) -> None:
-        self.run, self.ranks, self._start = run, ranks, start
+    def __init__(self, run: RunDir, ranks: int = 1, start: Start | None = None, retries: int = 0) -> None:
+        self.run, self.ranks, self._start = run, ranks, start or subprocess.Popen
         self.several, self.retries = ranks > 1, retries or None
         self.environ: dict[str, str] = {}
-        self.program = False
+        self.program, self._server = False, None
         with contextlib.suppress(ProjectError):  # the ranks report an unreadable run folder
-            self.program = bool(load_frozen(run).program)
+            config = load_frozen(run)
+            self.program = bool(config.program)
+            if retries and not start and not self.program:
+                self._server = fork_server(config.framework, ranks)
+                self._start = self._server.start
 
     def start(self, number: int) -> "LocalRanks":
         """Start the ranks, with the environment variables that `discover` reads."""
         environs = _environments(self.ranks)
+        if number:
+            began = next_start(self.environ)
+            environs = [{**environ, STARTED: began} for environ in environs]
         self.environ = environs[0]
         command = build_rank_command(self.run)
-        return LocalRanks([self._start(command, env=e, start_new_session=True) for e in environs])
+        started = [self._start(command, env=e, start_new_session=True) for e in environs]
+        if self._server and not all(isinstance(process, ForkedProcess) for process in started):
+            why = self._server.why_not(environs[0])
+            print(f"The ranks start as new interpreters: {why}.", file=sys.stderr, flush=True)
+            self._server = None  # that is printed once
+        if not self.retries:
+            return LocalRanks(started)
+        # TensorFlow needs seconds to notice that a rank has ended
+        return LocalRanks(started, AGAIN_GRACE_S, self.run.checkpoints)
 
-    def publish(self) -> None:
+    def close(self) -> None:
+        """Stop the process from which the ranks were forked."""
+        if self._server:
+            self._server.close()
+
+    def publish(self, again: bool = False) -> None:
         """Publish the complete checkpoints that killed ranks left on this node's disk."""
-        recover_leftovers(self.run)
+        if self.program or not again:
+            recover_leftovers(self.run)
 
     def find_nodes(self) -> Nodes:
         """Return no nodes: all ranks run here."""
@@ -248,28 +277,44 @@ def _thread_variables(ranks: int) -> dict[str, str]:
 class LocalRanks:
     """Ranks on this machine, rank 0 first in `processes`.
 
-    If one fails, the others are killed `grace` seconds later.
+    If one fails, the others are killed `grace` seconds later, or when they have written a checkpoint into `checkpoints`.
+
+    Attributes:
+        failed_at: see `train_anywhere.job.supervisor.Ranks`.
     """
 
-    def __init__(self, processes: Sequence[Process], grace: float = 15.0) -> None:
-        self._processes, self._grace = processes, grace
+    def __init__(
+        self, processes: Sequence[Process], grace: float = 15.0, checkpoints: Path | None = None
+    ) -> None:
+        self._processes, self._grace, self._checkpoints = processes, grace, checkpoints
         self._failed: tuple[int, int] | None = None  # the first rank that failed, and its code
         self._deadline = 0.0
+        self.failed_at: float | None = None
 
     def poll(self) -> int | None:
         """Return the exit code of the first rank that failed, or 0, or None while they run."""
         codes = [process.poll() for process in self._processes]
         if self._failed is None:
-            failed = next(((rank, code) for rank, code in enumerate(codes) if code), None)
+            # a rank that was killed is the cause of one that has lost it, if both have ended meanwhile
+            ended = [(rank, code) for rank, code in enumerate(codes) if code]
+            failed = min(ended, key=lambda one: one[1] > 0, default=None)
             if failed is None:
                 return 0 if all(code == 0 for code in codes) else None
             self._failed, self._deadline = failed, time.monotonic() + self._grace
+            self.failed_at = time.time()
         if None in codes:
-            if time.monotonic() < self._deadline:
+            if time.monotonic() < self._deadline or self._writes():
                 return None
             self.stop()
         self._report(*self._failed)
         return to_shell_code(self._failed[1])
+
+    def _writes(self) -> bool:
+        """Return whether a rank is writing a checkpoint: a folder such as `.00000230.4711`, which ends with its process id."""
+        running = {f".{process.pid}" for process in self._processes if process.poll() is None}
+        return self._checkpoints is not None and any(
+            p.suffix in running for p in self._checkpoints.glob(".*")
+        )
 
     def tell(self, name: str) -> None:
         """Pass a signal on."""
@@ -326,4 +371,5 @@ if __name__ == "__main__":
     follow_parent()
     here = RunDir(Path(sys.argv[1]))
     frozen = load_frozen(here)
-    sys.exit(run_here(here, local_layout(frozen), subprocess.Popen, retries=frozen.cluster.retries))
+    retries = frozen.cluster.retries
+    sys.exit(run_here(here, local_layout(frozen), None if retries else subprocess.Popen, retries=retries))

@@ -20,19 +20,21 @@ from train_anywhere.errors import (
     REFUSED,
     STOPPED,
     CheckpointError,
+    LostRankError,
     ProjectError,
     SignalsAsErrors,
 )
 from train_anywhere.features import Features, describe
 from train_anywhere.files.terminal.output import keep_log, mark_lines, outlive_terminal, protect_output
 from train_anywhere.files.terminal.printable import printable
-from train_anywhere.launch.exits import catch_os_exit, follow_parent
-from train_anywhere.launch.failure import report_failure, wait_for_cause, watch_threads
+from train_anywhere.launch.exits import catch_os_exit, end_now, follow_parent
+from train_anywhere.launch.failure import is_consequence, report_failure, wait_for_cause, watch_threads
 from train_anywhere.launch.missing_files import missing_file_error
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.monitor.live import Times
+from train_anywhere.monitor.report import write_run_report
 from train_anywhere.program.run_program import run_program
-from train_anywhere.runs.attempts import IDLE, Outcome, stop_request
+from train_anywhere.runs.attempts import IDLE, Outcome, running_job, stop_request
 from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.links import refuse_links
 from train_anywhere.runs.lock import RunLock
@@ -96,6 +98,8 @@ def run_rank(run: RunDir | str | Path) -> int:
             with RunLock(run, recorder) if recorder else nullcontext():
                 process = RankProcess(run, topology, stop, recorder, heartbeat)
                 return run_program(config, process) if config.program else _run_locked(config, process)
+    except LostRankError:
+        end_now(1)  # it is reported, and its process group would wait for ranks that have ended
     except ProjectError as error:
         print(f"error: {printable(str(error))}", file=sys.stderr, flush=True)
         return REFUSED
@@ -127,7 +131,7 @@ def _finish(config: Config, recorder: RunRecorder, topology: Topology, stop: Sto
     if stopped and outcome.state == "preempted" and stop_request(run):
         stopped = IDLE
     recorded = recorder.record_end(outcome, stopped)
-    print(format_summary(run, config, stopped, write_run_report(config, run)), flush=True)
+    print(format_summary(run, config, stopped, write_run_report(config, run, describe)), flush=True)
     if not recorded:
         print(f"error: {not_recorded_message(run, outcome.state)}", file=sys.stderr, flush=True)
         return 1
@@ -151,19 +155,6 @@ def publish_heartbeat(config: Config, run: RunDir, topology: Topology) -> Iterat
         heartbeat.close()
 
 
-def write_run_report(config: Config, run: RunDir) -> list[str]:
-    """Write the report and return its lines to print. An error is printed as one line and does not fail the run."""
-    if not config.monitor.report or config.trainer.fast_dev_run:
-        return []
-    try:
-        from train_anywhere.monitor.report.page import write_report
-
-        return [printable(line) for line in write_report(run, describe)]
-    except Exception as error:
-        print(f"The report was not written: {error}", file=sys.stderr, flush=True)
-        return []
-
-
 def train(config: Config, process: RankProcess) -> Outcome:
     """Train with the loop of the configured framework, the only one that is imported."""
     if config.data.target.get(config.framework) == SHARDS:
@@ -184,12 +175,28 @@ def import_framework_module(framework: str, name: str) -> Any:
 
 
 def _handle_failure(config: Config, process: RankProcess, error: BaseException) -> int:
+    """Record and print a failure, and return the exit code.
+
+    A supervisor that may restart the ranks finds the first cause, and writes the report of a run that ends.
+
+    Raises:
+        LostRankError: this rank has lost another one, and has to end at once because the ranks may start again.
+    """
     error = missing_file_error(config, process.run, error) or error
+    # on this machine no node is lost
+    may_restart = "restarts" in Features.of(config) and bool(config.cluster.retries or running_job())
     try_to_record_failure(process.recorder, describe_error(error))
-    if process.recorder and (cause := wait_for_cause(process.run, error)):
+    if process.recorder and not may_restart and (cause := wait_for_cause(process.run, error)):
         try_to_record_failure(process.recorder, cause)
-    written = process.recorder and not isinstance(error, ProjectError)
+    written = process.recorder and not may_restart and not isinstance(error, ProjectError)
     report_failure(
-        process.run, process.topology, error, write_run_report(config, process.run) if written else []
+        process.run,
+        process.topology,
+        error,
+        write_run_report(config, process.run, describe) if written else [],
     )
+    if may_restart and is_consequence(error):
+        raise LostRankError("this rank has lost another one") from error
+    for disconnect in process.disconnect:
+        disconnect()
     return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1

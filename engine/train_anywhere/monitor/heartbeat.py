@@ -132,6 +132,7 @@ class Heartbeat:
         path: path of its file; None before `open` and after `close`.
         folder: folder with the heartbeats of this run on this node.
         waited: seconds spent waiting for the newest batch.
+        first: seconds of the first training batch; 0 before its end.
         efficiency: efficiency of all ranks together.
     """
 
@@ -145,7 +146,7 @@ class Heartbeat:
         self.trained = self._number = self._started = 0
         self._pid = os.getpid()
         self.began = self.beat = self._batch_began = time.monotonic()
-        self.waited = 0.0
+        self.waited = self.first = 0.0
         self.efficiency = Efficiency()
         self._longest, self._beats = [0.0] * len(SECTIONS), [0] * len(SECTIONS)
         self._spent = [0.0] * len(SECTIONS)
@@ -242,6 +243,7 @@ class Heartbeat:
         self.batch += batches
         self.place = DATA
         self._batch_began = now = time.monotonic()
+        self.first = self.first or now - self.began
         self._write(now)
 
     def evaluated_batch(self) -> None:

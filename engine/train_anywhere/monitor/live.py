@@ -133,10 +133,11 @@ SLOW_EVERY_S = 60.0
 
 
 class Times:
-    """Callable that returns the seconds in each section of `monitor/heartbeat.py`, and three more values.
+    """Callable that returns the seconds in each section of `monitor/heartbeat.py`, and further values.
 
     `before` is the time of the job before this process started. `data` is the part of `step` spent waiting for the next batch. `slow`
-    is the part of `step` by which the slowest rank, whose pace all ranks follow, is slower than the median one.
+    is the part of `step` by which the slowest rank, whose pace all ranks follow, is slower than the median one. `first` is the part for
+    the first batch, and `silent` the time since the last sign of progress.
     """
 
     def __init__(self, run: RunDir, heartbeat: Heartbeat, environ: Mapping[str, str] = os.environ) -> None:
@@ -151,7 +152,9 @@ class Times:
         """Return the seconds so far, by name."""
         if time.monotonic() - self._read_at > SLOW_EVERY_S:
             self._slow, self._read_at = slowest_rank_wait(self.run, self.hosts), time.monotonic()
-        return {"before": self.before, **self.heartbeat.spent(), "slow": self._slow}
+        silent = time.monotonic() - self.heartbeat.beat
+        own = {"slow": self._slow, "first": self.heartbeat.first, "silent": silent}
+        return {"before": self.before, **self.heartbeat.spent(), **own}
 
 
 def slowest_rank_wait(run: RunDir, nodes: Collection[str]) -> float:

@@ -7,6 +7,7 @@ import itertools
 import os
 import re
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -169,6 +170,12 @@ def with_script_ends(run: RunDir, attempts: Sequence[Mapping[str, Any]]) -> list
 def iso_from_unix(seconds: str) -> str:
     """Convert unix seconds to the format of `now`. Raises ValueError, OverflowError, OSError."""
     return datetime.fromtimestamp(int(seconds), UTC).isoformat(timespec="seconds")
+
+
+def next_start(environ: Mapping[str, str]) -> str:
+    """Return the value of `STARTED` for a further start of ranks with this environment, which names that start."""
+    before = environ.get(STARTED, "")
+    return f"{max(time.time(), int(before) + 1 if before.isdecimal() else 0):.0f}"
 
 
 def running_job(environ: Mapping[str, str] = os.environ) -> str | None:

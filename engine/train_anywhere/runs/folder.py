@@ -55,7 +55,7 @@ ATTEMPT: dict[str, Check] = {
     **dict.fromkeys(("step", "from_step", "devices"), _is_integer),
     **dict.fromkeys(("started", "until", "allocated", "ended_by", "reason", "job"), _is_string),
     "hosts": _is_string_list,
-    "seconds": _is_number_mapping,
+    **dict.fromkeys(("seconds", "restart"), _is_number_mapping),
 }
 """Checks of the values in each attempt."""
 

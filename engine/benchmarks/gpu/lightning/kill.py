@@ -1,4 +1,4 @@
-"""A training that was killed goes on by the same command, and ends with the bits of one that was not."""
+"""A training that was killed goes on by the same command, and ends with the bits of one that was not; forks of a warm process."""
 
 import signal
 import subprocess
@@ -10,14 +10,32 @@ from pathlib import Path
 from benchmarks.gpu.lightning.training import state
 from benchmarks.gpu.row import Place, Row, difference, tried
 from train_anywhere.files import ROOT
+from train_anywhere.launch.forkserver import ForkedProcess
+from train_anywhere.launch.processes import fork_server
 from train_anywhere.runs.folder import RunDir
 
 WORDS = ("model=mlp", "model.hidden=[256]", "trainer.max_epochs=40", "trainer.precision=bf16-mixed")
 
 
 def rows(place: Place) -> Iterator[Row]:
-    """One."""
+    """Two."""
     yield tried("kill -9, then the same command with resume=", lambda: _killed(place))
+    yield tried("a fork computes on the device, its parent has not opened it", _forked)
+
+
+FORK = """
+import torch
+early = torch.cuda.is_initialized() or torch.cuda._is_in_bad_fork()
+ones = torch.ones(600, 600, device="cuda" if torch.cuda.is_available() else "cpu")
+raise SystemExit(early or float((ones @ ones).sum()) != 600.0**3)
+"""
+
+
+def _forked() -> str | None:
+    with fork_server("lightning", 1) as server:
+        started = [server.start([sys.executable, "-c", FORK]) for _ in range(2)]
+        forks = all(isinstance(process, ForkedProcess) for process in started)
+        return None if forks and not any(process.wait(60) for process in started) else "it does not"
 
 
 def _killed(place: Place) -> str | None:

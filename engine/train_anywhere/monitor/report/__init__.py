@@ -4,3 +4,26 @@
 attempts and checkpoints on a time axis. Sentences come from `monitor/verdicts.py`, the use of time from `monitor/goodput.py`, and all
 facts from the files of the run folder (`monitor/run_facts.py`).
 """
+
+import sys
+from typing import TYPE_CHECKING
+
+from train_anywhere.files.terminal.printable import printable
+from train_anywhere.runs.folder import RunDir
+
+if TYPE_CHECKING:
+    from train_anywhere.config.schema import Config
+    from train_anywhere.monitor.report.page import Describe
+
+
+def write_run_report(config: "Config", run: RunDir, describe: "Describe") -> list[str]:
+    """Write the report and return its lines to print; `describe` is that of the features. An error is printed as one line and does not fail the run."""
+    if not config.monitor.report or config.trainer.fast_dev_run:
+        return []
+    try:
+        from train_anywhere.monitor.report.page import write_report
+
+        return [printable(line) for line in write_report(run, describe)]
+    except Exception as error:
+        print(f"The report was not written: {error}", file=sys.stderr, flush=True)
+        return []

@@ -118,10 +118,9 @@ def train(config: Config, process: RankProcess) -> Outcome:
         save_memory_snapshot(process, error)  # while the frames hold their tensors
         clear_frames(error)
         # destroying NCCL's group would wait for dead ranks, and it does not have Gloo's threads
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        if distributed.is_initialized() and distributed.get_backend() == "gloo":
-            end_process_group()
+        gloo = distributed.is_initialized() and distributed.get_backend() == "gloo"
+        if gloo and not isinstance(error, KeyboardInterrupt):
+            process.disconnect.append(end_process_group)
         raise
     if recorder:
         recorder.steps_done = None  # it references the Trainer, and so the process group

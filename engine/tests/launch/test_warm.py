@@ -1,0 +1,139 @@
+"""Ranks of srun as forks of a process on their node: what srun gave them, signals, exit codes, and what if there is no such process."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from train_anywhere.files import ENGINE, ROOT
+from train_anywhere.job.steps import find_ranks
+from train_anywhere.launch import warm_node
+from train_anywhere.launch.forkserver import ForkServer
+
+pytestmark = [
+    pytest.mark.new_process,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Slurm's nodes have Linux"),
+]
+
+RANK = """
+import json, os, signal, sys, time
+mask = os.umask(0)
+cpus = sorted(os.sched_getaffinity(0))
+environ = {k: v for k, v in os.environ.items() if k != "LC_CTYPE"}
+print(json.dumps([sys.argv[1:], os.getcwd(), mask, cpus, environ, sys.orig_argv[1:],
+    {s.name: str(signal.getsignal(s)) for s in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)}]), flush=True)
+print("to errors", file=sys.stderr, flush=True)
+what = os.environ["WHAT"]
+if what.isdigit():
+    os._exit(int(what))
+if what == "dies":
+    os.kill(os.getpid(), 9)
+signal.signal(signal.SIGUSR1, lambda *_: os._exit(75))
+print("waits", os.getpid(), flush=True)
+time.sleep(60)
+"""
+
+TASK = """
+import sys
+from pathlib import Path
+from train_anywhere.launch import warm_rank
+warm_rank.ROOT, warm_rank.WAIT_S = Path({root!r}), {wait}
+warm_rank.address = lambda: {name!r}
+warm_rank.main({run!r})
+"""
+
+Task = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Task]:
+    """Start a task of srun, as its node's process forks ranks."""
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "train.py").write_text(RANK)
+    environ = {
+        "SLURM_JOB_ID": f"{os.getpid()}-{time.monotonic_ns()}",
+        "SLURMD_NODENAME": "n1",
+        "SLURM_LOCALID": "0",
+    }
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    name = warm_node.address()
+    with warm_node.listen() as listener, ForkServer(["train_anywhere.errors"]) as server:
+        reader, writer = os.pipe()
+        passing = threading.Thread(target=warm_node.serve, args=(listener, server, reader))
+        passing.start()
+
+        def start(
+            what: str, warm: bool = True, cpus: frozenset[int] = frozenset({0})
+        ) -> "subprocess.Popen[str]":
+            code = TASK.format(
+                root=str(tmp_path), wait=5 if warm else 0.2, run="/a/run", name=name if warm else "\0nobody"
+            )
+            environ = {
+                **os.environ,
+                "WHAT": what,
+                "SLURM_PROCID": "3",
+                "PYTHONPATH": str(ENGINE),
+                "TRAIN_ROOT": str(ROOT),
+            }
+            return subprocess.Popen(
+                [sys.executable, "-c", code], env=environ, cwd=tmp_path, text=True, umask=0o27, stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=lambda: os.sched_setaffinity(0, cpus),
+            )  # fmt: skip
+
+        yield start
+        os.close(writer)
+        passing.join()
+        os.close(reader)
+
+
+def test_a_fork_has_what_srun_gave_to_its_task(task: Task) -> None:
+    """Environment, CPUs, folder, umask, signals: those of the new interpreter that it would be without a fork."""
+    said = [task("0", warm).communicate(timeout=60) for warm in (True, False)]
+    looks = [json.loads(out) for out, _ in said]
+    assert looks[0] == looks[1] and looks[0][3] == [0] and looks[0][4]["SLURM_PROCID"] == "3"
+    assert said[0][1] == "to errors\n"
+    line = "The ranks on n1 start as new interpreters: no process of this node has imported the framework.\n"
+    assert said[1][1] == line + "to errors\n"
+
+
+@pytest.mark.parametrize("warm", [True, False])
+@pytest.mark.parametrize(("what", "code"), [("0", 0), ("75", 75), ("dies", -9)])
+def test_a_task_ends_as_its_rank_does(task: Task, what: str, code: int, warm: bool) -> None:
+    process = task(what, warm)
+    process.communicate(timeout=60)
+    assert process.returncode == code
+
+
+def test_signals_reach_the_rank_and_its_end_follows_that_of_its_task(task: Task) -> None:
+    for number, code in ((signal.SIGUSR1, 75), (signal.SIGTERM, -15), (signal.SIGKILL, -9)):
+        with task("waits") as process:
+            assert process.stdout
+            process.stdout.readline()
+            rank = int(process.stdout.readline().split()[1])
+            found = subprocess.run(["pgrep", *find_ranks("/a/run")[2:]], capture_output=True, text=True)
+            assert found.stdout.split() == [str(rank)], "a task must not look like a rank"
+            process.send_signal(number)
+            assert process.wait(30) == code
+        end = time.monotonic() + 10
+        while Path(f"/proc/{rank}").exists():
+            assert time.monotonic() < end
+            time.sleep(0.02)
+
+
+def test_ranks_whose_libraries_would_read_other_variables_are_new_interpreters(task: Task) -> None:
+    os.environ["OMP_NUM_THREADS"], before = "7", os.environ.get("OMP_NUM_THREADS")
+    try:
+        out, err = task("0").communicate(timeout=60)
+    finally:
+        os.environ.pop("OMP_NUM_THREADS")
+        os.environ |= {"OMP_NUM_THREADS": before} if before else {}
+    assert json.loads(out)[4]["OMP_NUM_THREADS"] == "7"
+    assert "The ranks on n1 start as new interpreters: OMP_NUM_THREADS changed." in err
