@@ -31,16 +31,13 @@ class Site:
     Args:
         home: the only folder that its commands can write.
         settings: more lines of sshd_config.
-        disk: size of a disk on which the folder is; None: none of its own.
+        disk: size of a disk on which the folder is, which only the host sees; None: none of its own.
     """
 
     def __init__(self, home: Path, settings: str = "", disk: str | None = None) -> None:
         self.home, self.folder = home, home / "jobs" / "my project's ünü"
-        self.disk = home / "jobs" if disk else None
+        self.first = f"mkdir {home}/jobs && mount -t tmpfs -o size={disk} none {home}/jobs" if disk else ":"
         (home / "tmp").mkdir(parents=True)
-        if self.disk:
-            self.disk.mkdir()
-            subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={disk}", "none", self.disk], check=True)
         keys = ("host", "user")
         for name in keys:
             subprocess.run(
@@ -65,11 +62,9 @@ class Site:
         command = [
             *inside,
             str(self.home),
-            shutil.which("sshd") or "sshd",
-            "-D",
-            "-e",
-            "-f",
-            str(self.config),
+            "bash",
+            "-c",
+            f"{self.first} && exec {shutil.which('sshd')} -D -e -f {self.config}",
         ]
         with open(self.home / "sshd.log", "a") as log:
             self.process = warm.NEW(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
@@ -112,8 +107,6 @@ class Site:
         self.cut()
         self.process.terminate()
         self.process.wait(20)
-        if self.disk:
-            subprocess.run(["umount", self.disk], check=True)
 
 
 class Laptop:

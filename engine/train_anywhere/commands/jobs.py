@@ -13,13 +13,14 @@
     python src/jobs.py resubmit [RUN] [--failed] [--trust]  submit it again in the same folder, from its newest checkpoint
     python src/jobs.py prune    [RUN...] [--yes]            delete run folders, after asking; --name, --state, --until select
 
+With --on NAME a verb looks at the runs of a host of configs/hosts/, over ssh; `list --on all` shows those of all hosts.
 RUN is a run folder, a run id, a job id or the id of a sweep; without it, the newest run. `resubmit` runs the code as it was
 at submission; to continue with the current code use `python src/train.py resume=RUN`.
 """
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from fnmatch import fnmatch
@@ -56,19 +57,36 @@ Runs = list[find_runs.RunEntry]
 MOST_LISTED = 50
 """Runs that `list` shows without --all."""
 
+ON = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+ON.add_argument("--on", metavar="NAME")
+
 FOLLOWING = ("follow", "watch")
 """Options that Ctrl-C normally ends."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; return 0, or `REFUSED` after one message per run that could not be handled."""
-    parsed = _parser().parse_args(arguments)
+    where, words = ON.parse_known_args(arguments)
+    parsed = _parser().parse_args(words, where)
     with printable_output(log=parsed.verb is logs):
-        return _serve(parsed)
+        return _serve(parsed, words)
 
 
-def _serve(parsed: argparse.Namespace) -> int:
+def _serve_there(parsed: argparse.Namespace, words: Sequence[str]) -> int:
+    """Serve a verb on the host that --on names; return the exit code."""
+    from train_anywhere.remote import remote_jobs  # a verb here needs no ssh
+
+    verb = parsed.verb.__name__.rstrip("_")
+    if parsed.on != "all" or verb != "list":
+        return remote_jobs.run_verb(parsed.on, verb, words)
+    reports, trouble = remote_jobs.list_everywhere([word for word in words if word != "--json"])
+    return _show_status(lambda: RunReports(reports, trouble=(*trouble,)), parsed, many=True)
+
+
+def _serve(parsed: argparse.Namespace, words: Sequence[str]) -> int:
     try:
+        if parsed.on:
+            return _serve_there(parsed, words)
         if parsed.verb in (list_, diff, prune_):
             return int(parsed.verb(parsed) or 0)
         every = parsed.run is None and parsed.verb is best

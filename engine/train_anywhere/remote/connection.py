@@ -30,6 +30,8 @@ FAILURES = {
 }
 """Messages of ssh, and what each means."""
 
+MARK = "@train-anywhere"
+
 FULL = re.compile("no space left|quota exceeded|exceeded .*quota", re.IGNORECASE)
 
 Answer = subprocess.CompletedProcess[str]
@@ -65,7 +67,10 @@ class Connection:
             LostConnectionError: the connection was lost.
             SubmitError: the host can't be reached, or does not answer in time.
         """
-        return self._captured([*self.ssh, self.host.ssh, wrap(script)], stdin)
+        marked = f"echo {MARK}; echo {MARK} >&2\n{script}"  # above it is what the profile prints
+        done = self._captured([*self.ssh, self.host.ssh, wrap(marked)], stdin)
+        out, err = (text.rpartition(f"{MARK}\n")[2] for text in (done.stdout, done.stderr))
+        return Answer(done.args, done.returncode, out, err)
 
     def rsync(
         self, folder: str, options: Sequence[str], paths: tuple[str, str], stdin: bytes = b"", then: str = ""

@@ -116,14 +116,25 @@ def _script(host: Host, folder: str, request: Sequence[str], files: SentFiles | 
                 "PYTHON=python3.12`, or its `modules:`. Nothing was submitted."
             ),
         )
+    start = [f"exec {python} -c {shlex.quote(START)} {shlex.join(request)}"]
+    return "\n".join([*_enter(host, folder, setup), *start])
+
+
+def in_folder(host: Host, words: Sequence[str]) -> str:
+    """Return a script of bash that runs `python words...` in the project's folder on a host."""
+    return "\n".join(
+        [*_enter(host, remote_folder(host)), f"exec {shell_path(host.python)} {shlex.join(words)}"]
+    )
+
+
+def _enter(host: Host, folder: str, setup: str = "") -> list[str]:
+    """Return lines of bash that enter the folder and activate the environment, with `setup` in between."""
+    python, file = shell_path(host.python), f"configs/hosts/{host.name}.yaml"
+    no_folder = refusal(
+        f"{host.name} has no project in {host.folder} yet: python src/train.py on={host.name} sends it."
+    )
     no_python = refusal(
         f"{host.name} has no Python at {host.python}: correct `python:` or `setup:` in {file}."
     )
-    lines = [
-        f"cd -- {folder} || exit 2",
-        *host.activation(),
-        setup,
-        f"command -v -- {python} >/dev/null || {no_python}",
-        f"exec {python} -c {shlex.quote(START)} {shlex.join(request)}",
-    ]
-    return "\n".join(lines)
+    enter = f"cd -- {folder} 2>/dev/null || {no_folder}"
+    return [enter, *host.activation(), setup, f"command -v -- {python} >/dev/null || {no_python}"]
