@@ -11,6 +11,8 @@
     python src/jobs.py profile  [RUN] [--steps 10]          profile its next steps on some ranks: --ranks 0,3
     python src/jobs.py cancel   [RUN]                       remove it from the queue or stop it
     python src/jobs.py resubmit [RUN] [--failed] [--trust]  submit it again in the same folder, from its newest checkpoint
+    python src/jobs.py pull     [RUN] --on NAME [--all]     copy it here with its best checkpoint, or with everything
+    python src/jobs.py push     [RUN] --on NAME             copy it to a host, where `resume=` continues it
     python src/jobs.py prune    [RUN...] [--yes]            delete run folders, after asking; --name, --state, --until select
 
 With --on NAME a verb looks at the runs of a host of configs/hosts/, over ssh; `list --on all` shows those of all hosts.
@@ -50,6 +52,7 @@ from train_anywhere.slurm.status.run_status import FAILED
 from train_anywhere.slurm.status.show_logs import watch
 from train_anywhere.slurm.status.sources.gather import RunReports, gather
 from train_anywhere.slurm.status.text_page import has_colors, next_lines, page, table, to_json, to_plain
+from train_anywhere.slurm.submission.prepare import refuse_second_job
 from train_anywhere.slurm.submission.resubmit import resubmit as submit_again
 
 Runs = list[find_runs.RunEntry]
@@ -76,6 +79,8 @@ def _serve_there(parsed: argparse.Namespace, words: Sequence[str]) -> int:
     """Serve a verb on the host that --on names; return the exit code."""
     from train_anywhere.remote import remote_jobs  # a verb here needs no ssh
 
+    if parsed.verb in (pull, push):
+        return int(parsed.verb(parsed) or 0)
     verb = parsed.verb.__name__.rstrip("_")
     if parsed.on != "all" or verb != "list":
         return remote_jobs.run_verb(parsed.on, verb, words)
@@ -85,7 +90,7 @@ def _serve_there(parsed: argparse.Namespace, words: Sequence[str]) -> int:
 
 def _serve(parsed: argparse.Namespace, words: Sequence[str]) -> int:
     try:
-        if parsed.on:
+        if parsed.on is not None or parsed.verb in (pull, push):
             return _serve_there(parsed, words)
         if parsed.verb in (list_, diff, prune_):
             return int(parsed.verb(parsed) or 0)
@@ -116,7 +121,22 @@ def _parser() -> argparse.ArgumentParser:
         usage="%(prog)s [-h] VERB ...", description=__doc__, formatter_class=FittedHelp
     )
     verbs = parser.add_subparsers(prog=parser.prog, required=True, metavar="VERB", help=argparse.SUPPRESS)
-    for verb in (status, list_, best, logs, save, debug, shell, profile, cancel, resubmit, diff, prune_):
+    for verb in (
+        status,
+        list_,
+        best,
+        logs,
+        save,
+        debug,
+        shell,
+        profile,
+        cancel,
+        resubmit,
+        diff,
+        pull,
+        push,
+        prune_,
+    ):
         sub = verbs.add_parser(verb.__name__.rstrip("_"), help=(verb.__doc__ or "").split("\n")[0])
         if verb not in (list_, diff, prune_):
             newest = "all runs" if verb is best else "the newest run"
@@ -300,6 +320,26 @@ def diff(parsed: argparse.Namespace) -> None:
             )
     lines = compare_runs(both[0][0].folder, both[1][0].folder, terminal_width())
     print("\n".join(one_line(part) for line in lines for part in line.split("\n")))
+
+
+def pull(parsed: argparse.Namespace) -> None:
+    """Copy runs of the host of --on to this machine."""
+    from train_anywhere.remote import run_copies  # a verb here needs no ssh
+
+    for path in run_copies.pull(parsed.on or "", parsed.run, _results(parsed), parsed.all):
+        print(display_path(path))
+
+
+def push(parsed: argparse.Namespace) -> int:
+    """Copy runs to the host of --on."""
+    from train_anywhere.remote import run_copies  # a verb here needs no ssh
+
+    def copy(run: find_runs.RunEntry) -> None:
+        refuse_second_job(run.folder, run.scheduler is None)
+        path = run_copies.push(parsed.on or "", run.folder)
+        print(f"Copied. Next: python src/train.py on={parsed.on} resume={path}")
+
+    return for_each(find_runs.find(parsed.run, _results(parsed)), copy)
 
 
 def prune_(parsed: argparse.Namespace) -> int:

@@ -52,7 +52,7 @@ def run_elsewhere(program: str, words: Sequence[str]) -> int | None:
     for sentence in files.notes:
         print(f"note: {sentence}", file=sys.stderr)
     keys = {word.lstrip("+").partition("=")[0] for word in own}
-    shows = len(own) == 1 and "=" not in own[0]  # the table of a comparison, or an evaluation
+    shows = program == "scaling.py" and len(own) == 1 and "=" not in own[0]  # a table
     preset = [f"cluster={host.cluster}"] if host.cluster and "cluster" not in keys and not shows else []
     code = run_once(host, [f"src/{program}", *preset, *own, *words[end:]], files)
     if not code and "dry_run" not in keys:

@@ -65,9 +65,7 @@ def list_everywhere(words: Sequence[str]) -> tuple[list[Report], list[str]]:
             return str(error)
 
     if not (names := list_hosts()):
-        raise SubmitError(
-            "configs/hosts/ has no host: `python slurm/new_cluster.py NAME --on SSH_HOST` writes one."
-        )
+        raise SubmitError("configs/hosts/ has no host: docs/how-to/from-your-laptop.md.")
     with ThreadPoolExecutor(len(names)) as threads:
         answers = [*threads.map(ask, names)]
     runs = [run for answer in answers if not isinstance(answer, str) for run in answer]
