@@ -61,7 +61,8 @@ ROWS = {
     "15 a search begins runs here or as jobs": Row({"search"}, LOWER | {"launch", "slurm"}, {"hydra", "optuna"}),
     "13 what comes after training names no framework": Row({"inference"}, LOOPS | {"launch"}, {"numpy", "yaml"}),
     "14 monitor looks from beside, and names no framework": Row({"monitor"}, LOWER, OF_MONITOR),
-    "12 the commands are the roof": Row({"commands"}, EVERYTHING | {"plugins", "search"}, {"hydra", "omegaconf", "yaml", "matplotlib"}),
+    "22 another machine gets files and words": Row({"remote"}, LOWER | {"monitor", "slurm"}, {"yaml"}),
+    "12 the commands are the roof": Row({"commands"}, EVERYTHING | {"plugins", "remote", "search"}, {"hydra", "omegaconf", "yaml", "matplotlib"}),
 }  # fmt: skip
 """One row for each rule. What a row lists may be imported, anything else may not; nobody imports a command."""
 
@@ -203,6 +204,9 @@ REASONS = {
     "train_anywhere.search.start_search": "a sweep needs no Optuna",
     "train_anywhere.inference.predictor": "a submission predicts nothing, and needs no numpy",
     "train_anywhere.launch.rank": "a submission is no rank",
+    "train_anywhere.remote.run_copies": "a verb here needs no ssh",
+    "train_anywhere.remote.remote_jobs": "a verb here needs no ssh",
+    "train_anywhere.remote.remote_command": "a command here needs no ssh",
     "train_anywhere.distributed.horovod.installation": "a submission looks for Horovod where it is asked for",
     "train_anywhere.monitor.report.page": "its libraries are of no use before the end",
     "rich": "a bar is drawn on a terminal only",

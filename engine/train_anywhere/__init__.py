@@ -10,6 +10,7 @@ data           data sets as pipelines of both frameworks
 training       the loops: `lightning`, `keras`, and their shared code
 checkpoints    checkpoint files, independent of frameworks
 runs           run folders
+remote         the same commands on another machine, over ssh
 monitor        heartbeats, the monitor process of a node, the report
 search         hyperparameter search with Optuna
 program        any program in place of a training, and `log` for its metrics

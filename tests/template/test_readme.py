@@ -62,8 +62,15 @@ def own_files(page: Path) -> dict[str, str]:
     return dict(OWN_FILE.findall(page.read_text()))
 
 
-ALL = list({c: (page.name, c) for page in reversed(PAGES) for c in commands(page) if c}.values())
-"""Each command once, with a page that shows it."""
+THERE = re.compile(r" on=| --on ")
+"""Matches commands that run on another machine, which engine/tests/remote/test_page.py tests."""
+
+ALL = list(
+    {
+        c: (page.name, c) for page in reversed(PAGES) for c in commands(page) if c and not THERE.search(c)
+    }.values()
+)
+"""Each command of this machine once, with a page that shows it."""
 
 FIRST = ("README.md", "getting-started.md", "first-cluster-job.md", "hyperparameter-search.md")
 """Pages whose commands `make test` tries."""

@@ -7,6 +7,7 @@
     python src/evaluate.py RUN --generate "Once upon" --temperature 0.8
     python src/evaluate.py RUN --export torch                   write the weights as a file of plain tensors
     python src/evaluate.py RUN cluster=neuron                   run as a job with one device
+    python src/evaluate.py RUN on=neuron                        run on a host of configs/hosts/, over ssh
     python src/evaluate.py RUN cluster=neuron after=RUN         run as a job that starts when RUN is complete
 
 RUN is a run folder or a run id; without it, the newest run. Exit codes: 0 done, 1 an error in user code,
@@ -16,6 +17,7 @@ RUN is a run folder or a run id; without it, the newest run. Exit codes: 0 done,
 import argparse
 from typing import NoReturn
 
+from train_anywhere.commands.elsewhere import here_or_there
 from train_anywhere.errors import ProjectError
 from train_anywhere.files.terminal.output import user_frame
 from train_anywhere.files.terminal.printable import printable_output
@@ -70,4 +72,4 @@ def submit(parsed: argparse.Namespace, job: list[str]) -> int:
 
 def run() -> NoReturn:
     """Run the command and exit with its code."""
-    leave(main)
+    leave(lambda: here_or_there("evaluate.py", main))

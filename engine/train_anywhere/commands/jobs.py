@@ -12,15 +12,18 @@
     python src/jobs.py profile  [RUN] [--steps 10]          profile its next steps on some ranks: --ranks 0,3
     python src/jobs.py cancel   [RUN]                       remove it from the queue or stop it
     python src/jobs.py resubmit [RUN] [--failed] [--trust]  submit it again in the same folder, from its newest checkpoint
+    python src/jobs.py pull     [RUN] --on NAME [--all]     copy it here with its best checkpoint, or with everything
+    python src/jobs.py push     [RUN] --on NAME             copy it to a host, where `resume=` continues it
     python src/jobs.py prune    [RUN...] [--yes]            delete run folders, after asking; --name, --state, --until select
 
+With --on NAME a verb looks at the runs of a host of configs/hosts/, over ssh; `list --on all` shows those of all hosts.
 RUN is a run folder, a run id, a job id or the id of a sweep; without it, the newest run. `resubmit` runs the code as it was
 at submission; to continue with the current code use `python src/train.py resume=RUN`.
 """
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from fnmatch import fnmatch
@@ -51,6 +54,7 @@ from train_anywhere.slurm.status.run_status import FAILED
 from train_anywhere.slurm.status.show_logs import watch
 from train_anywhere.slurm.status.sources.gather import RunReports, gather
 from train_anywhere.slurm.status.text_page import has_colors, next_lines, page, table, to_json, to_plain
+from train_anywhere.slurm.submission.prepare import refuse_second_job
 from train_anywhere.slurm.submission.resubmit import resubmit as submit_again
 
 Runs = list[find_runs.RunEntry]
@@ -58,19 +62,38 @@ Runs = list[find_runs.RunEntry]
 MOST_LISTED = 50
 """Runs that `list` shows without --all."""
 
+ON = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+ON.add_argument("--on", metavar="NAME")
+
 FOLLOWING = ("follow", "watch")
 """Options that Ctrl-C normally ends."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; return 0, or `REFUSED` after one message per run that could not be handled."""
-    parsed = _parser().parse_args(arguments)
+    where, words = ON.parse_known_args(arguments)
+    parsed = _parser().parse_args(words, where)
     with printable_output(log=parsed.verb is logs):
-        return _serve(parsed)
+        return _serve(parsed, words)
 
 
-def _serve(parsed: argparse.Namespace) -> int:
+def _serve_there(parsed: argparse.Namespace, words: Sequence[str]) -> int:
+    """Serve a verb on the host that --on names; return the exit code."""
+    from train_anywhere.remote import remote_jobs  # a verb here needs no ssh
+
+    if parsed.verb in (pull, push):
+        return int(parsed.verb(parsed) or 0)
+    verb = parsed.verb.__name__.rstrip("_")
+    if parsed.on != "all" or verb != "list":
+        return remote_jobs.run_verb(parsed.on, verb, words)
+    reports, trouble = remote_jobs.list_everywhere([word for word in words if word != "--json"])
+    return _show_status(lambda: RunReports(reports, trouble=(*trouble,)), parsed, many=True)
+
+
+def _serve(parsed: argparse.Namespace, words: Sequence[str]) -> int:
     try:
+        if parsed.on is not None or parsed.verb in (pull, push):
+            return _serve_there(parsed, words)
         if parsed.verb in (list_, diff, prune_, plot_):
             return int(parsed.verb(parsed) or 0)
         every = parsed.run is None and parsed.verb is best
@@ -112,6 +135,8 @@ def _parser() -> argparse.ArgumentParser:
         cancel,
         resubmit,
         diff,
+        pull,
+        push,
         prune_,
         plot_,
     ):
@@ -304,6 +329,26 @@ def plot_(parsed: argparse.Namespace) -> None:
     """Draw one metric of runs into a file."""
     found = [run for name in parsed.runs or [None] for run in find_runs.find(name, _results(parsed))]
     print(one_line(plot(found, parsed.metric, parsed.out)))
+
+
+def pull(parsed: argparse.Namespace) -> None:
+    """Copy runs of the host of --on to this machine."""
+    from train_anywhere.remote import run_copies  # a verb here needs no ssh
+
+    for path in run_copies.pull(parsed.on or "", parsed.run, _results(parsed), parsed.all):
+        print(display_path(path))
+
+
+def push(parsed: argparse.Namespace) -> int:
+    """Copy runs to the host of --on."""
+    from train_anywhere.remote import run_copies  # a verb here needs no ssh
+
+    def copy(run: find_runs.RunEntry) -> None:
+        refuse_second_job(run.folder, run.scheduler is None)
+        path = run_copies.push(parsed.on or "", run.folder)
+        print(f"Copied. Next: python src/train.py on={parsed.on} resume={path}")
+
+    return for_each(find_runs.find(parsed.run, _results(parsed)), copy)
 
 
 def prune_(parsed: argparse.Namespace) -> int:

@@ -120,7 +120,12 @@ def _resubmit_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--trust", action="store_true", help="accept batch scripts that another user wrote")
 
 
+def _pull_options(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--all", action="store_true", help="all checkpoints, exports and the code too")
+
+
 OPTIONS = {
+    "pull": _pull_options,
     "status": _show_options,
     "list_": _list_options,
     "diff": _diff_options,

@@ -2,6 +2,7 @@
 
 python src/run.py -- script.py --epochs 3                                   # run here
 python src/run.py cluster=neuron trainer.nodes=2 -- script.py --epochs 3    # submit a job and return at once
+python src/run.py on=neuron trainer.nodes=2 -- script.py                    # on a host of configs/hosts/, over ssh
 python src/run.py cluster=neuron launch=torchrun dry_run=true -- script.py  # show the job
 python src/run.py program.folder=../nanoGPT -- train.py                     # in its own folder
 python src/run.py -- -m package.train                                       # a module, or a command: -- accelerate launch train.py
@@ -22,6 +23,7 @@ from typing import Any, NoReturn
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from train_anywhere.commands.elsewhere import here_or_there
 from train_anywhere.config.checks.program import is_file
 from train_anywhere.config.command.compose import compose, quote_value
 from train_anywhere.config.schema import Config
@@ -158,4 +160,4 @@ def _job_problems(config: Config, devices: int, look: bool) -> list[str]:
 
 def run() -> NoReturn:
     """Run the command and exit with its code; print one message if it is refused."""
-    leave(lambda: run_command(main))
+    leave(lambda: here_or_there("run.py", lambda: run_command(main)))

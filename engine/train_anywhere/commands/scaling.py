@@ -2,6 +2,7 @@
 
     python src/scaling.py devices=1,2 strategy=auto,horovod                   run here, one after the other
     python src/scaling.py cluster=neuron nodes=1,2 launch=srun,mpirun
+    python src/scaling.py on=neuron nodes=1,2                                 run on a host of configs/hosts/, over ssh
     python src/scaling.py results/scaling/<id>                                show the table of submitted jobs
 
 Other arguments are those of src/train.py: experiment=resnet50_mnist trainer.max_epochs=5. The global batch is the same in all cells; with
@@ -17,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from train_anywhere.commands.elsewhere import here_or_there
 from train_anywhere.config.command.diagnose import diagnose
 from train_anywhere.config.command.members import COMMAND_KEYS
 from train_anywhere.config.command.sentences import is_configuration_error
@@ -38,6 +40,10 @@ from train_anywhere.slurm.submission.submit import wait_for_jobs
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command and return the exit code; a refusal is one message."""
+    return here_or_there("scaling.py", lambda: _compare_or_show(arguments))
+
+
+def _compare_or_show(arguments: list[str] | None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=FittedHelp)
     words = "an existing table, or the values to compare"
     parser.add_argument("words", nargs="+", metavar="FOLDER | key=value", help=words)

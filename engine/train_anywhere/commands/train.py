@@ -2,12 +2,14 @@
 
 python src/train.py                                   # train here
 python src/train.py cluster=neuron trainer.nodes=4    # submit a job and return at once
+python src/train.py on=neuron trainer.nodes=4         # run the same command on a host of configs/hosts/, over ssh
 python src/train.py --run RUNDIR                      # start one rank of an existing run, as jobs do
 """
 
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
+from train_anywhere.commands.elsewhere import here_or_there
 from train_anywhere.config.command.compose import CONFIGS
 from train_anywhere.config.environment_values import to_plain_tree
 from train_anywhere.launch.command import (
@@ -46,4 +48,4 @@ def train(config: "DictConfig") -> None:
 
 def run() -> NoReturn:
     """Run the command and exit with its code; print one message if it is refused."""
-    leave(lambda: run_command(main))
+    leave(lambda: here_or_there("train.py", lambda: run_command(main)))

@@ -21,6 +21,9 @@ PACKAGES = {"lightning": ("lightning", "torch"), "keras": ("keras", "tensorflow"
 UNUSED_FOLDERS = ("tests/", "engine/tests/", "engine/benchmarks/", "wheels/")
 """Folders that no run reads. They are half of the files, and run folders count against quotas of files."""
 
+SENT = ".remote"
+"""Folder with what `train_anywhere.remote` records of its transfers, on the machine that gets them."""
+
 TIMEOUT_S = 120.0
 """Time limit of one git command. Git looks at every tracked file, on a disk that may be slow."""
 
@@ -48,9 +51,13 @@ class GitState:
 def read_state(root: Path) -> GitState | None:
     """Return the state of the folder `root`; None without git, or outside a repository.
 
+    A folder that `train_anywhere.remote` has filled has the state that was sent with its files.
+
     Raises:
         SubmitError: git does not answer.
     """
+    if sent := _read_sent(root):
+        return sent
     listed = _git(root, *FILES)
     if listed is None:
         return None
@@ -86,6 +93,8 @@ def read_versions(framework: str) -> dict[str, str]:
 
 def _read_commit(root: Path, timeout: float | None = None) -> tuple[str | None, bool] | None:
     """Return the current commit, None before the first, and whether a tracked file differs; None if git fails."""
+    if sent := _read_sent(root):
+        return sent.commit, sent.changed
     status = _git(
         root, *STATUS, "--", ".", *(f":(exclude){folder}" for folder in UNUSED_FOLDERS), timeout=timeout
     )
@@ -93,6 +102,17 @@ def _read_commit(root: Path, timeout: float | None = None) -> tuple[str | None, 
         return None
     commit = next((e.split()[2] for e in status if e.startswith("# branch.oid ")), "(initial)")
     return None if commit == "(initial)" else commit, any(e[0] != "#" for e in status)
+
+
+def _read_sent(root: Path) -> GitState | None:
+    """Return the state that a transfer from another machine has recorded; None for other folders."""
+    try:
+        commit, changed = (root / SENT / "commit").read_text().split()
+        names = os.fsdecode((root / SENT / "sent").read_bytes()).split("\0")
+    except (OSError, ValueError):
+        return None
+    tracked = [name for name in names if name and not name.startswith("configs/local/")]  # not in git either
+    return GitState(tracked, [], None if commit == "none" else commit, changed == "changed")
 
 
 def _git(root: Path, *words: str, timeout: float | None = None) -> list[str] | None:

@@ -115,8 +115,8 @@ def _put_above(known: Any, written: Any) -> Any:
 
 
 def list_groups() -> dict[str, list[str]]:
-    """Return the config groups and the choices of each."""
-    folders = (p for p in CONFIGS.rglob("*") if p.is_dir())
+    """Return the config groups and the choices of each; the hosts of `train_anywhere.remote` are none."""
+    folders = (p for p in CONFIGS.rglob("*") if p.is_dir() and p.name != "hosts")
     return {str(d.relative_to(CONFIGS)): sorted(f.stem for f in d.glob("*.yaml")) for d in folders}
 
 

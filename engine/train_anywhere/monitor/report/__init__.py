@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 def write_run_report(config: "Config", run: RunDir, describe: "Describe") -> list[str]:
-    """Write the report and return its lines to print; `describe` is that of the features. An error is printed as one line and does not fail the run."""
+    """Write the report and return its lines to print; an error is printed and does not fail the run.
+
+    `describe` is that of `train_anywhere.features`, which this package does not import.
+    """
     if not config.monitor.report or config.trainer.fast_dev_run:
         return []
     try:

@@ -240,11 +240,16 @@ def _digest(path: Path, key: str, value: object) -> str:
     return hashlib.sha256(written.encode()).hexdigest()
 
 
-def _record() -> Path:
-    """Return the path of the file with one digest per line of each allowed value. Raises RuntimeError for a user without a home."""
+def state_folder() -> Path:
+    """Return the folder in which the engine keeps what belongs to this user. Raises RuntimeError for a user without a home."""
     named = os.environ.get("XDG_STATE_HOME", "")
     folder = Path(named) if named.startswith("/") else Path("~/.local/state").expanduser()
-    return folder / "train-anywhere" / "trusted"
+    return folder / "train-anywhere"
+
+
+def _record() -> Path:
+    """Return the path of the file with one digest per line of each allowed value."""
+    return state_folder() / "trusted"
 
 
 def _read_trusted() -> set[str]:

@@ -74,7 +74,7 @@ def take_snapshot(root: Path, code: Path, results: Path, outside: str | None = N
 
 def _take_snapshot(root: Path, code: Path, results: Path, known: provenance.GitState | None) -> Snapshot:
     left_out: dict[str, str] = {}
-    new, names = _list_names(root, results, known, left_out)
+    new, names = list_names(root, results, known, left_out)
     _copy(root, code, (name for name in names if not name.startswith("engine/")), left_out)
     _copy(ENGINE, code, _engine_files(root, names, left_out), left_out)
     if known is None:
@@ -86,7 +86,7 @@ def _take_snapshot(root: Path, code: Path, results: Path, known: provenance.GitS
 def _copy_outside(top: Path, code: Path, results: Path) -> list[str]:
     """Copy the folder of a program that is not in the project, and return notes about excluded files."""
     left_out: dict[str, str] = {}
-    _, names = _list_names(top, results, _read_state_of(top), left_out)
+    _, names = list_names(top, results, _read_state_of(top), left_out)
     _copy(top, code / OUTSIDE / top.name, names, left_out)
     return [*_notes(left_out)]
 
@@ -103,12 +103,21 @@ def _read_state_of(top: Path) -> provenance.GitState | None:
     return None
 
 
-def _list_names(
-    root: Path, results: Path, known: provenance.GitState | None, left_out: dict[str, str]
+def list_names(
+    root: Path,
+    results: Path,
+    known: provenance.GitState | None,
+    left_out: dict[str, str],
+    unused: tuple[str, ...] = provenance.UNUSED_FOLDERS,
 ) -> tuple[list[str], list[str]]:
-    """Return the files that git does not track, and all files to copy; add the others to `left_out` with a reason."""
-    tracked = [*_drop_results_and_tests(results, root, known.tracked)] if known else []
-    new = [*_drop_results_and_tests(results, root, known.untracked if known else _walk(root, left_out))]
+    """Return the files that git does not track, and all files to copy; add the others to `left_out` with a reason.
+
+    Files of the results and below the folders `unused` are in neither list.
+    """
+    others = (os.path.relpath(results, root) + "/", *unused)
+    tracked = [name for name in known.tracked if not name.startswith(others)] if known else []
+    found = known.untracked if known else _walk(root, left_out)
+    new = [name for name in found if not name.startswith(others)]
     shared = is_group_readable(root, tracked[:MAX_LISTED] if known else new)
     return new, [*tracked, *_code_only(root, new, left_out, shared)]
 
@@ -117,7 +126,7 @@ def missing_problem(name: str, results: str, top: Path = ROOT) -> list[str]:
     """Return a message if a snapshot would not have the file or folder `name`. Raises SubmitError if git does not answer."""
     left_out: dict[str, str] = {}
     known = provenance.read_state(top) if top == ROOT else _read_state_of(top)
-    _, names = _list_names(top, Path(results), known, left_out)
+    _, names = list_names(top, Path(results), known, left_out)
     if any(
         name in (one, ".") or one.startswith(f"{name}/") or (one.endswith("/") and name.startswith(one))
         for one in names
@@ -144,12 +153,6 @@ def _notes(left_out: dict[str, str]) -> Iterator[str]:
     yield from (f"{name} was left out of the snapshot: {why}." for name, why in shown)
     if len(left_out) > MAX_LISTED:
         yield f"{len(left_out) - MAX_LISTED} more paths were left out of the snapshot, such as {[*left_out][-1]}."
-
-
-def _drop_results_and_tests(results: Path, root: Path, names: Iterable[str]) -> Iterator[str]:
-    """Return the names that are neither results nor tests."""
-    others = (os.path.relpath(results, root) + "/", *provenance.UNUSED_FOLDERS)
-    return (n for n in names if not n.startswith(others))
 
 
 def _code_only(root: Path, names: Iterable[str], left_out: dict[str, str], shared: bool) -> Iterator[str]:

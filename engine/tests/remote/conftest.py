@@ -1,0 +1,228 @@
+"""A host that is reached over ssh: a real sshd on this machine, which can write below one folder only.
+
+site       the host: `site.folder` is the project's folder there, `site.home` all that it can write
+laptop     a copy of the project with configs/hosts/site.yaml, and its commands
+"""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.tests.confined import INSIDE
+from train_anywhere.testing import warm
+from train_anywhere.testing.projects import copy_project
+
+NEEDED = {"sshd": "openssh-server", "ssh": "openssh-client", "rsync": "rsync", "unshare": "util-linux"}
+
+
+class Site:
+    """A machine behind an sshd of its own.
+
+    Args:
+        home: the only folder that its commands can write.
+        settings: more lines of sshd_config.
+        disk: size of a disk on which the folder is, which only the host sees; None: none of its own.
+    """
+
+    def __init__(self, home: Path, settings: str = "", disk: str | None = None) -> None:
+        self.home, self.folder = home, home / "jobs" / "my project's ünü"
+        self.first = f"mkdir {home}/jobs && mount -t tmpfs -o size={disk} none {home}/jobs" if disk else ":"
+        (home / "tmp").mkdir(parents=True)
+        keys = ("host", "user")
+        for name in keys:
+            subprocess.run(
+                ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", home / f"{name}_key"], check=True
+            )
+        (home / "authorized").write_text((home / "user_key.pub").read_text())
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.config = home / "sshd_config"
+        self.config.write_text(
+            f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey {home}/host_key\nAuthorizedKeysFile {home}/authorized\n"
+            f"PidFile {home}/sshd.pid\nStrictModes no\nUsePAM no\nPermitRootLogin yes\nMaxStartups 100\n"
+            f"SetEnv XDG_STATE_HOME={home}/state TMPDIR={home}/tmp OMP_NUM_THREADS=1 LANG=C.UTF-8\n{settings}"
+        )
+        self.start()
+
+    def start(self) -> None:
+        """Start the sshd."""
+        Path("/run/sshd").mkdir(exist_ok=True)
+        inside = ["unshare", "--mount", "--propagation", "private", "bash", "-c", INSIDE, "confined"]
+        command = [
+            *inside,
+            str(self.home),
+            "bash",
+            "-c",
+            f"{self.first} && exec {shutil.which('sshd')} -D -e -f {self.config}",
+        ]
+        with open(self.home / "sshd.log", "a") as log:
+            self.process = warm.NEW(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        end = time.monotonic() + 20
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                return
+            except OSError:
+                assert time.monotonic() < end, (self.home / "sshd.log").read_text()
+                time.sleep(0.05)
+
+    def sessions(self) -> list[int]:
+        """Return the processes of this sshd that serve a connection."""
+        found = []
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                rest = stat.read_text().rpartition(")")[2]
+            except OSError:
+                continue
+            if int(rest.split()[1]) == self.process.pid:
+                found.append(int(stat.parent.name))
+        return found
+
+    def cut(self) -> int:
+        """Kill all connections, and return how many there were."""
+        found = self.sessions()
+        for pid in found:
+            children = Path(f"/proc/{pid}/task/{pid}/children")
+            for one in [*(map(int, children.read_text().split()) if children.exists() else ()), pid]:
+                try:
+                    if "sshd" in Path(f"/proc/{one}/comm").read_text():
+                        os.kill(one, signal.SIGKILL)
+                except OSError:
+                    continue
+        return len(found)
+
+    def stop(self) -> None:
+        """Stop the sshd and its connections."""
+        self.cut()
+        self.process.terminate()
+        self.process.wait(20)
+
+
+class Laptop:
+    """A copy of the project on this machine, and its commands.
+
+    Args:
+        folder: where the copy, the configuration of ssh and the state of the user are.
+        project: the copy.
+    """
+
+    def __init__(self, folder: Path, project: Path) -> None:
+        self.folder, self.project = folder, project
+        self.runtime = tempfile.mkdtemp(prefix="ta-", dir="/tmp")  # the path of a socket is short
+        self.ssh = Path(shutil.which("ssh") or "ssh")
+        (folder / "bin").mkdir()
+        (folder / "bin" / "ssh").write_text(f'#!/bin/sh\nexec {self.ssh} -F {folder}/ssh_config "$@"\n')
+        (folder / "bin" / "ssh").chmod(0o755)
+        (folder / "ssh_config").write_text("")
+        (project / "configs" / "hosts").mkdir(exist_ok=True)
+
+    def knows(self, name: str, site: Site, **settings: Any) -> None:
+        """Write what ssh and the project need for a site."""
+        known = self.folder / f"known_{name}"
+        key = (site.home / "host_key.pub").read_text()
+        known.write_text(f"[127.0.0.1]:{site.port} {key}")
+        with open(self.folder / "ssh_config", "a") as config:
+            config.write(
+                f"Host {name}-login\n HostName 127.0.0.1\n Port {site.port}\n User root\n IdentityFile {site.home}/user_key\n"
+                f" IdentitiesOnly yes\n UserKnownHostsFile {known}\n"
+            )
+        lines = {
+            "ssh": f"{name}-login",
+            "folder": site.folder,
+            "python": sys.executable,
+            "setup": "echo making",
+        }
+        text = "".join(
+            f"{key}: {'null' if v is None else repr(str(v)) if not isinstance(v, list) else v}\n"
+            for key, v in {**lines, **settings}.items()
+        )
+        text = text.replace(repr(str(site.folder)), '"' + str(site.folder) + '"')
+        (self.project / "configs" / "hosts" / f"{name}.yaml").write_text(text)
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """The environment of its commands."""
+        mine = {"XDG_STATE_HOME": f"{self.folder}/state", "XDG_RUNTIME_DIR": self.runtime}
+        path = f"{self.folder}/bin{os.pathsep}{os.environ['PATH']}"
+        found = {**os.environ, **mine, "PATH": path, "OMP_NUM_THREADS": "1"}
+        found.pop("PYTHONPATH", None)
+        return found
+
+    def start(self, program: str, *words: str, **options: Any) -> "subprocess.Popen[str]":
+        """Start `python src/<program>.py words...`."""
+        command = [sys.executable, str(self.project / "src" / f"{program}.py"), *words]
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return warm.NEW(
+            command, **{**streams, "env": self.environ, "cwd": self.project, "text": True, **options}
+        )
+
+    def command(self, program: str, *words: str, timeout: float = 120) -> "subprocess.CompletedProcess[str]":
+        """Return what `python src/<program>.py words...` prints, and its exit code."""
+        process = self.start(program, *words)
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def close(self) -> None:
+        """Close the shared connections."""
+        for socket_file in Path(self.runtime).glob("ta-*"):
+            subprocess.run(
+                [self.ssh, "-O", "exit", "-o", f"ControlPath={socket_file}", "x"], capture_output=True
+            )
+        shutil.rmtree(self.runtime)
+
+
+@pytest.fixture(scope="session")
+def site_for(
+    tmp_path_factory: pytest.TempPathFactory, require: Callable[[object, str], None]
+) -> Iterator[Callable[..., Site]]:
+    """Start a host."""
+    for program, package in NEEDED.items():
+        require(shutil.which(program), f"apt-get install {package}")
+    require(os.getuid() == 0, "run as root: the test starts an sshd")
+    up: list[Site] = []
+
+    def start(settings: str = "", disk: str | None = None) -> Site:
+        up.append(Site(tmp_path_factory.mktemp("site") / "home", settings, disk))
+        return up[-1]
+
+    yield start
+    for site in up:
+        site.stop()
+
+
+@pytest.fixture
+def site(site_for: Callable[..., Site]) -> Site:
+    """A host with an empty home."""
+    return site_for()
+
+
+@pytest.fixture(scope="session")
+def project_copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the project under git, to be copied."""
+    return copy_project(tmp_path_factory.mktemp("laptop"))
+
+
+@pytest.fixture
+def laptop(tmp_path: Path, site: Site, project_copy: Path) -> Iterator[Laptop]:
+    """A copy of the project that knows the host as `site`."""
+    project = tmp_path / "a laptop" / "project"
+    shutil.copytree(project_copy, project, symlinks=True)
+    made = Laptop(tmp_path, project)
+    made.knows("site", site)
+    yield made
+    made.close()

@@ -1,0 +1,57 @@
+"""`jobs.py pull` and `jobs.py push`: a run moves between machines, and continues with the same bits."""
+
+import filecmp
+
+import pytest
+
+from engine.tests.remote.conftest import Laptop, Site
+from train_anywhere.testing.weights import final_weights, info, largest_difference
+
+pytestmark = [pytest.mark.git, pytest.mark.new_process]
+
+SHORT = ("model=mlp", "monitor.tensorboard=false", "schedule=constant")
+
+
+def ok(laptop: Laptop, program: str, *words: str) -> str:
+    """Return what a command prints that must succeed."""
+    done = laptop.command(program, *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_a_run_is_pulled_evaluated_here_pushed_and_resumed(laptop: Laptop, site: Site) -> None:
+    ok(laptop, "train", "on=site", "cluster=local", *SHORT, "trainer.max_epochs=3", "seed=7")
+    [there] = (site.folder / "results").glob("*/2*")
+    ok(laptop, "jobs", "pull", "--on", "site")
+    here = laptop.project / "results" / there.parent.name / there.name
+    best = (there / "checkpoints" / "best").read_text().strip()
+    assert {p.name for p in (here / "checkpoints").iterdir() if p.is_dir()} == {best}
+    assert filecmp.cmp(there / "metrics.csv", here / "metrics.csv") and (here / "report.html").exists()
+    assert not (here / "lock").exists() and str(site.home) not in (here / "config.yaml").read_text()
+    assert "test/acc" in ok(laptop, "evaluate", str(here))
+    ok(laptop, "report", str(here))
+    (there / "mine.txt").write_text("theirs")
+    ok(laptop, "jobs", "pull", there.name, "--on", "site", "--all")
+    assert {p.name for p in (here / "checkpoints").iterdir()} == {
+        p.name for p in (there / "checkpoints").iterdir()
+    }
+    ok(laptop, "train", f"resume={here}", "trainer.max_epochs=5")
+    done = laptop.command("jobs", "pull", "--on", "site")
+    assert done.returncode == 2 and "was continued since" in done.stderr, done.stderr
+    assert "Next: python src/train.py on=site resume=results/" in ok(
+        laptop, "jobs", "push", str(here), "--on", "site"
+    )
+    assert (there / "mine.txt").read_text() == "theirs" and len(info(there)["attempts"]) == 2
+    ok(laptop, "train", "on=site", f"resume=results/{there.parent.name}/{there.name}", "trainer.max_epochs=7")
+    ok(laptop, "train", "on=site", "cluster=local", *SHORT, "trainer.max_epochs=7", "seed=7", "name=whole")
+    [whole] = (site.folder / "results" / "whole").glob("2*")
+    assert info(there)["step"] == info(whole)["step"]
+    assert largest_difference(final_weights(there), final_weights(whole)) == 0
+
+
+def test_pull_without_a_host_and_of_a_run_that_is_not_there(laptop: Laptop, site: Site) -> None:
+    done = laptop.command("jobs", "pull")
+    assert done.returncode == 2 and "'' is not a host (configs/hosts/ has site)" in done.stderr
+    done = laptop.command("jobs", "push", "no-such-run", "--on", "site")
+    assert done.returncode == 2 and "no run is called 'no-such-run'" in done.stderr

@@ -1,0 +1,56 @@
+"""A job of two nodes that is submitted, watched and fetched from a laptop, through a real sshd on the login node."""
+
+import re
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.tests.remote.conftest import Laptop, Site
+from engine.tests.slurm.login import SMALL
+from train_anywhere.slurm.testbed.testbed_cluster import Testbed
+from train_anywhere.testing.projects import copy_project
+
+pytestmark = [pytest.mark.slurm, pytest.mark.git, pytest.mark.slow, pytest.mark.new_process]
+
+
+@pytest.fixture
+def reached(testbed: Testbed, shared_dir: Path, tmp_path: Path) -> Iterator[tuple[Laptop, Site]]:
+    """A laptop, and a login node of the testbed."""
+    home = shared_dir / "home"
+    home.mkdir()
+    python = home / "python"  # with the PATH of the login node, which the profile of a site sets
+    python.write_text(f"#!/bin/bash\nPATH='{testbed.env()['PATH']}' exec {sys.executable} \"$@\"\n")
+    python.chmod(0o755)
+    site = Site(home)
+    laptop = Laptop(tmp_path, copy_project(tmp_path))
+    laptop.knows("site", site, cluster="slurm", python=python)
+    yield laptop, site
+    laptop.close()
+    site.stop()
+
+
+def test_a_job_is_submitted_once_watched_and_pulled(reached: tuple[Laptop, Site], testbed: Testbed) -> None:
+    laptop, site = reached
+    process = laptop.start("train", "on=site", "trainer.nodes=2", *SMALL)
+    while not [*site.folder.glob(".remote/requests/*/process")]:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    site.cut()
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0 and "Trying again" in err, err
+    found = re.search(r"Submitted job (\d+)", out)
+    assert found, out + err
+    [script] = (site.folder / "results").glob("*/*/job.sbatch")
+    assert testbed.wait_job(found[1], 240) == "COMPLETED"
+    assert [*(site.folder / "results").glob("*/*/job.sbatch")] == [script]
+    status = laptop.command("jobs", "--on", "site", "status")
+    assert status.returncode == 0 and "completed" in status.stdout, status.stderr
+    logs = laptop.command("jobs", "--on", "site", "logs", "-f")
+    assert logs.returncode == 0 and "rank 1 of 2" in logs.stdout, logs.stderr
+    pulled = laptop.command("jobs", "pull", "--on", "site")
+    assert pulled.returncode == 0 and not [*(laptop.project / "results").glob("*/*/jobs.txt")], pulled.stderr
+    evaluated = laptop.command("evaluate", pulled.stdout.strip())
+    assert evaluated.returncode == 0 and "test/acc" in evaluated.stdout, evaluated.stderr

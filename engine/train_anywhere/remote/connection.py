@@ -1,0 +1,163 @@
+"""Calls of ssh and rsync: one log-in for all of them, quoting for any login shell, one message for each kind of failure."""
+
+import base64
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
+
+from train_anywhere.errors import SubmitError
+from train_anywhere.remote.hosts import Host
+
+LOST = 255
+"""Exit code of ssh if it can't connect, or if the connection is lost."""
+
+FAILURES = {
+    r"identification has changed|host key for .* has changed": "its host key is not the one that you know: it was reinstalled, or another "
+    "machine answers. Ask its administrators; if the new key is right: `ssh-keygen -R {address}`, then `ssh {ssh}`.",
+    r"host key verification failed|no .* host key is known": "its host key is not known yet: type `ssh {ssh}` once, and compare the "
+    "fingerprint with that of its documentation.",
+    r"permission denied \(|too many authentication|no supported authentication": "it refused your log-in: try `ssh {ssh}`. `ssh-add -l` "
+    "lists your keys, and ~/.ssh/config may name another user.",
+    r"could not resolve|name or service not known|nodename nor servname": "its name has no address: correct `ssh:` in "
+    "configs/hosts/{name}.yaml, or connect to its network (VPN).",
+    r"no route to host|network is unreachable|timed out|connection refused|host is down": "it can't be reached: connect to its network "
+    "(VPN), or see whether it is down.",
+}
+"""Messages of ssh, and what each means."""
+
+MARK = "@train-anywhere"
+
+FULL = re.compile("no space left|quota exceeded|exceeded .*quota", re.IGNORECASE)
+
+Answer = subprocess.CompletedProcess[str]
+
+
+class LostConnectionError(SubmitError):
+    """The connection was lost; the command there may have started, and may have ended."""
+
+
+class Connection:
+    """Calls of ssh and rsync for one host.
+
+    Args:
+        host: the host.
+        limit: time limit of a captured call in seconds, in which ssh asks for no password or code; None: none.
+    """
+
+    def __init__(self, host: Host, limit: float | None = None) -> None:
+        self.host, self.limit = host, limit
+        options = ["ConnectTimeout=20", "ServerAliveInterval=15", "ServerAliveCountMax=4", "LogLevel=ERROR"]
+        options += [*(["BatchMode=yes"] if limit else []), *_sharing(host.ssh)]
+        self.ssh = ["ssh", "-a", "-x", *(word for option in options for word in ("-o", option))]
+
+    def run(self, script: str, tty: bool = False) -> int:
+        """Run a script of bash there with the streams of this process; return its exit code, or `LOST`."""
+        command = [*self.ssh, *(["-t"] if tty else []), self.host.ssh, wrap(script)]
+        return _start(command, stdin=None if tty else subprocess.DEVNULL).wait()
+
+    def capture(self, script: str, stdin: bytes = b"") -> Answer:
+        """Run a script of bash there and return what it prints.
+
+        Raises:
+            LostConnectionError: the connection was lost.
+            SubmitError: the host can't be reached, or does not answer in time.
+        """
+        marked = f"echo {MARK}; echo {MARK} >&2\n{script}"  # above it is what the profile prints
+        done = self._captured([*self.ssh, self.host.ssh, wrap(marked)], stdin)
+        out, err = (text.rpartition(f"{MARK}\n")[2] for text in (done.stdout, done.stderr))
+        return Answer(done.args, done.returncode, out, err)
+
+    def rsync(
+        self, folder: str, options: Sequence[str], paths: tuple[str, str], stdin: bytes = b"", then: str = ""
+    ) -> str:
+        """Copy files from the first path to the second; a path that starts with a colon is below `folder` there.
+
+        `then` is a script of bash that runs there if all files were copied. Returns what rsync prints. Raises like `capture`.
+        """
+        there = wrap(f'cd -- {shlex.quote(folder)} && rsync "$@" || exit\n{then}', login=False)
+        places = [f"{self.host.ssh}{path}" if path.startswith(":") else path for path in paths]
+        words = [*options, "-e", shlex.join(self.ssh), f"--rsync-path={there}", *places]
+        done = self._captured(["rsync", *words], stdin)
+        if done.returncode in (12, 30, 35) and not FULL.search(
+            done.stderr
+        ):  # the stream broke, or a time-out
+            raise self._lost(done.stderr)
+        if done.returncode not in (0, 24):  # 24: a file was removed meanwhile
+            raise SubmitError(self.describe_failure(done, folder))
+        return done.stdout
+
+    def describe_failure(self, done: Answer, folder: str) -> str:
+        """Return the message for a call that failed in a folder there."""
+        where = f"{folder} on {self.host.name}"
+        if FULL.search(done.stderr):
+            return f"the disk or your quota is full in {where}: make room there; nothing was submitted."
+        words = " ".join(done.stderr.split()).replace("error: ", "") or "no answer"
+        return f"{where}: {words[:600]} (exit code {done.returncode}; nothing was submitted)"
+
+    def _lost(self, err: str) -> LostConnectionError:
+        last = ("", *filter(None, map(str.strip, err.splitlines())))[-1]
+        return LostConnectionError(f"the connection to {self.host.name} was lost{last and f' ({last})'}.")
+
+    def _captured(self, command: Sequence[str], stdin: bytes) -> Answer:
+        # files, not pipes: the process that keeps the connection open may inherit them
+        with TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err:
+            given.write(stdin)
+            given.seek(0)
+            process = _start(command, stdin=given, stdout=out, stderr=err)
+            try:
+                code = process.wait(self.limit)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise SubmitError(f"{self.host.name} did not answer within {self.limit:g} s.") from None
+            out.seek(0)
+            err.seek(0)
+            done = Answer(command, code, os.fsdecode(out.read()), os.fsdecode(err.read()))
+        if code != LOST:
+            return done
+        for pattern, advice in FAILURES.items():
+            if re.search(pattern, done.stderr, re.IGNORECASE):
+                names = {
+                    "ssh": self.host.ssh,
+                    "address": self.host.ssh.rpartition("@")[2],
+                    "name": self.host.name,
+                }
+                last = done.stderr.strip().splitlines()[-1].strip().removeprefix("ssh: ")
+                raise SubmitError(f"{self.host.name} ({self.host.ssh}): {advice.format(**names)} ssh: {last}")
+        raise self._lost(done.stderr)
+
+
+def wrap(script: str, login: bool = True) -> str:
+    """Return a command that runs a script of bash, whatever the login shell is: csh and fish quote in other ways.
+
+    `login` reads the profile of the user, where sites put Slurm and modules on the PATH.
+    """
+    code = base64.b64encode(os.fsencode(script)).decode()
+    return f"exec bash {'-l ' if login else ''}-c 'eval \"`echo {code} | base64 -d`\"' bash"
+
+
+def _start(command: Sequence[str], **streams: Any) -> "subprocess.Popen[bytes]":
+    try:
+        return subprocess.Popen(command, **streams)
+    except FileNotFoundError:
+        raise SubmitError(
+            f"{command[0]} is not installed here: install openssh-client and rsync with your system's packages."
+        ) from None
+
+
+def _sharing(host: str) -> list[str]:
+    """Return options of ssh with which all calls share one log-in; none if the user's configuration has its own."""
+    asked = _start(["ssh", "-G", host], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).communicate()[0]
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    folder = Path(runtime if os.path.isdir(runtime) else os.path.expanduser("~/.ssh")).absolute()
+    long = (
+        len(f"{folder}/ta-") + 40 + 18 > 104
+    )  # bytes of a socket's name; %C has 40, ssh adds 17 for a moment
+    if re.search(rb"^controlpath (?!none)", asked, re.M) or long or re.search(r"[\s%]", str(folder)):
+        return []
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return ["ControlMaster=auto", f"ControlPath={folder}/ta-%C", "ControlPersist=10m"]

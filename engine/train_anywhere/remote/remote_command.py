@@ -1,0 +1,140 @@
+"""Run a command of src/ on a host: send the files, make the environment there, start it once, and show its output here."""
+
+import hashlib
+import os
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from train_anywhere.errors import ConfigError, SubmitError, SubmitInterrupted, UnclearError
+from train_anywhere.files import ROOT
+from train_anywhere.files.atomic import claim, write_atomic
+from train_anywhere.files.removal import remove_file
+from train_anywhere.remote.connection import LOST, Connection, LostConnectionError
+from train_anywhere.remote.hosts import Host, read_host, refusal, shell_path
+from train_anywhere.remote.sent_files import SentFiles, find_files, remote_folder, transfer
+from train_anywhere.runs.reopen.trust import state_folder
+
+PAUSES_S = (1.0, 5.0, 15.0)
+"""Pauses before each new try after a lost connection."""
+
+START = "import sys; sys.path[:1] = ['engine']; from train_anywhere.remote.request_there import main; sys.exit(main(sys.argv[1:]))"
+
+SETUP = r"""
+if [ "$(cat .remote/setup 2>/dev/null)" != {digest} ] || ! command -v -- {python} >/dev/null; then
+    echo {title} >&2
+    {{ {setup}
+    }} </dev/null >&2 || {failed}
+    echo {digest} > .remote/setup
+fi"""
+"""Script that makes the environment if the requirements have changed, or Python is missing."""
+
+
+def run_elsewhere(program: str, words: Sequence[str]) -> int | None:
+    """Run src/`program` on the host that `on=` names, and return the exit code; None: run it here.
+
+    Raises:
+        ProjectError: the host is not known, can't be reached, or refused the files; nothing was submitted.
+        UnclearError: the connection was lost, and the command may have been executed.
+        SubmitInterrupted: Ctrl-C was pressed; the command there continues.
+    """
+    end = words.index("--") if "--" in words else len(words)
+    named = [word.removeprefix("on=") for word in words[:end] if word.startswith("on=")]
+    own = [word for word in words[:end] if not word.startswith("on=")]
+    sys.argv[1:] = [*own, *words[end:]]
+    if not named or {"-h", "--help"} & {*own}:
+        return None
+    if len(named) > 1 or not named[0]:
+        raise ConfigError(f"{' '.join(f'on={name}' for name in named)}: name one host, such as on=neuron.")
+    host, files = read_host(named[0]), find_files()
+    for sentence in files.notes:
+        print(f"note: {sentence}", file=sys.stderr)
+    keys = {word.lstrip("+").partition("=")[0] for word in own}
+    shows = program == "scaling.py" and len(own) == 1 and "=" not in own[0]  # a table
+    preset = [f"cluster={host.cluster}"] if host.cluster and "cluster" not in keys and not shows else []
+    code = run_once(host, [f"src/{program}", *preset, *own, *words[end:]], files)
+    if not code and "dry_run" not in keys:
+        print(f"On {host.name}: python src/jobs.py --on {host.name} status, logs -f, cancel", file=sys.stderr)
+    return code
+
+
+def run_once(host: Host, command: Sequence[str], files: SentFiles | None) -> int:
+    """Run a command there, at most once however often the connection is lost; return its exit code.
+
+    The id of the request stays here until its answer arrives, so that the same command typed again asks for that answer.
+    Without `files` nothing is sent before. Raises what `run_elsewhere` raises.
+    """
+    digest = hashlib.sha256("\0".join([str(ROOT), host.name, *command]).encode(errors="surrogateescape"))
+    pending, tried = state_folder() / "remote" / f"{digest.hexdigest()[:16]}.request", False
+    request = pending.read_text() if pending.exists() else os.urandom(8).hex()
+    connection = Connection(host)
+    for pause in (*PAUSES_S, None):
+        try:
+            folder = shlex.quote(transfer(connection, files)) if files else remote_folder(host)
+            pending.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_atomic(pending, request)
+            tried = True
+            code = connection.run(_script(host, folder, [request, *command], files))
+            why = f"the connection to {host.name} was lost."
+        except SubmitError as error:
+            if not (tried or isinstance(error, LostConnectionError)):
+                raise
+            code, why = LOST, str(error)
+        except KeyboardInterrupt:
+            there = f"the command continues on {host.name}; type it again to see its answer."
+            raise SubmitInterrupted(f"interrupted: {there if tried else 'nothing was submitted.'}") from None
+        if code != LOST:
+            with suppress(FileNotFoundError):
+                remove_file(claim(pending))
+            return code
+        if pause is not None:
+            print(f"{why} Trying again ...", file=sys.stderr, flush=True)
+            time.sleep(pause)
+    if not tried:
+        raise LostConnectionError(f"{why} Nothing was submitted: type the command again.")
+    raise UnclearError(
+        f"{why} Whether the command was executed is not known: type it again. If it was, you get its answer: it is executed once."
+    )
+
+
+def _script(host: Host, folder: str, request: Sequence[str], files: SentFiles | None) -> str:
+    """Return the script of bash that makes the environment and runs the command of a request."""
+    python, file, setup = shell_path(host.python), f"configs/hosts/{host.name}.yaml", ""
+    if files and host.setup:
+        digest = hashlib.sha256(f"{host.setup} {host.python} {host.modules} {host.conda}".encode())
+        for name in sorted(name for name in files.names if name.startswith(("requirements/", "wheels/"))):
+            digest.update(os.fsencode(name) + (ROOT / name).read_bytes())
+        setup = SETUP.format(
+            digest=digest.hexdigest()[:16],
+            python=python,
+            title=shlex.quote(f"On {host.name}: {host.setup}"),
+            setup=host.setup,
+            failed=refusal(
+                f"`{host.setup}` failed on {host.name}, see above: correct `setup:` in {file}, such as `make setup WHEELS=gpu "
+                "PYTHON=python3.12`, or its `modules:`. Nothing was submitted."
+            ),
+        )
+    start = [f"exec {python} -c {shlex.quote(START)} {shlex.join(request)}"]
+    return "\n".join([*_enter(host, folder, setup), *start])
+
+
+def in_folder(host: Host, words: Sequence[str]) -> str:
+    """Return a script of bash that runs `python words...` in the project's folder on a host."""
+    return "\n".join(
+        [*_enter(host, remote_folder(host)), f"exec {shell_path(host.python)} {shlex.join(words)}"]
+    )
+
+
+def _enter(host: Host, folder: str, setup: str = "") -> list[str]:
+    """Return lines of bash that enter the folder and activate the environment, with `setup` in between."""
+    python, file = shell_path(host.python), f"configs/hosts/{host.name}.yaml"
+    no_folder = refusal(
+        f"{host.name} has no project in {host.folder} yet: python src/train.py on={host.name} sends it."
+    )
+    no_python = refusal(
+        f"{host.name} has no Python at {host.python}: correct `python:` or `setup:` in {file}."
+    )
+    enter = f"cd -- {folder} 2>/dev/null || {no_folder}"
+    return [enter, *host.activation(), setup, f"command -v -- {python} >/dev/null || {no_python}"]

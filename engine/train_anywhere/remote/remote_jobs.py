@@ -1,0 +1,80 @@
+"""The verbs of `jobs.py` on a host, and one table of the runs of all hosts."""
+
+import json
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from train_anywhere.errors import ProjectError, SubmitError
+from train_anywhere.files.terminal.printable import one_line
+from train_anywhere.remote.connection import LOST, Connection
+from train_anywhere.remote.hosts import list_hosts, read_host
+from train_anywhere.remote.remote_command import in_folder, run_once
+from train_anywhere.runs.facts import Progress
+from train_anywhere.slurm.status.run_status import Report
+
+LIMIT_S = 30.0
+"""Time that each host has for its part of the table of all hosts."""
+
+FOLLOWING = {"-f", "--follow", "--watch"}
+
+
+def run_verb(name: str, verb: str, words: Sequence[str]) -> int:
+    """Run `jobs.py words...` on a host with the streams of this process; return its exit code.
+
+    Raises:
+        ProjectError: the host is not known or can't be reached, or nothing was sent to it yet.
+    """
+    host = read_host(name)
+    if verb == "resubmit":
+        return run_once(host, ["src/jobs.py", *words], None)
+    connection = Connection(host)
+    query(connection, ["-c", ""])
+    tty = verb in ("shell", "prune") or (
+        bool(FOLLOWING & {*words}) and sys.stdin.isatty() and sys.stdout.isatty()
+    )
+    code = connection.run(in_folder(host, ["src/jobs.py", *words]), tty)
+    if code == LOST:
+        raise SubmitError(f"the connection to {name} was lost; the run there is not affected.")
+    return code
+
+
+def query(connection: Connection, words: Sequence[str]) -> str:
+    """Return what Python prints in the project's folder on a host. Raises SubmitError with its message if it fails."""
+    done = connection.capture(in_folder(connection.host, words))
+    if done.returncode:
+        said = done.stderr.strip().rpartition("error: ")[2]
+        raise SubmitError(f"{connection.host.name}: {one_line(' '.join(said.split()))[:600]}")
+    return done.stdout
+
+
+def list_everywhere(words: Sequence[str]) -> tuple[list[Report], list[str]]:
+    """Return the runs of all hosts for `jobs.py list words...`, newest first, and a message for each host without an answer."""
+
+    def ask(name: str) -> list[Report] | str:
+        try:
+            answer = query(Connection(read_host(name), LIMIT_S), ["src/jobs.py", *words, "--json"])
+            return [
+                _report(name, run)
+                for run in json.loads(answer[answer.index("{") :])["runs"]
+                if not run["trouble"]
+            ]
+        except (ProjectError, ValueError) as error:
+            return str(error)
+
+    if not (names := list_hosts()):
+        raise SubmitError("configs/hosts/ has no host: docs/how-to/from-your-laptop.md.")
+    with ThreadPoolExecutor(len(names)) as threads:
+        answers = [*threads.map(ask, names)]
+    runs = [run for answer in answers if not isinstance(answer, str) for run in answer]
+    return sorted(runs, key=lambda run: -(run.started or 0)), [one for one in answers if isinstance(one, str)]
+
+
+def _report(name: str, run: dict[str, Any]) -> Report:
+    """Return a run of a host, with the host in its name, for the table."""
+    kept = {key: run[key] for key in ("id", "state", "written", "overrides", "started", "took")}
+    progress = Progress(step=run["progress"]["step"], steps=run["progress"]["steps"])
+    best = tuple(run["best"]) if run["best"] else None
+    return Report(path=Path(run["path"]), name=f"{name}:{run['name']}", progress=progress, best=best, **kept)

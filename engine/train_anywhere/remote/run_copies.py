@@ -1,0 +1,90 @@
+"""Copies of run folders between this machine and a host: `jobs.py pull` and `jobs.py push`."""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+
+import yaml
+
+from train_anywhere.config.flat import flatten, unflatten
+from train_anywhere.config.load import FOLDERS, load
+from train_anywhere.errors import ProjectError, SubmitError
+from train_anywhere.files import ROOT
+from train_anywhere.files.atomic import read_text, write_atomic
+from train_anywhere.remote.connection import Connection
+from train_anywhere.remote.hosts import read_host
+from train_anywhere.remote.remote_jobs import query
+from train_anywhere.runs.folder import ATTEMPTS, RunDir
+from train_anywhere.runs.reopen.frozen import read_frozen
+from train_anywhere.runs.reopen.trust import remember
+
+OPTIONS = ("-rltz", "--safe-links", "--partial-dir=.rsync-partial")
+OF_A_PLACE = ("jobs.txt", "job.sbatch", "job.pbs", "lock", "bad_nodes")
+"""Files that mean something only where the run was: the ids of its jobs would be those of other jobs elsewhere."""
+LARGE = ("code*", "before-*", "exports", "profile", "wandb", "mlruns", "evaluations/job-*", "checkpoints/*/")
+
+ADOPT = "import sys; sys.path[:1] = ['engine']; from train_anywhere.remote.run_copies import {0}; {0}(*sys.argv[1:])"
+
+
+def pull(name: str, run: str | None, results: Path, everything: bool) -> list[Path]:
+    """Copy runs of a host below `results`: `everything`, or without code and with the best checkpoint only; return their folders.
+
+    Raises:
+        SubmitError: there is no such run, or a run was continued here since.
+        ProjectError: the host can't be reached. Typed again, the copy continues.
+    """
+    connection, done = Connection(read_host(name)), []
+    answer = query(connection, ["src/jobs.py", "status", *([run] if run else []), "--json"])
+    for report in json.loads(answer)["runs"]:
+        source, target = report["path"], results / report["name"] / report["id"]
+        _refuse_older(_attempts(target), report["attempts"], str(target))
+        target.mkdir(parents=True, exist_ok=True)
+        left_out = [f"--exclude=/{file}" for file in (*OF_A_PLACE, *(() if everything else LARGE))]
+        connection.rsync(source, [*OPTIONS, *left_out], (":./", f"{target}/"))
+        with suppress(FileNotFoundError):
+            best = "" if everything else read_text(target / "checkpoints" / "best").strip()
+            if best.isdigit():
+                connection.rsync(source, OPTIONS, (f":./checkpoints/{best}", f"{target}/checkpoints/"))
+        adopt(target, str(Path(source).parents[2]))
+        done.append(target)
+    return done
+
+
+def push(name: str, run: RunDir) -> str:
+    """Copy a run to a host that has the project, and return its folder there. Raises like `pull`."""
+    connection, target = Connection(read_host(name)), f"results/{run.path.parent.name}/{run.id}"
+    there, folder = query(connection, ["-c", ADOPT.format("prepare"), target]).rstrip("\n").split(" ", 1)
+    _refuse_older(int(there), _attempts(run.path), f"{target} on {name}")
+    left_out = [f"--exclude=/{file}" for file in OF_A_PLACE]
+    connection.rsync(folder, [*OPTIONS, *left_out], (f"{run.path}/", f":{target}/"))
+    query(connection, ["-c", ADOPT.format("adopt"), target, str(ROOT)])
+    return target
+
+
+def prepare(folder: str) -> None:
+    """Make a run folder in this project, and print its number of attempts and the project's folder."""
+    (ROOT / folder).mkdir(parents=True, exist_ok=True)
+    print(_attempts(ROOT / folder), ROOT)
+
+
+def adopt(folder: str | Path, root: str) -> None:
+    """Let a copied run, which was below the project `root`, be resumed here: with the folders of this project, and trusted."""
+    run = RunDir(ROOT / folder)
+    flat = flatten(read_frozen(run)) | {"paths.results": str(run.path.parents[1])}
+    for key in FOLDERS:
+        if str(flat.get(key)).startswith(f"{root}/"):
+            flat[key] = f"{ROOT}{flat[key].removeprefix(root)}"
+    write_atomic(run.config, yaml.safe_dump(unflatten(flat), sort_keys=False))
+    with suppress(ProjectError):  # a framework that is not installed here
+        remember(run.path, load(unflatten(flat)))
+
+
+def _attempts(folder: Path) -> int:
+    return len(RunDir(folder).read_info().get(ATTEMPTS) or ())
+
+
+def _refuse_older(present: int, new: int, where: str) -> None:
+    if present > new:
+        raise SubmitError(
+            f"{where} was continued since, and the copy would replace what it has trained; copy it the other way."
+        )

@@ -1,0 +1,195 @@
+"""The files that travel to a host, and their transfer into a folder that belongs to one branch of one copy of the project."""
+
+import fcntl
+import hashlib
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from train_anywhere.errors import SubmitError
+from train_anywhere.files import ROOT
+from train_anywhere.files.atomic import write_atomic
+from train_anywhere.files.owned_folder import MARKER
+from train_anywhere.files.terminal.printable import mask_urls, printable
+from train_anywhere.remote.connection import Connection
+from train_anywhere.remote.hosts import Host, shell_path
+from train_anywhere.runs import provenance
+from train_anywhere.runs.reopen.trust import state_folder
+from train_anywhere.slurm.submission.exclusions import why_not_copied
+from train_anywhere.slurm.submission.snapshot import list_names
+
+NOT_SENT = tuple(folder for folder in provenance.UNUSED_FOLDERS if folder != "wheels/")
+"""Folders that no command there needs; wheels/ may have the engine."""
+
+GENERATED = ("pyvenv.cfg", "conda-meta", MARKER)
+"""Entries of environments and run folders, which are not sent even if git does not ignore them."""
+
+LISTED = 5
+"""Most files that are named one by one after a transfer."""
+
+NOTIFY = re.compile(r"""\bnotify["']?\s*:\s*["']?([^\s"'#,}]*://[^\s"'#,}]*)""")
+"""The address of `monitor.notify` in YAML."""
+
+OPTIONS = (
+    "-lptz",
+    "--copy-unsafe-links",
+    "--no-implied-dirs",
+    "--from0",
+    "--files-from=-",
+    "--out-format=%n",
+)
+"""Options of rsync, which the one of macOS knows too; no option deletes."""
+
+PREPARE = r"""
+owner={owner}
+mkdir -p -- {folder} && cd -- {folder} || exit 45
+if [ -e .remote/owner ]; then
+    [ "$(head -n 1 .remote/owner)" = "$owner" ] || {{ tail -n 1 .remote/owner; exit 42; }}
+elif [ ! -d .remote ] && [ -n "$(ls -A)" ]; then exit 43
+else mkdir -p .remote && printf '%s\n%s\n' "$owner" {described} > .remote/owner || exit 45
+fi
+export LC_ALL=C
+touch .remote/sent && sort -zu > .remote/new || exit 45
+comm -z -23 .remote/new .remote/sent | while IFS= read -r -d '' name; do
+    if [ -e "$name" ] || [ -L "$name" ]; then printf '%s\n' "$name"; fi
+done > .remote/others
+if [ -s .remote/others ]; then head -n 5 .remote/others; exit 44; fi
+sort -zu .remote/new .remote/sent > .remote/both && mv .remote/both .remote/sent || exit 45
+printf '\n@folder %s\n' "$PWD"
+"""
+"""Script that checks and marks the folder, and records what may be sent before it is; it reads the names of the files."""
+
+FINISH = r"""
+export LC_ALL=C
+here=$(pwd -P)
+comm -z -13 .remote/new .remote/sent | while IFS= read -r -d '' name; do
+    parent=$(dirname -- "$name")
+    [ "$parent" = . ] && inside=$here || inside=$here/$parent
+    if [ "$(cd -P -- "$parent" 2>/dev/null && pwd)" = "$inside" ]; then
+        rm -f -- "./$name" && [ "$parent" = . ] || rmdir -p --ignore-fail-on-non-empty -- "$parent"
+    fi
+done
+cp .remote/new .remote/sent && printf '%s\n' {commit} > .remote/commit
+"""
+"""Script that deletes the files that an earlier transfer has sent and this one has not. A link on the way keeps a file."""
+
+
+@dataclass(frozen=True)
+class SentFiles:
+    """The files to send, relative to the project.
+
+    Attributes:
+        names: the files.
+        commit: the current commit and whether anything differs from it, as `provenance.read_state` reads them there.
+        notes: sentences about what is left out, and about addresses in what is sent.
+    """
+
+    names: list[str]
+    commit: str
+    notes: list[str]
+
+
+def find_files(root: Path = ROOT) -> SentFiles:
+    """Return the files that git tracks or does not ignore and those of configs/local, without keys, data and environments."""
+    left_out: dict[str, str] = {}
+    known = provenance.read_state(root)
+    new, listed = list_names(root, root / "results", known, left_out, NOT_SENT)
+    local = (str(p.relative_to(root)) for p in (root / "configs" / "local").rglob("*") if p.is_file())
+    names = [one for name in dict.fromkeys([*listed, *local]) for one in _files_of(root, name, left_out)]
+    notes = [f"{name} is not sent: {why}." for name, why in [*left_out.items()][:LISTED]]
+    notes += [f"{len(left_out) - LISTED} more files are not sent."] if len(left_out) > LISTED else []
+    for name in names:  # the address may be a secret
+        if re.match(r"configs/.*\.yaml$", name) and (
+            found := NOTIFY.search((root / name).read_text(errors="replace"))
+        ):
+            notes.append(f"{name} is sent with the address of monitor.notify: {mask_urls(found[1])}")
+    changed = known is None or known.changed or bool(new)
+    commit = known.commit if known and known.commit else "none"
+    return SentFiles(names, f"{commit} {'changed' if changed else 'unchanged'}", notes)
+
+
+def _files_of(root: Path, name: str, left_out: dict[str, str]) -> Iterator[str]:
+    """Yield a file, or the files of a folder, which is a submodule or another repository; add others to `left_out`."""
+    path = root / name
+    if not os.path.lexists(path) or _is_generated(path.parent, root):
+        return
+    if why := why_not_copied(root, name):
+        left_out[name] = why
+    elif path.is_dir() and not path.is_symlink():
+        for inner in sorted(path.iterdir()):
+            if inner.name != ".git":
+                yield from _files_of(root, str(inner.relative_to(root)), left_out)
+    else:
+        yield name
+
+
+@cache
+def _is_generated(folder: Path, root: Path) -> bool:
+    """Return whether a folder of the project is in an environment or a run folder."""
+    if folder == root:
+        return False
+    return any(os.path.lexists(folder / name) for name in GENERATED) or _is_generated(folder.parent, root)
+
+
+def remote_folder(host: Host) -> str:
+    """Return a word of bash for the folder of the project on a host."""
+    return shell_path(host.folder.replace("{branch}", _branch().replace("/", "-") or "none"))
+
+
+@cache
+def _branch() -> str:
+    asked = ["git", "-C", str(ROOT), "symbolic-ref", "--short", "-q", "HEAD"]
+    return subprocess.run(asked, capture_output=True, text=True).stdout.strip()
+
+
+def transfer(connection: Connection, files: SentFiles) -> str:
+    """Send the files that differ, delete what an earlier transfer has sent and this one has not, and return the folder there.
+
+    Raises:
+        SubmitError: the folder has other files or those of another branch, or its disk is full.
+        LostConnectionError: the connection was lost; typed again, the command continues.
+    """
+    name, names = connection.host.name, b"".join(os.fsencode(name) + b"\0" for name in files.names)
+    state = state_folder() / "remote"
+    state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with open(state / f"{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        folder = _prepare(connection, names, state / "machine")
+        finish = FINISH.format(commit=files.commit)
+        printed = connection.rsync(folder, OPTIONS, (f"{ROOT}/", ":."), names, finish)
+    sent = [printable(line) for line in printed.splitlines() if not line.endswith("/")]
+    shown = f": {', '.join(sent)}" if 0 < len(sent) <= LISTED else ""
+    print(
+        f"Sent {len(sent)} of {len(files.names)} files to {name}:{folder}{shown}", file=sys.stderr, flush=True
+    )
+    return folder
+
+
+def _prepare(connection: Connection, names: bytes, machine: Path) -> str:
+    """Check and mark the folder there, and return it. The file `machine` has a number of this machine."""
+    if not machine.exists():
+        write_atomic(machine, os.urandom(8).hex())
+    host, described = connection.host, f"branch {_branch() or '(none)'} of {socket.gethostname()}:{ROOT}"
+    mark = hashlib.sha256(f"{machine.read_text()} {ROOT} {_branch()}".encode(errors="surrogateescape"))
+    script = PREPARE.format(
+        owner=mark.hexdigest()[:16], described=shlex.quote(described), folder=remote_folder(host)
+    )
+    done = connection.capture(script, names)
+    where, file = f"{host.folder} on {host.name}", f"configs/hosts/{host.name}.yaml"
+    said = ["", *map(printable, done.stdout.strip().splitlines())]
+    messages = {
+        42: f"{where} has {said[-1]}, and this is {described}: put {{branch}} into `folder:` of {file} for a folder per branch, or replace "
+        f"its files by these: `ssh {host.ssh} rm {host.folder}/.remote/owner`.",
+        43: f"{where} has files that were not sent from here: name a folder that does not exist yet in `folder:` of {file}.",
+        44: f"{where} has files that were not sent from here and would be replaced: {', '.join(said[1:][-5:])}. Rename one.",
+    }
+    if done.returncode or not said[-1].startswith("@folder /"):
+        raise SubmitError(messages.get(done.returncode) or connection.describe_failure(done, host.folder))
+    return done.stdout.strip().splitlines()[-1].removeprefix("@folder ")
