@@ -25,6 +25,7 @@ CONTENT = {"src.models", "src.data", "src.tasks"}
 BASES = {"data", "tasks"}
 LOOPS = LOWER | BASES | {"checkpoints", "monitor", "training", "features"}
 OF_MONITOR = {"psutil", "pynvml", "tensorboard", "jinja2", "pygal", "yaml"}
+OF_COMMANDS = {"hydra", "omegaconf", "yaml", "matplotlib"}
 SHARED = {"checkpoints", "features", "monitor", "tasks"}
 FEATURES = {"features.each"}
 """Packages below features/, one for each. Only a template and a configuration name them."""
@@ -62,7 +63,7 @@ ROWS = {
     "13 what comes after training names no framework": Row({"inference"}, LOOPS | {"launch"}, {"numpy", "yaml"}),
     "14 monitor looks from beside, and names no framework": Row({"monitor"}, LOWER, OF_MONITOR),
     "22 another machine gets files and words": Row({"remote"}, LOWER | {"monitor", "slurm"}, {"yaml"}),
-    "12 the commands are the roof": Row({"commands"}, EVERYTHING | {"plugins", "remote", "search"}, {"hydra", "omegaconf", "yaml", "matplotlib"}),
+    "12 the commands are the roof": Row({"commands"}, EVERYTHING | {"plugins", "remote", "search"}, OF_COMMANDS),
 }  # fmt: skip
 """One row for each rule. What a row lists may be imported, anything else may not; nobody imports a command."""
 

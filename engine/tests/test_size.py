@@ -16,29 +16,30 @@ STEP = 20
 
 LIMITS = {
     ".": (280, 100),
-    "checkpoints": (1880, 1120),
-    "commands": (2060, 1320),
-    "config": (6280, 3660),
+    "checkpoints": (1920, 1140),
+    "commands": (2360, 1480),
+    "config": (6560, 3720),
     "data": (3140, 1820),
     "distributed": (1720, 900),
-    "features": (3860, 2280),
-    "files": (1380, 820),
-    "inference": (780, 440),
-    "job": (1500, 900),
-    "launch": (1940, 1240),
-    "monitor": (2060, 1120),
+    "features": (3940, 2320),
+    "files": (1420, 840),
+    "inference": (840, 480),
+    "job": (1600, 980),
+    "launch": (2300, 1460),
+    "monitor": (2160, 1180),
     "plugins": (320, 180),
     "program": (1100, 680),
-    "runs": (2460, 1380),
+    "remote": (860, 500),
+    "runs": (2500, 1400),
     "search": (880, 540),
-    "slurm": (8300, 4620),
+    "slurm": (8440, 4680),
     "testing": (600, 360),
-    "training": (14040, 8020),
+    "training": (14760, 8480),
 }
 """Lines and statements by package; "." has the modules next to the packages."""
 
-MOST_LINES = 54400
-MOST_STATEMENTS = 31340
+MOST_LINES = 57520
+MOST_STATEMENTS = 33080
 """Limits of the whole engine. They fall with the code, and rise only by what a new feature was planned to cost."""
 
 
