@@ -176,7 +176,7 @@ def test_a_drop_in_module_is_measured_by_its_own_steps(
 
 
 REFUSED = {
-    "--export savedmodel": "framework=lightning; use one of torch, safetensors, hf, torch.export, onnx",
+    "--export savedmodel": "framework=lightning; use one of torch, safetensors, hf, peft, torch.export, onnx",
     "--generate hi": "task=classification has no generate",
     "--checkpoint 5": "has no checkpoint of step 5; it has 14, 28",
     "--predict a.json": r"must end in .npz or .csv",

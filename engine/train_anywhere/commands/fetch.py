@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 from train_anywhere.config.command.command_line import split_flags, to_hydra_overrides
 from train_anywhere.config.command.compose import CONFIGS, compose, quote_value
@@ -35,6 +34,8 @@ def main(arguments: list[str]) -> int:
         print(fit_page(__doc__ or "", terminal_width()))
         return 0
     if arguments[:1] == [BUILD]:
+        from train_anywhere.launch.build_once import build
+
         return run_command(lambda: build(read_config(arguments[1:])))
     return run_command(lambda: fetch(arguments))
 
@@ -69,25 +70,3 @@ def make_environment(config: Config) -> dict[str, str]:
     token = os.environ.get("HF_TOKEN_PATH") or os.path.join(own, "token")
     made = {**os.environ, "HF_TOKEN_PATH": token, **variables}
     return {name: value for name, value in made.items() if not name.endswith("_OFFLINE")}
-
-
-def build(config: Config) -> int:
-    """Build data, task and network as a rank does, without training."""
-    from train_anywhere.config.instantiate import instantiate
-    from train_anywhere.data.open_data import open_splits
-    from train_anywhere.launch.rank import import_framework_module
-    from train_anywhere.tasks import Task
-    from train_anywhere.training.plan import build_network
-
-    import_framework_module(config.framework, "run")
-    task = instantiate(config.task, "task", config.framework)
-    splits = open_splits(config.data, config.framework, config.seed, batch_size=config.data.batch_size)
-    for part in (splits.train, task):
-        prepare: Any = getattr(part, "prepare_data", None)
-        if prepare and not isinstance(task, Task):
-            prepare()
-    if isinstance(task, Task):
-        build_network(config, splits.facts)
-    elif configure := getattr(task, "configure_model", None):
-        configure()
-    return 0

@@ -99,7 +99,9 @@ def test_a_file_that_is_no_archive_of_arrays_is_refused(
 
 def test_the_state_is_read(tmp_path: Path) -> None:
     (tmp_path / "state.json").write_text(json.dumps(REST))
-    assert read_state(tmp_path / "state.json") == REST
+    assert read_state(tmp_path / "state.json") == {**REST, "lora": None}
+    (tmp_path / "state.json").write_text(json.dumps({**REST, "lora": ["hash", "base"]}))
+    assert read_state(tmp_path / "state.json")["lora"] == ["hash", "base"]
 
 
 @pytest.mark.parametrize(
@@ -118,6 +120,7 @@ def test_the_state_is_read(tmp_path: Path) -> None:
         json.dumps(REST | {"callbacks": []}),
         json.dumps(REST | {"built": [0]}),
         json.dumps(REST | {"built": [["0"]]}),
+        json.dumps(REST | {"lora": "base"}),
     ],
 )
 def test_a_state_of_anything_else_is_refused(tmp_path: Path, text: str) -> None:
