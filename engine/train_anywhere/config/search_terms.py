@@ -28,8 +28,6 @@ self.log, prog_bar, self.log_dict | how-to/custom-metric | lightning.ai: logging
 torchmetrics, confusion matrix, f1 score | how-to/custom-metric | lightning.ai: torchmetrics
 deepspeed, ZeRO, model parallel, tensor parallel | concepts/strategies | lightning.ai: strategies
 multi-gpu, several GPUs, DDP, data parallel, DDPStrategy | concepts/strategies | lightning.ai: GPU training
-nccl, gloo, init_process_group | concepts/strategies | docs.pytorch.org: distributed
-sync batchnorm, find_unused_parameters, static graph | concepts/strategies | docs.pytorch.org: DistributedDataParallel
 TorchScript, to_torchscript, torch.jit | how-to/use-a-trained-model | lightning.ai: deploy
 onnx, savedmodel, tensorrt, serving | how-to/use-a-trained-model | onnx.ai
 LoRA, PEFT, adapter, QLoRA | tutorials/fine-tune | huggingface.co/docs/peft
@@ -51,13 +49,11 @@ job array, array job, submitit | how-to/hyperparameter-search | slurm.schedmd.co
 dependency, afterok, singleton | how-to/chain-jobs | slurm.schedmd.com/sbatch
 scancel, sacct, seff, scontrol | how-to/monitoring | slurm.schedmd.com/scancel
 out of memory, oom, oom-kill, NODE_FAIL | how-to/troubleshooting | slurm.schedmd.com/squeue
-account, partition, qos, gres, constraint | clusters/index | slurm.schedmd.com/sbatch
 conda, mamba, venv, virtualenv, pip, uv | how-to/environments | docs.conda.io
 container, docker, apptainer, singularity, enroot | how-to/environments | apptainer.org/docs
 shared folder, group folder, umask, permissions | how-to/environments | man7.org: umask
 another cluster, move a run, rsync results | how-to/move-a-run | rsync.samba.org
 plot, figure, paper, matplotlib, seaborn | how-to/figures | matplotlib.org
-csv logger, metrics.csv, pandas | how-to/figures | lightning.ai: CSVLogger
 multirun, sweeper, launcher, optuna, grid search | how-to/hyperparameter-search | hydra.cc: multi-run
 defaults list, config group, override, hydra | tutorials/getting-started | hydra.cc: defaults list
 hydra.run.dir, outputs, log_dir, default_root_dir | reference/run-folder | hydra.cc: working directory
@@ -66,7 +62,6 @@ wandb sweep, W&B sweep, sweep agent, ray tune | how-to/hyperparameter-search | d
 wandb, weights and biases, mlflow, neptune, comet | how-to/track-experiments | docs.wandb.ai
 tensorboard, SummaryWriter, add_scalar | how-to/tensorboard | tensorflow.org/tensorboard
 nan loss, inf, detect anomaly, loss is nan | how-to/troubleshooting | docs.pytorch.org: detect_anomaly
-copier, cookiecutter, template update | how-to/get-updates | copier.readthedocs.io
 """
 """Rows of terms, the page that answers them, and where they are from. A program's own name for a key is in `other_names`."""
 
