@@ -75,3 +75,19 @@ def test_only_the_helper_walks_causes_and_nothing_is_raised_from_itself() -> Non
         if from_itself(node) or walks_causes(node)
     }
     assert found == {"engine/train_anywhere/errors.py"}
+
+
+def test_a_source_of_several_problems_is_printed_once() -> None:
+    """Also next to a problem without a source, and one with another."""
+    shared, other = " Source: the guide (2026-11); cluster.check=warn submits the job anyway.", " Source: x."
+    error = ConfigError(f"a is wrong.{shared}", "b is wrong.", f"c is wrong.{shared}", f"d is wrong.{other}")
+    assert str(error).splitlines() == [
+        "4 problems:",
+        "  - a is wrong.",
+        "  - b is wrong.",
+        "  - c is wrong.",
+        f"  - d is wrong.{other}",
+        f"    {shared.strip()}",
+    ]
+    assert error.problems[0].endswith(shared)
+    assert str(ConfigError(f"a is wrong.{shared}")) == f"a is wrong.{shared}"

@@ -339,3 +339,16 @@ def test_messages_of_the_project_are_those_that_it_prints() -> None:
     code = re.sub(r'"\s*\n\s*f?"', "", code)  # texts of several lines
     messages = re.findall(r"^### `(.*)`$", ours, re.MULTILINE)
     assert messages and [message for message in messages if message not in code] == []
+
+
+def test_pictures_begin_with_a_full_screen() -> None:
+    """An animation begins with its last screen, where the first one is empty; long commands fit their box."""
+    for theme in ("light", "dark"):
+        frames = re.findall(r"([\d.]+)%\{transform:(\S+?)\}", (ROOT / f"docs/cast-{theme}.svg").read_text())
+        assert frames[0][1] == frames[-1][1] != "translateY(0px)"
+    lines = [
+        line
+        for block in re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+        for line in block.splitlines()
+    ]
+    assert max(map(len, lines)) <= 102

@@ -31,7 +31,7 @@ def plot(results: Path, *words: str) -> int:
 def test_the_values_are_labelled_by_what_differs(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = results.parent / "values.csv"
     assert plot(results, "--metric", "val/acc", "--out", str(out)) == 0
-    assert "val/acc of 2 runs" in capsys.readouterr().out
+    assert "val/acc of 2 of 2 runs" in capsys.readouterr().out
     with out.open(newline="") as file:
         assert [*csv.reader(file)] == [
             ["run", "step", "val/acc"],
@@ -40,7 +40,7 @@ def test_the_values_are_labelled_by_what_differs(results: Path, capsys: pytest.C
             ["optimizer.lr=0.2", "14", "0.5"],
         ]
     assert plot(results, "--metric", "val/acc", "--out", str(out)) == 2
-    assert "exists already" in capsys.readouterr().err
+    assert "exists already, or" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("kind", ["pdf", "svg", "png"])
@@ -56,7 +56,7 @@ def test_a_figure(results: Path, capsys: pytest.CaptureFixture[str], kind: str) 
 REFUSED = {
     ("val/ac", "a.csv"): "no run has the metric val/ac. Did you mean 'val/acc'?",
     ("val/acc", "a.txt"): "--out {}/a.txt: its format is not known; use one of .pdf, .svg, .png, .eps, .csv.",
-    ("val/acc", "no/a.csv"): "there is no folder",
+    ("val/acc", "no/a.csv"): "or its folder does not exist",
 }
 
 

@@ -32,30 +32,19 @@ def plot(found: Sequence[RunEntry], metric: str, out: str) -> str:
         raise SubmitError(
             "matplotlib is not installed: pip install matplotlib, or write the values: --out values.csv"
         )
-    if path.exists():
-        raise SubmitError(f"{out} exists already; name another file.")
-    if not path.parent.is_dir():
-        raise SubmitError(f"--out {out}: there is no folder {path.parent}; create it first.")
-    everything = {
-        run: curves(run.folder.metrics_csv) for run in {run.folder.path: run for run in found}.values()
-    }
-    lines = {name_of(run, found): known[metric] for run, known in everything.items() if metric in known}
+    if path.exists() or not path.parent.is_dir():
+        raise SubmitError(f"--out {out} exists already, or its folder does not exist; name another file.")
+    typed = {run.folder: {*(typed_overrides(run.folder) or ())} for run in found}
+    known = {folder: curves(folder.metrics_csv) for folder in typed}
+    common = set.intersection(*typed.values())
+    labels = {folder: " ".join(sorted(words - common)) for folder, words in typed.items()}
+    unique = len({*labels.values()} - {""}) == len(labels)  # the values that differ, else the ids
+    lines = {labels[f] if unique else f.id: known[f][metric] for f in labels if metric in known[f]}
     if not lines:
-        names = sorted({name for known in everything.values() for name in known})
+        names = sorted({name for columns in known.values() for name in columns})
         raise SubmitError(f"no run has the metric {metric}{did_you_mean(metric, names)}")
     (write_values if path.suffix == ".csv" else draw)(lines, metric, path)
-    without = len(everything) - len(lines)
-    return f"{display_path(path)}: {metric} of {len(lines)} runs" + (
-        f"; {without} do not have it" if without else ""
-    )
-
-
-def name_of(run: RunEntry, found: Sequence[RunEntry]) -> str:
-    """Return the label of a run: the values that differ between the runs, else its id."""
-    words = {r.folder.path: typed_overrides(r.folder) or [] for r in found}
-    common = set.intersection(*map(set, words.values()))
-    labels = {path: " ".join(word for word in typed if word not in common) for path, typed in words.items()}
-    return labels[run.folder.path] if len({*labels.values()} - {""}) == len(labels) else run.folder.id
+    return f"{display_path(path)}: {metric} of {len(lines)} of {len(labels)} runs"
 
 
 def write_values(lines: dict[str, Series], metric: str, path: Path) -> None:

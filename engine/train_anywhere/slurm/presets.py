@@ -51,10 +51,9 @@ def resolve_current(overrides: Sequence[str], hosts: Sequence[str] | None = None
 
 
 def is_elsewhere(config: Config) -> bool:
-    """Return whether a dry run is for another machine: it has no client of the scheduler, or is not of the preset's site.
+    """Return whether a dry run is for another machine: one without the scheduler, or not of the site.
 
-    It is of the site if it is one of its hosts; if the preset names none, if it has the folders from which the site accepts jobs.
-    With dry_run=test this machine counts as one of the site, as in a submission.
+    A machine of the site is one of its hosts; if the preset names none, it has the folders that the site requires.
     """
     site = config.cluster.site
     if config.dry_run is not True:

@@ -135,3 +135,17 @@ def test_who_may_still_train() -> None:
 def test_durations() -> None:
     texts = {0.2: "0 s", 89: "89 s", 91: "2 min", 5000: "83 min", 5400: "1 h 30 min", 172800: "2 d 0 h"}
     assert {seconds: duration(seconds) for seconds in texts} == texts
+
+
+def test_a_checkpoint_is_progress_and_a_job_that_ends_makes_none() -> None:
+    saved = replace(RUNNING, checkpoint=Checkpoint(10**6, PATH, 1.0))
+    assert f"step {10**6}" in page(saved).splitlines()[0] and "last progress 1 s ago" in page(saved)
+    [now] = [
+        line for line in page(replace(saved, state="completing")).splitlines() if line.startswith("Now:")
+    ]
+    assert now.split()[1:] == [RUNNING.progress.section]
+
+
+def test_a_dependency_names_the_run() -> None:
+    waits = Report("a", PATH, state="pending", pending=PendingJob("Dependency"), overrides={"after": "first"})
+    assert "Waits:       Dependency: it starts when another job ends, here after=first" in page(waits)

@@ -174,9 +174,9 @@ def _check_file(group: str, choice: Any, choices: list[str], problems: list[str]
         )
     elif choice is not None and name not in choices:
         known = "" if len(choices) <= 12 else f" Known: {', '.join(choices)}."
-        page = find_page(name)
-        about = f" About {name}: {page_address(page)}." if page else ""
-        problems.append(f"{group}={choice} is not a choice{did_you_mean(name, choices)}{known}{about}")
+        if page := find_page(name):
+            known += f" About {name}: {page_address(page)}."
+        problems.append(f"{group}={choice} is not a choice{did_you_mean(name, choices)}{known}")
     elif choice is None and group in KEYS:
         problems.append(f"{group}=null: a run needs one of {', '.join(choices)}.")
     elif choice is not None:

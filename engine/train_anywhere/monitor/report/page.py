@@ -86,7 +86,10 @@ def page(run: RunDir, facts: Facts, describe: Describe) -> str:
         whole = None
     template = environment().get_template("page.html.j2")
     top, reason = tiles(facts, whole), recorded_reason(facts.info)
-    ended_by, frozen, (verdicts, rows) = facts.info.get("ended_by"), frozen_values(run), describe(facts)
+    ended_by, (verdicts, rows) = facts.info.get("ended_by"), describe(facts)
+    frozen: dict[str, Any] = {}
+    with suppress(CheckpointError):
+        frozen = flatten(read_frozen(run))
     nodes, metrics = figures.node_figures(facts.nodes), figures.metric_figures(facts.metrics)
     room = figures.MOST_FIGURES - len(nodes)
     return template.render(
@@ -198,13 +201,6 @@ def set_keys(run: RunDir) -> dict[str, tuple[str, str]]:
         for key, sign, value in pairs
         if sign and key not in COMMAND_KEYS
     }
-
-
-def frozen_values(run: RunDir) -> dict[str, Any]:
-    """Return the configuration of a run as {'optimizer.lr': 0.002, ...}; empty if it can't be read."""
-    with suppress(CheckpointError):
-        return flatten(read_frozen(run))
-    return {}
 
 
 def hyperparameters(frozen: Mapping[str, Any]) -> dict[str, str]:

@@ -214,9 +214,8 @@ def _now(report: Report) -> str:
     parts = [p.section]
     if report.state == "completing":  # it makes no progress any more
         return p.section
-    moved = [
-        age for age in (p.moved, report.checkpoint.age if report.checkpoint else None) if age is not None
-    ]
+    ages = [p.moved, report.checkpoint.age if report.checkpoint else None]
+    moved = [age for age in ages if age is not None]
     parts += [f"{p.rate:.0f} {p.unit}/s"] if p.rate else []
     parts += [f"{duration(p.seconds_left)} left"] if p.seconds_left else []
     parts += [f"waits for data {p.data_wait:.0%} of the time"] if p.data_wait is not None else []

@@ -6,10 +6,10 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from train_anywhere import features
-from train_anywhere.config.checks.contradictions import Check
 from train_anywhere.config.command.members import Tree, load_members, refuse_mixed_members
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed import programs
@@ -101,16 +101,12 @@ def start(
     numbers = range(len(trees)) if len(trees) > 1 else None
     jobs: list[Job] = []
     trees = [merge_resumed(trees[0], run, overrides[0])] if run else trees
+    shown = bool(trees[0]["dry_run"])  # a dry run shows the job, then refuses what a submission refuses
 
-    def check(config: Config) -> list[str]:
-        return refusals(config, run, numbers, here, data_problems, jobs)
+    def check(config: Config, only_job: bool = False) -> list[str]:
+        return refusals(config, run, numbers, here, data_problems, jobs, only_job)
 
-    shown = bool(
-        trees[0]["dry_run"]
-    )  # a dry run shows the job first, and then refuses what a submission refuses
-    members = load_members(
-        trees, overrides, job_check(run, numbers, here, data_problems, jobs) if shown else check
-    )
+    members = load_members(trees, overrides, partial(check, only_job=shown))
     c = members[0].config
     refuse_sweeper(c.wait, wants_results)
     job = common_job(jobs)
@@ -146,41 +142,27 @@ def refusals(
     here: Allocation | None,
     data_problems: DataCheck,
     jobs: list[Job] | None = None,
+    only_job: bool = False,
 ) -> list[str]:
-    """Return the problems that prevent the submission of one member, in a dry run too. The member's job is appended to `jobs`."""
-    made: list[Request] = []
-    if problems := job_check(run, members, here, data_problems, [] if jobs is None else jobs, made)(config):
-        return problems
-    problems = rules.problems(made[0], is_elsewhere(config))
-    if here:
-        problems += [*find_mismatches(made[0].job, here), *missing_variables(os.environ)]
-        problems += features.problems(made[0].config, "allocation")
-    return problems
+    """Return the problems that prevent the submission of one member, in a dry run too. The member's job is appended to `jobs`.
 
-
-def job_check(
-    run: RunDir | None,
-    members: Sequence[int] | None,
-    here: Allocation | None,
-    data_problems: DataCheck,
-    jobs: list[Job],
-    requests: list[Request] | None = None,
-) -> Check:
-    """Return a check that finds only problems that leave no job to show, and appends the job of each member to `jobs`."""
-
-    def check(config: Config) -> list[str]:
-        try:
-            config = fill_from_allocation(config, here)
-            job = placeholder_job(config, run, members)
-            request = Request(config, job, data_problems, on_node=is_only_node(job, here))
-        except ConfigError as error:
-            return error.problems
-        jobs.append(job)
-        if requests is not None:
-            requests.append(request)
+    With `only_job` they are only those that leave no job to show.
+    """
+    try:
+        config = fill_from_allocation(config, here)
+        job = placeholder_job(config, run, members)
+        request = Request(config, job, data_problems, on_node=is_only_node(job, here))
+        if jobs is not None:
+            jobs.append(request.job)
+    except ConfigError as error:
+        return error.problems
+    if only_job:
         return []
-
-    return check
+    problems = rules.problems(request, is_elsewhere(config))
+    if here:
+        problems += [*find_mismatches(request.job, here), *missing_variables(os.environ)]
+        problems += features.problems(config, "allocation")
+    return problems
 
 
 def placeholder_job(config: Config, run: RunDir | None, members: Sequence[int] | None) -> Job:

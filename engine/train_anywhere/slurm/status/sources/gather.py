@@ -55,7 +55,7 @@ def run_commands(run: RunEntry, state: str, alive: bool, waits: PendingJob | Non
         return ()
     if state == "completed":
         return (f"{command_path('python')} {shlex.quote(display_path(ROOT / 'src' / 'evaluate.py'))} {path}",)
-    logs = (jobs_command("logs", run.folder.id, results),) if run.logs() else ()
+    logs = (jobs_command("logs", run.folder.id, results),) if run.scheduler and run.logs() else ()
     if run.unclear:
         return (*logs, QUEUE[str(run.scheduler)], jobs_command("status", run.folder.id, results))
     if run.script is None:
