@@ -32,6 +32,7 @@ SUITES: dict[str, tuple[list[str], list[str] | None]] = {
     "checkpoint": ([], ["--rounds", "2", "--layers", "8"]),
     "sharded_checkpoint": (["--rounds", "2"], ["--rounds", "1", "--layers", "8"]),
     "sharded_memory": ([], None),
+    "recovery": ([], None),
     "scale": ([], ["--rounds", "1"]),
     "collectives": ([], None),
 }

@@ -1,10 +1,11 @@
 """Measure how long a run on this machine takes from the failure of a rank to its next new step, in cold starts.
 
-    python engine/benchmarks/recovery.py [--strategy ddp multiworker_mirrored] [--failure killed raises stopped] [--kills 1]
+    python engine/benchmarks/recovery.py [--strategy ddp multiworker_mirrored] [--failure killed raises] [--kills 1] [--new]
 
 Each row is one run with `cluster.retries`: its first start is the cold one, then a rank fails after step 25, and the ranks resume from
 the checkpoint of step 20. Both are measured in the same run, because the load of the machine changes. The parts are those of the report:
-detect (from the failure to the first exit), stop (until all ranks have ended), start (until rank 0 has its data and weights), first step.
+detect (from the last step to the first exit), stop (until all ranks have ended), start (until the first batch), first step.
+With --new the ranks are new interpreters instead of forks.
 The last line is a JSON object.
 """
 
@@ -22,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-CLOCK = os.sysconf("SC_CLK_TCK")
 FAIL_AT, EVERY = 25, 10
 """The step after which a rank fails, and the steps between two checkpoints."""
 
@@ -58,16 +58,21 @@ def main() -> None:
     parser.add_argument("--failure", nargs="+", default=["killed", "raises"])
     parser.add_argument("--framework", choices=OF, help="for horovod; default: lightning")
     parser.add_argument("--kills", type=int, default=1, help="how often a rank is killed in a run")
+    parser.add_argument("--new", action="store_true", help="ranks are new interpreters")
     parsed = parser.parse_args()
     rows = []
     for strategy in parsed.strategy:
         for failure in parsed.failure:
-            rows.append(measure(strategy, failure, parsed.framework, parsed.kills))
+            rows.append(measure(strategy, failure, parsed.framework, parsed.kills, parsed.new))
             print(describe(rows[-1]), flush=True)
-    print(json.dumps(rows))
+    print(json.dumps({f"{row['strategy']} {row['failure']}": row for row in rows}))
 
 
-def measure(strategy: str, failure: str, framework: str | None, kills: int = 1) -> dict[str, Any]:
+NO_FORKS = "import os, sys\nif 'fork_main' in str(sys.orig_argv):\n    os._exit(1)\n"
+"""A sitecustomize.py that ends the process from which ranks are forked."""
+
+
+def measure(strategy: str, failure: str, framework: str | None, kills: int, new: bool) -> dict[str, Any]:
     """Train with two ranks, one of which fails, and return the seconds of each part."""
     of = framework or ("keras" if strategy in ("multiworker_mirrored",) else "lightning")
     with tempfile.TemporaryDirectory(prefix="recovery-") as name:
@@ -75,6 +80,8 @@ def measure(strategy: str, failure: str, framework: str | None, kills: int = 1) 
         raises, pause = failure == "raises", 0.02
         text = CALLBACK.format(folder=name, at=FAIL_AT, raises=raises, pause=pause) + OF[of]
         (folder / "marks.py").write_text(text)
+        if new:
+            (folder / "sitecustomize.py").write_text(NO_FORKS)
         last = FAIL_AT + 40 * kills
         words = [
             f"framework={of}", f"strategy={strategy}", "trainer.devices=2", "trainer.accelerator=cpu", "model=mlp",
@@ -105,9 +112,8 @@ def fail_ranks(
             failed.append(float((folder / "raised").read_text()))
         elif failure != "raises" and marks and marks[-1][0] >= at and marks[-1][1] > (failed or [0])[-1]:
             memory.append(sum(resident(pid) for pid in family(process.pid) if pid not in ranks_of(folder)))
-            number = signal.SIGSTOP if failure == "stopped" else signal.SIGKILL
             with suppress(ProcessLookupError):
-                os.kill(int(marks[-1][4]), number)
+                os.kill(int(marks[-1][4]), signal.SIGKILL)
                 failed.append(time.time())
         time.sleep(0.005)
     return failed, memory
@@ -169,7 +175,7 @@ def describe_times(
         "seconds": [round(one, 1) for one, _ in recovered], "CPU": [cpu for _, cpu in recovered],
         "ratio": round(sorted(one for one, _ in recovered)[len(recovered) // 2] / cold, 2),
         "parts": {name: round(seconds, 1) for name, seconds in parts.items()},
-        "forks": "new interpreters" not in log, "memory": memory, "reason": attempts[0].get("reason"),
+        "forks": "as new interpreters" not in log, "memory": memory, "reason": attempts[0].get("reason"),
     }  # fmt: skip
 
 

@@ -53,7 +53,8 @@ def said(server: ForkServer, *words: str, **options: Any) -> tuple[int, str]:
 @pytest.mark.slow
 def test_nothing_is_initialized_before_a_fork(framework: str) -> None:
     looks = {
-        "lightning": "import torch; bad = torch.cuda.is_initialized() or torch.distributed.is_initialized()",
+        "lightning": "import sys, torch; bad = torch.cuda.is_initialized() or torch.distributed.is_initialized()"
+        " or 'tensorflow' in sys.modules",
         "keras": "from tensorflow.python.eager import context as c; bad = c._context is not None and c.context()._initialized",
     }
     threads = (

@@ -80,6 +80,7 @@ def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Task]:
                 **os.environ,
                 "WHAT": what,
                 "SLURM_PROCID": "3",
+                "CUDA_VISIBLE_DEVICES": "3",
                 "PYTHONPATH": str(ENGINE),
                 "TRAIN_ROOT": str(ROOT),
             }
@@ -98,7 +99,7 @@ def test_a_fork_has_what_srun_gave_to_its_task(task: Task) -> None:
     """Environment, CPUs, folder, umask, signals: those of the new interpreter that it would be without a fork."""
     said = [task("0", warm).communicate(timeout=60) for warm in (True, False)]
     looks = [json.loads(out) for out, _ in said]
-    assert looks[0] == looks[1] and looks[0][3] == [0] and looks[0][4]["SLURM_PROCID"] == "3"
+    assert looks[0] == looks[1] and looks[0][3] == [0] and looks[0][4]["CUDA_VISIBLE_DEVICES"] == "3"
     assert said[0][1] == "to errors\n"
     line = "The ranks on n1 start as new interpreters: no process of this node has imported the framework.\n"
     assert said[1][1] == line + "to errors\n"

@@ -176,7 +176,9 @@ class Supervisor:
         self.hung = self.idle = False
         self.reason = ""
         self._starts, self._reached, self._used, self._seen = 0, -1, 0, 0.0
-        self._killed = False  # a signal has ended the first rank
+        self._killed = self._recorded = (
+            False  # a signal has ended the first rank; rank 0 has recorded the failure
+        )
         self._left_files = False  # the ranks may have left checkpoints on a node's disk
 
     @property
@@ -287,6 +289,7 @@ class Supervisor:
         """Record how this start ended, publish what it has left, and return its exit code."""
         place, info, begun = self.place, self.read_info(), self._begun(before)
         state, self.ended, self.reason = info.get("state"), code, ""
+        self._killed = self._recorded = False
         self.idle = was_killed(self.run, place.start_id, STOP)
         self.hung = was_killed(self.run, place.start_id)
         ranks_of_program = place.program and place.several
@@ -334,6 +337,7 @@ class Supervisor:
         """Write the first cause of the failure into the newest attempt, if rank 0 did not."""
         own = read_claim(self.run, CAUSE, self.place.environ)  # a rank that failed for its own reason
         self.reason, self._killed = own or killed, not own and killed.startswith("rank ")
+        self._recorded = recorded
         if recorded and not self.reason:
             return
         if not self.reason and code > 128:
@@ -375,12 +379,13 @@ class Supervisor:
 
     def _record_restart(self) -> None:
         """Add to the newest attempt how long the failure was not noticed, and how long the ranks took to stop."""
-        newest = (extend_newest(self.run) or [{}])[-1]
-        detect = 0.0
-        if not self._killed and newest.get("until"):  # else it was noticed at once
+        newest, parts = (extend_newest(self.run) or [{}])[-1], {}
+        if self._killed:
+            parts["detect"] = 0.0
+        elif self._recorded and newest.get("until"):
             last = datetime.fromisoformat(newest["until"]).timestamp() - newest["seconds"].get("silent", 0.0)
-            detect = max(0.0, self._seen - last)
-        parts = {"detect": round(detect, 2), "stop": round(time.time() - self._seen, 2)}
+            parts["detect"] = round(max(0.0, self._seen - last), 2)
+        parts["stop"] = round(time.time() - self._seen, 2)
         self.run.update(**{ATTEMPTS: extend_newest(self.run, restart=parts)})
 
     def note_end(self) -> None:

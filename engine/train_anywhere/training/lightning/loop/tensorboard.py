@@ -15,6 +15,9 @@ from train_anywhere.checkpoints.disk.event_files import EventFileSync
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
+# tensorboard would load TensorFlow for its file functions, if installed, unless this module exists
+sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("tensorboard.compat.notf"))
+
 
 class TensorBoard(TensorBoardLogger):
     """Writes event files into one folder, also for the values of `self.log`.
@@ -25,8 +28,6 @@ class TensorBoard(TensorBoardLogger):
     """
 
     def __init__(self, events: EventFileSync, step: int) -> None:
-        # tensorboard would load TensorFlow for its file functions, if installed, unless this module exists
-        sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("tensorboard.compat.notf"))
         super().__init__(events.target.parent, name="", version="", default_hp_metric=False)
         self.events, self.step = events, step
         self._experiment: SummaryWriter | None = None
