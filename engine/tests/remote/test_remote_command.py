@@ -46,6 +46,7 @@ def test_arguments_output_and_exit_code_pass_unchanged(laptop: Laptop, site: Sit
     assert "to standard error" in done.stderr and "On site: echo making" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_training_there_prints_what_it_prints_here_and_its_commit_is_that_of_the_laptop(
     laptop: Laptop, site: Site
 ) -> None:
@@ -131,6 +132,7 @@ def test_a_second_transfer_sends_what_changed_and_deletes_only_what_the_first_ha
     assert (elsewhere / "kept.py").exists() and all(path.read_text() == "theirs" for path in theirs.values())
 
 
+@pytest.mark.slow
 def test_a_new_file_does_not_replace_one_of_someone_else(laptop: Laptop, site: Site) -> None:
     assert laptop.command("train", "on=site", "dry_run=true").returncode == 0
     (site.folder / "src" / "notes.py").write_text("theirs")
@@ -140,6 +142,7 @@ def test_a_new_file_does_not_replace_one_of_someone_else(laptop: Laptop, site: S
     assert (site.folder / "src" / "notes.py").read_text() == "theirs"
 
 
+@pytest.mark.slow
 def test_another_branch_is_one_message_or_another_folder(laptop: Laptop, site: Site) -> None:
     assert laptop.command("train", "on=site", "dry_run=true").returncode == 0
     main = git(laptop.project, "branch", "--show-current")

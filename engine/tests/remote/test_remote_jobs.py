@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.git, pytest.mark.new_process]
 QUICK = ("cluster=local", "trainer.max_epochs=1", "monitor.tensorboard=false")
 
 
+@pytest.mark.slow
 def test_verbs_act_on_the_runs_there(laptop: Laptop, site: Site) -> None:
     refused = laptop.command("jobs", "list", "--on", "site")
     assert refused.returncode == 2 and "site has no project in" in refused.stderr, refused.stderr
@@ -64,6 +65,7 @@ def test_one_table_of_all_hosts_with_a_line_for_one_that_does_not_answer(
     )
 
 
+@pytest.mark.slow
 def test_programs_and_comparisons_run_there(laptop: Laptop, site: Site) -> None:
     (laptop.project / "hello.py").write_text("import sys\nprint('hello', sys.argv[1:])\n")
     done = laptop.command("run", "on=site", "cluster=local", "--", "hello.py", "on=site", "a b")

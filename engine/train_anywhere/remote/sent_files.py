@@ -37,14 +37,7 @@ LISTED = 5
 NOTIFY = re.compile(r"""\bnotify["']?\s*:\s*["']?([^\s"'#,}]*://[^\s"'#,}]*)""")
 """The address of `monitor.notify` in YAML."""
 
-OPTIONS = (
-    "-lptz",
-    "--copy-unsafe-links",
-    "--no-implied-dirs",
-    "--from0",
-    "--files-from=-",
-    "--out-format=%n",
-)
+OPTIONS = ["-lptz", "--copy-unsafe-links", "--no-implied-dirs", "--from0", "--files-from=-", "--out-format=%n"]
 """Options of rsync, which the one of macOS knows too; no option deletes."""
 
 PREPARE = r"""
@@ -76,7 +69,7 @@ comm -z -13 .remote/new .remote/sent | while IFS= read -r -d '' name; do
         rm -f -- "./$name" && [ "$parent" = . ] || rmdir -p --ignore-fail-on-non-empty -- "$parent"
     fi
 done
-cp .remote/new .remote/sent && printf '%s\n' {commit} > .remote/commit
+mv .remote/new .remote/sent && printf '%s\n' {commit} > .remote/commit
 """
 """Script that deletes the files that an earlier transfer has sent and this one has not. A link on the way keeps a file."""
 
