@@ -1,6 +1,7 @@
 """`on=NAME` runs the same command on the host, with the files of the project and each argument as typed."""
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -126,9 +127,12 @@ def test_a_second_transfer_sends_what_changed_and_deletes_only_what_the_first_ha
     (laptop.project / "src" / "gone" / "ü.py").unlink()
     (laptop.project / "linked" / "kept.py").unlink()
     (laptop.project / "src" / "new.py").write_text("a = 2\n")
+    [first] = (site.folder / ".remote" / "requests").iterdir()
+    os.utime(first / "code", (0, 0))  # an answer of 1970
     done = laptop.command("train", "on=site", "dry_run=true")
     assert "Sent 1 of" in done.stderr and done.stderr.count("src/new.py") == 1, done.stderr
     assert not (site.folder / "src" / "old one.py").exists() and not (site.folder / "src" / "gone").exists()
+    assert not first.exists() and len([*(site.folder / ".remote" / "requests").iterdir()]) == 1
     assert (elsewhere / "kept.py").exists() and all(path.read_text() == "theirs" for path in theirs.values())
 
 

@@ -34,6 +34,8 @@ def test_verbs_act_on_the_runs_there(laptop: Laptop, site: Site) -> None:
     assert "the highest of 2 runs" in laptop.command("jobs", "best", "--on", "site").stderr
     done = laptop.command("jobs", "--on", "site", "cancel", "no-such-run")
     assert done.returncode == 2 and "no run is called 'no-such-run'" in done.stderr
+    again = laptop.command("jobs", "--on", "site", "resubmit", runs[0])
+    assert again.returncode == 2 and "ran on this machine" in again.stderr, again.stderr
     assert "invalid choice: 'sattus'" in laptop.command("jobs", "--on", "site", "sattus").stderr
     evaluated = laptop.command("evaluate", runs[0], "on=site")
     assert evaluated.returncode == 0 and "test/acc" in evaluated.stdout, evaluated.stderr
