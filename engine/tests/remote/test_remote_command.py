@@ -194,3 +194,29 @@ def test_a_second_submission_takes_little_longer_than_ssh_and_rsync_by_hand(
         strict=True,
     )
     assert min(ours) / min(theirs) <= 1.5, (ours, theirs)
+
+
+FAKE = """#!/bin/sh
+echo "sbatch: Job 7 to start at $(cat '{start}') using 8 processors on nodes node1 in partition main" >&2
+"""
+"""An sbatch that names a start, which the test decides."""
+
+
+@pytest.mark.slow
+def test_of_several_hosts_the_earliest_start_that_accepts_the_command(laptop: Laptop, site: Site) -> None:
+    for name, start in {"late": "2026-12-03T10:00:00", "early": "2026-12-02T09:00:00", "never": ""}.items():
+        folder = site.home / f"bin-{name}"
+        folder.mkdir()
+        (folder / "start").write_text(start)
+        (folder / "sbatch").write_text(FAKE.format(start=folder / "start"))
+        (folder / "python").write_text(f'#!/bin/bash\nPATH="{folder}:$PATH" exec {sys.executable} "$@"\n')
+        for program in ("sbatch", "python"):
+            (folder / program).chmod(0o755)
+        laptop.knows(name, site, folder=site.home / name, python=folder / "python", cluster="slurm")
+    laptop.knows("never", site, folder=site.home / "never", cluster="neuron")
+    done = laptop.command("train", "on=never,late,early", "dry_run=true", "cluster.check=refuse")
+    assert done.returncode == 0, done.stderr
+    assert "late: expected start 2026-12-03T10:00:00 (an estimate)" in done.stderr
+    assert "early: expected start 2026-12-02T09:00:00 (an estimate)" in done.stderr
+    assert "never: error: " in done.stderr and "Expected start: 2026-12-02T09:00:00" in done.stdout
+    assert "no host accepts this command" in laptop.command("train", "on=never,never").stderr
