@@ -15,7 +15,7 @@ from train_anywhere.files import ROOT
 from train_anywhere.files.atomic import claim, write_atomic
 from train_anywhere.files.removal import remove_file
 from train_anywhere.files.terminal.printable import printable
-from train_anywhere.remote.connection import LOST, Connection, LostConnectionError
+from train_anywhere.remote.connection import LOST, Answer, Connection, LostConnectionError
 from train_anywhere.remote.hosts import Host, read_host, refusal, shell_path
 from train_anywhere.remote.sent_files import SentFiles, find_files, remote_folder, transfer
 from train_anywhere.runs.reopen.trust import state_folder
@@ -135,6 +135,19 @@ def run_once(host: Host, command: Sequence[str], files: SentFiles | None) -> int
     raise UnclearError(
         f"{why} Whether the command was executed is not known: type it again. If it was, you get its answer: it is executed once."
     )
+
+
+def run_new(host: Host, command: Sequence[str]) -> Answer:
+    """Send the project, make its environment with the progress shown here, and return what a command prints there."""
+    connection, files = Connection(host), find_files()
+    folder = shlex.quote(transfer(connection, files))
+    for words in (["-c", ""], command):
+        script = _script(host, folder, [os.urandom(8).hex(), *words], files)
+        if words is not command and (code := connection.run(script)):
+            raise SubmitError(
+                f"the environment on {host.name} could not be made (exit code {code}); see the lines above."
+            )
+    return connection.capture(script)
 
 
 def _script(host: Host, folder: str, request: Sequence[str], files: SentFiles | None) -> str:
