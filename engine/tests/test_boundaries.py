@@ -205,6 +205,7 @@ REASONS = {
     "train_anywhere.search.start_search": "a sweep needs no Optuna",
     "train_anywhere.inference.predictor": "a submission predicts nothing, and needs no numpy",
     "train_anywhere.launch.rank": "a submission is no rank",
+    "train_anywhere.remote.hosts": "a login node needs no ssh",
     "train_anywhere.remote.run_copies": "a verb here needs no ssh",
     "train_anywhere.remote.remote_jobs": "a verb here needs no ssh",
     "train_anywhere.remote.remote_command": "a command here needs no ssh",

@@ -61,6 +61,25 @@ def test_no_route_no_address_and_a_refused_key(laptop: Laptop, site: Site) -> No
     assert not site.folder.exists()
 
 
+def test_a_log_in_that_asks_is_needed_once_for_several_commands(
+    laptop: Laptop, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, asked = laptop.folder / "asked_key", laptop.folder / "asked"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "a phrase", "-f", key], check=True)
+    with open(site.home / "authorized", "a") as authorized:
+        authorized.write(key.with_suffix(".pub").read_text())
+    config = laptop.folder / "ssh_config"
+    config.write_text(config.read_text().replace(f"{site.home}/user_key", str(key)))
+    assert "it refused your log-in" in refused(laptop, "on=site")  # nobody can be asked
+    (laptop.folder / "ask").write_text(f"#!/bin/sh\necho asked >> '{asked}'\necho a phrase\n")
+    (laptop.folder / "ask").chmod(0o755)
+    monkeypatch.setenv("SSH_ASKPASS", str(laptop.folder / "ask"))
+    monkeypatch.setenv("SSH_ASKPASS_REQUIRE", "force")
+    for words in (("train", "on=site", "dry_run=true"), ("jobs", "--on", "site", "list")):
+        laptop.command(*words)
+    assert asked.read_text() == "asked\n" and (site.folder / "src" / "train.py").exists()
+
+
 def test_a_changed_and_an_unknown_host_key(laptop: Laptop, site: Site) -> None:
     known = laptop.folder / "known_site"
     other = (site.home / "user_key.pub").read_text()
@@ -70,6 +89,7 @@ def test_a_changed_and_an_unknown_host_key(laptop: Laptop, site: Site) -> None:
     assert "its host key is not known yet" in refused(laptop, "on=site")
 
 
+@pytest.mark.slow
 def test_a_full_disk_or_quota(laptop: Laptop, site_for: Callable[..., Site]) -> None:
     small = site_for(disk="1m")
     laptop.knows("small", small)
@@ -81,6 +101,7 @@ def test_a_full_disk_or_quota(laptop: Laptop, site_for: Callable[..., Site]) -> 
     assert "NO_SCRATCH: is not set there" in refused(laptop, "on=unset")
 
 
+@pytest.mark.slow
 def test_a_missing_python_and_a_setup_that_fails(laptop: Laptop, site: Site) -> None:
     laptop.knows("none", site, python="/no/python3", setup=None)
     assert "none has no Python at /no/python3: correct `python:` or `setup:`" in refused(laptop, "on=none")
@@ -91,6 +112,7 @@ def test_a_missing_python_and_a_setup_that_fails(laptop: Laptop, site: Site) -> 
     assert "`module load python/3.12` failed on module." in refused(laptop, "on=module")
 
 
+@pytest.mark.slow
 def test_the_environment_is_made_again_when_the_requirements_change(laptop: Laptop, site: Site) -> None:
     (laptop.project / "src" / "train.py").write_text((laptop.project / "src" / "train.py").read_text())
     made = [laptop.command("train", "on=site", "dry_run=true").stderr.count("\nmaking\n") for _ in range(2)]

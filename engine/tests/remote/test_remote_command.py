@@ -1,6 +1,7 @@
 """`on=NAME` runs the same command on the host, with the files of the project and each argument as typed."""
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -46,6 +47,7 @@ def test_arguments_output_and_exit_code_pass_unchanged(laptop: Laptop, site: Sit
     assert "to standard error" in done.stderr and "On site: echo making" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_training_there_prints_what_it_prints_here_and_its_commit_is_that_of_the_laptop(
     laptop: Laptop, site: Site
 ) -> None:
@@ -125,12 +127,16 @@ def test_a_second_transfer_sends_what_changed_and_deletes_only_what_the_first_ha
     (laptop.project / "src" / "gone" / "ü.py").unlink()
     (laptop.project / "linked" / "kept.py").unlink()
     (laptop.project / "src" / "new.py").write_text("a = 2\n")
+    [first] = (site.folder / ".remote" / "requests").iterdir()
+    os.utime(first / "code", (0, 0))  # an answer of 1970
     done = laptop.command("train", "on=site", "dry_run=true")
     assert "Sent 1 of" in done.stderr and done.stderr.count("src/new.py") == 1, done.stderr
     assert not (site.folder / "src" / "old one.py").exists() and not (site.folder / "src" / "gone").exists()
+    assert not first.exists() and len([*(site.folder / ".remote" / "requests").iterdir()]) == 1
     assert (elsewhere / "kept.py").exists() and all(path.read_text() == "theirs" for path in theirs.values())
 
 
+@pytest.mark.slow
 def test_a_new_file_does_not_replace_one_of_someone_else(laptop: Laptop, site: Site) -> None:
     assert laptop.command("train", "on=site", "dry_run=true").returncode == 0
     (site.folder / "src" / "notes.py").write_text("theirs")
@@ -140,6 +146,7 @@ def test_a_new_file_does_not_replace_one_of_someone_else(laptop: Laptop, site: S
     assert (site.folder / "src" / "notes.py").read_text() == "theirs"
 
 
+@pytest.mark.slow
 def test_another_branch_is_one_message_or_another_folder(laptop: Laptop, site: Site) -> None:
     assert laptop.command("train", "on=site", "dry_run=true").returncode == 0
     main = git(laptop.project, "branch", "--show-current")
@@ -187,3 +194,29 @@ def test_a_second_submission_takes_little_longer_than_ssh_and_rsync_by_hand(
         strict=True,
     )
     assert min(ours) / min(theirs) <= 1.5, (ours, theirs)
+
+
+FAKE = """#!/bin/sh
+echo "sbatch: Job 7 to start at $(cat '{start}') using 8 processors on nodes node1 in partition main" >&2
+"""
+"""An sbatch that names a start, which the test decides."""
+
+
+@pytest.mark.slow
+def test_of_several_hosts_the_earliest_start_that_accepts_the_command(laptop: Laptop, site: Site) -> None:
+    for name, start in {"late": "2026-12-03T10:00:00", "early": "2026-12-02T09:00:00", "never": ""}.items():
+        folder = site.home / f"bin-{name}"
+        folder.mkdir()
+        (folder / "start").write_text(start)
+        (folder / "sbatch").write_text(FAKE.format(start=folder / "start"))
+        (folder / "python").write_text(f'#!/bin/bash\nPATH="{folder}:$PATH" exec {sys.executable} "$@"\n')
+        for program in ("sbatch", "python"):
+            (folder / program).chmod(0o755)
+        laptop.knows(name, site, folder=site.home / name, python=folder / "python", cluster="slurm")
+    laptop.knows("never", site, folder=site.home / "never", cluster="neuron")
+    done = laptop.command("train", "on=never,late,early", "dry_run=true", "cluster.check=refuse")
+    assert done.returncode == 0, done.stderr
+    assert "late: expected start 2026-12-03T10:00:00 (an estimate)" in done.stderr
+    assert "early: expected start 2026-12-02T09:00:00 (an estimate)" in done.stderr
+    assert "never: error: " in done.stderr and "Expected start: 2026-12-02T09:00:00" in done.stdout
+    assert "no host accepts this command" in laptop.command("train", "on=never,never").stderr

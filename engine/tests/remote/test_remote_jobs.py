@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.git, pytest.mark.new_process]
 QUICK = ("cluster=local", "trainer.max_epochs=1", "monitor.tensorboard=false")
 
 
+@pytest.mark.slow
 def test_verbs_act_on_the_runs_there(laptop: Laptop, site: Site) -> None:
     refused = laptop.command("jobs", "list", "--on", "site")
     assert refused.returncode == 2 and "site has no project in" in refused.stderr, refused.stderr
@@ -33,6 +34,8 @@ def test_verbs_act_on_the_runs_there(laptop: Laptop, site: Site) -> None:
     assert "the highest of 2 runs" in laptop.command("jobs", "best", "--on", "site").stderr
     done = laptop.command("jobs", "--on", "site", "cancel", "no-such-run")
     assert done.returncode == 2 and "no run is called 'no-such-run'" in done.stderr
+    again = laptop.command("jobs", "--on", "site", "resubmit", runs[0])
+    assert again.returncode == 2 and "ran on this machine" in again.stderr, again.stderr
     assert "invalid choice: 'sattus'" in laptop.command("jobs", "--on", "site", "sattus").stderr
     evaluated = laptop.command("evaluate", runs[0], "on=site")
     assert evaluated.returncode == 0 and "test/acc" in evaluated.stdout, evaluated.stderr
@@ -64,6 +67,7 @@ def test_one_table_of_all_hosts_with_a_line_for_one_that_does_not_answer(
     )
 
 
+@pytest.mark.slow
 def test_programs_and_comparisons_run_there(laptop: Laptop, site: Site) -> None:
     (laptop.project / "hello.py").write_text("import sys\nprint('hello', sys.argv[1:])\n")
     done = laptop.command("run", "on=site", "cluster=local", "--", "hello.py", "on=site", "a b")

@@ -1,6 +1,7 @@
 """A job of two nodes that is submitted, watched and fetched from a laptop, through a real sshd on the login node."""
 
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -54,3 +55,25 @@ def test_a_job_is_submitted_once_watched_and_pulled(reached: tuple[Laptop, Site]
     assert pulled.returncode == 0 and not [*(laptop.project / "results").glob("*/*/jobs.txt")], pulled.stderr
     evaluated = laptop.command("evaluate", pulled.stdout.strip())
     assert evaluated.returncode == 0 and "test/acc" in evaluated.stdout, evaluated.stderr
+
+
+def test_a_new_cluster_is_described_from_the_laptop(reached: tuple[Laptop, Site]) -> None:
+    laptop = reached[0]
+    file = laptop.project / "configs" / "hosts" / "fresh.yaml"
+    file.write_text((file.parent / "site.yaml").read_text().replace("cluster: 'slurm'", "cluster: fresh"))
+    command = [
+        sys.executable,
+        str(laptop.project / "slurm" / "new_cluster.py"),
+        "fresh",
+        "--on",
+        "site-login",
+    ]
+    done = subprocess.run(command, env=laptop.environ, cwd=laptop.project, capture_output=True, text=True)
+    assert done.returncode == 0 and "making" in done.stderr, done.stdout + done.stderr
+    assert "partition: main" in (laptop.project / "configs" / "cluster" / "fresh.yaml").read_text()
+    shown = laptop.command("train", "on=fresh", "dry_run=test")
+    assert shown.returncode == 0 and "#SBATCH --partition=main" in shown.stdout, shown.stderr
+    file.unlink()
+    done = subprocess.run(command, env=laptop.environ, cwd=laptop.project, capture_output=True, text=True)
+    assert done.returncode == 0
+    assert file.read_text() == 'ssh: site-login\nfolder: "~/project"\ncluster: fresh\n'

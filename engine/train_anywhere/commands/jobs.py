@@ -86,8 +86,13 @@ def _serve_there(parsed: argparse.Namespace, words: Sequence[str]) -> int:
     verb = parsed.verb.__name__.rstrip("_")
     if parsed.on != "all" or verb != "list":
         return remote_jobs.run_verb(parsed.on, verb, words)
-    reports, trouble = remote_jobs.list_everywhere([word for word in words if word != "--json"])
-    return _show_status(lambda: RunReports(reports, trouble=(*trouble,)), parsed, many=True)
+
+    def look() -> RunReports:
+        asked = [word for word in words if word not in ("--json", "--watch")]
+        reports, trouble = remote_jobs.list_everywhere(asked)
+        return RunReports(reports, trouble=(*trouble,))
+
+    return _show_status(look, parsed, many=True)
 
 
 def _serve(parsed: argparse.Namespace, words: Sequence[str]) -> int:

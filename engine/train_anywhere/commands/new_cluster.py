@@ -3,6 +3,7 @@
     python slurm/new_cluster.py NAME               # print configs/cluster/NAME.yaml
     python slurm/new_cluster.py NAME --write       # write it
     python slurm/new_cluster.py NAME --partition gpu
+    python slurm/new_cluster.py NAME --on HOST     # on a laptop: write configs/hosts/NAME.yaml, and the preset from that host of ssh
     python slurm/new_cluster.py NAME --local account=ACCOUNT comment=COMMENT    # write configs/local/NAME.yaml
 
 Comments in the preset mark what Slurm does not know: the format of accounts, modules, rules of the site.
@@ -23,6 +24,7 @@ from train_anywhere.config.command.diagnose import diagnose
 from train_anywhere.config.command.yaml_files import read_mapping, read_text
 from train_anywhere.config.load import load
 from train_anywhere.errors import REFUSED, ConfigError, ProjectError, SubmitError
+from train_anywhere.files import ROOT
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.terminal.fit import FittedHelp
 from train_anywhere.runs.summary import display_path
@@ -39,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=FittedHelp)
     parser.add_argument("name", metavar="NAME", help="name of the preset, for cluster=NAME")
     parser.add_argument("--partition", help="its default partition (default: the one with the most GPUs)")
+    parser.add_argument("--on", metavar="HOST", help="write the host that ssh calls HOST, and its preset")
     parser.add_argument("--write", action="store_true", help="write the file instead of printing it")
     parser.add_argument(
         "--local",
@@ -50,6 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if parsed.local:
             return keep_settings(parsed.name, parsed.local)
+        if parsed.on:
+            return write_host(
+                parsed.name, parsed.on, [f"--partition={parsed.partition}"] if parsed.partition else []
+            )
         text = make_preset(parsed.name, SlurmFacts(), parsed.partition, socket.gethostname())
         if not parsed.write:
             print(text, end="")
@@ -148,6 +155,23 @@ def _node(kind: Kind, limit: str, longest: str) -> str:
     return f"{{partition: {name}, {gpu_type}gpus: {kind.gpus}, cpus: {kind.cpus[0]}, mem: {mem}{time}}}"
 
 
+def write_host(name: str, ssh: str, words: Sequence[str]) -> int:
+    """Write the file of a host, and its preset unless that exists, as the login node makes it. Raises ProjectError."""
+    from train_anywhere.remote import hosts, remote_command  # a login node needs no ssh
+
+    if not (file := hosts.HOSTS / f"{name}.yaml").exists():
+        file.parent.mkdir(exist_ok=True)
+        _write(
+            file, f"ssh: {format_scalar(ssh)}\nfolder: {format_scalar(f'~/{ROOT.name}')}\ncluster: {name}\n"
+        )
+    if (PRESETS / f"{name}.yaml").exists():
+        return 0
+    done = remote_command.run_new(hosts.read_host(name), ["slurm/new_cluster.py", name, *words])
+    if done.returncode:
+        raise SubmitError(f"{name}: {done.stderr[done.stderr.rfind('error: ') + 7 :].strip()}")
+    return _write(PRESETS / f"{name}.yaml", done.stdout)
+
+
 def _is_time(text: str) -> bool:
     """Return whether a limit is a time; it may also be `infinite` or `n/a`."""
     try:
@@ -166,5 +190,6 @@ def _write(path: Path, text: str) -> int:
         raise SubmitError(
             f"{path} can't be written: {error.strerror}; without --write it is printed."
         ) from None
-    print(f"wrote {path}; try: python src/train.py cluster={path.stem} dry_run=test")
+    key = "on" if path.parent.name == "hosts" else "cluster"
+    print(f"wrote {path}; try: python src/train.py {key}={path.stem} dry_run=test", flush=True)
     return 0

@@ -56,8 +56,8 @@ def read_host(name: str) -> Host:
     if name not in (known := list_hosts()):
         have = f"configs/hosts/ has {', '.join(known)}" if known else "configs/hosts/ has none"
         raise ConfigError(
-            f"'{name}' is not a host ({have}){did_you_mean(name, known)} write configs/hosts/NAME.yaml for a new one: "
-            "docs/how-to/from-your-laptop.md."
+            f"'{name}' is not a host ({have}){did_you_mean(name, known)} `python slurm/new_cluster.py NAME --on SSH_HOST` "
+            "writes the file of a new one."
         )
     problems: list[str] = []
     host = build(Host, read_mapping(HOSTS / f"{name}.yaml"), problems, f"hosts/{name}")

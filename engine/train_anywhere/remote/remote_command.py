@@ -2,17 +2,20 @@
 
 import hashlib
 import os
+import re
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 from train_anywhere.errors import ConfigError, SubmitError, SubmitInterrupted, UnclearError
 from train_anywhere.files import ROOT
 from train_anywhere.files.atomic import claim, write_atomic
 from train_anywhere.files.removal import remove_file
-from train_anywhere.remote.connection import LOST, Connection, LostConnectionError
+from train_anywhere.files.terminal.printable import printable
+from train_anywhere.remote.connection import LOST, Answer, Connection, LostConnectionError
 from train_anywhere.remote.hosts import Host, read_host, refusal, shell_path
 from train_anywhere.remote.sent_files import SentFiles, find_files, remote_folder, transfer
 from train_anywhere.runs.reopen.trust import state_folder
@@ -48,16 +51,52 @@ def run_elsewhere(program: str, words: Sequence[str]) -> int | None:
         return None
     if len(named) > 1 or not named[0]:
         raise ConfigError(f"{' '.join(f'on={name}' for name in named)}: name one host, such as on=neuron.")
-    host, files = read_host(named[0]), find_files()
+    hosts, files = [read_host(name) for name in named[0].split(",")], find_files()
     for sentence in files.notes:
         print(f"note: {sentence}", file=sys.stderr)
     keys = {word.lstrip("+").partition("=")[0] for word in own}
     shows = program == "scaling.py" and len(own) == 1 and "=" not in own[0]  # a table
-    preset = [f"cluster={host.cluster}"] if host.cluster and "cluster" not in keys and not shows else []
-    code = run_once(host, [f"src/{program}", *preset, *own, *words[end:]], files)
+
+    def command(host: Host, *more: str) -> list[str]:
+        preset = [f"cluster={host.cluster}"] if host.cluster and "cluster" not in keys and not shows else []
+        return [f"src/{program}", *preset, *own, *more, *words[end:]]
+
+    host = hosts[0] if len(hosts) == 1 else _earliest(hosts, command, files)
+    code = run_once(host, command(host), files)
     if not code and "dry_run" not in keys:
         print(f"On {host.name}: python src/jobs.py --on {host.name} status, logs -f, cancel", file=sys.stderr)
     return code
+
+
+def _earliest(hosts: Sequence[Host], command: Callable[..., list[str]], files: SentFiles) -> Host:
+    """Return the host that accepts the dry run and expects the earliest start, or that may have the command already."""
+    starts: dict[str, Host] = {}
+    for host in hosts:
+        if _pending(host, command(host)).exists():
+            return host
+    for host in hosts:
+        try:
+            connection = Connection(host)
+            folder, dry = shlex.quote(transfer(connection, files)), command(host, "dry_run=true")
+            done = connection.capture(_script(host, folder, [os.urandom(8).hex(), *dry], files))
+            start = re.search(r"^Expected start: (\d{4}-\S+)", done.stdout, re.M)
+            said = f"expected start {start[1] if start else 'not known'} (an estimate)"
+            if done.returncode:
+                said = done.stderr[done.stderr.rfind("error: ") :].strip()
+            else:
+                starts.setdefault(start[1] if start else "unknown", host)
+        except SubmitError as error:
+            said = f"error: {error}"
+        print(printable(f"{host.name}: {said}"), file=sys.stderr, flush=True)
+    if not starts:
+        raise SubmitError("no host accepts this command; see the lines above.")
+    return starts[min(starts)]
+
+
+def _pending(host: Host, command: Sequence[str]) -> Path:
+    """Return the file with the id of the request for a command, if its answer has not arrived."""
+    digest = hashlib.sha256("\0".join([str(ROOT), host.name, *command]).encode(errors="surrogateescape"))
+    return state_folder() / "remote" / f"{digest.hexdigest()[:16]}.request"
 
 
 def run_once(host: Host, command: Sequence[str], files: SentFiles | None) -> int:
@@ -66,8 +105,7 @@ def run_once(host: Host, command: Sequence[str], files: SentFiles | None) -> int
     The id of the request stays here until its answer arrives, so that the same command typed again asks for that answer.
     Without `files` nothing is sent before. Raises what `run_elsewhere` raises.
     """
-    digest = hashlib.sha256("\0".join([str(ROOT), host.name, *command]).encode(errors="surrogateescape"))
-    pending, tried = state_folder() / "remote" / f"{digest.hexdigest()[:16]}.request", False
+    pending, tried = _pending(host, command), False
     request = pending.read_text() if pending.exists() else os.urandom(8).hex()
     connection = Connection(host)
     for pause in (*PAUSES_S, None):
@@ -97,6 +135,19 @@ def run_once(host: Host, command: Sequence[str], files: SentFiles | None) -> int
     raise UnclearError(
         f"{why} Whether the command was executed is not known: type it again. If it was, you get its answer: it is executed once."
     )
+
+
+def run_new(host: Host, command: Sequence[str]) -> Answer:
+    """Send the project, make its environment with the progress shown here, and return what a command prints there."""
+    connection, files = Connection(host), find_files()
+    folder = shlex.quote(transfer(connection, files))
+    for words in (["-c", ""], command):
+        script = _script(host, folder, [os.urandom(8).hex(), *words], files)
+        if words is not command and (code := connection.run(script)):
+            raise SubmitError(
+                f"the environment on {host.name} could not be made (exit code {code}); see the lines above."
+            )
+    return connection.capture(script)
 
 
 def _script(host: Host, folder: str, request: Sequence[str], files: SentFiles | None) -> str:

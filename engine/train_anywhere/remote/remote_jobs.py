@@ -65,7 +65,9 @@ def list_everywhere(words: Sequence[str]) -> tuple[list[Report], list[str]]:
             return str(error)
 
     if not (names := list_hosts()):
-        raise SubmitError("configs/hosts/ has no host: docs/how-to/from-your-laptop.md.")
+        raise SubmitError(
+            "configs/hosts/ has no host: `python slurm/new_cluster.py NAME --on SSH_HOST` writes one."
+        )
     with ThreadPoolExecutor(len(names)) as threads:
         answers = [*threads.map(ask, names)]
     runs = [run for answer in answers if not isinstance(answer, str) for run in answer]

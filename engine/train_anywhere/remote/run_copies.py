@@ -7,8 +7,8 @@ from pathlib import Path
 import yaml
 
 from train_anywhere.config.flat import flatten, unflatten
-from train_anywhere.config.load import FOLDERS, load
-from train_anywhere.errors import ProjectError, SubmitError
+from train_anywhere.config.load import FOLDERS
+from train_anywhere.errors import SubmitError
 from train_anywhere.files import ROOT
 from train_anywhere.files.atomic import read_text, write_atomic
 from train_anywhere.remote.connection import Connection
@@ -16,7 +16,6 @@ from train_anywhere.remote.hosts import read_host
 from train_anywhere.remote.remote_jobs import query
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
 from train_anywhere.runs.reopen.frozen import read_frozen
-from train_anywhere.runs.reopen.trust import remember
 
 OPTIONS = ("-rltz", "--safe-links", "--partial-dir=.rsync-partial")
 OF_A_PLACE = ("jobs.txt", "job.sbatch", "job.pbs", "lock", "bad_nodes")
@@ -68,15 +67,13 @@ def prepare(folder: str) -> None:
 
 
 def adopt(folder: str | Path, root: str) -> None:
-    """Let a copied run, which was below the project `root`, be resumed here: with the folders of this project, and trusted."""
+    """Let a copied run, which was below the project `root`, be resumed here: with the folders of this project."""
     run = RunDir(ROOT / folder)
     flat = flatten(read_frozen(run)) | {"paths.results": str(run.path.parents[1])}
     for key in FOLDERS:
         if str(flat.get(key)).startswith(f"{root}/"):
             flat[key] = f"{ROOT}{flat[key].removeprefix(root)}"
     write_atomic(run.config, yaml.safe_dump(unflatten(flat), sort_keys=False))
-    with suppress(ProjectError):  # a framework that is not installed here
-        remember(run.path, load(unflatten(flat)))
 
 
 def _attempts(folder: Path) -> int:

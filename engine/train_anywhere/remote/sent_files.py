@@ -37,14 +37,14 @@ LISTED = 5
 NOTIFY = re.compile(r"""\bnotify["']?\s*:\s*["']?([^\s"'#,}]*://[^\s"'#,}]*)""")
 """The address of `monitor.notify` in YAML."""
 
-OPTIONS = (
+OPTIONS = [
     "-lptz",
     "--copy-unsafe-links",
     "--no-implied-dirs",
     "--from0",
     "--files-from=-",
     "--out-format=%n",
-)
+]
 """Options of rsync, which the one of macOS knows too; no option deletes."""
 
 PREPARE = r"""
@@ -76,9 +76,12 @@ comm -z -13 .remote/new .remote/sent | while IFS= read -r -d '' name; do
         rm -f -- "./$name" && [ "$parent" = . ] || rmdir -p --ignore-fail-on-non-empty -- "$parent"
     fi
 done
-cp .remote/new .remote/sent && printf '%s\n' {commit} > .remote/commit
+find .remote/requests -mindepth 2 -name code -mtime +30 -printf '%h\0' 2>/dev/null | xargs -0r rm -r --
+mv .remote/new .remote/sent && printf '%s\n' {commit} > .remote/commit
 """
-"""Script that deletes the files that an earlier transfer has sent and this one has not. A link on the way keeps a file."""
+"""Script that deletes the files that an earlier transfer has sent and this one has not. A link on the way keeps a file.
+
+The answers of requests are deleted after 30 days: files count against quotas."""
 
 
 @dataclass(frozen=True)
