@@ -18,28 +18,28 @@ LIMITS = {
     ".": (280, 100),
     "checkpoints": (1920, 1140),
     "commands": (2360, 1480),
-    "config": (6560, 3720),
+    "config": (6460, 3720),
     "data": (3140, 1820),
     "distributed": (1720, 900),
     "features": (3940, 2320),
     "files": (1420, 840),
     "inference": (840, 480),
     "job": (1600, 980),
-    "launch": (2300, 1460),
+    "launch": (2320, 1480),
     "monitor": (2160, 1180),
     "plugins": (320, 180),
     "program": (1100, 680),
-    "remote": (860, 500),
+    "remote": (920, 540),
     "runs": (2500, 1400),
     "search": (880, 540),
-    "slurm": (8440, 4680),
+    "slurm": (8420, 4680),
     "testing": (600, 360),
     "training": (14760, 8480),
 }
 """Lines and statements by package; "." has the modules next to the packages."""
 
-MOST_LINES = 57520
-MOST_STATEMENTS = 33080
+MOST_LINES = 57480
+MOST_STATEMENTS = 33120
 """Limits of the whole engine. They fall with the code, and rise only by what a new feature was planned to cost."""
 
 

@@ -109,7 +109,7 @@ class Model(OpenSection):
         default=None,
         metadata={
             "default": None,
-            "meaning": "adapters: {rank: 8, alpha: 16, targets: [q_proj, v_proj], train: [classifier]}; null: train all weights",
+            "meaning": "adapters: {rank: 8, alpha: 16, targets: [q_proj, v_proj], train: [head]}; null: train all weights",
         },
     )
 

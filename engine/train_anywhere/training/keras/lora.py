@@ -18,11 +18,11 @@ class Base:
 
     Attributes:
         variables: the weights, by name.
-        label: the name of the base in messages.
+        title: the name of the base in messages.
     """
 
-    def __init__(self, variables: NamedVariables, label: str) -> None:
-        self.variables, self.label, self._hash = variables, label, ""
+    def __init__(self, variables: NamedVariables, title: str) -> None:
+        self.variables, self.title, self._hash = variables, title, ""
 
     @property
     def identity(self) -> list[str]:
@@ -32,7 +32,7 @@ class Base:
                 (name, np.ascontiguousarray(v).reshape(-1)) for name, v in sorted(self.variables.items())
             )
             self._hash = hash_weights((name, array.view(np.uint8)) for name, array in arrays)
-        return [self._hash, self.label]
+        return [self._hash, self.title]
 
     def refuse_trained(self) -> None:
         """Raise ConfigError if a callback has unfrozen weights that checkpoints do not hold."""
