@@ -261,8 +261,8 @@ class Job(QueuedJob):
             kept = ["--cpu-bind=none", *(["--no-kill"] if o.no_kill else [])]
             step = self.each_node(self.in_container("-m", "train_anywhere.launch.warm_node", rank[-1]), kept)
             self._warm_hosts = [*self.hosts]
-            with open(os.devnull, "wb") as quiet:
-                self._warm = spawn(step, self.whole_environment(), stdin=subprocess.PIPE, stderr=quiet)
+            quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
+            self._warm = spawn(step, self.whole_environment(), stdin=pipe, stderr=quiet)
         return [*before, "-m", "train_anywhere.launch.warm_rank", rank[-1]]
 
     def close(self) -> None:

@@ -82,8 +82,7 @@ class Launcher:
 
     def _start_listener(self) -> "subprocess.Popen[bytes]":
         step = [*self.job.one_task_on(self.job.hosts[0]), "cat"]
-        with open(os.devnull, "wb") as quiet:
-            return spawn(step, self.job.environ, stdin=subprocess.PIPE, stderr=quiet)
+        return spawn(step, self.job.environ, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
     def poll(self) -> int | None:
         """Return the exit code of the launcher as of a shell, or None while it runs."""

@@ -85,7 +85,7 @@ def spawn(
     command: Sequence[str],
     environ: Mapping[str, str],
     stdin: int = subprocess.DEVNULL,
-    stderr: IO[bytes] | None = None,
+    stderr: IO[bytes] | int | None = None,
 ) -> "subprocess.Popen[bytes]":
     """Start a program in a new session, with default signals. A missing one ends with 127."""
     try:

@@ -63,15 +63,14 @@ def ask(command: list[str]) -> tuple[int, TextIO | None, str]:
         "starter": os.getpid(),
     }
     request = {"command": command, "environ": {**os.environ}, **process}
-    answers = connection.makefile()
+    answers, answer = connection.makefile(), ""
     with suppress(OSError):
         socket.send_fds(connection, [b"."], [0, 1, 2])
         connection.sendall(json.dumps(request).encode(errors="surrogateescape") + b"\n")
         answer = answers.readline().strip()
-        if answer.isdigit():
-            return int(answer), answers, ""
-        return 0, None, answer or "its process has ended"
-    return 0, None, "its process has ended"
+    if answer.isdigit():
+        return int(answer), answers, ""
+    return 0, None, answer or "its process has ended"
 
 
 def main(run: str) -> None:
