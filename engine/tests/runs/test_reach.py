@@ -99,6 +99,7 @@ def test_what_reaches_out_of_a_foreign_run_is_shown_and_refused(make_run: Make, 
 HARMLESS = {
     *(
         "name",
+        "note",
         "resume",
         "after",
         "written",
