@@ -29,7 +29,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib.util import find_spec
+from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(os.environ.get("TEMPLATE_PROJECT") or Path(__file__).resolve().parents[1])
@@ -65,6 +65,9 @@ NOT_SOURCE = (TEMPLATE, "__pycache__", ".pytest_cache", "build", f"{NAME}.egg-in
 
 BUILD = "import sys; from setuptools import build_meta as b; out = sys.argv[1]; b.build_sdist(out); b.build_wheel(out)"
 """Calls the build backend (PEP 517) with the setuptools of this environment: nothing is downloaded."""
+
+SETUPTOOLS = 77
+"""First version of setuptools that reads engine/pyproject.toml: it has `license` as a text (PEP 639)."""
 
 
 class Refusal(Exception):
@@ -545,9 +548,10 @@ def _unpack(sdist: Path, target: Path) -> Path:
 
 
 def builder(scratch: Path) -> str:
-    """Return a Python with setuptools: this one, or that of a new environment with the locked version."""
-    if find_spec("setuptools"):
-        return sys.executable
+    """Return a Python with the setuptools that the engine needs: this one, or a new environment with the locked version."""
+    with suppress(metadata.PackageNotFoundError):
+        if int(metadata.version("setuptools").partition(".")[0]) >= SETUPTOOLS:
+            return sys.executable
     locked = re.search(
         r"^setuptools==(?:.*\\\n)+.*\n", Path("requirements/locks/common.txt").read_text(), re.M
     )
