@@ -128,7 +128,8 @@ def replace_train(laptop: Laptop, site: Site, seconds: float) -> None:
     there = SUBMIT.format(home=str(site.home), seconds=seconds)
     main = 'if __name__ == "__main__":\n'
     body = "".join(f"        {line}\n" for line in there.strip().splitlines())
-    first = f"    if str(ROOT).startswith({str(site.home)!r}):\n{body}        sys.exit(0)\n"
+    here = '__import__("os").path.realpath(__file__)'
+    first = f"    import sys\n    if {here}.startswith({str(site.home)!r}):\n{body}        sys.exit(0)\n"
     (laptop.project / "src" / "train.py").write_text(start.replace(main, main + first))
 
 
