@@ -18,6 +18,7 @@ sys.path[:1] = [str(HERE.parents[2]), str(HERE.parents[1])]
 from train_anywhere.config.command.compose import compose, list_groups  # noqa: E402
 from train_anywhere.config.flat import flatten  # noqa: E402
 from train_anywhere.config.load import load  # noqa: E402
+from train_anywhere.files import ROOT
 from train_anywhere.slurm.script.job import make_job  # noqa: E402
 from train_anywhere.slurm.script.render import render  # noqa: E402
 
@@ -74,7 +75,9 @@ def script(name: str) -> str:
     job = make_job(load(compose(overrides)), run, f"{run}/code", range(4) if name.endswith("sweep") else None)
     here = "/home/me/.venv/bin/python"
     python = here if job.python == job.supervisor else job.python
-    return render(dataclasses.replace(job, python=python, supervisor=here))
+    return render(dataclasses.replace(job, python=python, supervisor=here)).replace(
+        str(ROOT), "/home/me/project"
+    )
 
 
 def headers() -> str:
