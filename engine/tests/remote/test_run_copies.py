@@ -1,10 +1,14 @@
 """`jobs.py pull` and `jobs.py push`: a run moves between machines, and continues with the same bits."""
 
 import filecmp
+import json
+from pathlib import Path
 
 import pytest
 
 from engine.tests.remote.conftest import Laptop, Site
+from train_anywhere.errors import SubmitError
+from train_anywhere.remote import run_copies
 from train_anywhere.testing.weights import final_weights, info, largest_difference
 
 pytestmark = [pytest.mark.git, pytest.mark.new_process]
@@ -55,3 +59,16 @@ def test_pull_without_a_host_and_of_a_run_that_is_not_there(laptop: Laptop, site
     assert done.returncode == 2 and "'' is not a host (configs/hosts/ has site)" in done.stderr
     done = laptop.command("jobs", "push", "no-such-run", "--on", "site")
     assert done.returncode == 2 and "no run is called 'no-such-run'" in done.stderr
+
+
+@pytest.mark.parametrize("names", [("..", "x"), ("a", "../../x"), ("", "x"), (".ssh", "x"), ("/tmp", "x")])
+def test_a_host_names_no_other_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, str]
+) -> None:
+    """What a host answers is not trusted."""
+    run = {"path": "/there/results/a/x", "name": names[0], "id": names[1], "attempts": 1}
+    for name, found in (("read_host", None), ("Connection", None), ("query", json.dumps({"runs": [run]}))):
+        monkeypatch.setattr(run_copies, name, lambda *_, found=found: found)
+    with pytest.raises(SubmitError, match="which is no folder of a run"):
+        run_copies.pull("site", None, tmp_path / "results", False)
+    assert not any(tmp_path.iterdir())

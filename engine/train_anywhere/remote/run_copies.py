@@ -35,7 +35,12 @@ def pull(name: str, run: str | None, results: Path, everything: bool) -> list[Pa
     connection, done = Connection(read_host(name)), []
     answer = query(connection, ["src/jobs.py", "status", *([run] if run else []), "--json"])
     for report in json.loads(answer)["runs"]:
-        source, target = report["path"], results / report["name"] / report["id"]
+        source, names = report["path"], (str(report["name"]), str(report["id"]))
+        if any(not one or "/" in one or one.startswith(".") for one in names):
+            raise SubmitError(
+                f"{name} has a run with the name {'/'.join(names)!a}, which is no folder of a run."
+            )
+        target = results.joinpath(*names)
         _refuse_older(_attempts(target), report["attempts"], str(target))
         target.mkdir(parents=True, exist_ok=True)
         left_out = [f"--exclude=/{file}" for file in (*OF_A_PLACE, *(() if everything else LARGE))]
