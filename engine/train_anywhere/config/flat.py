@@ -27,7 +27,9 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
         *sections, last = key.split(".")
         section = tree
         for part in sections:
-            section = section.setdefault(part, {})
+            if section.get(part) is None:  # the default of a section that may be left out
+                section[part] = {}
+            section = section[part]
         section[last] = value
     return tree
 
