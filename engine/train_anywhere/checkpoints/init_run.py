@@ -4,6 +4,7 @@ import json
 import os
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,6 @@ MAX_NAMES = 5
 
 WEIGHT_FILES = (".safetensors", ".ckpt", ".pt", ".pth", ".bin")
 """Endings of files of weights that `init.run` may name."""
-
-LEGACY = (0x1950A86A20F9469CFC6C).to_bytes(10, "little")
-"""Number at the start of files that torch before 1.6 has written: torch.serialization.MAGIC_NUMBER."""
 
 
 def list_weight_files(path: str) -> list[Path]:
@@ -53,25 +51,21 @@ def _file_problem(file: Path) -> str:
     if not file.is_file() or not os.access(file, os.R_OK):
         return "can't be read: there is no such file, or you lack the permission."
     head = b""
-    try:
-        with open(file, "rb") as opened:
-            head = opened.read(32)
-            if file.suffix != ".safetensors":
-                complete = zipfile.is_zipfile(opened) or LEGACY in head
-            else:  # https://github.com/huggingface/safetensors#format
-                start, size = int.from_bytes(head[:8], "little"), file.stat().st_size
-                opened.seek(8)
-                header = json.loads(opened.read(start)) if 0 < start <= min(size - 8, 10**8) else {}
-                ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
-                complete = bool(header) and 8 + start + max(ends, default=0) == size
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):  # not such a header
-        complete = False
-    if complete:
-        return ""
+    with suppress(OSError, ValueError, LookupError, TypeError, AttributeError), open(file, "rb") as opened:
+        head = opened.read(32)
+        if file.suffix != ".safetensors":  # a zip, or torch.serialization.MAGIC_NUMBER of torch before 1.6
+            if zipfile.is_zipfile(opened) or b"l\xfc\x9cF\xf9 j\xa8P\x19" in head:
+                return ""
+        else:  # https://github.com/huggingface/safetensors#format
+            start, size = int.from_bytes(head[:8], "little"), file.stat().st_size
+            opened.seek(8)
+            header = json.loads(opened.read(start)) if 0 < start <= min(size - 8, 10**8) else {}
+            ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+            if header and 8 + start + max(ends, default=0) == size:
+                return ""
     if head.startswith(b"version https://git-lfs"):
         return "is the pointer of Git LFS to a file that was not downloaded; type `git lfs pull`."
-    kind = "safetensors" if file.suffix == ".safetensors" else "torch.save"
-    return f"is {'not a complete file' if head else 'an empty file'} of {kind}; copy it again, or save the weights again."
+    return f"is {'not a complete' if head else 'an empty'} {file.suffix} file; copy it again, or save the weights again."
 
 
 def init_problems(config: Config) -> list[str]:
