@@ -138,3 +138,18 @@ def test_a_current_folder_that_was_deleted(tmp_path: Path, command: str) -> None
         2,
         "error: the current folder was deleted: cd to one that exists.\n",
     )
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("optimizer.groups={match: a}", "optimizer.groups is a list, not a section of keys"),
+        ("optimizer.groups.0.lr=3", "optimizer.groups is a list, not a section of keys"),
+        ("optimizer.betas={a: 1}", "optimizer.betas is a list, not a section of keys"),
+        ("trainer=[1]", "trainer is a section of keys, not a list"),
+        ("++model.from_data=[a]", "model.from_data is a section of keys, not a list"),
+    ],
+)
+def test_lists_and_sections_are_not_exchanged(argument: str, message: str) -> None:
+    [problem] = diagnose([argument, "dry_run=true"], ValueError()).problems
+    assert problem.startswith(message)

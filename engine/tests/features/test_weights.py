@@ -50,6 +50,15 @@ def test_a_cache_on_the_node_is_refused(make_config: Any) -> None:
     assert any("fills the cache on the login node" in problem for problem in problems(config, "any"))
 
 
+def test_a_cache_that_is_a_file_is_refused(make_config: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    config = make_config("cluster=slurm", f"cluster.cache={tmp_path}/file")
+    assert any("file is not a folder" in problem for problem in problems(config, "any"))
+    refused = run("fetch.py", f"cluster.cache={tmp_path}/file")
+    assert refused.returncode == 2 and refused.stderr.count("error: ") == 1, refused.stderr
+    assert f"{tmp_path}/file" in refused.stderr and "Traceback" not in refused.stderr + refused.stdout
+
+
 def test_fetching_keeps_the_login_at_the_hub(make_config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HOME", "/own")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from train_anywhere.config.flat import unflatten
 from train_anywhere.config.load import load
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError, ConfigError
@@ -17,7 +18,7 @@ from train_anywhere.inference import load_model
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import read_frozen
 from train_anywhere.testing.weights import final_weights, largest_difference
-from train_anywhere.training.adapters import select_layers
+from train_anywhere.training.adapters import refuse_other_base, select_layers
 from train_anywhere.training.rank_process import RankProcess
 from train_anywhere.training.stop import Stop
 
@@ -180,3 +181,23 @@ def test_peft_loads_what_was_exported(
     images = torch.randn(3, 8, 8, 1)
     loaded = PeftModel.from_pretrained(base, str(tmp_path / "adapter")).eval()
     torch.testing.assert_close(loaded(images), load_model(run.path).network(images))
+
+
+def test_a_refused_init_with_another_base_names_the_export() -> None:
+    with pytest.raises(CheckpointError, match=r"python src/evaluate.py r/1 --export safetensors"):
+        refuse_other_base("init.run=r/1", ["a", "one"], ["b", "other"])
+    with pytest.raises(CheckpointError, match=r"and init\.$"):
+        refuse_other_base("the checkpoint", ["a", "one"], ["b", "other"])
+
+
+@pytest.mark.skipif(
+    not find_spec("peft"), reason="needs peft: pip install --no-deps -r requirements/locks/finetune.txt"
+)
+def test_targets_are_needed_for_other_models_than_those_of_transformers(trained: Trained) -> None:
+    with pytest.raises(ConfigError, match=r"model.lora.targets=null is for models of transformers only"):
+        trained(*SHORT, "model.lora={rank: 2}")
+
+
+def test_a_run_with_adapters_has_a_configuration_outside_of_a_project() -> None:
+    flat = {"model.lora": None, "model.name": "mlp", "model.lora.rank": 2}
+    assert unflatten(flat) == {"model": {"name": "mlp", "lora": {"rank": 2}}}

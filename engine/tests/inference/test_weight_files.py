@@ -1,11 +1,14 @@
 """Files of weights of other programs: `init=FILE`, `--export safetensors` and `--export hf`."""
 
+import os
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from train_anywhere.checkpoints.init_run import init_problems
 from train_anywhere.errors import CheckpointError
 from train_anywhere.launch.local_run import local_problems
 from train_anywhere.runs.folder import RunDir
@@ -80,6 +83,65 @@ def test_init_with_a_checkpoint_of_lightning(trained: Trained, tmp_path: Path) -
     new = trained(*LIT, *STILL, *SHORT[2:], "checkpoint.monitor=null", f"init={tmp_path / 'lit.ckpt'}")
     for name, array in final_weights(new.path).items():
         np.testing.assert_array_equal(array, module.state_dict()[name].numpy(), err_msg=name)
+
+
+def test_files_of_old_torch_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "old.pth"
+    torch.save({"weight": torch.ones(2)}, file, _use_new_zipfile_serialization=False)
+    assert FileWeights([file], {"weight": (2,)}).read("weight").tolist() == [1, 1]
+
+
+def safetensors_bytes(data: bytes) -> bytes:
+    header = b'{"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}'
+    return len(header).to_bytes(8, "little") + header + data
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("w.pt", b"", "an empty .pt file"),
+        ("w.safetensors", b"", "an empty .safetensors file"),
+        ("w.ckpt", b"PK\3\4 and no more", "not a complete .ckpt file"),
+        ("w.bin", b"\x80\x04\x95\x0f\0\0\0\0\0\0\0}\x94.", "not a complete .bin file"),
+        ("w.safetensors", b"\xff" * 8 + b"{}", "not a complete .safetensors file"),
+        ("w.safetensors", b"\2\0\0\0\0\0\0\0[]", "not a complete .safetensors file"),
+        ("w.safetensors", safetensors_bytes(b"\0" * 3), "not a complete .safetensors file"),
+        ("w.safetensors", b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
+        ("w.h5", b"x", r"not a file of weights: those end with \.safetensors"),
+        ("folder.pt/notes", b"x", "is not a run folder"),
+    ],
+)
+def test_damaged_files_are_refused_before_a_run(
+    make_config, name: str, content: bytes, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_bytes(content)
+    config = make_config(f"init.run={tmp_path}/{name.split('/')[0]}")
+    [problem] = init_problems(config)
+    assert re.search(message, problem)
+    os.mkfifo(tmp_path / "pipe.pt")
+    assert "can't be read" in init_problems(make_config(f"init.run={tmp_path}/pipe.pt"))[0]
+
+
+def test_complete_files_are_accepted_before_a_run(make_config, tmp_path: Path) -> None:
+    torch.save({"a": torch.ones(2)}, tmp_path / "w.pt")
+    torch.save({"a": torch.ones(2)}, tmp_path / "old.pt", _use_new_zipfile_serialization=False)
+    (tmp_path / "w.safetensors").write_bytes(safetensors_bytes(b"\0" * 8))
+    (tmp_path / "hf").mkdir()
+    (tmp_path / "hf" / "pytorch_model.bin").write_bytes((tmp_path / "w.pt").read_bytes())
+    for name in ("w.pt", "old.pt", "w.safetensors", "hf"):
+        assert init_problems(make_config(f"init.run={tmp_path}/{name}")) == []
+
+
+def test_a_missing_package_is_reported_before_a_run(make_config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("train_anywhere.distributed.packages.find_spec", lambda package: None)
+    config = make_config(
+        "init.run=/x/w.safetensors",
+        "model.lora={rank: 2, alpha: 4.0, targets: [fc], dropout: 0.0, train: []}",
+    )
+    problems = local_problems(config)
+    assert any("model.lora needs the package peft: pip install" in problem for problem in problems)
+    assert any("w.safetensors needs the package safetensors: pip install" in problem for problem in problems)
 
 
 def test_files_that_can_not_be_used_are_refused(trained: Trained, tmp_path: Path) -> None:

@@ -42,6 +42,9 @@ def test_an_unknown_host_and_a_wrong_file(laptop: Laptop, site: Site) -> None:
         laptop, "on=stie"
     )
     assert "name one host" in refused(laptop, "on=")
+    for verb in ("pull", "push"):
+        done = laptop.command("jobs", verb)
+        assert done.returncode == 2 and f"python src/jobs.py {verb} --on NAME" in done.stderr
     laptop.knows("bad", site, ssh="-oProxyCommand=x", sheep="yes")
     done = laptop.command("train", "on=bad")
     assert done.returncode == 2 and "hosts/bad.sheep" in done.stderr and "is not a host of ssh" in done.stderr

@@ -1,7 +1,10 @@
 """`init=RUN` or FILE: start with the weights of another run or program, but not with its optimizer state or position."""
 
+import json
 import os
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +32,9 @@ def list_weight_files(path: str) -> list[Path]:
     """Return the file of weights that `init.run` names, or those in a folder of `save_pretrained`; [] for the path of a run."""
     if path.endswith(WEIGHT_FILES) and not os.path.isdir(path):
         return [Path(path)]
-    return [] if os.path.exists(Path(path, "config.yaml")) else sorted(Path(path).glob("model*.safetensors"))
+    if os.path.exists(Path(path, "config.yaml")):
+        return []
+    return sorted(Path(path).glob("model*.safetensors")) or sorted(Path(path).glob("pytorch_model*.bin"))
 
 
 def _file_problems(config: Config, files: Sequence[Path]) -> list[str]:
@@ -38,20 +43,40 @@ def _file_problems(config: Config, files: Sequence[Path]) -> list[str]:
             f"init.run={config.init.run} holds weights for torch, and this is framework={config.framework}; name a run, or load the file "
             "in the function that makes your model."
         ]
-    return [
-        f"init.run={config.init.run} can't be read: there is no such file, or you lack the permission."
-        for file in files
-        if not os.access(file, os.R_OK)
-    ]
+    return [f"init.run={file} {problem}" for file in files if (problem := _file_problem(file))]
+
+
+def _file_problem(file: Path) -> str:
+    """Return what is wrong with a file of weights according to its header and its length; empty if it may have weights."""
+    if not file.is_file() or not os.access(file, os.R_OK):
+        return "can't be read: there is no such file, or you lack the permission."
+    head = b""
+    with suppress(OSError, ValueError, LookupError, TypeError, AttributeError), open(file, "rb") as opened:
+        head = opened.read(32)
+        if file.suffix != ".safetensors":  # a zip, or torch.serialization.MAGIC_NUMBER of torch before 1.6
+            if zipfile.is_zipfile(opened) or b"l\xfc\x9cF\xf9 j\xa8P\x19" in head:
+                return ""
+        else:  # https://github.com/huggingface/safetensors#format
+            start, size = int.from_bytes(head[:8], "little"), file.stat().st_size
+            opened.seek(8)
+            header = json.loads(opened.read(start)) if 0 < start <= min(size - 8, 10**8) else {}
+            ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+            if header and 8 + start + max(ends, default=0) == size:
+                return ""
+    if head.startswith(b"version https://git-lfs"):
+        return "is the pointer of Git LFS to a file that was not downloaded; type `git lfs pull`."
+    return f"is {'not a complete' if head else 'an empty'} {file.suffix} file; copy it again, or save the weights again."
 
 
 def init_problems(config: Config) -> list[str]:
     """Return what is wrong with `init` before a submission: no run, no checkpoint, or another framework or model."""
     init = config.init
-    if init.run is None or config.resume is not None:
+    if init.run is None or (config.resume is not None and not config.model.lora):  # adapters need their base
         return []
     if files := list_weight_files(init.run):
         return _file_problems(config, files)
+    if os.path.isfile(init.run):
+        return [f"init.run={init.run} is not a file of weights: those end with {', '.join(WEIGHT_FILES)}."]
     try:
         run = open_run(init.run)
         frozen = read_frozen(run)

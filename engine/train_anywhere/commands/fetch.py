@@ -56,6 +56,7 @@ def read_config(arguments: list[str]) -> Config:
 def fetch(arguments: list[str]) -> int:
     """Start the process that downloads, with the cache of the run, and return its exit code."""
     config = read_config(arguments)
+    os.makedirs(config.cluster.cache or ".", exist_ok=True)  # a cache that can't be made is refused
     print(f"fetching into {config.cluster.cache or 'the caches of the libraries'}", flush=True)
     command = [sys.executable, str(Path(sys.argv[0]).resolve()), BUILD, *arguments]
     code = subprocess.run(command, env=with_engine(make_environment(config)), check=False).returncode

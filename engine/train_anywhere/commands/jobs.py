@@ -38,7 +38,7 @@ from train_anywhere.commands.running.ask_ranks import profile as profile_run
 from train_anywhere.commands.running.ask_ranks import save as save_run
 from train_anywhere.commands.running.job_shell import explain_unreachable_scheduler
 from train_anywhere.commands.running.job_shell import shell as open_shell
-from train_anywhere.errors import INTERRUPTED, REFUSED, ProjectError, SchedulerError, SubmitError
+from train_anywhere.errors import INTERRUPTED, REFUSED, ConfigError, ProjectError, SchedulerError, SubmitError
 from train_anywhere.files import ROOT
 from train_anywhere.files.plain_json import dumps
 from train_anywhere.files.terminal.fit import FittedHelp, fit, terminal_width
@@ -97,7 +97,9 @@ def _serve_there(parsed: argparse.Namespace, words: Sequence[str]) -> int:
 
 def _serve(parsed: argparse.Namespace, words: Sequence[str]) -> int:
     try:
-        if parsed.on is not None or parsed.verb in (pull, push):
+        if parsed.on is None and parsed.verb in (pull, push):
+            raise ConfigError(f"name the host: python src/jobs.py {parsed.verb.__name__} --on NAME.")
+        if parsed.on is not None:
             return _serve_there(parsed, words)
         if parsed.verb in (list_, diff, prune_, plot_):
             return int(parsed.verb(parsed) or 0)

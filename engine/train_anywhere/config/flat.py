@@ -27,7 +27,10 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
         *sections, last = key.split(".")
         section = tree
         for part in sections:
-            section = section.setdefault(part, {})
+            section[part] = inner = (
+                section.get(part) or {}
+            )  # None: the default of a section that may be left out
+            section = inner
         section[last] = value
     return tree
 

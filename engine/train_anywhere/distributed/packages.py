@@ -20,6 +20,12 @@ def framework_problem(framework: str) -> str:
     )
 
 
+def package_problem(package: str, what: str) -> str:
+    """Return a sentence if a package for fine-tuning is missing, which `what` needs; "" if it is installed."""
+    command = "pip install --no-deps -r requirements/locks/finetune.txt"
+    return "" if find_spec(package) else f"{what} needs the package {package}: {command}."
+
+
 def cpu_build(framework: str) -> str:
     """Return name and version of the framework's package if it is one for CPUs only; "" otherwise."""
     name = {"lightning": "torch", "keras": "tensorflow-cpu"}[framework]

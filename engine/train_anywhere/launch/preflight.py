@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from train_anywhere.checkpoints.init_run import init_problems
+from train_anywhere.checkpoints.init_run import init_problems, list_weight_files
 from train_anywhere.checkpoints.store import refuse_unreadable as refuse_unreadable
 from train_anywhere.config.checks.targets import task_has_network
 from train_anywhere.config.choices import Data
@@ -18,6 +18,7 @@ from train_anywhere.config.open_groups import CHECK, LIST_GROUPS
 from train_anywhere.config.schema import Config
 from train_anywhere.data.known import Known
 from train_anywhere.data.order.batch_check import too_large
+from train_anywhere.distributed.packages import package_problem
 from train_anywhere.errors import ConfigError, DataError
 from train_anywhere.files import ENGINE, ROOT
 from train_anywhere.training.plan import make_plan, missing_facts
@@ -74,10 +75,14 @@ def check_data(data: Data, look: bool, installed_here: bool = False) -> Known:
 
 
 def _missing_packages(config: Config) -> list[str]:
-    """Return the problems that `_check_` of loggers and callbacks finds here, if a job uses this Python environment too."""
+    """Return missing packages and what `_check_` of loggers and callbacks finds, if a job uses this Python environment too."""
     if not _runs_here(config):
         return []
-    problems: list[str] = []
+    problems = []
+    if config.framework == "lightning" and config.model.lora:
+        problems.append(package_problem("peft", "model.lora"))
+    if config.init.run and any(file.suffix == ".safetensors" for file in list_weight_files(config.init.run)):
+        problems.append(package_problem("safetensors", f"init.run={config.init.run}"))
     for group in LIST_GROUPS:
         for name, section in getattr(config, group).items():
             try:
@@ -85,7 +90,7 @@ def _missing_packages(config: Config) -> list[str]:
                     _call_check(section.check, f"{group}.{name}", section.arguments)
             except ConfigError as error:
                 problems += error.problems
-    return problems
+    return [problem for problem in problems if problem]
 
 
 def _runs_here(config: Config) -> bool:

@@ -63,7 +63,7 @@ def run_elsewhere(program: str, words: Sequence[str]) -> int | None:
 
     host = hosts[0] if len(hosts) == 1 else _earliest(hosts, command, files)
     code = run_once(host, command(host), files)
-    if not code and "dry_run" not in keys:
+    if not code and "dry_run" not in keys and program != "evaluate.py":
         print(f"On {host.name}: python src/jobs.py --on {host.name} status, logs -f, cancel", file=sys.stderr)
     return code
 

@@ -47,9 +47,11 @@ def select_layers(names: Iterable[str], selected: Sequence[str], key: str) -> se
 def refuse_other_base(where: str, saved: Sequence[str], own: Sequence[str]) -> None:
     """Raise CheckpointError if the adapters in `where` are those of another base; both are a hash and a name."""
     if saved[0] != own[0]:
+        _, init, run = where.partition("init.run=")
+        export = f" Or write whole weights with `python src/evaluate.py {run} --export safetensors` and start with init=FILE."
         raise CheckpointError(
             f"{where} holds adapters of {saved[1]} with sha256 {saved[0][:12]}, and the base here, {own[1]}, has {own[0][:12]}: adapters "
-            "fit only the weights that they were trained on. Use the same weights: the same model, seed and init."
+            f"fit only the weights that they were trained on. Use the same weights: the same model, seed and init.{export if init else ''}"
         )
 
 

@@ -93,7 +93,9 @@ def _all_problems(arguments: Sequence[str], sweep: bool, cached_compose: Compose
     valid = list(choice_overrides)
     for text, key, override in key_overrides:
         adds_or_deletes = override.is_add() or override.is_force_add() or override.is_delete()
-        if adds_or_deletes or _check_key(key, tree, known_groups, problems):
+        if problem := _list_problem(key, override.value(), tree):
+            problems.append(problem)
+        elif adds_or_deletes or _check_key(key, tree, known_groups, problems):
             valid.append(text)
     return problems + _schema_problems(_first_choices(valid), cached_compose)
 
@@ -197,6 +199,19 @@ def _check_key(
             return False
         section = section[part]
     return True
+
+
+def _list_problem(key: str, value: Any, tree: dict[str, Any]) -> str:
+    """Return a sentence for a section or key of a section in place of a list, and a list in place of a section; "" for others."""
+    section: Any = tree
+    known, parts = "", key.split(".")
+    while parts and isinstance(section, dict):
+        known, section = f"{known}.{parts[0]}".lstrip("."), section.get(parts.pop(0))
+    if isinstance(section, list) and (parts or isinstance(value, dict)):
+        return f"{known} is a list, not a section of keys; type it as a whole: {known}=[...]."
+    if isinstance(section, dict) and isinstance(value, list):
+        return f"{known} is a section of keys, not a list; type {known}={{key: value}}."
+    return ""
 
 
 def _values(override: Any, choices: Sequence[str] = ()) -> list[Any]:

@@ -29,6 +29,8 @@ class WeightsCache(Feature):
     def check(self, stage: Check, members: int) -> list[str]:
         """Return a message for a cache that only a node has: `src/fetch.py` fills it on the login node."""
         cache = self.config.cluster.cache
+        if cache and stage == "any" and Path(cache).exists() and not Path(cache).is_dir():
+            return [f"cluster.cache={cache} is not a folder; name another one, or cluster.cache=null."]
         if stage != "any" or cache is None or not is_on_node(cache):
             return []
         return [

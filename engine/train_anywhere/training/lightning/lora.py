@@ -7,7 +7,6 @@ everything that saves or restores the module, such as Lightning, works on adapte
 import re
 from collections.abc import Mapping
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from train_anywhere.config.choices import Lora
 from train_anywhere.config.instantiate import explain_target_errors
 from train_anywhere.config.schema import Config
+from train_anywhere.distributed.packages import package_problem
 from train_anywhere.errors import ConfigError
 from train_anywhere.training.adapters import describe_base, hash_weights, refuse_other_base, select_layers
 from train_anywhere.training.lightning.weight_files import write_safetensors
@@ -150,9 +150,11 @@ def add_adapters(module: nn.Module, config: Config, whole: bool) -> Adapters | N
     """
     if config.model.lora is None:
         return None
-    if not find_spec("peft"):
+    if problem := package_problem("peft", "model.lora"):
+        raise ConfigError(problem)
+    if config.model.lora.targets is None and not hasattr(module, "config"):
         raise ConfigError(
-            "model.lora needs the package peft: pip install --no-deps -r requirements/locks/finetune.txt."
+            "model.lora.targets=null is for models of transformers only; name layers: model.lora.targets=[q_proj,v_proj]."
         )
     adapters = Adapters(module, config.model.lora, describe_base(config, whole))
     module._adapters = adapters  # type: ignore[assignment]

@@ -2,15 +2,17 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import torch
 from torch import Tensor
 
 from train_anywhere.checkpoints.init_run import Shapes
+from train_anywhere.distributed.packages import package_problem
 from train_anywhere.errors import CheckpointError, ConfigError
+from train_anywhere.files.terminal.printable import printable
 
 WRAPPERS = re.compile(r"^module\.|(?<![^.])_orig_mod\.")
 """Matches what DistributedDataParallel and torch.compile add to the names of weights."""
@@ -79,9 +81,11 @@ def _read_tensors(file: Path) -> dict[str, Tensor]:
             from safetensors.torch import load_file
 
             return dict(load_file(file))
-        content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        content = torch.load(file, map_location="cpu", weights_only=True, mmap=is_zipfile(file))
     except Exception as error:  # torch and safetensors raise many types for damaged files
-        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        named = re.search(r"GLOBAL ([\w.]+)", str(error))
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        why = f"it has a {named[1]}" if named else printable(lines[0].split(". ")[0])
         raise CheckpointError(
             f"init.run={file} can't be read as weights: {why.rstrip('.')}. It is damaged, or holds more than tensors and numbers, which "
             "could run code; save its state_dict only, best as .safetensors."
@@ -106,7 +110,5 @@ def write_safetensors(weights: Mapping[str, Any], file: Path, what: str) -> None
 
 def require_safetensors(what: str) -> None:
     """Raise ConfigError if the package safetensors is missing; `what` needs it."""
-    if not find_spec("safetensors"):
-        raise ConfigError(
-            f"{what} needs the package safetensors: pip install --no-deps -r requirements/locks/finetune.txt."
-        )
+    if problem := package_problem("safetensors", what):
+        raise ConfigError(problem)
