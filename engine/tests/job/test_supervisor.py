@@ -32,6 +32,7 @@ from train_anywhere.launch.processes import LocalRanks
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import write_frozen
 from train_anywhere.slurm.script.render import render
+from train_anywhere.slurm.testbed.namespaces import is_running
 
 MakeConfig = Callable[..., Config]
 
@@ -49,7 +50,7 @@ def test_a_killed_supervisor_ends_its_ranks_and_the_job_comes_back_once(
         info = RunDir(tmp_path).read_info()
         reason = "the supervisor of the job was killed (signal SIGKILL)"
         assert (info["state"], info["attempts"][-1]["reason"]) == ("failed", reason), done.stderr
-        assert not Path("/proc", (tmp_path / "rank").read_text().strip()).exists()
+        assert not is_running(int((tmp_path / "rank").read_text()))
         assert (tmp_path / "requeued").read_text().count("requeue") == requeued
     assert done.returncode == 1
 
@@ -261,7 +262,7 @@ def test_ranks_end_with_a_supervisor_that_dies_right_after_their_start(
 ) -> None:
     killed_at(make_config, tmp_path, at, f"trap '' TERM; echo $$ >{tmp_path}/rank; while :; do sleep 1; done")
     rank = tmp_path / "rank"
-    assert not rank.exists() or not Path("/proc", rank.read_text().strip()).exists()
+    assert not rank.exists() or not is_running(int(rank.read_text()))
 
 
 def test_a_complete_run_stays_complete_if_its_supervisor_is_killed(
