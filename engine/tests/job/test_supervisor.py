@@ -25,7 +25,7 @@ from engine.tests.slurm.scripts import (
 )
 from train_anywhere.config.schema import Config
 from train_anywhere.job import requeue
-from train_anywhere.job.batch_job import fill
+from train_anywhere.job.batch_job import Job, fill
 from train_anywhere.job.running_ranks import ENDED, find_first_exit
 from train_anywhere.job.supervisor import Signals
 from train_anywhere.launch.processes import LocalRanks
@@ -276,6 +276,23 @@ def test_a_complete_run_stays_complete_if_its_supervisor_is_killed(
     )
     assert (done.returncode, RunDir(tmp_path).read_info()["state"]) == (0, "completed"), done.stderr
     assert not (tmp_path / "requeued").exists()
+
+
+@pytest.mark.parametrize(
+    ("listed", "asked"),
+    [("node[1-2]\n", ["node1", "node2"]), (None, ["node1", "node2", "node3"]), ("\n", ["node1", "node2", "node3"])],
+)  # fmt: skip
+def test_a_node_that_slurm_took_out_of_the_job_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, listed: str | None, asked: list[str]
+) -> None:
+    """Each other one is asked, and all if Slurm does not answer."""
+    monkeypatch.setenv("TRAIN_JOB", "7")
+    options = {"run": Path("/run"), "scheduler": "slurm", "fewest": 1, "program": False, "signal_seconds": 0}
+    job = Job(argparse.Namespace(**options, retries=0, requeue=True, restarts=0), Signals(), print)
+    job.hosts, found = ["node1", "node2", "node3"], list[str]()
+    monkeypatch.setattr(job, "ask", lambda *command: listed)
+    monkeypatch.setattr(job, "_answers", lambda host: found.append(host) or host == "node1")
+    assert job.find_nodes().left == ("node1",) and sorted(found) == asked
 
 
 def test_a_signal_while_slurm_does_not_answer_shortens_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
