@@ -14,6 +14,7 @@ import pytest
 
 from train_anywhere.distributed.packages import framework_problem
 from train_anywhere.files import ROOT
+from train_anywhere.slurm.testbed.namespaces import is_running
 
 pytestmark = [
     pytest.mark.slow,
@@ -101,4 +102,4 @@ def test_a_run_whose_ranks_die_again_and_again(tmp_path: Path, framework: str, s
     for at in (1, 3):  # KiB
         assert rows[-1][at] < 1.03 * rows[1][at] + 3000, rows
     left = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True).stdout.split()
-    assert left == [] and not any(Path(f"/proc/{pid}").exists() for pid in servers | supervisors)
+    assert left == [] and not any(is_running(pid) for pid in servers | supervisors)

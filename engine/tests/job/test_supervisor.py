@@ -25,13 +25,14 @@ from engine.tests.slurm.scripts import (
 )
 from train_anywhere.config.schema import Config
 from train_anywhere.job import requeue
-from train_anywhere.job.batch_job import fill
+from train_anywhere.job.batch_job import Job, fill
 from train_anywhere.job.running_ranks import ENDED, find_first_exit
 from train_anywhere.job.supervisor import Signals
 from train_anywhere.launch.processes import LocalRanks
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import write_frozen
 from train_anywhere.slurm.script.render import render
+from train_anywhere.slurm.testbed.namespaces import is_running
 
 MakeConfig = Callable[..., Config]
 
@@ -49,7 +50,7 @@ def test_a_killed_supervisor_ends_its_ranks_and_the_job_comes_back_once(
         info = RunDir(tmp_path).read_info()
         reason = "the supervisor of the job was killed (signal SIGKILL)"
         assert (info["state"], info["attempts"][-1]["reason"]) == ("failed", reason), done.stderr
-        assert not Path("/proc", (tmp_path / "rank").read_text().strip()).exists()
+        assert not is_running(int((tmp_path / "rank").read_text()))
         assert (tmp_path / "requeued").read_text().count("requeue") == requeued
     assert done.returncode == 1
 
@@ -261,7 +262,7 @@ def test_ranks_end_with_a_supervisor_that_dies_right_after_their_start(
 ) -> None:
     killed_at(make_config, tmp_path, at, f"trap '' TERM; echo $$ >{tmp_path}/rank; while :; do sleep 1; done")
     rank = tmp_path / "rank"
-    assert not rank.exists() or not Path("/proc", rank.read_text().strip()).exists()
+    assert not rank.exists() or not is_running(int(rank.read_text()))
 
 
 def test_a_complete_run_stays_complete_if_its_supervisor_is_killed(
@@ -275,6 +276,23 @@ def test_a_complete_run_stays_complete_if_its_supervisor_is_killed(
     )
     assert (done.returncode, RunDir(tmp_path).read_info()["state"]) == (0, "completed"), done.stderr
     assert not (tmp_path / "requeued").exists()
+
+
+@pytest.mark.parametrize(
+    ("listed", "asked"),
+    [("node[1-2]\n", ["node1", "node2"]), (None, ["node1", "node2", "node3"]), ("\n", ["node1", "node2", "node3"])],
+)  # fmt: skip
+def test_a_node_that_slurm_took_out_of_the_job_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, listed: str | None, asked: list[str]
+) -> None:
+    """Each other one is asked, and all if Slurm does not answer."""
+    monkeypatch.setenv("TRAIN_JOB", "7")
+    options = {"run": Path("/run"), "scheduler": "slurm", "fewest": 1, "program": False, "signal_seconds": 0}
+    job = Job(argparse.Namespace(**options, retries=0, requeue=True, restarts=0), Signals(), print)
+    job.hosts, found = ["node1", "node2", "node3"], list[str]()
+    monkeypatch.setattr(job, "ask", lambda *command: listed)
+    monkeypatch.setattr(job, "_answers", lambda host: found.append(host) or host == "node1")
+    assert job.find_nodes().left == ("node1",) and sorted(found) == asked
 
 
 def test_a_signal_while_slurm_does_not_answer_shortens_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from train_anywhere.files import ENGINE, ROOT
 from train_anywhere.job.steps import find_ranks
 from train_anywhere.launch import warm_node
 from train_anywhere.launch.forkserver import ForkServer
+from train_anywhere.slurm.testbed.namespaces import is_running
 
 pytestmark = [
     pytest.mark.new_process,
@@ -124,7 +125,7 @@ def test_signals_reach_the_rank_and_its_end_follows_that_of_its_task(task: Task)
             process.send_signal(number)
             assert process.wait(30) == code
         end = time.monotonic() + 10
-        while Path(f"/proc/{rank}").exists():
+        while is_running(rank):
             assert time.monotonic() < end
             time.sleep(0.02)
 

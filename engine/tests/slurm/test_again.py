@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -232,6 +233,63 @@ def test_a_forked_rank_has_the_environment_and_the_cpus_of_one_that_srun_started
     assert ranks == [["0", "0", "0", "4"], ["1", "1", "0", "4"], ["2", "0", "1", "4"], ["3", "1", "1", "4"]]
 
 
+TIMED = """
+import pathlib, time
+import lightning
+
+class Timed(lightning.Callback):
+    def on_train_batch_end(self, trainer, *_):
+        with open(pathlib.Path(__file__).with_name(f"times-{trainer.global_rank}"), "a") as file:
+            print(trainer.global_step, time.time(), file=file)
+        time.sleep(0.05)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("on_again")
+@pytest.mark.parametrize(
+    ("failure", "words", "bound"),
+    [
+        ("killed", ["trainer.nodes=2", "cluster.retries=1"], 0.6),
+        ("stopped", ["trainer.nodes=2", "cluster.retries=1", "monitor.hang=requeue", "monitor.hang_minutes=0.2"], 2),
+        ("lost", ["trainer.nodes=2-3"], 1.3),
+    ],
+    ids=["killed", "stopped", "lost"],
+)  # fmt: skip
+def test_a_restart_takes_less_than_so_many_cold_starts(
+    login: Login, monkeypatch: pytest.MonkeyPatch, failure: str, words: list[str], bound: float
+) -> None:
+    """From the moment at which the failure is noticed to the next new step; the times of docs/concepts/performance.md.
+
+    A job that is requeued makes a second cold start, which noise makes longer than the first; its time in the queue does not count.
+    """
+    mine = ["callbacks.timed._target_=brought.Timed", bring(login, monkeypatch, TIMED), "trainer.devices=1"]
+    job, run = login.submit("cluster=slurm", *EACH_STEP, *KEPT, "trainer.max_steps=150", *mine, *words)
+    wait_for(lambda: trained(run) > 50, run, 300)
+    node, failed = info(run)["hosts"][-1], time.time()
+    noticed, requeued = 0.0, failure == "stopped"
+    if failure == "lost":
+        login.testbed.kill_node(node)
+    else:
+        kill_rank(login, node, "STOP" if requeued else "KILL")
+    if requeued:
+        wait_for(lambda: "monitor.hang=requeue: stopped the ranks" in log(run), run, 60)
+        noticed = time.time()
+    assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
+    first, second = info(run)["attempts"]
+    spent = [sum(one["seconds"][part] for part in ("before", "start", "first")) for one in (first, second)]
+    steps = [line.split() for line in (login.folder / "times-0").read_text().splitlines()]
+    reached = max(int(step) for step, at in steps if float(at) < failed + 1)
+    after = next(float(at) for step, at in steps if int(step) > reached and float(at) > failed + 1)
+    ended = float((run / "monitor" / "ended").read_text().split()[1])
+    parts = {"stop": ended - noticed, **first.get("restart", {}), **second["seconds"]}
+    parts |= {"queue": after - spent[1] - ended} if requeued else {}
+    took = spent[1] + parts["stop"]
+    parts |= {"noticed after": after - failed - took if not requeued else noticed - failed}
+    print(f"{failure}: {took / spent[0]:.2f} cold starts of {spent[0]:.1f} s; {parts}")
+    assert took < bound * spent[0], parts
+
+
 @pytest.mark.slow
 def test_a_job_whose_supervisor_is_killed_comes_back(login: Login, slow_steps: str) -> None:
     """Its ranks end, the reason is recorded, and the next start of the job completes the run."""
@@ -306,6 +364,6 @@ def bring(login: Login, monkeypatch: pytest.MonkeyPatch, code: str) -> str:
     return f"cluster.setup=['export PYTHONPATH={login.folder}']"
 
 
-def kill_rank(login: Login, node: str) -> None:
+def kill_rank(login: Login, node: str, signal: str = "KILL") -> None:
     """kill -9 of the ranks of a node."""
-    assert login.testbed.run(["pkill", "-KILL", "-f", "train.py --run"], node=node).returncode == 0
+    assert login.testbed.run(["pkill", f"-{signal}", "-f", "train.py --run"], node=node).returncode == 0

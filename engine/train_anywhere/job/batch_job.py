@@ -136,12 +136,16 @@ class Job(QueuedJob):
         if self._nodes:
             return self._nodes
         answering: list[str] = []
+        listed = self.ask("squeue", "--noheader", f"--jobs={self.environ['TRAIN_JOB']}", "--format=%N") or ""
+        asked = list(used)
+        with suppress(ProjectError):  # without an answer each node is asked
+            there = {*expand_hosts(listed)}  # without nodes that Slurm has marked as down
+            asked = [host for host in used if host in there] or asked
 
         def ask() -> bool:
             with ThreadPoolExecutor(64) as pool:
-                answering[:] = [
-                    h for h, answers in zip(used, pool.map(self._answers, used), strict=True) if answers
-                ]
+                found = zip(asked, pool.map(self._answers, asked), strict=True)
+                answering[:] = [host for host, answers in found if answers]
             return bool(answering)  # if no node answers, not even this one, Slurm itself does not
 
         self.persist(ask)
