@@ -16,9 +16,9 @@ STEP = 20
 
 LIMITS = {
     ".": (280, 100),
-    "checkpoints": (1920, 1140),
+    "checkpoints": (1940, 1160),
     "commands": (2360, 1480),
-    "config": (6460, 3720),
+    "config": (6480, 3740),
     "data": (3140, 1820),
     "distributed": (1720, 900),
     "features": (3940, 2320),
@@ -38,8 +38,8 @@ LIMITS = {
 }
 """Lines and statements by package; "." has the modules next to the packages."""
 
-MOST_LINES = 57480
-MOST_STATEMENTS = 33120
+MOST_LINES = 57560
+MOST_STATEMENTS = 33200
 """Limits of the whole engine. They fall with the code, and rise only by what a new feature was planned to cost."""
 
 
