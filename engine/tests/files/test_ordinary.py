@@ -184,6 +184,7 @@ OUTSIDE = {
     "engine/train_anywhere/remote/request_there.py": "the new folder of a request",
     "engine/train_anywhere/remote/run_copies.py": "the folders above a copied run, and the run's",
     "engine/train_anywhere/commands/plot.py": "a new file that the user names",
+    "engine/train_anywhere/commands/fetch.py": "the folder of the cache",
     "engine/train_anywhere/training/lightning/weight_files.py": "a new file of an export, made with a random name",
     "engine/train_anywhere/training/lightning/lora.py": "the new folder of an export",
     "engine/train_anywhere/slurm/testbed": "a Slurm on this machine, for tests",
