@@ -56,7 +56,7 @@ def test_a_run_is_pulled_evaluated_here_pushed_and_resumed(laptop: Laptop, site:
 
 def test_pull_without_a_host_and_of_a_run_that_is_not_there(laptop: Laptop, site: Site) -> None:
     done = laptop.command("jobs", "pull")
-    assert done.returncode == 2 and "'' is not a host (configs/hosts/ has site)" in done.stderr
+    assert done.returncode == 2 and "name the host: python src/jobs.py pull --on NAME" in done.stderr
     done = laptop.command("jobs", "push", "no-such-run", "--on", "site")
     assert done.returncode == 2 and "no run is called 'no-such-run'" in done.stderr
 
