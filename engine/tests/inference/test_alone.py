@@ -23,10 +23,12 @@ print(src.data.__file__)
 """
 
 
-def run_alone(folder: Path, run: Path, trust: bool = False) -> "subprocess.CompletedProcess[str]":
+def run_alone(
+    folder: Path, run: Path, trust: bool = False, **variables: str
+) -> "subprocess.CompletedProcess[str]":
     folder.mkdir(exist_ok=True)
     (folder / "predict.py").write_text(SCRIPT.format(run=str(run), trust=", trust=True" if trust else ""))
-    environ = {n: v for n, v in with_engine().items() if n != "TRAIN_ROOT"}
+    environ = {n: v for n, v in with_engine().items() if n != "TRAIN_ROOT"} | variables
     environ["XDG_STATE_HOME"] = str(folder / "state")  # with the record of what this user has run
     command = [sys.executable, folder / "predict.py"]
     return subprocess.run(
@@ -67,3 +69,8 @@ def test_a_run_without_code_names_what_to_do(trained: Trained, tmp_path: Path) -
     done = run_alone(tmp_path / "own", trained(*SHORT).path, trust=True)
     assert done.returncode == 1
     assert "has no code of its own" in done.stderr and "TRAIN_ROOT" in done.stderr
+
+
+def test_a_program_elsewhere_names_the_project(trained: Trained, tmp_path: Path) -> None:
+    done = run_alone(tmp_path / "own", trained(*SHORT).path, trust=True, TRAIN_ROOT=str(ROOT))
+    assert done.returncode == 0 and done.stdout.startswith("(2, 10)"), done.stderr

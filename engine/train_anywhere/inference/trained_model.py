@@ -110,6 +110,8 @@ def read_config(run: RunDir, words: Sequence[str]) -> Config:
     frozen, changes = flatten(read_frozen(run)), _parse_changes(words)
     if STANDALONE:
         return _read_alone(run, frozen, changes)
+    if str(ROOT) not in sys.path:  # a program elsewhere, with TRAIN_ROOT
+        sys.path.append(str(ROOT))
     here = flatten(compose(select_group_choices(read_run_overrides(run))))
     if not changes.pop("trust", False):
         refuse_untrusted(run.path, {**frozen, **changes}, {**here, **changes}, training=False)
