@@ -114,6 +114,17 @@ def caused(error: BaseException, cause: BaseException) -> BaseException:
     return error
 
 
+def raised_in(module: str, error: BaseException) -> BaseException:
+    """The error after a function of a module has raised it."""
+    names: dict[str, Any] = {"__name__": module}
+    exec("def load(error):\n    raise error", names)
+    try:
+        names["load"](error)
+    except BaseException as raised:
+        return raised
+    raise AssertionError
+
+
 def hub_error() -> BaseException:
     from huggingface_hub.errors import LocalEntryNotFoundError
 
@@ -123,11 +134,19 @@ def hub_error() -> BaseException:
 @pytest.mark.parametrize(
     "error",
     [
-        urllib.error.URLError("Name or service not known"),
-        OSError("We couldn't connect to 'https://huggingface.co' to load the files"),
+        raised_in("torch.hub", urllib.error.URLError("Name or service not known")),
+        raised_in(
+            "transformers.utils.hub",
+            OSError("We couldn't connect to 'https://huggingface.co' to load the files"),
+        ),
         hub_error(),
-        caused(ConfigError("model can't be made"), urllib.error.URLError("refused")),
-        Exception("URL fetch failure on https://storage.googleapis.com/w.h5: None -- unreachable"),
+        caused(
+            ConfigError("model can't be made"), raised_in("timm.models", urllib.error.URLError("refused"))
+        ),
+        raised_in(
+            "keras.src.utils.file_utils",
+            Exception("URL fetch failure on https://storage.googleapis.com/w.h5: None"),
+        ),
     ],
 )
 def test_downloads_that_fail_get_one_message(make_config: Any, tmp_path: Path, error: BaseException) -> None:
@@ -139,7 +158,11 @@ def test_downloads_that_fail_get_one_message(make_config: Any, tmp_path: Path, e
 
 @pytest.mark.parametrize(
     "error",
-    [ConnectionResetError("by peer"), RuntimeError("shape"), DataError("no file"), KeyboardInterrupt()],
+    [
+        *(ConnectionResetError("by peer"), RuntimeError("shape"), DataError("no file"), KeyboardInterrupt()),
+        raised_in("src.callbacks", urllib.error.URLError("the server of a callback refused")),
+        raised_in("keras.src.trainers", OSError("couldn't connect to server")),
+    ],
 )
 def test_other_errors_stay(make_config: Any, tmp_path: Path, error: BaseException) -> None:
     config = make_config("cluster=narval", "cluster.account=def-x", "cluster.check=warn")

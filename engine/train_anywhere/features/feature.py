@@ -175,7 +175,7 @@ class Feature:
         return settings
 
     def variables(self, settings: Any) -> Mapping[str, str]:
-        """Return environment variables that the batch script exports; $NAME in a value is a variable of the job."""
+        """Return environment variables of the ranks; $NAME in a value is another variable where they run."""
         return {}
 
     def supervise(self, job: Any) -> AbstractContextManager[Any]:

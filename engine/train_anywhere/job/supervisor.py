@@ -176,10 +176,8 @@ class Supervisor:
         self.hung = self.idle = False
         self.reason = ""
         self._starts, self._reached, self._used, self._seen = 0, -1, 0, 0.0
-        self._killed = self._recorded = (
-            False  # a signal has ended the first rank; rank 0 has recorded the failure
-        )
-        self._left_files = False  # the ranks may have left checkpoints on a node's disk
+        # whether a signal has ended the first rank, rank 0 has recorded the failure, and checkpoints may be left on a node's disk
+        self._killed = self._recorded = self._left_files = False
 
     @property
     def told(self) -> str:

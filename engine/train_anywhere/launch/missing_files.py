@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import traceback
 from contextlib import suppress
 
 from train_anywhere.config.schema import Config
@@ -11,7 +12,13 @@ from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.resume import read_run_overrides
 
 CLIENTS = ("huggingface_hub", "urllib", "requests", "httpx", "httpcore")
-"""Packages whose errors are those of a download."""
+"""Packages whose errors are those of a connection."""
+
+LIBRARIES = (
+    *("huggingface_hub", "transformers", "diffusers", "datasets", "peft", "timm", "torchvision"),
+    *("sentence_transformers", "open_clip", "torch.hub", "keras.src.utils.file_utils"),
+)
+"""Packages and modules that download weights. A callback that reports to a server has none of them in its traceback."""
 
 SENTENCES = re.compile(
     r"couldn't connect to|can ?not find the requested files|URL fetch failure|outgoing traffic has been disabled|offline mode",
@@ -25,8 +32,8 @@ def missing_file_error(config: Config, run: RunDir, error: BaseException) -> Dat
     offline = config.cluster.scheduler != "none" or os.environ.get("HF_HUB_OFFLINE") == "1"
     if (isinstance(error, ProjectError) and not error.__cause__) or not offline:
         return None
-    found = next((cause for cause in iterate_causes(error) if _is_download(cause)), None)
-    if found is None:
+    found = next((cause for cause in iterate_causes(error) if _is_connection(cause)), None)
+    if found is None or not any(map(_is_of_library, iterate_causes(error))):
         return None
     words: list[str] = []
     with suppress(ProjectError):
@@ -38,5 +45,12 @@ def missing_file_error(config: Config, run: RunDir, error: BaseException) -> Dat
     )
 
 
-def _is_download(error: BaseException) -> bool:
+def _is_connection(error: BaseException) -> bool:
     return type(error).__module__.partition(".")[0] in CLIENTS or bool(SENTENCES.search(str(error)))
+
+
+def _is_of_library(error: BaseException) -> bool:
+    """Return whether the error, or a function that it came through, is of a library that downloads weights."""
+    frames = traceback.walk_tb(error.__traceback__)
+    modules = [type(error).__module__, *(str(frame.f_globals.get("__name__")) for frame, _ in frames)]
+    return any(f"{module}.".startswith(f"{name}.") for module in modules for name in LIBRARIES)

@@ -88,9 +88,9 @@ def run_rank(run: RunDir | str | Path) -> int:
             print(f"{run.path} is complete.", flush=True)
             return 0
         watch_threads(run, topology)
-        features = Features.of(config)
-        if config.cluster.scheduler == "none" and "weights" in features:  # a job's script has exported them
-            os.environ |= features["weights"]
+        if config.cluster.scheduler == "none":  # a job's script has exported them
+            exported = Features.of(config).variables
+            os.environ |= {name: os.path.expandvars(value) for name, value in exported.items()}
         if config.monitor.ranks:
             report_location(run, topology)
         with publish_heartbeat(config, run, topology) as heartbeat:

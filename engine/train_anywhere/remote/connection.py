@@ -31,8 +31,10 @@ FAILURES = {
 """Messages of ssh, and what each means."""
 
 MARK = "@train-anywhere"
+"""Line that separates what a script prints from what the profile of the login shell prints."""
 
 FULL = re.compile("no space left|quota exceeded|exceeded .*quota", re.IGNORECASE)
+"""Matches messages about a full disk or quota."""
 
 Answer = subprocess.CompletedProcess[str]
 
@@ -83,9 +85,8 @@ class Connection:
         places = [f"{self.host.ssh}{path}" if path.startswith(":") else path for path in paths]
         words = [*options, "-e", shlex.join(self.ssh), f"--rsync-path={there}", *places]
         done = self._captured(["rsync", *words], stdin)
-        if done.returncode in (12, 30, 35) and not FULL.search(
-            done.stderr
-        ):  # the stream broke, or a time-out
+        broken = (12, 30, 35)  # the stream broke, or a time-out
+        if done.returncode in broken and not FULL.search(done.stderr):
             raise self._lost(done.stderr)
         if done.returncode not in (0, 24):  # 24: a file was removed meanwhile
             raise SubmitError(self.describe_failure(done, folder))
@@ -154,9 +155,8 @@ def _sharing(host: str) -> list[str]:
     asked = _start(["ssh", "-G", host], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).communicate()[0]
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     folder = Path(runtime if os.path.isdir(runtime) else os.path.expanduser("~/.ssh")).absolute()
-    long = (
-        len(f"{folder}/ta-") + 40 + 18 > 104
-    )  # bytes of a socket's name; %C has 40, ssh adds 17 for a moment
+    # the longest name of a socket has 104 bytes with its end; %C has 40, and ssh adds 17 for a moment
+    long = len(f"{folder}/ta-") + 40 + 18 > 104
     if re.search(rb"^controlpath (?!none)", asked, re.M) or long or re.search(r"[\s%]", str(folder)):
         return []
     folder.mkdir(mode=0o700, exist_ok=True)

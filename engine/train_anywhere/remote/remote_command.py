@@ -24,6 +24,7 @@ PAUSES_S = (1.0, 5.0, 15.0)
 """Pauses before each new try after a lost connection."""
 
 START = "import sys; sys.path[:1] = ['engine']; from train_anywhere.remote.request_there import main; sys.exit(main(sys.argv[1:]))"
+"""Program for the Python of the project there, which starts a request or shows its answer."""
 
 SETUP = r"""
 if [ "$(cat .remote/setup 2>/dev/null)" != {digest} ] || ! command -v -- {python} >/dev/null; then

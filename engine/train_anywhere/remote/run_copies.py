@@ -18,11 +18,16 @@ from train_anywhere.runs.folder import ATTEMPTS, RunDir
 from train_anywhere.runs.reopen.frozen import read_frozen
 
 OPTIONS = ("-rltz", "--safe-links", "--partial-dir=.rsync-partial")
+"""Options of rsync for run folders: a copy that was cut continues."""
+
 OF_A_PLACE = ("jobs.txt", "job.sbatch", "job.pbs", "lock", "bad_nodes")
 """Files that mean something only where the run was: the ids of its jobs would be those of other jobs elsewhere."""
+
 LARGE = ("code*", "before-*", "exports", "profile", "wandb", "mlruns", "evaluations/job-*", "checkpoints/*/")
+"""Files that are pulled with `--all` only."""
 
 ADOPT = "import sys; sys.path[:1] = ['engine']; from train_anywhere.remote.run_copies import {0}; {0}(*sys.argv[1:])"
+"""Program for the Python of the project there, which calls a function of this module with its arguments."""
 
 
 def pull(name: str, run: str | None, results: Path, everything: bool) -> list[Path]:
