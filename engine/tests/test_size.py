@@ -22,10 +22,10 @@ LIMITS = {
     "data": (3140, 1820),
     "distributed": (1720, 900),
     "features": (3940, 2320),
-    "files": (1420, 840),
+    "files": (1440, 860),
     "inference": (840, 480),
     "job": (1600, 980),
-    "launch": (2320, 1480),
+    "launch": (2340, 1500),
     "monitor": (2160, 1180),
     "plugins": (320, 180),
     "program": (1100, 680),
@@ -38,7 +38,7 @@ LIMITS = {
 }
 """Lines and statements by package; "." has the modules next to the packages."""
 
-MOST_LINES = 57560
+MOST_LINES = 57580
 MOST_STATEMENTS = 33200
 """Limits of the whole engine. They fall with the code, and rise only by what a new feature was planned to cost."""
 

@@ -1,4 +1,4 @@
-r"""A BERT of transformers that tells praise from blame, with adapters (LoRA) in its attention.
+r"""A BERT of transformers that separates praise from blame, with adapters (LoRA) in its attention.
 
     python src/train.py name=text task._target_=examples.finetune.text_classifier.Classifier \
         data._target_=examples.finetune.text_classifier.open_reviews checkpoint.monitor=val_acc checkpoint.mode=max \

@@ -2,7 +2,7 @@
 
     python src/fetch.py cluster=narval task._target_=mine.Classifier
 
-Takes the arguments of `src/train.py`. It builds the run's data and model once, in a process of its own, so that libraries download their
+Takes the arguments of `src/train.py`. It builds the run's data and model once, in a separate process, so that libraries download their
 files into `cluster.cache`, where the job finds them. Exit codes: 0 done, 1 an error in user code, 2 refused, or a download failed.
 """
 

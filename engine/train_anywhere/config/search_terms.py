@@ -30,8 +30,8 @@ deepspeed, ZeRO, model parallel, tensor parallel | concepts/strategies | lightni
 multi-gpu, several GPUs, DDP, data parallel, DDPStrategy | concepts/strategies | lightning.ai: GPU training
 TorchScript, to_torchscript, torch.jit | how-to/use-a-trained-model | lightning.ai: deploy
 onnx, savedmodel, tensorrt, serving | how-to/use-a-trained-model | onnx.ai
-LoRA, PEFT, adapter, QLoRA | tutorials/fine-tune | huggingface.co/docs/peft
-Hugging Face, transformers, from_pretrained, timm | how-to/freeze-layers | huggingface.co/docs/transformers
+LoRA, PEFT, adapter, QLoRA | how-to/fine-tune | huggingface.co/docs/peft
+Hugging Face, transformers, from_pretrained, timm | how-to/fine-tune | huggingface.co/docs/transformers
 accelerate, hf trainer, fabric | how-to/any-program | huggingface.co/docs/accelerate
 custom dataset, DataLoader, collate_fn, sampler | how-to/own-dataset | docs.pytorch.org: torch.utils.data
 num_workers, pin_memory, prefetch, slow dataloader | how-to/large-data | docs.pytorch.org: torch.utils.data

@@ -1,6 +1,6 @@
 """The other end of a command from another machine, which runs in the project's folder there.
 
-A request has an id. The first call with it starts the command in a session of its own, so that a lost connection does not stop it.
+A request has an id. The first call with it starts the command in a new session, so that a lost connection does not stop it.
 Further calls show the output and the exit code of the same command.
 """
 
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _follow(folder: Path) -> None:
-    """Copy the output to this process's streams until the command ends, or nobody reads any more."""
+    """Copy the output to this process's streams until the command ends, or the reader has gone."""
     end = time.monotonic() + START_S
     while not (folder / "process").exists():
         if time.monotonic() > end:

@@ -56,6 +56,10 @@ class _NeverFailingFile(io.FileIO):
                 break
         return size
 
+    def copy_to(self, log: int) -> None:
+        """Write the lines to this descriptor of a file too."""
+        self.log = log
+
     def _write_log(self, data: bytes) -> None:
         """Append complete lines to the log, as a terminal shows them in the end: a bar is erased by the line after it."""
         *lines, self._unfinished = (self._unfinished + data).split(b"\n")
@@ -108,7 +112,7 @@ def keep_log(path: Path) -> None:
         for stream in (sys.stdout, sys.stderr):
             raw = getattr(getattr(stream, "buffer", None), "raw", None)
             if isinstance(raw, _NeverFailingFile):
-                raw.log = log
+                raw.copy_to(log)
 
 
 def outlive_terminal() -> None:

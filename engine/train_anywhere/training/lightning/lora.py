@@ -25,7 +25,7 @@ BASE = "lora_base"
 """Name in a state_dict of the hash and the name of the base, as bytes."""
 
 INSIDE = ".base_layer"
-"""What peft adds to the name of a layer with an adapter."""
+"""The end that peft adds to the name of a layer with an adapter."""
 
 
 class Adapters:
