@@ -245,8 +245,27 @@ class Timed(lightning.Callback):
 """
 
 
+TIMED_KERAS = """
+import os, pathlib, time
+import keras
+
+class Timed(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        file = pathlib.Path(__file__).with_name("times-" + os.environ["SLURM_PROCID"])
+        print(int(self.model.optimizer.iterations.numpy()), time.time(), file=file.open("a"))
+        time.sleep(0.05)
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("on_again")
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "ddp",
+        *(pytest.param(one, marks=pytest.mark.long) for one in ("fsdp", "horovod", "multiworker_mirrored")),
+    ],
+)
 @pytest.mark.parametrize(
     ("failure", "words", "bound"),
     [
@@ -257,13 +276,24 @@ class Timed(lightning.Callback):
     ids=["killed", "stopped", "lost"],
 )  # fmt: skip
 def test_a_restart_takes_less_than_so_many_cold_starts(
-    login: Login, monkeypatch: pytest.MonkeyPatch, failure: str, words: list[str], bound: float
+    login: Login, monkeypatch: pytest.MonkeyPatch, strategy: str, failure: str, words: list[str], bound: float
 ) -> None:
-    """From the moment at which the failure is noticed to the next new step; the times of docs/concepts/performance.md.
+    """From the moment at which the failure is noticed to the next new step; the times of docs/how-to/elastic-jobs.md.
 
     A job that is requeued makes a second cold start, which noise makes longer than the first; its time in the queue does not count.
     """
-    mine = ["callbacks.timed._target_=brought.Timed", bring(login, monkeypatch, TIMED), "trainer.devices=1"]
+    keras = strategy == "multiworker_mirrored"
+    words = [
+        *words,
+        "trainer.devices=1",
+        "launch=srun",
+        f"strategy={strategy}",
+        f"framework={'keras' if keras else 'lightning'}",
+    ]
+    mine = [
+        "callbacks.timed._target_=brought.Timed",
+        bring(login, monkeypatch, TIMED_KERAS if keras else TIMED),
+    ]
     job, run = login.submit("cluster=slurm", *EACH_STEP, *KEPT, "trainer.max_steps=150", *mine, *words)
     wait_for(lambda: trained(run) > 50, run, 300)
     node, failed = info(run)["hosts"][-1], time.time()
@@ -286,7 +316,7 @@ def test_a_restart_takes_less_than_so_many_cold_starts(
     parts |= {"queue": after - spent[1] - ended} if requeued else {}
     took = spent[1] + parts["stop"]
     parts |= {"noticed after": after - failed - took if not requeued else noticed - failed}
-    print(f"{failure}: {took / spent[0]:.2f} cold starts of {spent[0]:.1f} s; {parts}")
+    print(f"{strategy}, {failure}: {took / spent[0]:.2f} cold starts of {spent[0]:.1f} s; {parts}")
     assert took < bound * spent[0], parts
 
 
