@@ -1,8 +1,11 @@
 """Jobs of a real Slurm that are stopped and started again: one run folder, one curve, nothing lost."""
 
 import os
+import random
+import re
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,7 @@ from engine.tests.slurm.login import (
     trained,
     wait_for,
 )
+from train_anywhere.files import ROOT
 from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 from train_anywhere.testing.frameworks import PAGES
 from train_anywhere.testing.weights import final_weights, info, largest_difference
@@ -61,6 +65,52 @@ def test_a_job_that_is_told_to_stop_requeues_itself_and_goes_on(login: Login, wo
     assert steps(run) == sorted(steps(run))  # one curve
     assert not PAGES.search(log(run)), log(run)
     assert not (run / "debug").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_early_signals_of_many_kills_bring_a_job_back_once_each(login: Login) -> None:
+    """`scancel` sends USR1 at a random moment of the first 5 s of each start; at last it cancels the jobs, which stay away."""
+    count, at_once = max(1, int(os.environ.get("CHAOS_KILLS", "8")) // 4), 4
+    program = str(ROOT / "examples" / "programs" / "resumable.py")
+    keys = (
+        "cluster=slurm",
+        "trainer.devices=1",
+        "trainer.accelerator=cpu",
+        "cluster.cpus_per_task=1",
+        "cluster.mem=500M",
+    )
+    words = (*keys, f"paths.results={login.results}", "--", program, "--epochs", "100000", "--seconds", "0.1")
+
+    def ask(job: str) -> tuple[str, int]:
+        shown = login.testbed.run(["scontrol", "show", "job", "--oneliner", job]).stdout
+        found = re.search(r"\bJobState=(\w+).*\bRestarts=(\d+)|\bRestarts=(\d+).*\bJobState=(\w+)", shown)
+        assert found, shown
+        return found[1] or found[4], int(found[2] or found[3])
+
+    def signal_each_start(job: str) -> list[float]:
+        moments = []
+        for number in range(count):
+            wait_for(lambda number=number: ask(job) == ("RUNNING", number), login.folder, 120)
+            moments.append(random.uniform(0.2, 5))
+            time.sleep(moments[-1])
+            login.testbed.run(["scancel", "--signal=USR1", "--batch", job])
+        wait_for(lambda: ask(job) == ("RUNNING", count), login.folder, 120)
+        return moments
+
+    jobs = []
+    for _ in range(at_once):
+        done = login.command("run", *words)
+        jobs += re.findall(r"^Submitted job (\d+)", done.stdout)
+    assert len(jobs) == at_once
+    with ThreadPoolExecutor(at_once) as threads:
+        moments = [moment for found in threads.map(signal_each_start, jobs) for moment in found]
+    login.testbed.run(["scancel", *jobs])
+    time.sleep(10)
+    print(
+        f"{len(moments)} starts, {sum(moment < 1 for moment in moments)} of them got a signal in the first second"
+    )
+    assert [ask(job) for job in jobs] == [("CANCELLED", count)] * at_once
 
 
 @pytest.mark.slow
