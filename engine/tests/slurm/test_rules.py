@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.config.command.compose import compose
-from train_anywhere.config.flat import flatten
+from train_anywhere.config.keys import flatten
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.packages import PACKAGES
 from train_anywhere.launch.preflight import data_problems

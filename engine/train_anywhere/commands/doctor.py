@@ -22,7 +22,7 @@ from pathlib import Path
 
 import yaml
 
-from train_anywhere.config.checks.this_machine import scheduler_problems
+from train_anywhere.config.checks.contradictions import scheduler_problems
 from train_anywhere.config.command.command_line import split_flags, to_hydra_overrides
 from train_anywhere.config.command.compose import CONFIGS, compose, quote_value
 from train_anywhere.config.command.diagnose import explain_refusal

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from train_anywhere.commands.elsewhere import here_or_there
-from train_anywhere.config.command.diagnose import diagnose
+from train_anywhere.config.command.diagnose import diagnose, is_configuration_error
 from train_anywhere.config.command.members import COMMAND_KEYS
-from train_anywhere.config.command.sentences import is_configuration_error
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.files import ROOT

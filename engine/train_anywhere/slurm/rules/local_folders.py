@@ -5,8 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from train_anywhere.config.checks.writable import results_problems
-from train_anywhere.config.paths import is_node_only, make_absolute
+from train_anywhere.config.paths import is_node_only, make_absolute, results_problems
 from train_anywhere.slurm.rules.rule_request import Request
 
 

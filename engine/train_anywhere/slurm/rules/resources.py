@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 
-from train_anywhere.config.checks.batch_size import batch_size_problem
+from train_anywhere.config.checks.contradictions import batch_size_problem
 from train_anywhere.slurm.rules.rule_request import Request
 from train_anywhere.slurm.script import units
 
