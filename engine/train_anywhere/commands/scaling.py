@@ -31,8 +31,7 @@ from train_anywhere.launch.local_run import local_problems
 from train_anywhere.launch.preflight import data_problems
 from train_anywhere.runs.summary import command_path, display_path, train_command
 from train_anywhere.slurm.scaling import start_table, timing_table
-from train_anywhere.slurm.scaling.grid import Cell, make_grid, split_overrides
-from train_anywhere.slurm.scaling.start_table import Table
+from train_anywhere.slurm.scaling.start_table import Cell, Table, make_grid, split_overrides
 from train_anywhere.slurm.submission import prepare
 from train_anywhere.slurm.submission.submit import wait_for_jobs
 
