@@ -6,7 +6,6 @@ python engine/tests/golden/renew.py      # or: make golden; then read `git diff 
 """
 
 import argparse
-import dataclasses
 import difflib
 import sys
 from functools import cache
@@ -74,10 +73,7 @@ def script(name: str) -> str:
     run = "/scratch/me/project/results/digits/20261120-101502-a1b2"
     job = make_job(load(compose(overrides)), run, f"{run}/code", range(4) if name.endswith("sweep") else None)
     here = "/home/me/.venv/bin/python"
-    python = here if job.python == job.supervisor else job.python
-    return render(dataclasses.replace(job, python=python, supervisor=here)).replace(
-        str(ROOT), "/home/me/project"
-    )
+    return render(job).replace(job.supervisor, here).replace(str(ROOT), "/home/me/project")
 
 
 def headers() -> str:

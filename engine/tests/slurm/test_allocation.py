@@ -75,7 +75,7 @@ def test_empty_variables_say_nothing() -> None:
 
 def test_what_does_not_fit_is_said(make_config: Callable[..., Config]) -> None:
     job = make_job(make_config("cluster=slurm", "trainer.nodes=2", "trainer.devices=2"), "/run", "/code")
-    assert find_mismatches(job, Allocation("7", 2, 8)) == []
+    assert [*find_mismatches(job, Allocation("7", 2, 8))] == []
     assert ["use trainer.nodes=3" in p for p in find_mismatches(job, Allocation("7", 3, 8))] == [True]
     assert ["4 CPUs each do not fit" in p for p in find_mismatches(job, Allocation("7", 2, 7))] == [True]
 

@@ -1,5 +1,6 @@
 """What a real Slurm answers, and PBS' words from its manual (no PBS server is at hand: qstat is a script)."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ def test_a_real_slurm_is_understood(
     members = {f"{array}_0": "PENDING", f"{array}_1": "PENDING"}
     assert queue.query_queue("slurm", [array, "99999"]) == queue.JobStates(members)
     assert queue.query_states("slurm", [f"{array}_1"]).select([f"{array}_1"]) == {f"{array}_1": "PENDING"}
-    assert queue.find_jobs_of_script(str(script)) == {**members, alone: "PENDING"}
+    assert queue.find_jobs()[os.path.realpath(script)] == {**members, alone: "PENDING"}
     assert queue.cancel("slurm", [array, alone], patience=20) == {}
     assert queue.query_states("slurm", [alone]).states == {alone: "CANCELLED"}
     assert queue.query_queue("slurm", [array, alone]).active([array, alone]) == {}

@@ -1,4 +1,4 @@
-"""Turn a command line into one typed and checked configuration, without runs, ranks or frameworks.
+"""Turn a command line into one typed and checked configuration.
 
 command        flags and overrides, Hydra's composition, one message for all problems
 load           read `${oc.env:NAME}`, convert a tree to `schema`, `cluster` and `choices`, with `strict` and `limits`

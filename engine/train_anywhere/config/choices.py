@@ -71,13 +71,13 @@ class Data(OpenSection):
 
     @property
     def own_split(self) -> bool:
-        """True with `data.split=own`: a stream gives each rank rows of its own. A target may have an argument `split` too."""
+        """True with `data.split=own`: a stream gives each rank rows of its own."""
         return self.arguments.get("split") == "own"
 
 
 @dataclass(frozen=True)
 class Lora:
-    """Low-rank adapters, https://arxiv.org/abs/2106.09685: only they and the layers in `train` are trained.
+    """Low-rank adapters, https://arxiv.org/abs/2106.09685, which are trained alone.
 
     Attributes:
         rank: inner dimension of an adapter.
@@ -116,7 +116,7 @@ class Model(OpenSection):
 
 @dataclass(frozen=True)
 class Sgd:
-    """Stochastic gradient descent with momentum; weight decay is added to the gradient."""
+    """Stochastic gradient descent with momentum. Weight decay is added to the gradient."""
 
     name: Literal["sgd"]
     lr: LearningRate = key(0.1)
@@ -144,7 +144,7 @@ class AdamW:
 
 @dataclass(frozen=True)
 class OtherOptimizer(OpenSection):
-    """Any optimizer of the framework; it gets the parameters, and `lr` by the framework's name for it."""
+    """Any optimizer of the framework, which gets the parameters and `lr`."""
 
     name: str
     lr: LearningRate = key(1e-3)
@@ -163,7 +163,7 @@ class ConstantSchedule:
 
 @dataclass(frozen=True)
 class CosineSchedule:
-    """Half a cosine from the learning rate down to `final` times it, https://arxiv.org/abs/1608.03983."""
+    """Half a cosine down to `final` times the rate, https://arxiv.org/abs/1608.03983."""
 
     name: Literal["cosine"]
     warmup_epochs: Epochs = key(1)
@@ -210,7 +210,7 @@ PlainStrategyName = Literal["auto", "single", "dp", "mirrored", "multiworker_mir
 
 @dataclass(frozen=True)
 class PlainStrategy:
-    """A strategy without options; `config/checks/strategy_table.py` has the table of strategies."""
+    """A strategy without options, see `config/checks/strategy_table.py`."""
 
     name: PlainStrategyName
 
@@ -237,7 +237,7 @@ class HorovodStrategy:
 
 @dataclass(frozen=True)
 class FsdpStrategy:
-    """Fully sharded data parallel: parameters, gradients and optimizer state are split over the ranks."""
+    """Fully sharded data parallel: the whole state is split over the ranks."""
 
     name: Literal["fsdp"]
     # classes of layers to gather one by one; empty: each layer of the network or of its lists

@@ -1,4 +1,4 @@
-"""The configuration of a cluster: the job's request, its environment, and facts about the site."""
+"""The configuration of a cluster: the job's request, and facts about the site."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -21,7 +21,6 @@ class NodeType:
     """One kind of node. Unknown values are null and not checked.
 
     Attributes:
-        gpus: GPUs on the node.
         cpus: CPUs that a job can use on it.
         mem: memory that a job can use on it, such as 512G.
         gpu_type: the scheduler's name for the GPU.
@@ -75,7 +74,7 @@ class Site:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """The cluster of the job and the job's request; `cluster=local` runs it on this machine."""
+    """The cluster and the job's request. `cluster=local` runs it on this machine."""
 
     name: str
     scheduler: Literal["none", "slurm", "pbs"]
@@ -160,7 +159,7 @@ class Cluster:
 
 @dataclass(frozen=True)
 class Container:
-    """The container of the ranks. The folders of the project, the results and the data keep their paths inside.
+    """The container of the ranks, in which the project's folders keep their paths.
 
     Attributes:
         image: an image file, or, for pyxis, an image of a registry such as nvcr.io#nvidia/pytorch:25.09-py3.

@@ -18,14 +18,9 @@ TARGET_DEFAULTS_FIRST = {"seed"}
 def instantiate(section: OpenSection, where: str, framework: str, **supplied: Any) -> Any:
     """Call the target of a section with its arguments and return the result.
 
-    Args:
-        section: a section of an open group.
-        where: name of the section, for messages.
-        framework: "lightning" or "keras", which selects the target.
-        **supplied: arguments of this project. Those that the target takes are passed, unless the section sets them.
+    The target of the framework gets those arguments of `supplied` that it takes, unless the section sets them.
 
-    Raises:
-        ConfigError: the target does not exist, or does not accept these arguments.
+    Raises ConfigError: the target does not exist, or does not accept these arguments.
     """
     dotted = section.target[framework]
     target = locate(dotted, f"{where}.{TARGET}")
@@ -34,11 +29,7 @@ def instantiate(section: OpenSection, where: str, framework: str, **supplied: An
 
 @contextmanager
 def explain_target_errors(what: str) -> Iterator[None]:
-    """Turn an error about arguments that a target raises into a ConfigError: TypeError, ValueError, or an exception of a package.
-
-    Args:
-        what: name of the section, for the message.
-    """
+    """Turn an error about arguments that a target raises into a ConfigError."""
     try:
         yield
     except Exception as error:
@@ -52,12 +43,7 @@ def explain_target_errors(what: str) -> Iterator[None]:
 def locate(dotted: str, key: str) -> Any:
     """Import and return the class or function with a dotted name.
 
-    Args:
-        dotted: such as `mine.Network`.
-        key: key of the configuration, for messages.
-
-    Raises:
-        ConfigError: the name does not exist, or its module can't be imported.
+    Raises ConfigError: the name does not exist, or its module can't be imported.
     """
     parts = dotted.split(".")
     for length in range(len(parts) - 1, 0, -1):
@@ -83,10 +69,9 @@ def locate(dotted: str, key: str) -> Any:
 def call(
     target: Any, dotted: str, where: str, arguments: Mapping[str, Any], supplied: Mapping[str, Any]
 ) -> Any:
-    """Call the target with the arguments, which may include `_args_` and `_partial_`, and with the supplied ones that it takes by name.
+    """Call the target with the arguments, and with the supplied ones that it takes by name.
 
-    Raises:
-        ConfigError: an argument is missing or unknown.
+    Raises ConfigError: an argument is missing or unknown.
     """
     args, is_partial = arguments.get(ARGS) or [], arguments.get(PARTIAL)
     arguments = {k: v for k, v in arguments.items() if k not in HYDRA}
@@ -126,7 +111,7 @@ def call(
 
 
 def _call_nested(value: Any, where: str) -> Any:
-    """Return arguments in which each mapping with a `_target_` is replaced by the result of the call."""
+    """Return arguments with the result of the call in place of each target."""
     if isinstance(value, list):
         return [_call_nested(v, where) for v in value]
     if not isinstance(value, Mapping):

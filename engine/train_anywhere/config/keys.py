@@ -1,4 +1,4 @@
-"""Keys of the configuration: fields of dataclasses, each with its default and its meaning, and their dotted names.
+"""Keys of the configuration: their defaults, meanings and dotted names.
 
     max_epochs: Count = key(15, "stop after this many epochs")
 
@@ -26,7 +26,7 @@ def section(meaning: str) -> Any:
 
 
 def defaults(cls: Any) -> dict[str, Any]:
-    """Return the default of each key of a section, and of the sections in it that are no choices, as a tree."""
+    """Return the default of each key of a section as a tree, without those of choices."""
     tree: dict[str, Any] = {}
     for one in fields(cls):
         if "default" in one.metadata:
@@ -37,7 +37,7 @@ def defaults(cls: Any) -> dict[str, Any]:
 
 
 def meanings(cls: Any, path: str = "") -> dict[str, str]:
-    """Return the meaning of each key by its dotted name: {'trainer.max_steps': 'stop after this many optimizer steps'}."""
+    """Return the meaning of each key by its dotted name."""
     found: dict[str, str] = {}
     for one in fields(cls):
         name = f"{path}{one.name}"
@@ -53,7 +53,7 @@ KEY = re.compile(r"(?!(True|False|None|inf|nan)$)[^\W\d][^.]*")
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return {'a': {'b': 1}} as {'a.b': 1}; a mapping in a section with keys such as 0 stays one value."""
+    """Return {'a': {'b': 1}} as {'a.b': 1}. A mapping with keys such as 0 stays one value."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         named = isinstance(value, Mapping) and all(isinstance(k, str) and KEY.fullmatch(k) for k in value)

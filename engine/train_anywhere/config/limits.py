@@ -1,4 +1,4 @@
-"""Rules for values of the configuration, as annotations of their types: `Annotated[float, Range(above=0)]`.
+"""Rules for values of the configuration: `Annotated[float, Range(above=0)]`.
 
 `train_anywhere.config.strict` calls a rule with the converted value. A rule returns a value to continue with and the problem ("" if there
 is none). An allowed value replaces a bad one, so that the checks of other keys can run.
@@ -78,11 +78,7 @@ class Items:
 
 @dataclass(frozen=True)
 class Span:
-    """A range of counts in Slurm's notation, 2-4.
-
-    Args:
-        at_most: the largest count.
-    """
+    """A range of counts in Slurm's notation, 2-4."""
 
     at_most: int
     words = "a range such as 2-4"
@@ -120,20 +116,18 @@ class Duration:
     def __call__(self, value: str) -> tuple[str, str]:
         """Return the time and "", or an allowed one and the problem."""
         found = _DURATION.fullmatch(value)
-        if found and (total := duration_seconds(value)):
-            if max(int(part) for part in found.groups()[2:]) < 60:
-                return value, ""
-            minutes, seconds = divmod(total, 60)
-            hours, minutes = divmod(minutes, 60)
-            shown = f"{hours // 24:02}:{hours % 24:02}:{minutes:02}:{seconds:02}"
-            return (
-                "1:00:00",
-                f'has minutes or seconds above 59; use {shown}, with quotes in YAML: "{shown}"',
+        total = duration_seconds(value) if found else 0
+        if not (found and total):
+            words = (
+                'is not a time above 0; use days:hours:minutes:seconds, with quotes in YAML: "00:12:00:00"'
             )
-        return (
-            "1:00:00",
-            'is not a time above 0; use days:hours:minutes:seconds, with quotes in YAML: "00:12:00:00"',
-        )
+        elif max(int(part) for part in found.groups()[2:]) < 60:
+            return value, ""
+        else:
+            hours, minutes = total // 3600, total // 60 % 60
+            shown = f"{hours // 24:02}:{hours % 24:02}:{minutes:02}:{total % 60:02}"
+            words = f'has minutes or seconds above 59; use {shown}, with quotes in YAML: "{shown}"'
+        return "1:00:00", words
 
 
 _DURATION = re.compile(r"(?:([0-9]{1,5})[:-])?([0-9]{1,5}):([0-9]{1,5}):([0-9]{1,5})")

@@ -1,4 +1,4 @@
-"""Convert the tree that Hydra composes into the typed configuration, with all problems at once, and back.
+"""Convert the tree that Hydra composes into the typed configuration, and back.
 
 A run folder holds `${oc.env:NAME}`, never the value, which may be a secret. Each rank reads the value from its own environment. `paths`,
 `data.dir` and `data.cache` are exceptions: their values are read when the command starts, because they name folders, which are not secret
@@ -34,8 +34,7 @@ def load(tree: Mapping[str, Any], *checks: Check) -> Config:
         tree: the composed configuration as plain dicts and lists, from `train_anywhere.config.load.to_plain_tree`.
         checks: further checks, for the machine or site of the run, whose problems are added to the list.
 
-    Raises:
-        ConfigError: lists all problems, each with what to type instead.
+    Raises ConfigError: lists all problems, each with what to type instead.
     """
     problems: list[str] = []
     config = build(Config, fill_variables(tree, problems), problems)
@@ -60,7 +59,7 @@ def to_tree(config: Config) -> dict[str, Any]:
 
 
 def _written_values(tree: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the strings, lists and mappings that `load` has changed, without folders of this machine, which stay absolute."""
+    """Return what `load` has changed, without folders, which stay absolute."""
     values = flatten(plain)
     return {
         key: written
@@ -70,7 +69,7 @@ def _written_values(tree: Mapping[str, Any], plain: Mapping[str, Any]) -> dict[s
 
 
 def _to_plain(value: Any) -> Any:
-    """Return a typed value as plain dicts and lists; a section of an open group has its `_target_`."""
+    """Return a typed value as plain dicts and lists, an open section with its `_target_`."""
     if isinstance(value, Mapping):
         return {k: _to_plain(v) for k, v in value.items()}
     if not is_dataclass(value):
@@ -100,8 +99,7 @@ def to_plain_tree(config: Any) -> dict[str, Any]:
 
     All interpolations are resolved, except `${oc.env:NAME}` outside of folder names.
 
-    Raises:
-        ConfigError: a variable in a folder name is not set, or a required key was deleted (`~paths`).
+    Raises ConfigError: a variable in a folder name is not set, or a required key was deleted (`~paths`).
     """
     from omegaconf import OmegaConf
     from omegaconf.resolvers import oc
@@ -134,7 +132,7 @@ def to_plain_tree(config: Any) -> dict[str, Any]:
 
 
 def fill_variables(tree: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
-    """Return the configuration with the values of the variables; append a message to `problems` for each invalid reference."""
+    """Return the configuration with the values of the variables."""
     for section in SAVED:
         problems += [
             f"{key}={text!r} would be written into the run folder with the variable's value; if it is not a secret, "

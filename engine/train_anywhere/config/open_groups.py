@@ -1,4 +1,4 @@
-"""Sections of the open groups (task, model, data, optimizer, schedule, callbacks, loggers, features), which name a `_target_`.
+"""Sections of the open groups, which name a `_target_`.
 
     _target_: mine.Network                                       # or one for each framework:
     _target_: {lightning: torch.optim.Muon, keras: keras.optimizers.Lion}
@@ -39,7 +39,7 @@ CUSTOM = "custom"
 
 @dataclass(frozen=True)
 class OpenSection:
-    """A section with a target; subclasses add the keys that this project reads.
+    """A section with a target. Subclasses add the keys that this project reads.
 
     Attributes:
         target: dotted name of a class or function for each framework.
@@ -52,7 +52,7 @@ class OpenSection:
     arguments: Mapping[str, Any] = field(metadata=OPEN)
 
     def tree(self, own: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the section as a mapping; `own` are the keys that this project reads."""
+        """Return the section as a mapping. `own` are the keys that this project reads."""
         targets = set(self.target.values())
         target = targets.pop() if len(targets) == 1 and len(self.target) > 1 else dict(self.target)
         checked = {CHECK: self.check} if self.check else {}
@@ -67,13 +67,9 @@ def key_fields(section: Any) -> "list[Field[Any]]":
 def split_section(
     section: Mapping[str, Any], own: set[str], problems: list[str], path: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the fields of `OpenSection`, and the keys of the section that are not arguments of the target.
+    """Return the fields of `OpenSection`, and the keys that are not arguments.
 
-    Args:
-        section: keys and values as written.
-        own: keys that this project reads.
-        problems: receives a sentence for a missing or invalid `_target_`.
-        path: dotted name of the section, for the messages.
+    `own` are keys that this project reads. `problems` receives a sentence for a missing or invalid `_target_`.
     """
     arguments = {k: v for k, v in section.items() if k not in own and k not in (TARGET, CHECK)}
     for key in [key for key in arguments if not isinstance(key, str)]:

@@ -1,4 +1,4 @@
-"""Find the key that is meant by a name from elsewhere: of another section, or of Slurm, Lightning, Keras and their examples."""
+"""Find the key that is meant by a name of another section or program."""
 
 import json
 from collections.abc import Mapping
@@ -71,24 +71,25 @@ MAX_KEYS = 3
 
 
 def with_keys_meant(problem: str, tree: Mapping[str, Any]) -> str:
-    """Return the message about an unknown key or a removed value with what is meant; any other message as it is."""
+    """Return the message about an unknown key or removed value with what is meant."""
     if removed := next((text for start, text in REMOVED.items() if problem.startswith(start)), None):
         return removed
     key, unknown, _ = problem.partition(UNKNOWN)
-    meant = [f"'{other}'" for other in keys_meant(key.removeprefix("'"), tree)] if unknown else []
-    if unknown and (way := OTHER_WAYS.get(key.removeprefix("'").rpartition(".")[2])):
+    if not unknown:
+        return problem
+    word = key.removeprefix("'")
+    if way := OTHER_WAYS.get(word.rpartition(".")[2]):
         return f"{key}{unknown}; {way}."
-    if meant or not (unknown and (page := find_page(key.removeprefix("'")))):
-        return f"{key}{unknown}. Did you mean {' or '.join(meant)}?" if meant else problem
-    return f"{key}{unknown}; see {page_address(page)}."
+    if meant := [f"'{other}'" for other in keys_meant(word, tree)]:
+        return f"{key}{unknown}. Did you mean {' or '.join(meant)}?"
+    page = find_page(word)
+    return f"{key}{unknown}; see {page_address(page)}." if page else problem
 
 
 def keys_meant(word: str, tree: Mapping[str, Any]) -> list[str]:
-    """Return the key that has this other name, else those of other sections with the same last part.
+    """Return the key with this other name, else those of other sections with the same end.
 
-    Args:
-        word: an unknown key, such as `lr`, `trainer.batch_size` or `gpus-per-node`.
-        tree: the configuration, in which `word` may be.
+    `word` is an unknown key, such as `lr`, `trainer.batch_size` or `gpus-per-node`.
     """
     if word.startswith(SITE):
         return []
@@ -101,7 +102,7 @@ def keys_meant(word: str, tree: Mapping[str, Any]) -> list[str]:
 
 
 def page_address(page: str) -> str:
-    """Return where a page is: a file of this project, or, in a project without pages, the address that it was made with."""
+    """Return where a page is: a file of this project, or the address it was made with."""
     made = ROOT / ".train-anywhere"
     if (ROOT / "docs").is_dir() or not made.is_file():
         return f"docs/{page}.md"

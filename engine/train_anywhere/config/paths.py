@@ -1,4 +1,4 @@
-"""Paths as users type them, with `~` and `$NAME` as in a shell, and whether they can be written to.
+"""Paths as users type them, with `~` and `$NAME`, and whether they can be written to.
 
 A path that starts with a variable of the job's node ($SLURM_TMPDIR, $TMPDIR, $PBS_JOBDIR) stays unchanged until a rank resolves it there.
 """
@@ -28,22 +28,20 @@ def is_on_node(text: str) -> bool:
 
 
 def expand(text: str, environ: Mapping[str, str] = os.environ) -> str:
-    r"""Return the path with `~`, `~user`, `$NAME` and `${NAME}` replaced; `\$` is a dollar sign.
+    r"""Return the path with `~`, `~user`, `$NAME` and `${NAME}` replaced. `\$` is a dollar sign.
 
     Raises:
         ValueError: the user or variable does not exist. The message continues a sentence that starts with the path.
     """
     if is_on_node(text):
         return text
-    home = expand_home(text)
-    return _VARIABLE.sub(lambda found: _value(found, environ), home)
+    return _VARIABLE.sub(lambda found: _value(found, environ), expand_home(text))
 
 
 def expand_home(text: str) -> str:
     """Return the path with a leading `~` or `~user` replaced.
 
-    Raises:
-        ValueError: the user does not exist.
+    Raises ValueError: the user does not exist.
     """
     home = os.path.expanduser(text)
     if home.startswith("~"):
@@ -59,8 +57,7 @@ def escape_dollars(path: str) -> str:
 def resolve_node_path(path: str) -> str:
     """Return a path with the variables of this node replaced.
 
-    Raises:
-        DataError: a variable is not set in this job.
+    Raises DataError: a variable is not set in this job.
     """
     if not is_on_node(path):
         return path
@@ -71,7 +68,7 @@ def resolve_node_path(path: str) -> str:
 
 
 def make_absolute(path: str) -> Path:
-    """Return an expanded path as absolute; relative ones are below the project's folder, not the current one."""
+    """Return an expanded path as absolute. Relative ones are below the project's folder."""
     return Path(path) if is_on_node(path) else ROOT / path
 
 
@@ -86,11 +83,9 @@ def _value(found: "re.Match[str]", environ: Mapping[str, str]) -> str:
 
 def is_node_only(path: str, local_disk: str, mounts: Sequence[str]) -> bool:
     """Return whether only a job has the path: on a node's disk, or inside a container."""
-    inside = [m.split(":")[1] for m in mounts if ":" in m]
-    own = [local_disk, *inside]
-    return path.startswith("$") or any(
-        make_absolute(path).is_relative_to(top) for top in own if top.startswith("/")
-    )
+    own = [local_disk, *(m.split(":")[1] for m in mounts if ":" in m)]
+    tops = [top for top in own if top.startswith("/")]
+    return path.startswith("$") or any(map(make_absolute(path).is_relative_to, tops))
 
 
 @dataclass(frozen=True)
@@ -133,7 +128,7 @@ NOT_FOUND = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP)
 
 
 def results_problems(results: Path, name: str) -> list[str]:
-    """Return why no run folder can be made below `results/<name>`, or why `results/latest` can't link to it."""
+    """Return why no run folder can be made below `results`, or no link `latest`."""
     try:
         words = write_problem(results / name) or _link_problem(results / "latest")
     except (OSError, ValueError) as error:
@@ -142,10 +137,9 @@ def results_problems(results: Path, name: str) -> list[str]:
 
 
 def write_problem(folder: Path) -> str:
-    """Return why a folder, which may not exist yet, can't be written to; "" if it can.
+    """Return why a folder, which may not exist yet, can't be written to. "" if it can.
 
-    Raises:
-        OSError, ValueError: the path itself is invalid.
+    Raises OSError, ValueError: the path itself is invalid.
     """
     for place in (folder, *folder.parents):
         try:

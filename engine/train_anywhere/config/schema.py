@@ -59,7 +59,7 @@ TotalDevices = Annotated[int, Range(at_least=1, at_most=MAX_DEVICES)] | Annotate
 
 @dataclass(frozen=True, kw_only=True)
 class EarlyStopping:
-    """Stop when `monitor` has not improved by `min_delta` for `patience` validations; null turns it off."""
+    """Stop when `monitor` has not improved for `patience` validations. null turns it off."""
 
     patience: Annotated[int, Range(at_least=0, at_most=MAX_COUNT)] | None = key(
         None, "validations without improvement before training stops; null: never stop early"
@@ -144,7 +144,7 @@ class Trainer:
 
     @property
     def node_range(self) -> tuple[int, int]:
-        """The smallest and largest number of nodes; a range of `total_devices` is divided by `devices`."""
+        """The smallest and largest number of nodes, from a range of nodes or devices."""
         if isinstance(self.total_devices, str) and self.devices != "auto":
             least, most = span_bounds(self.total_devices)
             return -(-least // self.devices), max(1, most // self.devices)
@@ -185,7 +185,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Init:
-    """Another run whose weights the training starts with; `init=RUN` is short for `init.run=RUN`."""
+    """Another run whose weights the training starts with. `init=RUN` is short for `init.run`."""
 
     run: RunFolder | None = key(
         None, "run folder of the same framework, or FILE.safetensors, FILE.ckpt, FILE.pt; null: new weights"
@@ -258,7 +258,7 @@ class Program:
 
 @dataclass(frozen=True, kw_only=True)
 class Paths:
-    """Folders; relative ones are below the project's folder."""
+    """Folders. Relative ones are below the project's folder."""
 
     results: AbsoluteFolder = key("results", "folder of the run folders")
     data: AbsoluteFolder = key("data", "folder of the data sets")
@@ -266,7 +266,7 @@ class Paths:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """The complete, read-only configuration of one run. Derived values are computed where they are needed.
+    """The complete, read-only configuration of one run.
 
     Attributes:
         written: the original strings of values that changed: {'checkpoint.local': '~/ckpt', 'data.token': '${oc.env:TOKEN}'}.

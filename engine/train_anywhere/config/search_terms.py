@@ -1,4 +1,4 @@
-"""Terms that users of other programs know, each with the page that answers it, and the page that the term is from.
+"""Terms that users of other programs know, each with the page that answers it.
 
 One table for three readers: the hint for a wrong key, `--help TERM`, and the search of the site (tools/site/search_terms.py).
 """
@@ -69,7 +69,7 @@ TERMS = [row.split(" | ") for row in TABLE.strip().splitlines()]
 
 
 def find_page(term: str) -> str | None:
-    """Return the page for a term, such as `how-to/figures`; None if it is not in the table.
+    """Return the page for a term, such as `how-to/figures`. None if it has none.
 
     Args:
         term: words or a key in any form: `class_weight`, `trainer.class-weight`, `Class weights`.

@@ -1,4 +1,4 @@
-"""Strict conversion of a plain tree (dicts, lists, scalars) to dataclasses, which collects all problems.
+"""Strict conversion of a plain tree to dataclasses, which collects all problems.
 
 Supported types: int, float, bool, str, None, Literal, unions of these, list[...], Mapping[str, ...], nested dataclasses, and `Choice`, one
 of several dataclasses, picked by the section's `name`. `Annotated[kind, rule]` adds a rule of `train_anywhere.config.limits` or
@@ -24,7 +24,7 @@ UNUSABLE = object()
 
 
 class Choice:
-    """Metadata for a section that is one of several dataclasses: the one of its `name`, or the open one if it has a `_target_`."""
+    """Metadata for a section that is one of several dataclasses, by its name or target."""
 
     def __init__(self, *classes: type) -> None:
         self.open = next((c for c in classes if issubclass(c, OpenSection)), None)
@@ -41,11 +41,7 @@ class Choice:
 def build(cls: type[T], tree: Mapping[str, Any], problems: list[str], path: str = "") -> T | None:
     """Build `cls` from `tree` and append one sentence to `problems` for each fault.
 
-    Args:
-        cls: a dataclass; fields with a default may be left out of the tree.
-        tree: keys and values of the section.
-        problems: receives the sentences.
-        path: dotted name of the section, for the messages.
+    `cls` is a dataclass. Fields with a default may be left out. `path` is the dotted name of the section, for the messages.
 
     Returns:
         The object, or None if a value is missing or of the wrong type. Numbers out of range and unknown keys still give an
@@ -55,7 +51,9 @@ def build(cls: type[T], tree: Mapping[str, Any], problems: list[str], path: str 
     values: dict[str, Any] = {}
     if issubclass(cls, OpenSection):
         values, tree = split_section(tree, set(hints), problems, path)
-    optional = {f.name for f in dataclasses.fields(cls) if _has_default(f)}  # type: ignore[arg-type]
+    missing = dataclasses.MISSING
+    fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+    optional = {f.name for f in fields if f.default is not missing or f.default_factory is not missing}
     for key in tree:
         if key not in hints:
             problems.append(
@@ -71,7 +69,7 @@ def build(cls: type[T], tree: Mapping[str, Any], problems: list[str], path: str 
 
 
 def convert(hint: Any, value: Any, problems: list[str], path: str) -> Any:
-    """Return `value` converted to the type `hint`, and append a sentence to `problems` if it does not fit.
+    """Return `value` converted to the type `hint`, and append what does not fit to `problems`.
 
     The result is `UNUSABLE` for a wrong type, and an allowed value if only a rule is violated.
     """
@@ -106,7 +104,7 @@ def _section(cls: type, value: Mapping[str, Any], problems: list[str], path: str
 
 
 def _fit(kind: Any, value: Any, problems: list[str], path: str) -> tuple[bool, Any]:
-    """Return whether `value` has the type `kind`, and the converted value. Items and keys inside it report their problems."""
+    """Return whether `value` has the type `kind`, and the converted value."""
     if kind is Any:
         return True, value
     if dataclasses.is_dataclass(kind):
@@ -140,7 +138,10 @@ def _scalar(kind: Any, value: Any) -> tuple[bool, Any]:
     if isinstance(value, bool) or kind is bool:
         return kind is bool and isinstance(value, bool), value
     if kind is float and isinstance(value, int):
-        return True, _to_float(value)
+        try:
+            return True, float(value)
+        except OverflowError:
+            return True, math.inf if value > 0 else -math.inf
     if kind is str:
         # YAML reads name=2024 as a number
         text = _shown(value) if isinstance(value, (int, float)) else value
@@ -148,15 +149,8 @@ def _scalar(kind: Any, value: Any) -> tuple[bool, Any]:
     return isinstance(value, kind), value
 
 
-def _to_float(value: int) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
-
-
 def _is_string(value: Any) -> bool:
-    """Return whether a value can be a name, path or option: a non-empty string without NUL and lone surrogates."""
+    """Return whether a value can be a name, path or option."""
     if not isinstance(value, str) or not value.strip() or "\0" in value:
         return False
     return not any("\ud800" <= c <= "\udfff" for c in value)
@@ -190,12 +184,9 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(word: str, known: Iterable[str], within: str = "") -> str:
-    """Return the end of a message: the nearest of `known`, or all of them if none is near and they are few.
+    """Return the end of a message: the nearest of `known`, or all if they are few.
 
-    Args:
-        word: the misspelled string.
-        known: valid strings.
-        within: dotted name of the section whose keys they are, which is put before the suggestion.
+    `within` is the dotted name of the section whose keys they are, which is put before the suggestion.
     """
     names = list(known)
     near = nearest(word, names)
@@ -232,7 +223,8 @@ def alternatives(hint: Any) -> list[tuple[Any, tuple[Any, ...]]]:
     plain, rules = _plain(hint)
     if rules and isinstance(rules[0], Choice):
         return [(plain, rules)]
-    kinds = typing.get_args(plain) if _is_union(plain) else (plain,)
+    union = typing.get_origin(plain) in (types.UnionType, typing.Union)
+    kinds = typing.get_args(plain) if union else (plain,)
     return [(kind, own or rules) for kind, own in map(_plain, kinds)]
 
 
@@ -243,16 +235,8 @@ def _plain(hint: Any) -> tuple[Any, tuple[Any, ...]]:
     return hint, ()
 
 
-def _is_union(hint: Any) -> bool:
-    return typing.get_origin(hint) in (types.UnionType, typing.Union)
-
-
-def _has_default(field: "dataclasses.Field[Any]") -> bool:
-    return not (field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING)
-
-
 def section_class(hint: Any, section: Mapping[str, Any]) -> Any:
-    """Return the dataclass of a section of this type, which its name or target picks in a group of choices."""
+    """Return the dataclass of a section of this type, by its name or target."""
     kind, rules = alternatives(hint)[0]
     if rules and isinstance(rules[0], Choice):
         return rules[0].pick(section)

@@ -1,4 +1,4 @@
-"""Submit, inspect and cancel jobs from the login node. No framework is imported here, because a submission has to start fast.
+"""Submit, inspect and cancel jobs from the login node, without importing a framework.
 
 submission    check, make the run folder, copy the code, submit, roll back
 script        `Job`, the resolved numbers of a batch script; `render` fills in the templates

@@ -1,4 +1,4 @@
-"""Resolve `cluster=current` to the preset whose login nodes include this machine, and note that a preset is old."""
+"""Resolve `cluster=current` to the preset of this machine, and note that a preset is old."""
 
 import fnmatch
 import os
@@ -26,10 +26,9 @@ MAX_AGE_DAYS = 180
 
 
 def resolve_current(overrides: Sequence[str], hosts: Sequence[str] | None = None) -> list[str]:
-    """Return the overrides with the preset's name in place of `current`. `hosts` defaults to the names of this machine.
+    """Return the overrides with the preset's name in place of `current`.
 
-    Raises:
-        ConfigError: no preset, or more than one, lists this machine.
+    Raises ConfigError: no preset, or more than one, lists this machine.
     """
     hosts = hosts or [socket.gethostname(), socket.getfqdn()]
     known, broken = read_host_patterns()
@@ -51,7 +50,7 @@ def resolve_current(overrides: Sequence[str], hosts: Sequence[str] | None = None
 
 
 def is_elsewhere(config: Config) -> bool:
-    """Return whether a dry run is for another machine: one without the scheduler, or not of the site.
+    """Return whether a dry run is for another machine than this one.
 
     A machine of the site is one of its hosts; if the preset names none, it has the folders that the site requires.
     """
@@ -71,7 +70,7 @@ def is_elsewhere(config: Config) -> bool:
 
 @cache
 def print_note(sentence: str) -> None:
-    """Print a note once; the cache drops repeats, because each member of a sweep reads the presets."""
+    """Print a note once, because each member of a sweep reads the presets."""
     print(f"note: {sentence}", file=sys.stderr)
 
 
@@ -93,8 +92,7 @@ def read_host_patterns(presets: Path = PRESETS) -> tuple[dict[str, list[str]], l
 def _hosts(file: Path) -> list[str]:
     """Return `cluster.site.hosts` of a preset.
 
-    Raises:
-        ValueError: the file can't be read, with the reason.
+    Raises ValueError: the file can't be read, with the reason.
     """
     try:
         tree = yaml.safe_load(file.read_text(encoding="utf-8-sig"))
@@ -116,7 +114,7 @@ def _hosts(file: Path) -> list[str]:
 
 
 def stale_facts_notes(cluster: Cluster) -> list[str]:
-    """Return a note about facts that are older than `MAX_AGE_DAYS`, once for each user, preset and date of the facts."""
+    """Return a note about facts older than `MAX_AGE_DAYS`, once for each user, preset and date."""
     name, checked = cluster.name, cluster.site.checked
     with suppress(ValueError):  # no date
         age = date.today() - date.fromisoformat(f"{checked}-01"[:10])

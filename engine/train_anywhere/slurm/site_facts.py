@@ -1,4 +1,4 @@
-"""Compare the facts in a preset with what Slurm's clients report, and change single values in its text.
+"""Compare the facts in a preset with what Slurm's clients report, and edit its text.
 
 A fact that the preset leaves out is unknown, and not compared.
 """
@@ -27,7 +27,7 @@ QOS, ACCOUNTS = "sacctmgr show qos", "sacctmgr show associations"
 
 
 class Kind(NamedTuple):
-    """Equal nodes of one partition: CPUs (and their cores, which a site may count instead) and MiB that a job can use."""
+    """Equal nodes of one partition, with the CPUs, their cores, and the MiB of a job."""
 
     partition: str
     gpu_type: str | None
@@ -37,7 +37,7 @@ class Kind(NamedTuple):
 
 
 class SlurmFacts:
-    """What Slurm reports. A client that is missing, fails or hangs leaves its part empty, and a message in `failures`.
+    """What Slurm reports. A client that fails leaves its part empty, and a message.
 
     Attributes:
         kinds: number of nodes of each kind with GPUs, in any state, because a node that is down still belongs to the site.
@@ -116,14 +116,14 @@ class SlurmFacts:
 
 
 def parse_gpus(gres: str) -> Iterator[tuple[str | None, int]]:
-    """Yield type (None if untyped) and number of GPUs in a node's generic resources, such as gpu:a100:4(S:0-1),tmpfs:1T."""
+    """Yield type and number of GPUs in a node's resources, such as gpu:a100:4(S:0-1)."""
     for gpu_type, count in re.findall(r"\bgpu:(?:([^:,(]+):)?([0-9]{1,6})(?=[(,]|$)", gres):
         if int(count):
             yield gpu_type or None, int(count)
 
 
 def _allows(partition: dict[str, str], setting: str, names: Collection[str]) -> bool:
-    """Return whether a list of a partition, such as AllowGroups, has one of the names, or is not set."""
+    """Return whether a list such as AllowGroups has one of the names, or is not set."""
     allowed = partition.get(setting, "ALL")
     return allowed == "ALL" or not {*allowed.split(",")}.isdisjoint(names)
 
@@ -137,7 +137,7 @@ def _group_names() -> set[str]:
 
 
 def _settings(line: str) -> dict[str, str]:
-    """Return the settings in a line of scontrol. The first of a name counts, because comments come last."""
+    """Return the settings in a line of scontrol. The first counts, as comments come last."""
     return dict(reversed(re.findall(r"(?<!\S)(\w+)=(\S*)", line)))
 
 
@@ -149,7 +149,7 @@ Keys = tuple[str | int, ...]
 
 
 def edit_text(text: str, values: Mapping[Keys, Any]) -> str:
-    """Return the text of a YAML file with new values, such as {("cluster", "site", "nodes", 0, "cpus"): 62}."""
+    """Return YAML with new values, such as {("cluster", "site", "nodes", 0, "cpus"): 62}."""
     for keys in sorted(values, key=lambda k: (values[k] is DELETE, [-n for n in k if isinstance(n, int)])):
         text = _edit(text, keys, values[keys])
     return text
@@ -163,7 +163,7 @@ def make_patch(path: str, old: str, new: str) -> str:
 
 
 def format_scalar(value: Any) -> str:
-    """Return a value in YAML. Without quotes the strings `on`, `1e3` and `a: b` would be other values."""
+    """Return a value in YAML. Without quotes `on` and `1e3` would be other values."""
     plain = re.fullmatch(r"[A-Za-z0-9][\w.-]*", f"{value}") and yaml.safe_load(f"{value}") == value
     return f"{value}" if plain and isinstance(value, str) else json.dumps(value)
 
@@ -190,7 +190,7 @@ def _edit(text: str, keys: Keys, value: Any) -> str:
 
 
 def _end(node: Any) -> int:
-    """Return where a value ends. The end mark of a section of lines is behind the comments that follow."""
+    """Return where a value ends: the end mark of a section is behind later comments."""
     while isinstance(node, yaml.CollectionNode) and not node.flow_style:
         node = node.value[-1][1] if isinstance(node, yaml.MappingNode) else node.value[-1]
     return int(node.end_mark.index)
@@ -203,7 +203,7 @@ KEEP = object()
 
 
 class Compared(NamedTuple):
-    """One fact: its keys in the preset, both values, the command that reports Slurm's, and the value to write."""
+    """One fact: its keys, both values, the command that reports Slurm's, the value to write."""
 
     keys: Keys
     preset: Any
@@ -271,7 +271,7 @@ def _state(partition: str, slurm: SlurmFacts) -> str:
 def _compare_nodes(
     nodes: list[dict[str, Any]], kinds: list[Kind], usual: list[Kind], slurm: SlurmFacts
 ) -> Iterator[Compared]:
-    """Compare each node with the closest kind of its partition and GPU type, else with an unlisted kind: a new name."""
+    """Compare each node with the closest kind of its partition, else with an unlisted kind."""
     pools = [(n, kinds if n.get("partition") else usual) for n in nodes]
     matches = [[k for k in pool if not NAMES & {*_differing(n, k)}] for n, pool in pools]
     unlisted = [k for k in kinds if not any(k in match for match in matches)]
@@ -313,7 +313,7 @@ def _compare_time(
 
 
 def _seconds(limit: str) -> float:
-    """Return the seconds of a limit; infinity for UNLIMITED and an empty value."""
+    """Return the seconds of a limit. Infinity for UNLIMITED and an empty value."""
     with suppress(ValueError):
         return units.seconds(limit)
     return math.inf
@@ -322,7 +322,7 @@ def _seconds(limit: str) -> float:
 def _compare_accounting(
     cluster: Mapping[str, Any], default: set[str], slurm: SlurmFacts
 ) -> Iterator[Compared]:
-    """Compare the quality of service, its limit of GPUs of a job or user (or that of the partition), and accounts."""
+    """Compare the quality of service, its limit of GPUs, and accounts."""
     site, qos = cluster["site"], cluster.get("qos")
     if qos and slurm.qos:
         yield Compared(("qos",), qos, qos in slurm.qos, "no such QOS", QOS)

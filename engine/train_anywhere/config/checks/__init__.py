@@ -1,1 +1,1 @@
-"""Checks of a typed configuration: contradictions between keys, targets, strategies, batch size, folders."""
+"""Checks of a typed configuration: contradictions, targets, strategies, folders."""

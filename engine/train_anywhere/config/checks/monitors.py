@@ -1,16 +1,12 @@
-"""The metrics to monitor: the task's headline and loss, unless the configuration names others; their mode, from their names."""
+"""The metrics to monitor, by default the task's headline and loss, and their mode."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal
 
 from train_anywhere.config.choices import Task
-from train_anywhere.config.schema import Checkpoint, Config
+from train_anywhere.config.schema import Checkpoint, Config, Mode
 from train_anywhere.config.strict import did_you_mean
-
-Mode = Literal["min", "max"]
-
 
 LESS = (
     "loss", "error", "err", "mae", "mse", "rmse", "msle", "rmsle", "mape", "smape", "nll", "bpb", "bpc", "perplexity", "ppl",
@@ -31,13 +27,13 @@ SPLITS = ("train/", "val/", "test/")
 
 
 def from_keras_name(name: str) -> str:
-    """Return the name of a metric for that of Keras: val/loss for val_loss, train/loss for loss; a name of ours as it is."""
+    """Return val/loss for Keras' val_loss, train/loss for loss. Other names stay."""
     rest = name.removeprefix("val_")
     return name if name.startswith(SPLITS) else f"{'train' if rest == name else 'val'}/{rest}"
 
 
 def infer_mode(monitor: str) -> Mode | None:
-    """Return "min" or "max" by the last word in the name of a metric that is in `LESS` or `MORE`; None if no word is."""
+    """Return "min" or "max" by the words in the name of a metric. None if none is known."""
     for part in reversed(re.split(r"[^A-Za-z0-9]+", monitor)):
         pieces = re.findall(r"[A-Z]?[a-z]+\d*|[A-Z]+\d*(?![a-z])", part)
         for word in (part.lower(), *(piece.lower() for piece in reversed(pieces))):
@@ -49,11 +45,9 @@ def infer_mode(monitor: str) -> Mode | None:
 
 
 def fill_monitors(config: Config, problems: list[str]) -> Config:
-    """Return the configuration with each monitor and mode filled in, as far as the task or the metric's name gives them.
+    """Return the configuration with each monitor and mode that can be inferred.
 
-    Args:
-        config: the typed configuration.
-        problems: receives a sentence for each metric that a native task does not have, and for each one whose mode is unknown.
+    `problems` receives a sentence for each metric that a native task does not have, and for each one whose mode is unknown.
     """
     task, checkpoint, stopping = config.task, config.checkpoint, config.trainer.early_stopping
     if config.program:  # its metrics are known when it logs them
@@ -77,7 +71,7 @@ def fill_monitors(config: Config, problems: list[str]) -> Config:
 
 
 def _own_name(config: Config, monitor: str | None) -> str | None:
-    """Return the monitor by its name here, if it has that of Keras; a metric of a LightningModule has a name of its own."""
+    """Return the monitor by its name here, if it has that of Keras."""
     known = [f"{part}/{name}" for part in ("train", "val") for name in config.task.metrics]
     own = from_keras_name(monitor) if monitor else None
     return own if own in known or (config.framework == "keras" and not known) else monitor
@@ -107,7 +101,7 @@ def _find_mode(
 
 
 def describe_best_checkpoint(task: Task, checkpoint: Checkpoint) -> str:
-    """Return the line about the metric of the best checkpoint; "" for a native task, and for one without a monitor."""
+    """Return the line about the best checkpoint's metric. "" for a native task."""
     if task.metrics or checkpoint.monitor is None:
         return ""
     order = "greatest" if checkpoint.mode == "max" else "least"

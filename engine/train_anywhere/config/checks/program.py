@@ -1,9 +1,10 @@
-"""Checks of `program`, the command that `src/run.py` starts instead of a training, and its number of processes."""
+"""Checks of `program`, the command of `src/run.py`, and its number of processes."""
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from train_anywhere.config.keys import flatten
 from train_anywhere.config.schema import Config, Program
@@ -26,58 +27,39 @@ VALUE = re.compile(r"\{args\.([\w.]+)\}")
 """Matches the place of a value of `args` in an argument."""
 
 
-def program_problems(config: Config) -> list[str]:
-    """Return a message for each part of a program that can't be started; none for a training."""
-    program = config.program
+def program_problems(program: Program, args: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a message for each part of a program with which it can't be started."""
     command = program.command
-    if not command:
-        return []
     if not all(isinstance(word, str) for word in command):
-        return ["program.command is set by src/run.py: python src/run.py -- script.py --epochs 3."]
-    used, given = dict.fromkeys(VALUE.findall("\0".join(command))), flatten(config.args)
-    problems = [
-        *(
-            f"{{args.{n}}} in the arguments of the program has no value; add args.{n}=VALUE."
-            for n in used
-            if n not in given
-        ),
-        *(
-            f"no argument of the program uses args.{n}; write {{args.{n}}} after --, or leave it out."
-            for n in given
-            if n not in used
-        ),
-    ]
+        yield "program.command is set by src/run.py: python src/run.py -- script.py --epochs 3."
+        return
+    used, given = dict.fromkeys(VALUE.findall("\0".join(command))), flatten(args)
+    for name in [name for name in used if name not in given]:
+        yield f"{{args.{name}}} in the arguments of the program has no value; add args.{name}=VALUE."
+    for name in [name for name in given if name not in used]:
+        yield f"no argument of the program uses args.{name}; write {{args.{name}}} after --, or leave it out."
     if program.folder and not locate(program, program.folder).is_dir():
-        problems.append(f"program.folder={program.folder} is not a folder.")
+        yield f"program.folder={program.folder} is not a folder."
     if program.metrics:
-        problems += _metrics_problems(program.metrics)
+        yield from _metrics_problems(program.metrics)
     name, path = command[0], locate(program, command[0])
     if name == "-m" and len(command) == 1:
-        problems.append("-m names no module; use: python src/run.py -- -m package.train --epochs 3.")
+        yield "-m names no module; use: python src/run.py -- -m package.train --epochs 3."
     elif is_file(name) and not path.is_file():
-        problems.append(
+        yield (
             f"{name!r} is not a file; name a script or a command first, then its arguments: python src/run.py -- train_mine.py --epochs 3."
         )
     elif is_file(name) and not is_python(name) and not os.access(path, os.X_OK):
-        problems.append(
-            f"{name} is neither a Python script (.py) nor executable; rename it, or: chmod +x {name}"
-        )
-    return problems
+        yield f"{name} is neither a Python script (.py) nor executable; rename it, or: chmod +x {name}"
 
 
-def _metrics_problems(pattern: str) -> list[str]:
+def _metrics_problems(pattern: str) -> Iterator[str]:
     example = r"program.metrics='iter (?P<step>\d+): loss (?P<loss>[0-9.]+)'"
     try:
-        groups = set(re.compile(pattern).groupindex) - {"step", "epoch"}
+        if not set(re.compile(pattern).groupindex) - {"step", "epoch"}:
+            yield f"program.metrics={pattern} has no named group for a metric; use one such as {example}."
     except re.error as error:
-        return [
-            f"program.metrics={pattern} is not a regular expression ({error}); use one such as {example}."
-        ]
-    return (
-        []
-        if groups
-        else [f"program.metrics={pattern} has no named group for a metric; use one such as {example}."]
-    )
+        yield f"program.metrics={pattern} is not a regular expression ({error}); use one such as {example}."
 
 
 def is_python(name: str) -> bool:
@@ -86,23 +68,20 @@ def is_python(name: str) -> bool:
 
 
 def is_file(name: str) -> bool:
-    """Return whether the first word of a command names a file; else it is `-m`, or a command of the environment."""
+    """Return whether the first word of a command names a file, not a module or a command."""
     return is_python(name) or "/" in name
 
 
 def locate(program: Program, name: str) -> Path:
-    """Return the path of the program's script or folder: in the project, in its copy in a job, or where it is."""
+    """Return the path of the program's script or folder, which a job may have copied."""
     path, top = ROOT / name, Path(program.copied or ROOT)
     copy = ROOT / OUTSIDE / top.name
-    return (
-        copy / path.relative_to(top)
-        if program.copied and path.is_relative_to(top) and copy.is_dir()
-        else path
-    )
+    in_copy = program.copied and path.is_relative_to(top) and copy.is_dir()
+    return copy / path.relative_to(top) if in_copy else path
 
 
 def launcher_of(command: Sequence[str]) -> str | None:
-    """Return accelerate, torchrun or deepspeed if the command is one of these; else None."""
+    """Return accelerate, torchrun or deepspeed if the command is one of these."""
     words = [*command]
     if words and re.fullmatch(r"python[\d.]*", os.path.basename(words[0])):
         del words[0]
@@ -111,7 +90,7 @@ def launcher_of(command: Sequence[str]) -> str | None:
 
 
 def choose_processes(config: Config, devices: int) -> str:
-    """Return `program.processes`, and what auto means for this number of devices: rank, node or one.
+    """Return `program.processes`. auto means rank, node or one, by the devices.
 
     A launcher that is typed (`launch=torchrun`) asks for ranks.
     """

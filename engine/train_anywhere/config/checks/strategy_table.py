@@ -23,7 +23,6 @@ class Support:
         ranks: whether several ranks (processes) can share the work.
         several_nodes: whether they may be on several nodes.
         launch: which launch methods can start it inside a job.
-        about: one line of description.
     """
 
     ranks: bool
@@ -67,13 +66,9 @@ SHARDED_STRATEGIES = frozenset({"fsdp"})
 
 
 def resolve_strategy(framework: str, strategy: str, devices: int, nodes: int) -> str:
-    """Return the strategy that `auto` stands for: `single` for one device, else the framework's data parallelism.
+    """Return the strategy that `auto` stands for. Other names are returned as they are.
 
-    Args:
-        framework: "lightning" or "keras".
-        strategy: `strategy.name`; any name but auto is returned as it is.
-        devices: number of devices over all nodes.
-        nodes: nodes of the run.
+    `devices` is their number over all nodes.
     """
     if strategy != "auto":
         return strategy
@@ -85,11 +80,7 @@ def resolve_strategy(framework: str, strategy: str, devices: int, nodes: int) ->
 def strategy_problems(framework: str, strategy: str, nodes: int, devices: int | Literal["auto"]) -> list[str]:
     """Return one sentence for each contradiction of framework, strategy and number of devices.
 
-    Args:
-        framework: "lightning" or "keras".
-        strategy: `strategy.name`.
-        nodes: the largest number of nodes.
-        devices: `trainer.total_devices`, or `trainer.devices`.
+    `nodes` is their largest number, `devices` is `trainer.total_devices`, or `trainer.devices`.
     """
     supported = SUPPORTED[framework]
     if strategy == "auto":

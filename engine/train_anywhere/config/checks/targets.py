@@ -22,7 +22,7 @@ from train_anywhere.config.open_groups import (
     OpenSection,
     key_fields,
 )
-from train_anywhere.config.schema import Config
+from train_anywhere.config.schema import Config, Trainer
 from train_anywhere.config.signatures import Definition, Parameter, TargetError, read, read_import_calls
 from train_anywhere.config.strict import UNUSABLE, convert, did_you_mean, nearest
 
@@ -67,12 +67,7 @@ def open_sections(config: Config) -> Iterator[tuple[str, OpenSection]]:
 
 
 def check_targets(config: Config, problems: list[str]) -> Config:
-    """Return the configuration with arguments converted to the types of their targets, and with the metrics of a native task.
-
-    Args:
-        config: the typed configuration.
-        problems: receives a sentence for each argument that a target does not accept.
-    """
+    """Return the configuration with arguments converted to the types of their targets."""
     changed: dict[str, Any] = {}
     for key, section in open_sections(config):
         if isinstance(section, Model) and task_has_network(config.task, config.framework):
@@ -84,12 +79,12 @@ def check_targets(config: Config, problems: list[str]) -> Config:
 
 
 def task_has_network(task: Task, framework: str) -> bool:
-    """Return whether the task is a whole module, which does not use `model`, according to its source."""
+    """Return whether the task is a whole module, which does not use `model`."""
     return is_whole_module(task.target.get(framework))
 
 
 def is_whole_module(target: Any) -> bool:
-    """Return whether the target of a task is not a native task, according to its source; False if that can't be read."""
+    """Return whether the target of a task is not a native task. False if unreadable."""
     try:
         return isinstance(target, str) and TASK_CLASS not in read(target).bases
     except TargetError:  # reported where the task itself is checked
@@ -99,10 +94,9 @@ def is_whole_module(target: Any) -> bool:
 def unreadable_target_notes(config: Config) -> list[str]:
     """Return a sentence for each target whose arguments are not checked before the ranks start."""
     found = []
-    for key, section in open_sections(config):
-        dotted = section.target.get(config.framework)
+    for key, dotted in _named_targets(config):
         with suppress(TargetError):
-            if dotted and read(dotted).kind == "unreadable":
+            if read(dotted).kind == "unreadable":
                 found.append(
                     f"{key}.{TARGET}={dotted} can't be read from source: its arguments are checked when the ranks start."
                 )
@@ -112,16 +106,21 @@ def unreadable_target_notes(config: Config) -> list[str]:
 def import_call_notes(config: Config) -> list[str]:
     """Return a sentence for each call that may train when the file of a target is imported."""
     found = []
-    for key, section in open_sections(config):
-        dotted = section.target.get(config.framework)
+    for key, dotted in _named_targets(config):
         with suppress(TargetError):
-            for file, call in read_import_calls(dotted) if dotted else ():
-                if not call.trains:
-                    found.append(
-                        f"{key}.{TARGET}={dotted}: {file} calls {call.source} (line {call.line}) when it is imported, on every rank; "
-                        f"if that trains, put it below {MAIN}"
-                    )
+            found += [
+                f"{key}.{TARGET}={dotted}: {file} calls {call.source} (line {call.line}) when it is imported, on every rank; "
+                f"if that trains, put it below {MAIN}"
+                for file, call in read_import_calls(dotted)
+                if not call.trains
+            ]
     return found
+
+
+def _named_targets(config: Config) -> list[tuple[str, str]]:
+    """Return the key and the target of each open section that has a target for the framework."""
+    named = [(key, section.target.get(config.framework)) for key, section in open_sections(config)]
+    return [(key, dotted) for key, dotted in named if dotted]
 
 
 MAIN = 'if __name__ == "__main__":.'
@@ -136,30 +135,21 @@ OWN_ARGUMENTS = {
 """Arguments of Lightning's Trainer that this project sets, and what to use instead."""
 
 
-def check_extra(config: Config) -> list[str]:
-    """Return a sentence for each argument in `trainer.extra` that Lightning's Trainer does not take, or that this project sets."""
-    extra = config.trainer.extra
-    if not extra:
-        return []
-    if config.framework != "lightning":
-        return [
-            "trainer.extra passes arguments to Lightning's Trainer, and framework=keras has none; leave it out."
-        ]
-    keys = {key.name: f"trainer.{key.name}" for key in fields(config.trainer)}
-    del keys["profiler"]  # Lightning's argument of that name measures its hooks, not operations
-    own = {**keys, **OWN_ARGUMENTS}
-    problems = [
-        f"trainer.extra.{name}: this project sets it; use {own[name]}." for name in extra if name in own
-    ]
+def check_extra(trainer: Trainer, framework: str) -> Iterator[str]:
+    """Yield a sentence for each argument that can't be in `trainer.extra`."""
+    if trainer.extra and framework != "lightning":
+        yield "trainer.extra passes arguments to Lightning's Trainer, and framework=keras has none; leave it out."
+        return
+    own = {key.name: f"trainer.{key.name}" for key in fields(trainer)} | OWN_ARGUMENTS
+    del own["profiler"]  # Lightning's argument of that name measures its hooks, not operations
+    others = [name for name in trainer.extra if name not in own]
+    yield from (f"trainer.extra.{n}: this project sets it; use {own[n]}." for n in trainer.extra if n in own)
     with suppress(TargetError, OSError):
-        known = read("lightning.pytorch.Trainer").parameters
+        known = read("lightning.pytorch.Trainer").parameters if others else {}
         names = [name for name in known if name not in own]
-        problems += [
-            f"trainer.extra.{name} is not an argument of Lightning's Trainer{did_you_mean(name, names)}"
-            for name in extra
-            if known and name not in known and name not in own
-        ]
-    return problems
+        for name in others:
+            if known and name not in known:
+                yield f"trainer.extra.{name} is not an argument of Lightning's Trainer{did_you_mean(name, names)}"
 
 
 def _check_section(key: str, section: OpenSection, framework: str, problems: list[str]) -> OpenSection:
@@ -199,20 +189,15 @@ def _check_section(key: str, section: OpenSection, framework: str, problems: lis
     given = {k: v for k, v in section.arguments.items() if k not in kept}
     arguments = kept | _convert_arguments(key, dotted, definition, given, {*supplied}, wrong, own)
     problems += wrong
-    if isinstance(section, Data) and section.stage and definition.kind != "unreadable":
-        problems += _staging_problems(section, dotted, definition)
+    staged = STAGED in definition.parameters or definition.kind == "unreadable"
+    if isinstance(section, Data) and section.stage and not staged:
+        problems.append(
+            f"data.stage=true copies files to the disk of each node, but data={section.name} has none to copy ({dotted} has no argument "
+            f"'{STAGED}', see docs/how-to/your-code.md); use data.stage=false."
+        )
     # the section's check must not be called with invalid arguments
     section = replace(section, arguments=arguments, check=None if wrong else section.check)
     return _add_metrics(section, definition) if isinstance(section, Task) else section
-
-
-def _staging_problems(section: Data, dotted: str, definition: Definition) -> list[str]:
-    if STAGED in definition.parameters:
-        return []
-    return [
-        f"data.stage=true copies files to the disk of each node, but data={section.name} has none to copy ({dotted} has no argument "
-        f"'{STAGED}', see docs/how-to/your-code.md); use data.stage=false."
-    ]
 
 
 def _missing_target(key: str, section: OpenSection, framework: str) -> str:
@@ -236,14 +221,7 @@ def _convert_arguments(
 ) -> dict[str, Any]:
     """Return the arguments, converted to the annotated types.
 
-    Args:
-        key: name of the section, for messages.
-        dotted: name of the target, for messages.
-        definition: what the source of the target declares.
-        given: arguments in the section, Hydra's keys among them.
-        supplied: names of arguments that this project passes.
-        problems: receives a sentence for each fault.
-        own: keys of the section that this project reads, for suggestions.
+    `given` has Hydra's keys too, `supplied` the names of arguments that this project passes, `own` its keys, for suggestions.
     """
     parameters = definition.parameters
     special, args = {k: v for k, v in given.items() if k in HYDRA}, given.get(ARGS) or []
@@ -317,7 +295,7 @@ def _convert_nested(key: str, value: Any, problems: list[str]) -> Any:
 
 
 def _add_metrics(task: Task, definition: Definition) -> Task:
-    """Return a native task with the metrics that its class declares; return other tasks unchanged."""
+    """Return a native task with the metrics of its class, other tasks unchanged."""
     metrics, headline = definition.attributes.get("metrics"), definition.attributes.get("headline")
     if TASK_CLASS not in (definition.name, *definition.bases) or not isinstance(metrics, dict):
         return task

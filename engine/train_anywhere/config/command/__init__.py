@@ -1,1 +1,1 @@
-"""The command line: flags and overrides before Hydra, what Hydra composes, and one message for each problem."""
+"""The command line: flags and overrides, what Hydra composes, one message for all."""

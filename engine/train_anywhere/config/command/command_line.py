@@ -1,10 +1,10 @@
 """Prepare the command line for Hydra: flags and overrides in any order."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from train_anywhere.config.command.compose import CONFIGS, compose, list_groups
 from train_anywhere.config.command.yaml_files import read_mapping
@@ -14,10 +14,6 @@ from train_anywhere.config.other_names import keys_meant, page_address
 from train_anywhere.config.search_terms import find_page
 from train_anywhere.config.signatures import TargetError, read
 from train_anywhere.errors import ConfigError
-
-if TYPE_CHECKING:
-    from argparse import ArgumentParser
-
 
 HYDRA_FOLDERS = ("hydra.run.", "hydra.job.chdir", "hydra.output_subdir")
 """Keys of Hydra's output folders, which this project does not use."""
@@ -37,7 +33,6 @@ class CommandLine:
     """The arguments of a command.
 
     Attributes:
-        overrides: `key=value` and the like.
         flags: `-m`, `--cfg job` and the like, each with its value.
     """
 
@@ -77,20 +72,23 @@ def _task_has_loaders(words: Sequence[str]) -> bool:
 
 
 def split_flags(arguments: Sequence[str]) -> CommandLine:
-    """Separate flags from overrides. Hydra accepts all overrides before the flags or all after them, not both.
+    """Separate flags from overrides, which Hydra accepts only before or only after them.
 
-    Raises:
-        ConfigError: a flag is unknown or can't be used here, or an argument is not UTF-8.
+    Raises ConfigError: a flag is unknown or can't be used here, or an argument is not UTF-8.
     """
-    _refuse_bytes(arguments)
-    parser = _parser()
+    odd = [a for a in arguments if not a.isascii() and a != a.encode("utf-8", "replace").decode()]
+    if shown := [a.encode("utf-8", "backslashreplace").decode() for a in odd]:
+        advice = "type it in a terminal whose encoding is UTF-8."
+        raise ConfigError(*(f"the argument '{a}' is not UTF-8; {advice}" for a in shown))
+    from hydra._internal.utils import get_args_parser
+
+    parser = get_args_parser()
+    parser.error = _refuse  # type: ignore[method-assign]
     parsed = parser.parse_intermixed_args(list(arguments))
     if problems := [
         *_flag_problems(vars(parsed)),
-        *_folder_problems(parsed.overrides),
-        *_name_problems(parsed.overrides),
-        *_search_problems(parsed.overrides, parsed.multirun),
-        *_sweeper_problems(parsed.overrides),
+        *_override_problems(parsed.overrides),
+        *_sweeper_problems(parsed.overrides, parsed.multirun),
     ]:
         raise ConfigError(*problems)
     flags, overrides = [], list(parsed.overrides)
@@ -103,14 +101,6 @@ def split_flags(arguments: Sequence[str]) -> CommandLine:
     return CommandLine(overrides, flags)
 
 
-def _parser() -> "ArgumentParser":
-    from hydra._internal.utils import get_args_parser
-
-    parser = get_args_parser()
-    parser.error = _refuse  # type: ignore[method-assign]
-    return parser
-
-
 def _refuse(message: str) -> NoReturn:
     unknown = message.removeprefix("unrecognized arguments: ")
     if unknown == message:
@@ -120,11 +110,11 @@ def _refuse(message: str) -> NoReturn:
     tree: dict[str, Any] = {}
     with suppress(Exception):  # files of configs/ may be broken: the message about the flag comes first
         tree = compose(())
-    raise ConfigError(*[_unknown_flag(flag, tree) for flag in flags])
+    raise ConfigError(*(_unknown_flag(flag, tree) for flag in flags))
 
 
 def _unknown_flag(flag: str, tree: dict[str, Any]) -> str:
-    """Return a message with the key that is meant, as in `--nodes 2`, `--dry-run` or `--data.batch_size=3`."""
+    """Return a message with the key that is meant, as in `--nodes 2` or `--dry-run`."""
     name, _, value = flag.lstrip("-").partition("=")
     flat, key = flatten(tree), name.replace("-", "_")
     known = "." in key or key in flat or key in list_groups()
@@ -138,69 +128,41 @@ def _unknown_flag(flag: str, tree: dict[str, Any]) -> str:
     return f"'{flag}' is not a flag of this program; see {page_address(page) if page else '--help'}."
 
 
-def _flag_problems(given: dict[str, object]) -> list[str]:
-    problems = []
+def _flag_problems(given: dict[str, object]) -> Iterator[str]:
     if given["run"]:
-        problems.append(
-            "--run RUNDIR takes no other arguments: a job starts its ranks with it; leave --run out."
-        )
+        yield "--run RUNDIR takes no other arguments: a job starts its ranks with it; leave --run out."
     if given["experimental_rerun"]:
-        problems.append("--experimental-rerun is not supported; use resume=RUN.")
+        yield "--experimental-rerun is not supported; use resume=RUN."
     if given["package"] and not given["cfg"]:
-        problems.append("--package needs --cfg; use --cfg job --package optimizer.")
+        yield "--package needs --cfg; use --cfg job --package optimizer."
     folder = given["config_dir"]
     if folder and not os.path.isdir(os.path.expanduser(str(folder))):
-        problems.append(f"--config-dir={folder} is not a folder.")
-    return problems
+        yield f"--config-dir={folder} is not a folder."
 
 
-def _folder_problems(overrides: Sequence[str]) -> list[str]:
-    return [
-        f"'{o}' sets an output folder of Hydra, which this project does not use; use paths.results=DIR."
-        for o in overrides
-        if o.lstrip("+~").startswith(HYDRA_FOLDERS)
-    ]
+def _override_problems(overrides: Sequence[str]) -> Iterator[str]:
+    """Yield a sentence for Hydra's output folders, and for `model.name=resnet18`."""
+    for word in overrides:
+        if word.lstrip("+~").startswith(HYDRA_FOLDERS):
+            yield f"'{word}' sets an output folder of Hydra, which this project does not use; use paths.results=DIR."
+    for key, _, value in (word.lstrip("+").partition("=") for word in overrides):
+        group = key.removesuffix(".name")
+        if group in NAMED_GROUPS and key != group and value in list_groups()[group]:
+            yield f"'{key}={value}' changes only a name and selects nothing; use {group}={value}."
 
 
-def _name_problems(overrides: Sequence[str]) -> list[str]:
-    """Return a sentence for each override such as `model.name=resnet18`, which would change only a name."""
-    words = [override.lstrip("+").partition("=") for override in overrides]
-    return [
-        f"'{key}={value}' changes only a name and selects nothing; use {group}={value}."
-        for key, _, value in words
-        if (group := key.removesuffix(".name")) in NAMED_GROUPS
-        and key != group
-        and value in list_groups()[group]
-    ]
-
-
-def _search_problems(overrides: Sequence[str], sweep: bool) -> list[str]:
-    if sweep or SEARCH not in overrides:
-        return []
-    return [
-        f"{SEARCH} trains several times: add -m, and give a key several values, such as 'optimizer.lr=interval(0.001,0.1)'."
-    ]
-
-
-def _sweeper_problems(overrides: Sequence[str]) -> list[str]:
-    """Return a sentence for each unknown key of `hydra.sweeper`. Hydra would suggest `+`, and nothing would read the key."""
-    head = "hydra.sweeper."
+def _sweeper_problems(overrides: Sequence[str], sweep: bool) -> Iterator[str]:
+    """Yield a sentence for each unknown key of `hydra.sweeper`, which nothing would read."""
+    searches, head = SEARCH in overrides, "hydra.sweeper."
+    if searches and not sweep:
+        yield f"{SEARCH} trains several times: add -m, and give a key several values, such as 'optimizer.lr=interval(0.001,0.1)'."
+    others = any(word.startswith("hydra/sweeper=") for word in overrides)
     given = [word.lstrip("+~").partition("=")[0] for word in overrides]
-    keys = [key.removeprefix(head) for key in given if key.startswith(head)]
-    if SEARCH not in overrides:
-        others = any(word.startswith("hydra/sweeper=") for word in overrides)
-        return [] if others else [f"'{head}{key}' is a key of {SEARCH}; add that, and -m." for key in keys]
-    known = ", ".join(SEARCH_KEYS)
-    return [
-        f"'{head}{key}' is not a key of {SEARCH}, which has {known}; set the metric with checkpoint.monitor and checkpoint.mode."
-        for key in keys
-        if key not in SEARCH_KEYS and not key.startswith("params.")
-    ]
-
-
-def _refuse_bytes(arguments: Sequence[str]) -> None:
-    odd = [a for a in arguments if not a.isascii() and a != a.encode("utf-8", "replace").decode()]
-    if odd:
-        shown = [a.encode("utf-8", "backslashreplace").decode() for a in odd]
-        advice = "type it in a terminal whose encoding is UTF-8."
-        raise ConfigError(*[f"the argument '{a}' is not UTF-8; {advice}" for a in shown])
+    for key in (key.removeprefix(head) for key in given if key.startswith(head)):
+        if not others:
+            yield f"'{head}{key}' is a key of {SEARCH}; add that, and -m."
+        elif searches and key not in SEARCH_KEYS and not key.startswith("params."):
+            yield (
+                f"'{head}{key}' is not a key of {SEARCH}, which has {', '.join(SEARCH_KEYS)}; set the metric with checkpoint.monitor "
+                "and checkpoint.mode."
+            )

@@ -31,8 +31,7 @@ CHOICE_GROUPS = (*SINGLE_GROUPS, "strategy", "container")
 def compose(overrides: Sequence[str]) -> dict[str, Any]:
     """Return the composed configuration as a plain tree, outside of a Hydra application.
 
-    Raises:
-        ProjectError: the current folder was deleted, which Hydra needs.
+    Raises ProjectError: the current folder was deleted, which Hydra needs.
     """
     import hydra
     from hydra.core.global_hydra import GlobalHydra
@@ -46,7 +45,7 @@ def compose(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def install_choice_loader() -> None:
-    """Let Hydra read files of configs/ with only a target, see `_load_choice`, and resolve `${own_default:...}`."""
+    """Let Hydra read files of configs/ with only a target, and `${own_default:...}`."""
     from hydra._internal.sources_registry import SourcesRegistry
     from hydra.core.plugins import Plugins
     from omegaconf import OmegaConf
@@ -59,7 +58,7 @@ def install_choice_loader() -> None:
 
 
 def _own_default(section: str, argument: str, otherwise: Any, *, _root_: Any) -> Any:
-    """Return the target's default for an argument according to its source; `otherwise` if it has another type or is unknown."""
+    """Return the target's default for an argument according to its source."""
     target = _root_[section].get(TARGET)
     with suppress(TargetError, KeyError, TypeError, ValueError):  # the check of the target reports it
         dotted = target if isinstance(target, str) else target[_root_["framework"]]
@@ -108,20 +107,20 @@ def _engine_defaults() -> dict[str, Any]:
 
 
 def _put_above(known: Any, written: Any) -> Any:
-    """Return the defaults with the written values; a section without keys changes nothing."""
+    """Return the defaults with the written values. A section without keys changes nothing."""
     if isinstance(known, dict) and isinstance(written, dict):
         return known | {key: _put_above(known.get(key), value) for key, value in written.items()}
     return known if isinstance(known, dict) and written is None else written
 
 
 def list_groups() -> dict[str, list[str]]:
-    """Return the config groups and the choices of each; the hosts of `train_anywhere.remote` are none."""
+    """Return the config groups and the choices of each, without hosts."""
     folders = (p for p in CONFIGS.rglob("*") if p.is_dir() and p.name != "hosts")
     return {str(d.relative_to(CONFIGS)): sorted(f.stem for f in d.glob("*.yaml")) for d in folders}
 
 
 def parse_override(text: str) -> "Override | None":
-    """Parse one argument with Hydra's grammar; return None if it is invalid."""
+    """Parse one argument with Hydra's grammar. Return None if it is invalid."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
@@ -143,7 +142,7 @@ ONE_VALUE = (
 
 
 def quote_value(argument: str) -> str:
-    """Return the argument, with its value in quotes if Hydra's grammar can't parse it, or would take it for a sweep.
+    """Return the argument, with its value in quotes if Hydra would misread it.
 
     For example, the shell removes the quotes of `cluster.comment="field=nlp;appl=pytorch"`, and Hydra needs them.
     Minutes get quotes, too: in a file, such a number would be an unquoted H:MM:SS (`slurm.script.units`).
@@ -167,5 +166,5 @@ def quote_value(argument: str) -> str:
 
 
 def empty_sweep_problem(text: str) -> str:
-    """Return the sentence for a sweep without values: range(0), or a pattern that matches no choice."""
+    """Return the sentence for a sweep without values, such as range(0)."""
     return f"'{text}' is an empty sweep: it has no values."

@@ -44,10 +44,8 @@ Compose = Callable[[tuple[str, ...]], dict[str, Any]]
 def diagnose(arguments: Sequence[str], first: Exception, sweep: bool = True) -> ConfigError:
     """Return an error with one message for each problem of the overrides.
 
-    Args:
-        arguments: the overrides.
-        first: the error that was raised. Its problems stay in the list; its message is used if nothing clearer is found.
-        sweep: whether one key may have several values (`-m`).
+    The problems of the `first` error stay in the list, and its message is used if nothing clearer is found. With `sweep`, a key may have
+    several values (`-m`).
     """
     try:
         problems = _all_problems(arguments, sweep, cache(compose))
@@ -106,23 +104,21 @@ def _all_problems(arguments: Sequence[str], sweep: bool, cached_compose: Compose
 
 
 def _parse(text: str, problems: list[str]) -> Any:
-    """Return the parsed override; None if it is invalid, after adding its problem to `problems`."""
-    override = parse_override(text)
-    if override is None:
-        key, equals, _ = text.partition("=")
-        if equals and not key.isascii():
-            problems.append(f"'{key}' is not a key of the configuration.")
-        else:
-            problems.append(f"'{text}' is not of the form key=value.")
+    """Return the parsed override, or None and a new entry of `problems`."""
+    override, (key, equals, _) = parse_override(text), text.partition("=")
+    if override is None and equals and not key.isascii():
+        problems.append(f"'{key}' is not a key of the configuration.")
+    elif override is None:
+        problems.append(f"'{text}' is not of the form key=value.")
     elif not override.key_or_group:
         problems.append(f"'{text}' is not of the form key=value: the key is empty.")
-        return None
     elif _depth(override.value()) > MAX_DEPTH:
         problems.append(
             f"{override.key_or_group} has more than {MAX_DEPTH} levels of nested brackets; use fewer."
         )
-        return None
-    return override
+    else:
+        return override
+    return None
 
 
 def _depth(value: Any) -> int:
@@ -134,7 +130,7 @@ def _depth(value: Any) -> int:
 def _check_sweep(
     text: str, override: Any, sweep: bool, groups: dict[str, list[str]], problems: list[str], searches: bool
 ) -> bool:
-    """Add the problem of a sweep to `problems`; return whether the override can be checked further."""
+    """Add the problem of a sweep to `problems`, and return whether it has none."""
     if not override.is_sweep_override():
         return True
     if not sweep:
@@ -142,12 +138,11 @@ def _check_sweep(
             f"'{text}' is a sweep over several values: add -m to run them all, or quote it "
             f"('{override.key_or_group}=\"...\"') if it is one value."
         )
-    elif not override.is_discrete_sweep() and searches:
-        return False  # search/space.py checks it
     elif not override.is_discrete_sweep():
-        problems.append(
-            f"'{text}' is an interval, not a list of values to run; use range(...) or a,b,c, or add hydra/sweeper=optuna."
-        )
+        if not searches:  # otherwise search/space.py checks it
+            problems.append(
+                f"'{text}' is an interval, not a list of values to run; use range(...) or a,b,c, or add hydra/sweeper=optuna."
+            )
     elif not _values(override, groups.get(override.key_or_group, [])):
         problems.append(empty_sweep_problem(text))
     else:
@@ -170,11 +165,8 @@ def _check_choice(text: str, override: Any, choices: list[str], problems: list[s
 
 def _check_file(group: str, choice: Any, choices: list[str], problems: list[str]) -> None:
     name = str(choice).removesuffix(".yaml")
-    if (
-        "." in name
-        and group in (*SINGLE_GROUPS, *LIST_GROUPS)
-        and all(map(str.isidentifier, name.split(".")))
-    ):
+    dotted = "." in name and all(map(str.isidentifier, name.split(".")))
+    if dotted and group in (*SINGLE_GROUPS, *LIST_GROUPS):
         key = group if group in SINGLE_GROUPS else f"{group}.NAME"
         problems.append(
             f"{group}={choice} is not a choice; to name a class or function, type {key}._target_={name}."
@@ -186,9 +178,8 @@ def _check_file(group: str, choice: Any, choices: list[str], problems: list[str]
         problems.append(f"{group}={choice} is not a choice{did_you_mean(name, choices)}{known}")
     elif choice is None and group in KEYS:
         problems.append(f"{group}=null: a run needs one of {', '.join(choices)}.")
-    elif choice is not None:
-        problem = choice_problem(CONFIGS / group / f"{name}.yaml", KEYS)
-        problems += [problem] if problem else []
+    elif choice is not None and (problem := choice_problem(CONFIGS / group / f"{name}.yaml", KEYS)):
+        problems.append(problem)
 
 
 def _check_key(
@@ -207,7 +198,7 @@ def _check_key(
 
 
 def _list_problem(key: str, value: Any, tree: dict[str, Any]) -> str:
-    """Return a sentence for a section or key of a section in place of a list, and a list in place of a section; "" for others."""
+    """Return a sentence for a section in place of a list, or the reverse. "" for others."""
     section: Any = tree
     known, parts = "", key.split(".")
     while parts and isinstance(section, dict):
@@ -220,7 +211,7 @@ def _list_problem(key: str, value: Any, tree: dict[str, Any]) -> str:
 
 
 def _values(override: Any, choices: Sequence[str] = ()) -> list[Any]:
-    """Return the values of an override: each value of a sweep, and all `choices` that a pattern matches."""
+    """Return all values of a sweep, and all `choices` that a pattern matches."""
     from hydra.core.override_parser.types import Glob
 
     value = override.value()
@@ -278,23 +269,18 @@ LONGEST = 300
 
 
 def explain_refusal(error: Exception, overrides: Sequence[str], sweep: bool = True) -> str | None:
-    """Return the message for a refused request; None for a bug.
+    """Return the message for a refused request. None for a bug.
 
-    Args:
-        error: the error that was raised.
-        overrides: what was typed; all problems of a refused configuration are searched.
-        sweep: whether `-m` was typed.
+    `overrides` are what was typed: all problems of a refused configuration are searched.
     """
-    if isinstance(error, ConfigError) or is_configuration_error(error):
-        return shorten(str(diagnose(overrides, error, sweep)))
-    message = error_sentence(error)
+    of_configuration = isinstance(error, ConfigError) or is_configuration_error(error)
+    message = str(diagnose(overrides, error, sweep)) if of_configuration else error_sentence(error)
     return None if message is None else shorten(message)
 
 
 def shorten(message: str) -> str:
     """Return the message without the middle of very long words, printable on any terminal."""
-    words = message.split(" ")
-    short = [w if len(w) <= LONGEST else f"{w[:80]} ... {w[-40:]}" for w in words]
+    short = [w if len(w) <= LONGEST else f"{w[:80]} ... {w[-40:]}" for w in message.split(" ")]
     return " ".join(short).encode("utf-8", "backslashreplace").decode()
 
 
@@ -303,7 +289,7 @@ COMPOSING = ("hydra", "omegaconf", "yaml", "antlr4", "argparse")
 
 
 def is_configuration_error(error: Exception) -> bool:
-    """Return whether the error comes from reading or composing the configuration, not from this project's code."""
+    """Return whether an error comes from reading or composing the configuration."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
@@ -313,7 +299,7 @@ def is_configuration_error(error: Exception) -> bool:
 
 
 def error_sentence(error: Exception) -> str | None:
-    """Return one sentence for an error; None for a bug."""
+    """Return one sentence for an error. None for a bug."""
     if isinstance(error, ProjectError):
         return str(error)
     if isinstance(error, yaml.YAMLError):
@@ -330,7 +316,7 @@ def error_sentence(error: Exception) -> str | None:
 
 
 def _recursion_sentence(error: RecursionError) -> str:
-    """Return the cause of a recursion: Hydra follows `defaults` from file to file, OmegaConf the nesting of a value."""
+    """Return the cause of a recursion in Hydra's defaults or in a value."""
     names = [Path(f.filename).name for f in traceback.extract_tb(error.__traceback__)]
     if names.count("defaults_list.py") > len(names) // 4:  # otherwise Hydra only reads a file of the list
         return "the configuration includes itself: look for a file whose `defaults` name that file."
@@ -338,7 +324,7 @@ def _recursion_sentence(error: RecursionError) -> str:
 
 
 def hydra_sentence(error: BaseException, above: tuple[BaseException, ...] = ()) -> str:
-    """Return Hydra's or OmegaConf's message in one line, with the key and the cause, without the search path."""
+    """Return Hydra's or OmegaConf's message in one line, with the key and the cause."""
     text = str(error).split("\nConfig search path")[0].split("\nSee https:")[0]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     key = next((line.removeprefix("full_key: ") for line in lines if line.startswith("full_key: ")), "")
@@ -351,7 +337,7 @@ def hydra_sentence(error: BaseException, above: tuple[BaseException, ...] = ()) 
 
 
 def raising_package(error: BaseException) -> str:
-    """Return the package in `COMPOSING` that raised the error; recursion and decoding errors come from code that it calls."""
+    """Return the package in `COMPOSING` that raised the error, or called what did."""
     frames = traceback.extract_tb(error.__traceback__)
     names = [p for f in frames for p in Path(f.filename).parts if p in COMPOSING]
     if isinstance(error, (RecursionError, UnicodeError)):

@@ -1,4 +1,4 @@
-"""Add the meanings of keys, and the comments of configs/, which Hydra drops, to its page for `--help`."""
+"""Add the meanings of keys, and the comments of configs/, to Hydra's `--help`."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -17,11 +17,9 @@ LINE = re.compile(r"(?P<indent> *)(?P<key>[\w.]+):(?P<value>.*?)(?:  # (?P<comme
 
 
 def add_comments(page: str, only: Sequence[str] = ()) -> str:
-    """Return the page with the meaning of each key. The project's train.yaml can explain keys that the schema does not know.
+    """Return the page with the meaning of each key.
 
-    Args:
-        page: the page that Hydra prints.
-        only: sections and keys to show, a section with the choices of its group, without the rest of the page; empty: all.
+    `only` are sections and keys to show without the rest. The project's train.yaml can explain keys that the schema does not know.
     """
     before, heading, after = page.partition(KEYS)
     keys, gap, rest = after.partition("\n\n")
@@ -48,7 +46,7 @@ def sections() -> list[str]:
 
 
 def read_comments(file: Path, group: str = "") -> dict[str, str]:
-    """Return the comments of a file of configs/, by key: {'trainer.max_steps': 'optimizer steps'}."""
+    """Return the comments of a file of configs/, by key."""
     found = {}
     for path, line in lines_with_keys(file.read_text(encoding="utf-8-sig")):
         match = LINE.fullmatch(line)
@@ -58,7 +56,7 @@ def read_comments(file: Path, group: str = "") -> dict[str, str]:
 
 
 def choice_comments(keys: str) -> Iterator[tuple[str, str]]:
-    """Yield the comments of the selected choices: for `model.name: cnn` those of configs/model/cnn.yaml."""
+    """Yield the comments of the selected choices, such as those of configs/model/cnn.yaml."""
     for path, line in lines_with_keys(keys):
         group, _, last = path.rpartition(".")
         file = CONFIGS / group / f"{line.partition(':')[2].strip()}.yaml"
@@ -68,7 +66,7 @@ def choice_comments(keys: str) -> Iterator[tuple[str, str]]:
 
 
 def choice_titles(group: str) -> dict[str, str]:
-    """Return the first comment of each choice's file, or "": {'cnn': 'Two convolutions ...'}. The custom choice is the last."""
+    """Return the first comment of each choice's file, or "". The custom choice is the last."""
     found = {}
     for file in sorted((CONFIGS / group).glob("*.yaml"), key=lambda f: (f.stem == CUSTOM, f.stem)):
         lines = file.read_text(encoding="utf-8-sig").removeprefix("# @package _global_\n").splitlines()
@@ -89,5 +87,5 @@ def lines_with_keys(text: str) -> Iterator[tuple[str, str]]:
 
 
 def append_comment(line: str, comment: str) -> str:
-    """Append a comment to a line; short lines have their comments in one column."""
+    """Append a comment to a line, in one column for short lines."""
     return f"{line:<42}  # {comment}" if comment else line

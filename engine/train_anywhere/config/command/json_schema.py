@@ -1,4 +1,4 @@
-"""Write JSON schemas of the files in configs/ to .vscode/ (`make schemas`), so that editors complete and check YAML.
+"""Write JSON schemas of configs/ to .vscode/ (`make schemas`), for editors.
 
 Sources: json-schema.org draft-07, which the YAML language server reads (github.com/redhat-developer/yaml-language-server).
 """
@@ -30,7 +30,7 @@ WHOLE = ("train.yaml", "cluster/*.yaml", "experiment/*.yaml", "local/*.yaml")
 
 
 def make_schemas() -> dict[str, Schema]:
-    """Return a schema for each of `GROUPS`, and "config" for files with keys of the whole configuration."""
+    """Return a schema for each of `GROUPS`, and "config" for the whole configuration."""
     whole = _section(schema.Config)
     defaults = {
         "type": "array",

@@ -86,7 +86,7 @@ def _load(name: str) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _section(path: str, cls: type, values: Tree, comments: Mapping[str, str]) -> Iterator[str]:
-    """Yield the summary and the table of a section, and after them its own sections, each with a heading."""
+    """Yield the summary and the table of a section, and after them its own sections."""
     yield f"{(cls.__doc__ or '').partition(chr(10))[0]}\n\n"
     hints = strict.field_types(cls)
     kinds = {key: strict.alternatives(hint)[0][0] for key, hint in hints.items()}
@@ -135,7 +135,7 @@ def _choice_keys(path: str, values: Tree, whole: Tree, hint: Any, comments: Mapp
 
 
 def _hints(cls: type, section: Tree) -> dict[str, Any]:
-    """Return the types of the keys of a choice: those of its dataclass, and those of its target's arguments."""
+    """Return the types of a choice's keys: of its dataclass, and of its target's arguments."""
     own, target = strict.field_types(cls), section.get(TARGET)
     names = target.values() if isinstance(target, dict) else filter(None, [target])
     for name in names:
@@ -145,7 +145,7 @@ def _hints(cls: type, section: Tree) -> dict[str, Any]:
 
 
 def _keys(path: str, values: Tree, hints: Mapping[str, Any], comments: Mapping[str, str]) -> Iterator[str]:
-    """Yield the table of some keys; nothing if there are none."""
+    """Yield the table of some keys. Nothing if there are none."""
     if values:
         yield "| key | type | default | meaning |\n|---|---|---|---|\n"
     for key, value in values.items():

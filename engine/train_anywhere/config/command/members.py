@@ -1,7 +1,7 @@
 """Load and check the members of one command: a single run, or all runs of a sweep."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,12 +19,7 @@ Tree = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Member:
-    """One run of a command.
-
-    Attributes:
-        config: its complete and checked configuration.
-        overrides: its overrides, which are saved in the run folder.
-    """
+    """One run of a command."""
 
     config: Config
     overrides: Sequence[str]
@@ -33,8 +28,7 @@ class Member:
 def load_members(trees: Sequence[Tree], overrides: Sequence[Sequence[str]], check: Check) -> list[Member]:
     """Load and check all members.
 
-    Raises:
-        ConfigError: lists the problems of all members; in a sweep, with the overrides of the member.
+    Raises ConfigError: lists the problems of all members; in a sweep, with the overrides of the member.
     """
     members: list[Member] = []
     wrong: list[tuple[str, list[str]]] = []
@@ -49,11 +43,9 @@ def load_members(trees: Sequence[Tree], overrides: Sequence[Sequence[str]], chec
 
 
 def merge_problems(wrong: Sequence[tuple[str, Sequence[str]]], members: int) -> list[str]:
-    """Return the problems that all members have, then those of single members with their overrides.
+    """Return the problems that all members have, then those of single members.
 
-    Args:
-        wrong: the overrides of each member with problems, and its problems.
-        members: number of all members.
+    `wrong` has the overrides of each member with problems, and its problems.
     """
     counts = Counter(problem for _, problems in wrong for problem in dict.fromkeys(problems))
     of_all = [problem for problem, count in counts.items() if count == members]
@@ -63,9 +55,7 @@ def merge_problems(wrong: Sequence[tuple[str, Sequence[str]]], members: int) -> 
 def refuse_mixed_members(trees: Sequence[Tree], submitted: bool) -> None:
     """Refuse members that do not all go to one scheduler, or all run here.
 
-    Args:
-        trees: the composed configurations.
-        submitted: whether they are submitted; otherwise they run on this machine.
+    They are `submitted`, or run on this machine.
 
     Raises:
         ConfigError: lists all problems.
@@ -95,19 +85,14 @@ def refuse_mixed_members(trees: Sequence[Tree], submitted: bool) -> None:
         raise ConfigError(*problems)
 
 
-def _scheduler_problems(cluster: Mapping[str, Any], many: bool, submitted: bool) -> list[str]:
-    """Check that the launcher fits the cluster: a preset sets its launcher, but the command line may replace it."""
+def _scheduler_problems(cluster: Mapping[str, Any], many: bool, submitted: bool) -> Iterator[str]:
+    """Check that the launcher fits the cluster, since the command line may replace it."""
     name, scheduler = cluster.get("name"), cluster.get("scheduler")
-    if scheduler is None:
-        return []  # the schema reports the missing key
     if submitted and scheduler == "none":
-        return [
-            f"cluster.scheduler=none: cluster={name} has no scheduler to submit to; to train here use cluster=local."
-        ]
-    if not submitted and scheduler != "none":
+        yield f"cluster.scheduler=none: cluster={name} has no scheduler to submit to; to train here use cluster=local."
+    if not submitted and scheduler not in ("none", None):  # the schema reports a missing key
         what = f"a sweep over cluster={name}" if many else f"cluster={name}"
-        return [
+        yield (
             f"{what} would train here instead of submitting to {scheduler}: give cluster={name} as a plain value and "
             "leave hydra/launcher= out."
-        ]
-    return []
+        )

@@ -1,4 +1,4 @@
-"""Report what is wrong with a YAML file, with its name and line; Hydra would show a traceback."""
+"""Report what is wrong with a YAML file, with its name and line."""
 
 import dataclasses
 import io
@@ -45,8 +45,7 @@ WORDS = {"found character '\\t'": "a tab can't indent; use spaces"}
 def read_mapping(path: Path) -> dict[str, Any]:
     """Return the content of a YAML file that holds keys.
 
-    Raises:
-        ConfigError: the file can't be read or holds no keys; the message names file and line.
+    Raises ConfigError: the file can't be read or holds no keys; the message names file and line.
     """
     from omegaconf._utils import get_yaml_loader  # refuses duplicate keys
 
@@ -65,8 +64,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
 def read_text(path: Path) -> str:
     """Return the content of a text file.
 
-    Raises:
-        ConfigError: the file can't be read, or is not UTF-8.
+    Raises ConfigError: the file can't be read, or is not UTF-8.
     """
     try:
         data = path.read_bytes()
@@ -82,10 +80,9 @@ def read_text(path: Path) -> str:
 
 
 def refuse_unusable_files(folder: Path) -> None:
-    """Refuse faults that Hydra does not report: it blocks on a pipe, and creates its output folders if train.yaml is empty.
+    """Refuse files on which Hydra would hang, or an empty train.yaml.
 
-    Raises:
-        ProjectError: train.yaml is empty, or a YAML file below `folder` is a pipe or device.
+    Raises ProjectError: train.yaml is empty, or a YAML file below `folder` is a pipe or device.
     """
     main = folder / "train.yaml"
     if main.is_file() and not main.stat().st_size:
@@ -95,7 +92,10 @@ def refuse_unusable_files(folder: Path) -> None:
             mode = path.stat().st_mode
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
                 raise ProjectError(f"{path} is a pipe or device: put a YAML file in its place, or delete it.")
-    _replace_open_of_hydra()
+    from hydra._internal.core_plugins import file_config_source
+
+    # so that Hydra skips byte order marks, which hide the line `HEADER` from it, and refuses endless aliases
+    file_config_source.open = open_yaml  # type: ignore[attr-defined]
 
 
 def is_too_large(text: str | bytes) -> bool:
@@ -117,15 +117,8 @@ def is_too_large(text: str | bytes) -> bool:
         return False  # reading it gives a better message
 
 
-def _replace_open_of_hydra() -> None:
-    """Let Hydra skip byte order marks, which hide the line `HEADER` from it, and refuse endless aliases."""
-    from hydra._internal.core_plugins import file_config_source
-
-    file_config_source.open = open_yaml  # type: ignore[attr-defined]
-
-
 def open_yaml(path: str, encoding: str = "utf-8") -> TextIO:
-    """Open a YAML file without its byte order mark, or raise YAMLError if its aliases stand for too many values."""
+    """Open a YAML file without its byte order mark. Raises YAMLError for endless aliases."""
     file = open(path, encoding="utf-8-sig")  # noqa: SIM115
     text = file.read()
     if "*" in text and is_too_large(text):
@@ -142,10 +135,9 @@ def open_yaml(path: str, encoding: str = "utf-8") -> TextIO:
 
 
 def as_typed(text: str, path: str) -> str:
-    """Return some YAML in which numbers of keys with strings have quotes, unless they are the same as a number: `name: 1_000`.
+    """Return YAML with quotes around numbers for keys with strings, such as `name: 1_000`.
 
-    Raises:
-        YAMLError: a number is in base 60, such as the time 30:00, or in base 8, 16 or 2.
+    Raises YAMLError: a number is in base 60, such as the time 30:00, or in base 8, 16 or 2.
     """
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader) if MAY_BE_ODD.search(text) else None
@@ -170,7 +162,7 @@ def as_typed(text: str, path: str) -> str:
 
 
 def is_changed(key: str, value: str) -> bool:
-    """Return whether a key has a string for which a number stands, such as 1_000, 1e3 or 3.10, that Python writes otherwise."""
+    """Return whether YAML would change a number that a key with strings has, such as 1_000."""
     if key.rpartition(".")[2] not in _string_keys() or not re.fullmatch(r"[-+.]?\d[\d_.eE+-]{0,30}", value):
         return False
     with suppress(ValueError):
@@ -179,7 +171,7 @@ def is_changed(key: str, value: str) -> bool:
 
 
 def _plain_values(node: yaml.Node, key: str) -> Iterator[tuple[str, yaml.ScalarNode]]:
-    """Yield each value without quotes and tag, with the dotted name of its key, in the order of the file."""
+    """Yield each value without quotes and tag, with its dotted key."""
     if isinstance(node, yaml.MappingNode):
         for name, value in node.value:
             yield from _plain_values(value, f"{key}.{name.value}" if key else str(name.value))
@@ -192,7 +184,7 @@ def _plain_values(node: yaml.Node, key: str) -> Iterator[tuple[str, yaml.ScalarN
 
 @cache
 def _string_keys() -> frozenset[str]:
-    """Return the last names of the keys whose values are strings, or lists of them, wherever they are in the configuration."""
+    """Return the last names of the keys whose values are strings, or lists of them."""
     found: dict[str, set[Any]] = {}
 
     def add(name: str, hint: Any) -> None:
@@ -213,9 +205,7 @@ def _string_keys() -> frozenset[str]:
 def yaml_sentence(error: Exception, path: str | None = None) -> str:
     """Return PyYAML's message with file and line.
 
-    Args:
-        error: an error of PyYAML or of decoding.
-        path: the file, if the error does not name it.
+    `path` is the file, if the error does not name it.
     """
     mark = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error).split("\n")[0]
@@ -234,12 +224,7 @@ def default_choices(tree: dict[str, Any]) -> list[str]:
 
 
 def choice_problem(path: Path, keys: Collection[str]) -> str | None:
-    """Return what is wrong with the file of one choice of a group, apart from its values.
-
-    Args:
-        path: the file.
-        keys: the top-level keys of the configuration.
-    """
+    """Return what is wrong with the file of one choice of a group, apart from its values."""
     try:
         text = read_text(path)
         tree = read_mapping(path) if re.search(r"^\s*[^#\s]", text, re.MULTILINE) else {}
@@ -265,7 +250,7 @@ def choice_problem(path: Path, keys: Collection[str]) -> str | None:
 
 
 def section_problem(path: Path, tree: dict[str, Any]) -> str | None:
-    """Return what is wrong with the sections of a file with top-level keys: a choice without `override`, a list for a section."""
+    """Return what is wrong with the sections of a file with top-level keys."""
     file = path.parent.parent / "train.yaml"
     main = read_mapping(file) if file.is_file() else {}
     groups = [str(name) for entry in main.get("defaults") or [] if isinstance(entry, dict) for name in entry]
@@ -287,10 +272,7 @@ def section_problem(path: Path, tree: dict[str, Any]) -> str | None:
 def file_problems(folder: Path, keys: Collection[str], error: Exception | None = None) -> list[str]:
     """Return what is wrong with train.yaml and the files chosen in its defaults.
 
-    Args:
-        folder: the folder configs.
-        keys: the top-level keys of the configuration.
-        error: the error that was raised; a decoding error does not name its file, so all files are read.
+    A decoding `error` does not name its file, so all files are read.
     """
     found: list[str] = []
     try:

@@ -1,4 +1,4 @@
-"""Read the signature of a dotted name such as `package.module.Class` from its source, without importing it.
+"""Read the signature of a dotted name from its source, without importing it.
 
 A submission checks the arguments of a target on a login node, where importing its framework takes seconds and may be impossible.
 
@@ -61,7 +61,6 @@ class ImportCall(NamedTuple):
 
     Attributes:
         source: the call without its arguments, such as `trainer.fit`.
-        line: its line in the file.
         trains: whether it certainly trains; else the object is not known, or the call depends on a condition.
     """
 
@@ -71,7 +70,7 @@ class ImportCall(NamedTuple):
 
 
 def find_import_calls(tree: ast.Module) -> list[ImportCall]:
-    """Return the calls that train, or may train, when the module is imported, in the order of its statements."""
+    """Return the calls that train, or may train, when the module is imported."""
     return [*_Reader(tree).read(tree.body, {}, True, 0)]
 
 
@@ -85,10 +84,11 @@ class _Reader:
         for node in ast.walk(tree):
             match node:
                 case ast.Import():
-                    for name in node.names:
-                        self.aliases[name.asname or name.name.split(".")[0]] = (
-                            name.name if name.asname else name.name.split(".")[0]
-                        )
+                    tops = [name.name.split(".")[0] for name in node.names]
+                    self.aliases |= {
+                        n.asname or t: n.name if n.asname else t
+                        for n, t in zip(node.names, tops, strict=True)
+                    }
                 case ast.ImportFrom(module=str(module), level=0):
                     self.aliases |= {name.asname or name.name: f"{module}.{name.name}" for name in node.names}
         for statement in tree.body:
@@ -100,7 +100,7 @@ class _Reader:
     def read(
         self, body: Sequence[ast.stmt], objects: dict[str, str | None], certain: bool, depth: int
     ) -> Iterator[ImportCall]:
-        """Yield the calls of statements; `objects` are the kinds of known variables, and changed."""
+        """Yield the calls of statements. `objects` are the kinds of known variables, and changed."""
         for node in body:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 continue
@@ -127,15 +127,17 @@ class _Reader:
             kind = self._kind(function.value, objects)
             if function.attr in METHODS.get(kind or "", ()):
                 yield ImportCall(source, call.lineno, certain)
-            elif function.attr == "fit" and kind is None and not self._is_imported(function.value, objects):
-                yield ImportCall(source, call.lineno, False)
+            elif function.attr == "fit" and kind is None:
+                name = function.value.id if isinstance(function.value, ast.Name) else None
+                if name in objects or name not in self.aliases:
+                    yield ImportCall(source, call.lineno, False)
         elif isinstance(function, ast.Name) and depth < 3 and (called := self.functions.get(function.id)):
             arguments = {one.arg: None for one in ast.walk(called.args) if isinstance(one, ast.arg)}
             known = certain and not called.decorator_list
             yield from self.read(called.body, {**objects, **arguments}, known, depth + 1)
 
     def _kind(self, value: ast.expr, objects: Mapping[str, str | None]) -> str | None:
-        """Return the kind of object of an expression; "other" for one of `NO_MODELS`."""
+        """Return the kind of object of an expression. "other" for one of `NO_MODELS`."""
         if isinstance(value, ast.Name):
             return objects.get(value.id)
         if not isinstance(value, ast.Call):
@@ -151,12 +153,9 @@ class _Reader:
         return next((kind for kind, names in KINDS.items() if names.fullmatch(dotted)), None)
 
     def _dotted(self, function: ast.expr) -> str | None:
-        """Return the whole name of something imported; None for other expressions."""
+        """Return the whole name of something imported. None for other expressions."""
         first, *rest = ast.unparse(function).split(".")
         return ".".join([self.aliases[first], *rest]) if first in self.aliases else None
-
-    def _is_imported(self, value: ast.expr, objects: Mapping[str, str | None]) -> bool:
-        return isinstance(value, ast.Name) and value.id not in objects and value.id in self.aliases
 
 
 def _own_expressions(node: ast.stmt) -> Iterator[ast.expr]:
@@ -207,14 +206,11 @@ TYPING_ERROR = 0.75
 
 
 def read(dotted: str, roots: Sequence[Path] = (ROOT,)) -> Definition:
-    """Return the definition of a dotted name according to its source. Each name is read once per process.
+    """Return the definition of a dotted name according to its source.
 
-    Args:
-        dotted: such as `mine.Network`, or `mine.Network.build` for a method of a class.
-        roots: folders of the project, which are searched before the environment.
+    `dotted` is a name such as `mine.Network`, or `mine.Network.build` for a method of a class. Each is read once per process.
 
-    Raises:
-        TargetError: the class or function does not exist, or a file of the project is not valid Python.
+    Raises TargetError: the class or function does not exist, or a file of the project is not valid Python.
     """
     return _read(dotted, tuple(roots))
 
@@ -239,10 +235,9 @@ def _read(dotted: str, roots: tuple[Path, ...]) -> Definition:
 
 @functools.cache
 def read_import_calls(dotted: str, roots: tuple[Path, ...] = (ROOT,)) -> list[tuple[str, ImportCall]]:
-    """Return the calls that train, or may train, when a name is imported, each with its file of the project.
+    """Return the calls that may train when a name is imported, each with its file.
 
-    Raises:
-        TargetError: as `read`.
+    Raises TargetError: as `read`.
     """
     modules, parts = _names(roots).modules, _split_name(dotted)
     places = [parts[:length] for length in range(1, len(parts))] + [read(dotted, roots).name.split(".")[:-1]]
@@ -267,11 +262,7 @@ def _names(roots: tuple[Path, ...]) -> Names:
 
 
 def _split_name(dotted: str) -> list[str]:
-    """Split a dotted name.
-
-    Raises:
-        TargetError: the string can't be a dotted name.
-    """
+    """Split a dotted name. Raises TargetError: the string can't be a dotted name."""
     if not dotted.strip() or len(dotted) > LONGEST:
         raise TargetError("is not a name; write it with dots, such as mine.Network.")
     path = dotted.partition(":")[0].removesuffix(".py").strip("./")
@@ -352,7 +343,7 @@ def _module_message(names: Names, module: Module) -> str:
 
 
 def _public_names(names: Names, thing: Thing) -> list[str]:
-    """Return the public names of a module or class for a message: its definitions, and what a package imports."""
+    """Return the public names of a module or class for a message."""
     if isinstance(thing, Place) and isinstance(thing.node, ast.ClassDef):
         bases = [
             b.node for b in names.mro(thing) if isinstance(b, Place) and isinstance(b.node, ast.ClassDef)

@@ -37,7 +37,7 @@ class Forwarding(NamedTuple):
 
 
 def read_forwarding(node: FunctionNode) -> Forwarding:
-    """Return the uses of a constructor's `**kwargs`; `closed` is false if the body uses them in another way."""
+    """Return the uses of a constructor's `**kwargs`. `closed` is false for other uses."""
     kwarg = node.args.kwarg
     if kwarg is None:
         return Forwarding(closed=True)
@@ -47,7 +47,9 @@ def read_forwarding(node: FunctionNode) -> Forwarding:
     if "" in popped or len(calls) > 1:
         return Forwarding()
     refused = any(isinstance(use, ast.If) for use in uses)
-    base = _constructor(calls[0]) if calls else None
+    # super() of super().__init__(...), and Base of Base.__init__(self, ...)
+    function = calls[0].func if calls else None
+    base = function.value if isinstance(function, ast.Attribute) and function.attr == "__init__" else None
     if calls and base is None:
         return Forwarding()
     after = None if isinstance(base, ast.Call) else base
@@ -60,7 +62,7 @@ def _passes_rest(call: ast.Call, name: str) -> bool:
 
 
 def _uses(body: list[ast.stmt], name: str) -> Iterator[ast.Call | ast.If | str]:
-    """Yield each use of the name: a call that gets it, a test that refuses the rest, a key, or "" for other uses."""
+    """Yield each use of the name: a call, a test that refuses the rest, a key, or ""."""
 
     def walk(node: ast.AST) -> Iterator[ast.Call | ast.If | str]:
         match node:
@@ -105,15 +107,8 @@ def _refuses(node: ast.If, name: str) -> bool:
     )
 
 
-def _constructor(call: ast.Call) -> ast.expr | None:
-    """Return `super()` for `super().__init__(...)` and `Base` for `Base.__init__(self, ...)`; None for other calls."""
-    if isinstance(call.func, ast.Attribute) and call.func.attr == "__init__":
-        return call.func.value
-    return None
-
-
 class _Field(NamedTuple):
-    """A field. `by_name`: it can't be given by position; `accepted`: it is an argument of the constructor."""
+    """A field that may be only `by_name`, and may be an argument of the constructor."""
 
     parameter: Parameter
     by_name: bool
@@ -121,7 +116,7 @@ class _Field(NamedTuple):
 
 
 def dataclass_signature(names: Names, mro: Mro) -> Signature | None:
-    """Return the constructor that `@dataclass` generates for the first class of the MRO; None if it generates none."""
+    """Return the constructor that `@dataclass` generates. None if it generates none."""
     first = mro[0]
     decorator = _decorator(first) if isinstance(first, Place) else None
     if decorator is None or _option(decorator, "init") is False:
@@ -132,7 +127,8 @@ def dataclass_signature(names: Names, mro: Mro) -> Signature | None:
         if isinstance(base, str):
             certain = certain and base.startswith(("typing.", "abc."))
         elif found := _decorator(base):
-            certain = certain and _decorator_origin(names, base, found) == "dataclasses.dataclass"
+            function = found.func if isinstance(found, ast.Call) else found
+            certain = certain and names.imported_name(base.module, function) == "dataclasses.dataclass"
             fields.update(
                 (f.parameter.name, f) for f in _fields(names, base, _option(found, "kw_only") is True)
             )
@@ -141,7 +137,7 @@ def dataclass_signature(names: Names, mro: Mro) -> Signature | None:
 
 
 def named_tuple_signature(names: Names, place: Place) -> Signature | None:
-    """Return the constructor of a direct subclass of `NamedTuple`; None for other classes."""
+    """Return the constructor of a direct subclass of `NamedTuple`. None for other classes."""
     assert isinstance(place.node, ast.ClassDef)
     if "typing.NamedTuple" not in [names.imported_name(place.module, base) for base in place.node.bases]:
         return None
@@ -164,10 +160,6 @@ def field_default(node: ast.expr | None) -> ast.expr | None:
 def _decorator(place: Place) -> ast.expr | None:
     nodes = place.node.decorator_list
     return next((node for node in nodes if decorator_names([node]) == ["dataclass"]), None)
-
-
-def _decorator_origin(names: Names, place: Place, decorator: ast.expr) -> str | None:
-    return names.imported_name(place.module, decorator.func if isinstance(decorator, ast.Call) else decorator)
 
 
 def _option(call: ast.expr, name: str) -> object:
@@ -207,7 +199,7 @@ def _field(
 
 
 def _last_name(node: ast.expr) -> str:
-    """Return the last name: `ClassVar` for `ClassVar`, `typing.ClassVar` and a quoted annotation."""
+    """Return the last name: `ClassVar` for `typing.ClassVar` and a quoted annotation."""
     text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ast.unparse(node)
     return text.split("[")[0].strip().rpartition(".")[2]
 
@@ -222,8 +214,7 @@ CLASS_DECORATORS = {
 def constructor_signature(names: Names, place: Place) -> Signature:
     """Return the parameters of a call of the class.
 
-    Raises:
-        TargetError: a file of the project with a base class is not valid Python.
+    Raises TargetError: a file of the project with a base class is not valid Python.
     """
     mro = names.mro(place)
     found = _find_constructor(names, mro, {"__init__", "__new__"})
@@ -233,7 +224,7 @@ def constructor_signature(names: Names, place: Place) -> Signature:
 
 
 def literal_attributes(names: Names, place: Place) -> dict[str, Any]:
-    """Return class attributes with a literal value. Other attributes hide those of the same name in bases."""
+    """Return class attributes with a literal value, the nearest of each name."""
     found: dict[str, Any] = {}
     for base in names.mro(place):
         if isinstance(base, Place) and isinstance(base.node, ast.ClassDef):
@@ -244,7 +235,7 @@ def literal_attributes(names: Names, place: Place) -> dict[str, Any]:
 
 
 def _find_constructor(names: Names, mro: Mro, accepted: set[str]) -> Signature:
-    """Return the first constructor in the MRO whose name is in `accepted`; an `__init__` goes before a `__new__`."""
+    """Return the first constructor in the MRO whose name is in `accepted`."""
     new: Signature | None = None
     for number, base in enumerate(mro):
         if isinstance(base, str):
@@ -275,7 +266,7 @@ def _find_constructor(names: Names, mro: Mro, accepted: set[str]) -> Signature:
 
 
 def _full_signature(names: Names, base: Place, node: ast.stmt, mro: Mro) -> Signature:
-    """Return the signature of a constructor of `base`, with the parameters that its `**kwargs` reach. `mro` starts with `base`."""
+    """Return a constructor's signature, with the parameters that its `**kwargs` reach."""
     if not isinstance(node, FunctionNode):
         return ANY_SIGNATURE
     own = read_signature(names, base.module, node, bound=True)
@@ -308,7 +299,7 @@ def _next_constructor(names: Names, base: Place, given: Forwarding, mro: Mro) ->
 
 
 def _remaining_parameters(given: Forwarding, below: Signature, node: FunctionNode) -> dict[str, Parameter]:
-    """Return the parameters of the next constructor that the call does not set, and that `**kwargs` can."""
+    """Return the parameters of the next constructor that `**kwargs` can set."""
     assert given.call is not None
     args = given.call.args[given.base is not None :]  # Base.__init__(self, ...)
     plain = [arg for arg in args if not isinstance(arg, ast.Starred)]
@@ -327,7 +318,7 @@ def _make_optional(parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
 
 
 def _has_generated_constructor(names: Names, mro: Mro) -> bool:
-    """Return whether a base may generate constructors in `__init_subclass__`, as some libraries do."""
+    """Return whether a base may generate constructors in `__init_subclass__`."""
     scopes = [names.scope(b.node) for b in mro if isinstance(b, Place) and isinstance(b.node, ast.ClassDef)]
     return "__init__" not in scopes[0] and any("__init_subclass__" in scope for scope in scopes[1:])
 

@@ -22,7 +22,7 @@ FRAMEWORKS: dict[str, Framework] = {
 
 
 class TargetError(Exception):
-    """A name that is certainly not a class or function. The message does not contain the key of the configuration."""
+    """A name that is certainly not a class or function. The key is not in the message."""
 
 
 class _NoDefault:
@@ -41,7 +41,6 @@ class Parameter:
     """One argument of a target.
 
     Args:
-        name: its name in the source.
         required: whether a call without it fails.
         hint: a type that `train_anywhere.config.strict.convert` can check; None: any value may be valid.
         default: its literal value, or `NO_DEFAULT`.
@@ -61,7 +60,6 @@ class Definition:
 
     Args:
         name: dotted name of its definition, not of a re-export.
-        file: its source file; None if there is none.
         line: line number of `class` or `def`, from 1; 0 if unknown.
         kind: "unreadable" if it exists, or may exist, but only an import would show its signature.
         parameters: parameters of a call, in order, without `self` and `cls`.

@@ -1,4 +1,4 @@
-"""Resolve names to classes and functions, through re-exports, aliases, `import *` and base classes."""
+"""Resolve names to classes and functions, through re-exports, aliases and base classes."""
 
 import ast
 import builtins
@@ -10,7 +10,7 @@ FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Place(NamedTuple):
-    """A `class` or `def` in a module; `owner` is the class whose body contains it."""
+    """A `class` or `def` in a module. `owner` is the class whose body contains it."""
 
     module: Module
     node: ast.ClassDef | FunctionNode
@@ -57,10 +57,9 @@ class Names:
         self._mros: dict[ast.ClassDef, Mro] = {}
 
     def look_up(self, module: Module, name: str, trail: Trail = frozenset()) -> Thing | None:
-        """Return what a name in a module refers to; None if the module certainly does not have it.
+        """Return what a name in a module refers to. None if the module does not have it.
 
-        Raises:
-            TargetError: a file of the project is not valid Python.
+        Raises TargetError: a file of the project is not valid Python.
         """
         if (module.name, name) in trail:  # `from package import x` in package/__init__.py: the submodule
             return self.modules.find(f"{module.name}.{name}")
@@ -112,7 +111,7 @@ class Names:
         return unknown
 
     def resolve(self, module: Module, expression: ast.expr | None, trail: Trail = frozenset()) -> Thing:
-        """Return what a name or a chain of attributes refers to; other expressions are unknown."""
+        """Return what a name or a chain of attributes refers to. Other expressions are unknown."""
         if isinstance(expression, ast.Name):
             return self.look_up(module, expression.id, trail) or UNKNOWN
         if isinstance(expression, ast.Attribute):
@@ -121,7 +120,7 @@ class Names:
         return UNKNOWN
 
     def _resolve_prefix(self, module: Module, expression: ast.expr, trail: Trail) -> Thing:
-        """Resolve the expression before a dot. Submodules come first: the `__init__` of a large package takes long to parse."""
+        """Resolve the expression before a dot, submodules first, which parse faster."""
         if isinstance(expression, ast.Attribute):
             above = self._resolve_prefix(module, expression.value, trail)
             if isinstance(above, Module) and (below := self.modules.find(f"{above.name}.{expression.attr}")):
@@ -130,7 +129,7 @@ class Names:
         return self.resolve(module, expression, trail)
 
     def find_attribute(self, thing: Thing, name: str, trail: Trail = frozenset()) -> Thing | None:
-        """Return what `thing.name` refers to; None if the attribute certainly does not exist."""
+        """Return what `thing.name` refers to. None if it certainly does not exist."""
         if isinstance(thing, Module):
             return self.look_up(thing, name, trail)
         if isinstance(thing, Place) and isinstance(thing.node, ast.ClassDef):
@@ -186,7 +185,7 @@ class Names:
         return name or "an expression"
 
     def imported_name(self, module: Module, expression: ast.expr) -> str | None:
-        """Return the dotted name of an expression by the imports of its module, without reading other files."""
+        """Return the dotted name of an expression by the imports of its module."""
         if isinstance(expression, ast.Attribute):
             above = self.imported_name(module, expression.value)
             return f"{above}.{expression.attr}" if above else None
@@ -204,7 +203,7 @@ class Names:
 
 
 def _merge_orders(rows: list[Mro]) -> list[Place | str]:
-    """Merge several orders as Python does (C3); if that is impossible, the first row goes first."""
+    """Merge several orders as Python does (C3), or with the first row first."""
     rows = [row for row in rows if row]
     merged: list[Place | str] = []
     while rows:

@@ -1,4 +1,4 @@
-"""Read the parameters of one `def`, the effect of its decorators, and the types of its annotations.
+"""Read the parameters of one `def`, and the types of their annotations.
 
 Annotations are not evaluated. One with an unknown part gives no type at all: a partial check could refuse valid values.
 """
@@ -37,7 +37,7 @@ ANY_SIGNATURE = Signature({}, True)
 
 
 def read_signature(names: Names, module: Module, node: FunctionNode, bound: bool) -> Signature:
-    """Return the signature in the source; `bound` leaves out the first parameter, which is `self` or `cls`."""
+    """Return the signature in the source. `bound` leaves out `self` or `cls`."""
     args = node.args
     positional = [*args.posonlyargs, *args.args]
     without = len(positional) - len(args.defaults)
@@ -69,7 +69,7 @@ def make_parameter(
 ) -> Parameter:
     """Return a parameter. `x: int = None` accepts null although its annotation does not."""
     if default is None and hint is not None:
-        hint = make_optional(hint)
+        hint = _sort_union(Optional[hint])  # noqa: UP045  # hint is a value
     return Parameter(name, required, hint, default, positional_only)
 
 
@@ -84,7 +84,7 @@ def literal(node: ast.expr | None) -> Any:
 
 
 def decorator_names(nodes: Iterable[ast.expr]) -> list[str]:
-    """Return the last name of each decorator, such as `wraps` for `@functools.wraps(f)`; "" for other expressions."""
+    """Return the last name of each decorator, such as `wraps`. "" for other expressions."""
     found = []
     for node in nodes:
         node = node.func if isinstance(node, ast.Call) else node
@@ -121,11 +121,6 @@ def read_hint(names: Names, module: Module, annotation: ast.expr | None) -> Any:
     return _sort_union(hint)
 
 
-def make_optional(hint: Any) -> Any:
-    """Return the union of the type and None."""
-    return _sort_union(Optional[hint])  # noqa: UP045  # hint is a value
-
-
 class _Reader:
     def __init__(self, names: Names, module: Module) -> None:
         self.names, self.module = names, module
@@ -151,7 +146,9 @@ class _Reader:
         if name in _SCALARS:
             return _SCALARS[name]
         if name.startswith(_IMPORTABLE):
-            return _import_hint(name)
+            if _is_checkable(hint := _import_name(name)):
+                return hint
+            raise _UnknownHint
         bound = self.module.scope.get(node.id) if isinstance(node, ast.Name) else None
         if bound and len(bound) == 1 and bound[0].value:  # Width = Annotated[int, ...], in this file
             return self.read(bound[0].value, depth)
@@ -160,7 +157,7 @@ class _Reader:
         raise _UnknownHint
 
     def _read_import(self, node: ast.ImportFrom, name: str, depth: int) -> Any:
-        """Read a name in the project file that defines it. Files of the environment are skipped: they are large and rarely help."""
+        """Read a name in the file of the project that defines it."""
         origin = self.module.origin_of(node)
         source = self.names.modules.find(origin) if origin else None
         if source is None or not source.in_project or source.text is None:
@@ -175,7 +172,10 @@ class _Reader:
         if kind[2] == "Literal":
             return _read_literal(parts)
         if kind[2] == "Annotated" and len(parts) > 1:
-            return self._read_annotated(parts, depth)
+            hint = self.read(parts[0], depth)
+            for part in parts[1:]:
+                hint = Annotated[hint, self._read_rule(hint, part)]
+            return hint
         if kind[2] in ("tuple", "Tuple"):
             return self._read_tuple(parts, depth)
         inner = [self.read(part, depth) for part in parts]
@@ -195,12 +195,6 @@ class _Reader:
         if not items or any(item != items[0] for item in items):
             raise _UnknownHint
         return Annotated[list[items[0]], Items(count=len(items))]  # type: ignore[valid-type]
-
-    def _read_annotated(self, parts: list[ast.expr], depth: int) -> Any:
-        kind = self.read(parts[0], depth)
-        for part in parts[1:]:
-            kind = Annotated[kind, self._read_rule(kind, part)]
-        return kind
 
     def _read_rule(self, kind: Any, node: ast.expr) -> Range | Items:
         rule_class = None
@@ -249,19 +243,10 @@ def _import_name(name: str) -> Any:
         raise _UnknownHint from error
 
 
-def _import_hint(name: str) -> Any:
-    hint = _import_name(name)
-    if not _is_checkable(hint):
-        raise _UnknownHint
-    return hint
-
-
 def _is_checkable(hint: Any) -> bool:
     """Return whether `train_anywhere.config.strict.convert` can check the type."""
     plain = _plain(hint)
-    if get_origin(plain) in (Union, types.UnionType):
-        return all(map(_is_checkable, get_args(plain)))
-    if get_origin(plain) is list:
+    if get_origin(plain) in (Union, types.UnionType, list):
         return all(map(_is_checkable, get_args(plain)))
     if get_origin(plain) is Literal or plain in (int, float, bool, str, type(None)):
         return True
@@ -273,7 +258,7 @@ def _plain(hint: Any) -> Any:
 
 
 def _sort_union(hint: Any) -> Any:
-    """Sort the types of a union in the order of trying: a number becomes a string only if no number fits."""
+    """Sort the types of a union so that a number becomes a string only if none fits."""
     if get_origin(hint) not in (Union, types.UnionType):
         return hint
     order = [type(None), bool, int, float, list, Literal, str]

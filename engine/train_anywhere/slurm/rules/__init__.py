@@ -29,7 +29,7 @@ OF_SITE = frozenset({*job_rules.SITE_RULES, *local_rules.SITE_RULES})
 
 
 def problems(request: Request, elsewhere: bool = False) -> list[str]:
-    """Return all problems that would make the job fail or waste resources; empty if it can be submitted.
+    """Return all problems that would make the job fail or waste resources.
 
     With `elsewhere`, the rules about this machine are skipped, because it does not belong to the site.
     """
@@ -66,7 +66,7 @@ def feature_problems(request: Request, elsewhere: bool = False) -> list[str]:
 
 
 def notes(request: Request, elsewhere: bool = False) -> list[str]:
-    """Return notes that a user may ignore: refusals that `cluster.check=warn` turned off, advice, the notes of the preset."""
+    """Return what a user may ignore: refusals turned off by `cluster.check=warn`, advice, notes."""
     warn = request.config.cluster.check == "warn"
     rules = [rule for rule in _rules(elsewhere) if warn and rule in OF_SITE]
     refused = [_with_source(sentence, request) for rule in rules for sentence in rule(request)]
@@ -75,7 +75,7 @@ def notes(request: Request, elsewhere: bool = False) -> list[str]:
 
 
 def node_is_special(request: Request) -> Iterator[str]:
-    """Report what the preset notes about this kind of node, if the job has several nodes or the processor is not x86."""
+    """Report the preset's note about this kind of node, if it may matter for the job."""
     node = request.job.node
     if node and node.about and (request.job.nodes > 1 or "aarch64" in node.about):
         yield node.about
@@ -96,16 +96,14 @@ def unlisted_node_type(request: Request) -> Iterator[str]:
 
 
 def cpu_nodes(request: Request) -> Iterator[str]:
-    """Report that a job without GPUs is larger than the nodes with GPUs, the only ones that a preset lists."""
-    job, node = request.job, request.job.node
+    """Report that a job without GPUs is larger than the nodes with GPUs, which the preset lists."""
+    job, node, mem = request.job, request.job.node, request.job.mem or 0
     cpus = max(job.ranks) * job.cpus_per_task
-    if (
-        not job.gpus
-        and node
-        and (cpus > (node.cpus or cpus) or (job.mem or 0) > units.megabytes(node.mem or f"{job.mem or 0}"))
-    ):
+    if job.gpus or not node:
+        return
+    if cpus > (node.cpus or cpus) or mem > units.megabytes(node.mem or f"{mem}"):
         yield (
-            f"the job needs {cpus} CPUs{f' and {units.short_size(job.mem)}' if job.mem else ''} on a node, more than the nodes with GPUs "
+            f"the job needs {cpus} CPUs{f' and {units.short_size(mem)}' if mem else ''} on a node, more than the nodes with GPUs "
             f"have that the preset of {request.cluster} lists; whether another node has them is not checked, and the scheduler decides."
         )
 
@@ -133,7 +131,7 @@ def set_by_site(request: Request) -> Iterator[str]:
 
 
 def limits_of_partitions(request: Request) -> Iterator[str]:
-    """Report partitions, of several, in which the job can't start, because their time limit is shorter."""
+    """Report those of several partitions whose time limit is too short for the job."""
     job, names = request.job, (request.job.cluster.partition or "").split(",")
     if not job.gpus or job.cluster.qos or not job.time or len(names) == 1:
         return
@@ -147,7 +145,7 @@ def limits_of_partitions(request: Request) -> Iterator[str]:
 
 
 def gpu_type(request: Request) -> Iterator[str]:
-    """Report a GPU type that the constraint contradicts, and a missing one at a site that then gives its oldest GPUs."""
+    """Report a GPU type that the constraint contradicts, or one that the site needs."""
     c, known = request.config.cluster, sorted({n.gpu_type for n in request.site.nodes if n.gpu_type})
     words = re.findall(r"[\w.-]+", request.job.constraint or "")
     if c.gpu_type and c.gpu_type not in words and (others := [n for n in known if n in words]):
@@ -161,7 +159,7 @@ def gpu_type(request: Request) -> Iterator[str]:
 
 
 def memory_for_gpus(request: Request) -> Iterator[str]:
-    """Report a typed amount of memory below the rule of thumb, twice the memory of the GPUs; the default is their share of the node."""
+    """Report a typed amount of memory below the rule of thumb, twice the memory of the GPUs."""
     job, node, c = request.job, request.job.node, request.config.cluster
     if job.gpus and job.mem and node and node.gpu_mem and (c.mem or c.mem_per_gpu):
         advised = 2 * units.megabytes(node.gpu_mem) * max(job.devices)
@@ -183,16 +181,13 @@ def cpus_for_gpus(request: Request) -> Iterator[str]:
 def downloads(request: Request) -> Iterator[str]:
     """Report a data set that must be downloaded, at a site whose jobs have no internet."""
     data = request.config.data
-    if (
-        not request.site.internet
-        and data.arguments.get("download")
-        and not os.path.isdir(str(data.arguments.get("dir", "")))
-    ):
+    missing = not os.path.isdir(str(data.arguments.get("dir", "")))
+    if not request.site.internet and data.arguments.get("download") and missing:
         yield f"jobs on {request.cluster} have no internet: fetch {data.name} on the login node first."
 
 
 def unchecked_targets(request: Request) -> Iterator[str]:
-    """Report targets whose arguments can't be checked before the job runs, because their source can't be read."""
+    """Report targets that can't be checked before the job runs."""
     yield from unreadable_target_notes(request.config)
     yield from import_call_notes(request.config)
 

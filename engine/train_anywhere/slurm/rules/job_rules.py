@@ -1,4 +1,4 @@
-"""The request that the rules check, and rules that compare it with a node of the preset and with the limits of the site."""
+"""The request that the rules check, and rules about the node and the limits of the site."""
 
 import math
 import os
@@ -26,10 +26,7 @@ class Request:
     """A configuration with its job, and where it is submitted.
 
     Attributes:
-        config: the configuration of the run.
-        job: the job of the run.
         data_problems: the check of the data set, injected so that `slurm` does not import `data`.
-        folder: working directory of the command.
         environ: environment variables, for $USER and $SCRATCH in the site's folders.
         on_node: whether the command runs on the only node of the job, so that no folder needs to be shared.
     """
@@ -68,7 +65,7 @@ def gpus_of_a_node(request: Request) -> Iterator[str]:
 
 
 def cpus_of_a_node(request: Request) -> Iterator[str]:
-    """Report more CPUs than a node with GPUs has. A job without GPUs may get another kind of node, which presets do not list."""
+    """Report more CPUs than a node with GPUs has. Presets do not list nodes without GPUs."""
     job, node = request.job, request.job.node
     requested = max(job.ranks) * job.cpus_per_task
     if job.gpus and node and node.cpus and requested > node.cpus:
@@ -80,19 +77,12 @@ def cpus_of_a_node(request: Request) -> Iterator[str]:
 
 def memory_of_a_node(request: Request) -> Iterator[str]:
     """Report more memory than a node with GPUs has."""
-    job, node = request.job, request.job.node
-    if (
-        job.gpus
-        and job.mem
-        and node
-        and node.mem
-        and request.site.takes_mem
-        and job.mem > units.megabytes(node.mem)
-    ):
-        each = units.megabytes(node.mem) // max(job.devices) // 1024
+    job, most = request.job, request.job.node.mem if request.job.node else None
+    if job.gpus and job.mem and most and request.site.takes_mem and job.mem > units.megabytes(most):
+        each = units.megabytes(most) // max(job.devices) // 1024
         yield (
-            f"{units.short_size(job.mem)} of memory per node, but {_node(request)} gives {node.mem}; "
-            f"use cluster.mem={node.mem} or cluster.mem_per_gpu={each}G."
+            f"{units.short_size(job.mem)} of memory per node, but {_node(request)} gives {most}; "
+            f"use cluster.mem={most} or cluster.mem_per_gpu={each}G."
         )
 
 
@@ -111,7 +101,7 @@ def every_node_has_a_rank(request: Request) -> Iterator[str]:
 
 
 def batch_for_ranks(request: Request) -> Iterator[str]:
-    """Report a global batch that can't be divided evenly over the ranks, for any number of nodes that the job may get."""
+    """Report a global batch that can't be shared evenly by the ranks of any number of nodes."""
     job = request.job
     devices = sum(job.devices)
     if job.command:  # its batches are its own
@@ -136,7 +126,7 @@ def _node(request: Request) -> str:
 
 
 def longest_job(request: Request) -> Iterator[str]:
-    """Report a time limit above the one of the node, or the site's. A quality of service may have another limit than the node."""
+    """Report a time limit above that of the node or the site, unless a QOS may have another."""
     job, time = request.job, request.job.time
     # without GPUs, a job may get other nodes, unless it names their partition
     named = job.node and job.node.partition and job.node.partition == job.cluster.partition
@@ -162,7 +152,7 @@ def shortest_job(request: Request) -> Iterator[str]:
 
 
 def signal_before_the_end(request: Request) -> Iterator[str]:
-    """Report a time limit, or the shortest one that Slurm may pick, that is not longer than the warning before it."""
+    """Report a time limit that is not longer than the warning before it."""
     c = request.config.cluster
     for key in ("time", "time_min"):
         value = getattr(c, key)
@@ -197,14 +187,13 @@ def fair_share(request: Request) -> Iterator[str]:
 
 
 def account(request: Request) -> Iterator[str]:
-    """Report a missing account. An account without the usual form is only noted: sites have more kinds than a preset lists."""
+    """Report a missing account. One without the usual form is only noted."""
     site, c = request.site, request.job.cluster
     if site.account is None or c.account or "SBATCH_ACCOUNT" in request.environ:
         return
-    names = accounts.of_user(c, request.job.gpus)
-    use = (
-        f"NAME, one of {', '.join(names)} (yours, from sacctmgr)" if names else site.account_example or "NAME"
-    )
+    use = site.account_example or "NAME"
+    if names := accounts.of_user(c, request.job.gpus):
+        use = f"NAME, one of {', '.join(names)} (yours, from sacctmgr)"
     yield f"{request.cluster} rejects jobs without account: cluster.account is not set; use cluster.account={use}."
 
 
@@ -224,7 +213,10 @@ def comment(request: Request) -> Iterator[str]:
         example = example.replace("pytorch", typed[0] if typed else own)
         script = shlex.quote(display_path(ROOT / "slurm" / "new_cluster.py"))
         keep = f"python {script} {request.cluster} --local {shlex.quote(f'comment={example}')}"
-        use = f"use {_quote_override('cluster.comment', example)}, or type once, for all your jobs: `{keep}`."
+        override = f"cluster.comment={example}"
+        if re.search(r"[=;<>]", example):  # quoted for the shell and for Hydra
+            override = f"\"cluster.comment='{example}'\""
+        use = f"use {override}, or type once, for all your jobs: `{keep}`."
     if value is None:
         yield f"{request.cluster} rejects jobs without comment: cluster.comment is not set; {use}"
     elif not re.fullmatch(pattern, value):
@@ -258,13 +250,8 @@ def mail_type(request: Request) -> Iterator[str]:
         )
 
 
-def _quote_override(key: str, value: str) -> str:
-    """Return `key=value`, quoted for the shell and for Hydra if needed."""
-    return f"\"{key}='{value}'\"" if re.search(r"[=;<>]", value) else f"{key}={value}"
-
-
 def requeue(request: Request) -> Iterator[str]:
-    """Report `cluster.requeue` at a site where compute nodes can't submit, which a job needs to requeue itself."""
+    """Report `cluster.requeue` at a site whose compute nodes can't submit."""
     if request.config.cluster.requeue and not request.site.requeue:
         yield (
             f"cluster.requeue=true, but {request.cluster} accepts no submissions from compute nodes; use cluster.requeue=false "

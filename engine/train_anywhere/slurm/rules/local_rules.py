@@ -1,4 +1,4 @@
-"""Rules about folders and packages of this machine, and folders that all nodes of a job must see.
+"""Rules about folders and packages of this machine, and folders of all nodes of a job.
 
 Each node has its own `cluster.local_disk`. The ranks use the packages of the submitting Python too, unless the job sets up another
 environment. A dry run for another machine skips these rules.
@@ -45,7 +45,7 @@ def write_folder(request: Request) -> Iterator[str]:
 
 
 def forbidden_folder(request: Request) -> Iterator[str]:
-    """Report run folders, where a job runs and writes, below a folder in which the site kills jobs."""
+    """Report run folders below a folder in which the site kills jobs."""
     results = Path(request.config.paths.results)
     if folders := [f for f in request.site.not_below if _below(results, f)]:
         yield (
@@ -61,7 +61,7 @@ def writable(request: Request) -> Iterator[str]:
 
 
 def data(request: Request) -> Iterator[str]:
-    """Report a missing data set, or one smaller than a batch. Folders on a node's disk are not checked."""
+    """Report a missing data set, or one smaller than a batch, unless it is on a node's disk."""
     folder, c = str(request.config.data.arguments.get("dir", "")), request.config
     mounts = c.container.mounts if c.container.name != "none" else []
     look = not is_node_only(folder, c.cluster.local_disk, mounts)
@@ -69,7 +69,7 @@ def data(request: Request) -> Iterator[str]:
 
 
 def environment(request: Request) -> Iterator[str]:
-    """Report a folder of a virtual or conda environment that is not one, unless `cluster.setup` may create it."""
+    """Report a folder that is not an environment, unless `cluster.setup` may create it."""
     c = request.config.cluster
     if request.config.container.name != "none" or c.setup:
         return
@@ -99,7 +99,7 @@ SHARED_BY_TESTBED = "etc/slurm/testbed_folders"
 
 
 def own_disk(request: Request) -> Iterator[str]:
-    """Report run folders, an environment or an image below `cluster.local_disk`, of which each node has its own."""
+    """Report run folders, an environment or an image below `cluster.local_disk`."""
     disk = request.config.cluster.local_disk
     lost = [found for found in _needed(request) if not request.on_node and is_lost(found[1], disk)]
     if not lost:
@@ -116,7 +116,7 @@ def own_disk(request: Request) -> Iterator[str]:
 
 
 def maybe_private(request: Request) -> Iterator[str]:
-    """Note folders that each node may have for itself: a mounted disk below the nodes' own disk, /tmp, or the data set."""
+    """Note folders that each node may have for itself: below the nodes' own disk, or /tmp."""
     if request.on_node:
         return
     known = _without_variables(request.config.cluster.local_disk)
@@ -134,20 +134,20 @@ def maybe_private(request: Request) -> Iterator[str]:
 
 
 def is_lost(folder: Path, disk: str) -> bool:
-    """Return whether the nodes of a job would not find a folder, because it is below their own disk."""
+    """Return whether nodes would not find a folder, because it is below their own disk."""
     known = _without_variables(disk)
     return bool(known) and is_private(folder, known) and not _is_only_node()
 
 
 def _without_variables(disk: str) -> str:
-    """Return `cluster.local_disk` with variables replaced; "" if only a node knows their values."""
+    """Return `cluster.local_disk` with variables replaced, or "" if only a node knows them."""
     with suppress(ValueError):
         return expand(disk) if disk.startswith("/") else ""
     return ""
 
 
 def is_private(folder: Path, disk: str) -> bool:
-    """Return whether a folder, as typed or with its links followed, is on the disk of this machine and not on a mounted one."""
+    """Return whether a folder, or what its links lead to, is on the disk of this machine."""
     return any(
         path.is_relative_to(top) and not any(path.is_relative_to(m) and m != top for m in _mounts(top))
         for path, top in _pairs(folder, disk)
@@ -159,22 +159,15 @@ def _is_below(folder: Path, disk: str) -> bool:
 
 
 def _pairs(folder: Path, disk: str) -> list[tuple[Path, Path]]:
-    """Return the folder and the disk, as typed and with their links followed, without folders that a testbed shows to its nodes."""
+    """Return folder and disk, as typed and with links followed, if no testbed shares them."""
     # Path.resolve raises for links that lead to themselves, before Python 3.13
     typed, followed = (
         (Path(os.path.abspath(folder)), Path(disk)),
         (Path(os.path.realpath(folder)), Path(os.path.realpath(disk))),
     )
-    shared = _shared_by_testbed()
-    return [
-        (path, top) for path, top in (typed, followed) if not any(path.is_relative_to(one) for one in shared)
-    ]
-
-
-def _shared_by_testbed() -> list[str]:
-    """Return the folders that all nodes of the testbed see whose commands are on PATH; empty on a real cluster."""
-    tops = _tops_of_testbeds()
-    return Path(tops[0], SHARED_BY_TESTBED).read_text().splitlines() if tops else []
+    testbeds = _tops_of_testbeds()
+    shared = Path(testbeds[0], SHARED_BY_TESTBED).read_text().splitlines() if testbeds else []
+    return [pair for pair in (typed, followed) if not any(map(pair[0].is_relative_to, shared))]
 
 
 def _tops_of_testbeds() -> list[str]:
@@ -184,12 +177,12 @@ def _tops_of_testbeds() -> list[str]:
 
 
 def is_testbed() -> bool:
-    """Return whether sbatch is that of a testbed, which has no folders such as a site's /scratch."""
+    """Return whether sbatch is that of a testbed, which has no folders such as /scratch."""
     return any(os.path.exists(os.path.join(top, "bin/sbatch")) for top in _tops_of_testbeds())
 
 
 def _mounts(top: Path) -> list[Path]:
-    """Return the mounted folders below `top`; none on a machine without /proc."""
+    """Return the mounted folders below `top`. None on a machine without /proc."""
     with suppress(OSError):
         lines = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
         # spaces in paths are written as \040
@@ -199,7 +192,7 @@ def _mounts(top: Path) -> list[Path]:
 
 
 def _needed(request: Request) -> Iterator[tuple[str, Path, str]]:
-    """Yield what each node must find: its name, its folder, and the setting that names another one."""
+    """Yield what each node must find: its name, its folder, and the setting for another one."""
     c, job = request.config, request.job
     results, run = Path(c.paths.results), Path(job.run)
     if job.program:  # an evaluation, whose folder is RUN/evaluations/job-1
@@ -213,14 +206,8 @@ def _needed(request: Request) -> Iterator[tuple[str, Path, str]]:
         if c.cluster.cache:
             yield "the cache of weights", Path(c.cluster.cache), "cluster.cache=FOLDER"
     own = next((f for f in _folders_of_python(job) if _is_below(f, c.cluster.local_disk)), None)
-    made = (
-        c.container.name != "none"
-        or c.cluster.conda
-        or c.cluster.venv
-        or c.cluster.setup
-        or c.cluster.pack_env
-    )
-    if own and made and not job.program:
+    other = c.cluster.conda or c.cluster.venv or c.cluster.setup or c.cluster.pack_env
+    if own and (c.container.name != "none" or other) and not job.program:
         yield "the Python that submits", own, ""  # it also supervises the job
     if c.container.name != "none":
         if c.container.image and os.path.isfile(c.container.image):
@@ -243,7 +230,7 @@ def _folders_of_python(job: Job) -> tuple[Path, Path]:
 
 @cache
 def _is_only_node() -> bool:
-    """Return whether this machine is the only node of its cluster; False if Slurm does not answer."""
+    """Return whether this is the cluster's only node. False if Slurm does not answer."""
     with suppress(SchedulerError):
         nodes = programs.query(["sinfo", "--noheader", "--format=%n"], "").split()
         return {*nodes} == {socket.gethostname().partition(".")[0]}

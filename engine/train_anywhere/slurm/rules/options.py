@@ -1,4 +1,4 @@
-"""Rules about the options in the script, about the launch method of the ranks, and about their container."""
+"""Rules about the options in the script, the launch method of the ranks, their container."""
 
 import re
 import shlex
@@ -10,14 +10,6 @@ from train_anywhere.distributed.layout import support
 from train_anywhere.errors import ConfigError
 from train_anywhere.slurm.rules.job_rules import Request
 from train_anywhere.slurm.script import render
-
-OWN = {
-    "job-name", "output", "error", "open-mode", "account", "partition", "qos", "time", "time-min", "nodes", "ntasks",
-    "ntasks-per-node", "tasks-per-node", "cpus-per-task", "gpus", "gpus-per-node", "gres", "mem", "mem-per-gpu", "constraint", "comment",
-    "reservation", "exclude", "nodelist", "exclusive", "begin", "nice", "mail-user", "mail-type", "requeue", "no-requeue",
-    "signal", "array", "cpus-per-gpu", "ntasks-per-gpu", "ntasks-per-socket", "ntasks-per-core", "gpus-per-socket", "mem-per-cpu",
-}  # fmt: skip
-"""Options that the script sets itself, so that they agree, and options that could contradict them."""
 
 FORBIDDEN = {
     "wrap": "replaces the script",
@@ -57,6 +49,12 @@ KEYS = {
 }  # fmt: skip
 """The key to use instead of an option of `OWN`, if it is not the key of that name in `cluster`; "" if there is none: a log's place."""
 
+OWN = {
+    *KEYS, "account", "partition", "qos", "time", "time-min", "cpus-per-task", "mem", "mem-per-gpu", "constraint", "comment",
+    "reservation", "exclude", "nodelist", "exclusive", "begin", "nice", "mail-user", "mail-type",
+}  # fmt: skip
+"""Options that the script sets itself, so that they agree, and options that could contradict them."""
+
 IN_OUTLINE = (
     "account", "partition", "qos", "reservation", "time_min", "gpu_type", "gres", "constraint", "comment", "exclude", "nodelist",
     "exclusive", "begin", "nice", "mail_user", "mail_type",
@@ -65,7 +63,7 @@ IN_OUTLINE = (
 
 
 def outline(request: Request) -> Iterator[str]:
-    """Report an outline of the batch script that does not fit this engine, and keys that it ignores, such as Slurm's on PBS."""
+    """Report an outline that does not fit this engine, and keys that it ignores."""
     c = request.job.cluster
     name, use_extra = f"{c.scheduler}.sh.j2", "use cluster.extra, " if c.scheduler == "pbs" else ""
     try:
@@ -104,7 +102,7 @@ def extra_options(request: Request) -> Iterator[str]:
 
 
 def _not_one_option(text: str) -> list[str]:
-    """Return why a string is not a single option; empty if it is one."""
+    """Return why a string is not a single option. Empty if it is one."""
     try:
         words = shlex.split(text)
     except ValueError:
@@ -114,9 +112,8 @@ def _not_one_option(text: str) -> list[str]:
     if "#" in re.sub(r"\"[^\"]*\"|'[^']*'", "", text):
         return [f"'{text}' has a # in it, where the scheduler would cut the line; put the value in quotes."]
     if len(words) > 2 or (len(words) == 2 and ("=" in words[0] or words[1].startswith("-"))):
-        return [
-            f"'{text}' is more than one option; write a list of them, ['{words[0]}','{' '.join(words[1:])}']."
-        ]
+        listed = f"['{words[0]}','{' '.join(words[1:])}']"
+        return [f"'{text}' is more than one option; write a list of them, {listed}."]
     return []
 
 
@@ -146,7 +143,7 @@ def _slurm_problems(text: str, request: Request) -> Iterator[str]:
 
 
 def _use(key: str) -> str:
-    """Return the advice to use a key, a key with a value, or the flag -m; empty without one."""
+    """Return the advice to use a key, a key with a value, or the flag -m."""
     return key and f"use {key}" + ("." if key.startswith("-") or "=" in key else "=...")
 
 
@@ -167,7 +164,7 @@ def _parse_option(text: str) -> tuple[str, str]:
 
 
 def _complete_name(option: str) -> str:
-    """Return the full name of an abbreviated long option, as sbatch completes it; "" and single letters stay."""
+    """Return the full name of an abbreviated long option, as sbatch completes it."""
     known = [*OWN, *FORBIDDEN, "gpus-per-task", "tres-per-task", "export", "clusters"]
     if option in known or len(option) < 2:
         return option
@@ -178,7 +175,7 @@ def one_line(request: Request) -> Iterator[str]:
     """Report values with a line break, which would end their line in the script."""
     c = request.config.cluster
     values = {f"cluster.{k}": v for k, v in vars(c).items() if isinstance(v, str)}
-    values |= {f"cluster.{k}": " ".join(v) for k, v in {"extra": c.extra, "modules": c.modules}.items()}
+    values |= {"cluster.extra": " ".join(c.extra), "cluster.modules": " ".join(c.modules)}
     values |= {
         "cluster.constraint": request.job.constraint or "",
         "paths.results": request.config.paths.results,
@@ -189,7 +186,7 @@ def one_line(request: Request) -> Iterator[str]:
 
 
 def local_disk(request: Request) -> Iterator[str]:
-    """Report a relative path of the node's disk, which would be below the project on the shared disk."""
+    """Report a relative path of the node's disk, which would be below the project."""
     folder = request.config.cluster.local_disk
     if not folder.startswith(("/", "$")):
         yield f"cluster.local_disk={folder} is a relative path, but a node's own disk needs an absolute one; use /tmp, or '$SLURM_TMPDIR'."
@@ -198,21 +195,21 @@ def local_disk(request: Request) -> Iterator[str]:
 def launch(request: Request) -> Iterator[str]:
     """Report a launch method that does not fit the strategy or the scheduler."""
     job = request.job
-    known = support(job.framework, job.strategy).launch
+    known, pbs = support(job.framework, job.strategy).launch, request.config.cluster.scheduler == "pbs"
     if job.world_size > 1 and job.launch not in known:  # any method can start one rank
         yield f"launch={job.launch} can't start strategy={job.strategy} of {job.framework}; use launch={'|'.join(known)}."
-    if request.config.cluster.scheduler == "pbs" and job.launch == "srun":
+    if pbs and job.launch == "srun":
         yield "launch=srun needs Slurm, and this cluster has PBS; use launch=mpirun."
-    if request.config.cluster.scheduler == "pbs" and job.elastic:
+    if pbs and job.elastic:
         yield f"PBS starts a job with all its nodes, and this one may have {job.fewest} to {job.nodes}; use trainer.nodes={job.nodes}."
     elif job.elastic and job.launch == "mpirun" and job.cluster.no_kill:
         yield (
             "launch=mpirun may wait for a node that died instead of ending, so a job of a range of nodes can't continue; use "
             "cluster.no_kill=false, with which Slurm requeues it, or another launch=."
         )
-    if request.config.cluster.scheduler == "pbs" and job.launch == "torchrun" and job.nodes > 1:
+    if pbs and job.launch == "torchrun" and job.nodes > 1:
         yield "launch=torchrun starts one torchrun per node through srun, which PBS does not have; use launch=mpirun."
-    if request.config.cluster.scheduler == "pbs" and not job.even:
+    if pbs and not job.even:
         yield f"trainer.total_devices={sum(job.devices)}: uneven jobs are not supported on PBS; use trainer.devices."
 
 
@@ -223,7 +220,7 @@ def container(request: Request) -> Iterator[str]:
         return
     if c.image is None:
         yield f"container={c.name} needs an image; use container.image=FILE."
-    elif _is_file(c.image) and not Path(c.image).exists():
+    elif re.match(r"/|\.\.?/|~|.*\.(sqsh|sif)$", c.image, re.DOTALL) and not Path(c.image).exists():
         make = "enroot import -o" if c.name == "pyxis" else "apptainer build"
         yield f"container.image={c.image} does not exist; check the path, or make it: `{make} {c.image} docker://...`."
     if c.name == "pyxis" and (
@@ -235,7 +232,7 @@ def container(request: Request) -> Iterator[str]:
 
 
 def mounts(request: Request) -> Iterator[str]:
-    """Report entries of container.mounts that are not FOLDER, OUTSIDE:INSIDE or OUTSIDE:INSIDE:OPTIONS."""
+    """Report entries of container.mounts that do not have the form of a mount."""
     if request.config.container.name == "none":
         return
     for text in request.config.container.mounts:
@@ -244,10 +241,6 @@ def mounts(request: Request) -> Iterator[str]:
             yield (
                 f"container.mounts: '{text}' is not a folder, nor of the form OUTSIDE:INSIDE; use container.mounts=[/scratch/me,/a:/in]."
             )
-
-
-def _is_file(image: str) -> bool:
-    return image.startswith(("/", "./", "../", "~")) or image.endswith((".sqsh", ".sif"))
 
 
 RULES = (outline, extra_options, one_line, local_disk, launch, container, mounts)

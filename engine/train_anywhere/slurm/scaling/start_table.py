@@ -1,4 +1,4 @@
-"""Make and check the cells of a timing table, create its folder, and run the cells here or submit them."""
+"""Make and check the cells of a timing table, create its folder, run or submit the cells."""
 
 import itertools
 import shlex
@@ -56,12 +56,6 @@ class Cell:
     launch: str
 
     @property
-    def has_valid_types(self) -> bool:
-        """True if the values have the right types; those read from a file may not."""
-        numbers, words = (self.nodes, self.devices), (self.framework, self.strategy, self.launch)
-        return all(type(n) is int for n in numbers) and all(isinstance(word, str) for word in words)
-
-    @property
     def total(self) -> int:
         """The number of devices over all nodes."""
         return self.nodes * self.devices
@@ -83,7 +77,6 @@ class Grid:
     """The cells of a requested table.
 
     Attributes:
-        cells: the cells, without duplicates.
         left_out: a message for each impossible combination.
         overrides: the other overrides, which all cells share.
     """
@@ -96,8 +89,7 @@ class Grid:
 def split_overrides(words: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
     """Split overrides into the values of the axes and the other overrides.
 
-    Raises:
-        ConfigError: there are invalid values; the error lists all problems.
+    Raises ConfigError: there are invalid values; the error lists all problems.
     """
     axes: dict[str, list[str]] = {}
     others, problems = [], []
@@ -141,10 +133,9 @@ def unknown_values(axis: str, axes: Mapping[str, Sequence[str]], known: Sequence
 
 
 def make_grid(words: Sequence[str], base: Mapping[str, Any]) -> Grid:
-    """Make the cells of a table. `base`, the configuration without the axes, gives the value of an axis that is not in `words`.
+    """Make the cells of a table. `base` is the configuration without the axes.
 
-    Raises:
-        ConfigError: there are invalid values (the error lists all problems), or no combination is possible.
+    Raises ConfigError: there are invalid values (the error lists all problems), or no combination is possible.
     """
     axes, others = split_overrides(words)
     trainer, here = base["trainer"], base["cluster"]["scheduler"] == "none"
@@ -183,7 +174,7 @@ def framework_of(strategy: str, default: str) -> str:
 
 
 def make_cell(nodes: int, devices: int, framework: str, strategy: str, launch: str) -> Cell | str:
-    """Return the cell of a combination, or why it is impossible. On one device all strategies and launch methods are the same."""
+    """Return the cell of a combination, or why it is impossible."""
     if nodes * devices == 1:
         return Cell(1, 1, framework, "single", "auto")
     if strategy == "auto":
@@ -218,7 +209,6 @@ class Table:
 
     Attributes:
         folder: `results/scaling/<id>`; the runs of each cell are below a folder with the cell's name.
-        cells: the cells, in order.
         scheduler: scheduler of the jobs; none means that the cells run on this machine.
     """
 
@@ -238,16 +228,15 @@ def compose_overrides(words: Sequence[str]) -> dict[str, Any]:
 
 
 def cell_overrides(cell: Cell, grid: Grid, batch: int | None) -> list[str]:
-    """Return all overrides of one cell. `batch` is that of one device if the global batch grows with the devices, else None."""
+    """Return all overrides of one cell. `batch` is None if the global batch does not grow."""
     grown = [] if batch is None else [f"data.batch_size={batch * cell.total}"]
     return [*grid.overrides, *cell.overrides(), *grown, f"name={cell.name}"]
 
 
 def load_all(grid: Grid, batch: int | None, check: Check, dry: bool) -> list[Config]:
-    """Return the configuration of each cell. `batch` is as in `cell_overrides`; a `dry` run skips checks of this machine.
+    """Return the configuration of each cell. A `dry` run skips checks of this machine.
 
-    Raises:
-        ConfigError: the problems of all cells; one that all cells have is listed once.
+    Raises ConfigError: the problems of all cells; one that all cells have is listed once.
     """
     found: dict[str, list[str]] = {}
     configs = []
@@ -265,11 +254,7 @@ def load_all(grid: Grid, batch: int | None, check: Check, dry: bool) -> list[Con
 
 
 def create_table(grid: Grid, results: Path, scheduler: str, words: Sequence[str]) -> Table:
-    """Create the folder of a table.
-
-    Raises:
-        SubmitError: the folder can't be created.
-    """
+    """Create the folder of a table. Raises SubmitError: the folder can't be created."""
     folder = results / "scaling" / new_run_id()
     try:
         folder.mkdir(parents=True)
@@ -298,8 +283,7 @@ def run_cell(table: Table, cell: Cell, words: Sequence[str]) -> int:
 def submit_cell(table: Table, cell: Cell, words: Sequence[str]) -> str:
     """Submit one cell and return the first line of output.
 
-    Raises:
-        SubmitError: the submission failed, with its message.
+    Raises SubmitError: the submission failed, with its message.
     """
     done = subprocess.run(cell_command(table, words), capture_output=True, text=True)
     if done.returncode:

@@ -1,4 +1,4 @@
-"""Read the runs of a timing table, finished or not, and show times, rates, speed-ups and efficiencies."""
+"""Read the runs of a timing table, and show times, rates, speed-ups and efficiencies."""
 
 import csv
 import io
@@ -52,15 +52,12 @@ class Row:
 
 
 def open_table(folder: Path) -> Table:
-    """Open the table in a folder.
-
-    Raises:
-        SubmitError: the folder contains no table.
-    """
+    """Open the table in a folder. Raises SubmitError: the folder contains no table."""
     try:
         content = loads(read_text(folder / FILE))
         cells = [Cell(**cell) for cell in content["cells"]]
-        if not all(cell.has_valid_types for cell in cells):
+        kinds = [[type(value) for value in vars(cell).values()] for cell in cells]
+        if any(kind != [int, int, str, str, str] for kind in kinds):
             raise TypeError("invalid values of a cell")
         return Table(resolve_as_typed(folder), cells, str(content["scheduler"]))
     except (OSError, ValueError, TypeError, KeyError):
@@ -100,7 +97,7 @@ def make_row(cell: Cell, report: Report | None) -> Row:
 
 
 def training_seconds(run: RunDir) -> float | None:
-    """Return the seconds of training over all attempts; None if no attempt has recorded its times."""
+    """Return the seconds of training over all attempts. None if none has recorded its times."""
     found = [a.get("seconds") for a in run.read_info().get(ATTEMPTS, [])]
     known = [s for s in found if isinstance(s, dict)]
     return sum(float(s.get(name, 0.0)) for s in known for name in TRAINING) if known else None
@@ -161,14 +158,15 @@ def to_csv(rows: Sequence[Row]) -> str:
 
 
 def plot(rows: Sequence[Row]) -> list[Figure]:
-    """Plot speed-up over devices, with a curve for each framework, strategy and launch method, and the ideal line."""
+    """Plot speed-up over devices: a curve for each framework, strategy and launch method."""
     curves: dict[str, list[tuple[float, float]]] = {}
     for known in sorted((r for r in rows if r.speedup), key=lambda r: r.cell.total):
         cell, cells = known.cell, [known.cell]
         if cell.strategy == "single":  # one device is the first point of all curves of its framework
             others = (r.cell for r in rows if r.cell.framework == cell.framework)
             cells = [c for c in others if c.strategy != "single"]
-        for name in dict.fromkeys(curve_name(c) for c in cells):
+        names = (" ".join([c.framework, c.strategy, c.launch.replace("auto", "")]).strip() for c in cells)
+        for name in dict.fromkeys(names):
             curves.setdefault(name, []).append((cell.total, known.speedup or 0.0))
     drawn = {name: points for name, points in curves.items() if len(points) > 1}
     if not drawn:
@@ -178,13 +176,8 @@ def plot(rows: Sequence[Row]) -> list[Figure]:
     return [figure("speed-up", drawn, "devices", dots=True)]
 
 
-def curve_name(cell: Cell) -> str:
-    """Return the name of a cell's curve."""
-    return " ".join([cell.framework, cell.strategy, *([] if cell.launch == "auto" else [cell.launch])])
-
-
 def write_files(table: Table, rows: Sequence[Row]) -> list[Path]:
-    """Write scaling.csv and scaling.html, and return their paths. Raises OSError if the disk refuses them."""
+    """Write scaling.csv and scaling.html, and return their paths. Raises OSError."""
     page = Comparison(
         title=f"Scaling / {table.folder.name}",
         lead="The same training on different devices. Rate: training throughput without the first batches; speed-up: relative to "

@@ -1,5 +1,6 @@
-"""Submit jobs with sbatch and qsub: all of a chain are queued, or none is, or the error names those that are."""
+"""Submit jobs with sbatch and qsub: all of a chain are queued, or none is."""
 
+import os
 import re
 import signal
 import sys
@@ -48,7 +49,7 @@ ANSWER_LOST = r"timed out|Zero Bytes were transmitted|controller \((send|receive
 def submit_script(
     scheduler: str, script: Path, after: str | None = None, members: str | None = None, ok: Sequence[str] = ()
 ) -> str:
-    """Submit a script and return the job id, with retries for `RETRY_S` while the scheduler can't be reached.
+    """Submit a script and return the job id, with retries for `RETRY_S`.
 
     The job starts after the job `after` has ended, with any result, and after all jobs of `ok` have completed successfully; if one
     of these fails, the scheduler cancels the job. `members`, such as 1,3, submits only these members of the script's array.
@@ -86,7 +87,7 @@ class _UnreachableError(SubmitError):
 def _find_accepted_job(
     script: Path, after: str | None, members: str | None, pauses: Sequence[float]
 ) -> str | None:
-    """Look up the new job of a script in the queue; "" if there is none, None if the queue does not answer.
+    """Look up the new job of a script. "" if there is none, None without an answer.
 
     Other jobs of the same script are earlier links of its chain, and array members that are not resubmitted.
     """
@@ -95,7 +96,7 @@ def _find_accepted_job(
     for seconds in pauses:
         time.sleep(seconds)
         try:
-            found = [i.partition("_") for i in queue.find_jobs_of_script(str(script))]
+            found = [i.partition("_") for i in queue.find_jobs().get(os.path.realpath(script), {})]
         except SchedulerError:
             job = None
             continue
@@ -119,11 +120,14 @@ def _submit(command: Sequence[str], script: Path) -> str:
         raise UnclearError(f"{name} failed with {programs.describe_exit(answer)}.")
     if answer.code and re.search(NOT_REACHED, answer.err):
         raise _UnreachableError(f"{name} failed with {programs.describe_exit(answer)}.")
+    if answer.code and not answer.message:
+        raise SubmitError(f"{name} failed with {programs.describe_exit(answer)}.")
     if answer.code:
-        if not answer.message:
-            raise SubmitError(f"{name} failed with {programs.describe_exit(answer)}.")
         raise SubmitError(f"{name} refused the job: {answer.message}")
-    return _job_id(name, answer)
+    match = re.match(r"\s*([0-9]+(\[\])?)(?![\w])", answer.out.strip().rpartition("\n")[2])
+    if not match:
+        raise UnclearError(f"{name} answered {answer.message[:80]!a}, which has no job id in it.")
+    return match[1]
 
 
 def test_only(script: str) -> str:
@@ -142,7 +146,7 @@ def test_only(script: str) -> str:
 
 
 def estimate_start(script: str) -> str:
-    """Return one line with the start time that Slurm expects for a job submitted now, or why it is not known."""
+    """Return one line with the start time that Slurm expects, or why it is not known."""
     try:
         answer = test_only(script)
     except ProjectError as error:
@@ -182,22 +186,15 @@ def _options(scheduler: str, after: str | None, members: str | None, ok: Sequenc
     if scheduler == "pbs":  # PBS takes whole arrays here, and removes a job whose condition can't be met
         ok = list(dict.fromkeys(i.partition("_")[0] for i in ok))
     waits += [f"afterok:{':'.join(ok)}"] if ok else []
+    depend = ",".join(waits)
     if scheduler == "pbs":
-        return [
-            *(["-W", f"depend={','.join(waits)}"] if waits else []),
-            *(["-J", members] if members else []),
-        ]
-    depend = [f"--dependency={','.join(waits)}"] if waits else []
-    kill = ["--kill-on-invalid-dep=yes"] if ok else []
-    return ["--parsable", *depend, *kill, *([f"--array={members}"] if members else [])]
-
-
-def _job_id(name: str, answer: programs.Answer) -> str:
-    last = answer.out.strip().rpartition("\n")[2]
-    match = re.match(r"\s*([0-9]+(\[\])?)(?![\w])", last)
-    if not match:
-        raise UnclearError(f"{name} answered {answer.message[:80]!a}, which has no job id in it.")
-    return match[1]
+        return [*(["-W", f"depend={depend}"] if waits else []), *(["-J", members] if members else [])]
+    options = {
+        f"--dependency={depend}": waits,
+        "--kill-on-invalid-dep=yes": ok,
+        f"--array={members}": members,
+    }
+    return ["--parsable", *(option for option, wanted in options.items() if wanted)]
 
 
 INTERRUPT_NOTE = (
@@ -213,7 +210,7 @@ def submit_chain(
     members: str | None = None,
     ok: Sequence[str] = (),
 ) -> list[str]:
-    """Submit a script `links` times and return the job ids. Each job starts after the one before has ended, with any result.
+    """Submit a script `links` times. Each job starts after the one before has ended.
 
     `record` is called with `UNCLEAR` before each submission, and then with its job id, so that a job is known even if this process is
     killed. `members` and `ok` are those of `submit_script`.
@@ -234,7 +231,10 @@ def submit_chain(
                 if interrupted.is_set():
                     raise SubmitInterrupted("interrupted.")
         except UnclearError as error:
-            raise error.add_sentence(_describe_unclear(kind, job_ids)) from None
+            before = f" Job {', '.join(job_ids)}, submitted before it, is queued." if job_ids else ""
+            raise error.add_sentence(
+                f"Whether {COMMAND[kind]} has submitted the job is not known: look at `{QUEUE[kind]}` before submitting again.{before}"
+            ) from None
         except (ProjectError, OSError, KeyboardInterrupt) as error:
             if job_ids:
                 raise _cancel_accepted(kind, job_ids, error) from None
@@ -242,12 +242,6 @@ def submit_chain(
                 raise SubmitInterrupted(f"interrupted; {error}") from None
             raise
     return job_ids
-
-
-def _describe_unclear(kind: str, job_ids: list[str]) -> str:
-    name, look = COMMAND[kind], QUEUE[kind]
-    before = f" Job {', '.join(job_ids)}, submitted before it, is queued." if job_ids else ""
-    return f"Whether {name} has submitted the job is not known: look at `{look}` before submitting again.{before}"
 
 
 def _cancel_accepted(kind: str, job_ids: list[str], error: BaseException) -> SubmitError:

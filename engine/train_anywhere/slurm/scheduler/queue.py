@@ -1,4 +1,4 @@
-"""Query and poll the states of jobs: squeue for active ones, sacct for finished ones, scontrol without accounting, qstat on PBS.
+"""Query and poll the states of jobs with squeue, sacct, scontrol and qstat.
 
 A scheduler that does not answer is a `SchedulerError`, never "no such job".
 """
@@ -42,6 +42,9 @@ NORMAL_END = (
 )
 """Start of a line that Slurm prints without an error: a job was cancelled or requeued, or its time is over. For bash and Python."""
 
+CANCEL = {"slurm": "scancel", "pbs": "qdel"}
+"""Commands that cancel jobs."""
+
 SACCT = ("sacct", "--noheader", "--parsable2", "--allocations")
 """Command that prints one line per job of the accounting, without job steps."""
 
@@ -67,7 +70,7 @@ class JobStates:
     gap: str = ""
 
     def select(self, job_ids: Sequence[str]) -> dict[str, str]:
-        """Return the known states of `job_ids`; for an array, those of its members."""
+        """Return the known states of `job_ids`, those of the members for an array."""
         requested = {*job_ids}
         return {i: s for i, s in self.states.items() if i in requested or i.partition("_")[0] in requested}
 
@@ -89,8 +92,7 @@ def is_active(state: str) -> bool:
 def query_queue(scheduler: str, job_ids: Sequence[str]) -> JobStates:
     """Return the states from the queue, which knows every job that may still run.
 
-    Raises:
-        SchedulerError: the queue does not answer.
+    Raises SchedulerError: the queue does not answer.
     """
     if not job_ids:
         return JobStates()
@@ -103,8 +105,7 @@ def query_queue(scheduler: str, job_ids: Sequence[str]) -> JobStates:
 def query_states(scheduler: str, job_ids: Sequence[str]) -> JobStates:
     """Return the states from the queue, and from the accounting for jobs that have left it.
 
-    Raises:
-        SchedulerError: the queue does not answer. A failure of the accounting is reported in `gap` instead.
+    Raises SchedulerError: the queue does not answer. A failure of the accounting is reported in `gap` instead.
     """
     known = query_queue(scheduler, job_ids)
     if scheduler == "pbs":
@@ -113,20 +114,22 @@ def query_states(scheduler: str, job_ids: Sequence[str]) -> JobStates:
         if not (missing := known.missing(job_ids)):
             break
         try:
-            known = JobStates({**_drop_active(look_up(missing)), **known.states}, known.gap)
+            # the queue does not know these jobs: one that the accounting lists as running is lost (a runaway job)
+            ended = {i: s for i, s in look_up(missing).items() if not is_active(s)}
+            known = JobStates({**ended, **known.states}, known.gap)
         except SchedulerError as error:
             known = JobStates(known.states, known.gap or str(error))
     return known if known.missing(job_ids) else JobStates(known.states)
 
 
 def cancel(scheduler: str, job_ids: Sequence[str], patience: float = 0.0) -> dict[str, str]:
-    """Cancel pending or running jobs, wait up to `patience` seconds, and return those still COMPLETING, with their states.
+    """Cancel jobs, wait up to `patience` seconds, and return those still COMPLETING.
 
     Raises:
         SubmitError: scancel failed, or the jobs stay in the queue.
         SchedulerError: scancel or the queue does not answer.
     """
-    name = {"slurm": "scancel", "pbs": "qdel"}[scheduler]
+    name = CANCEL[scheduler]
     answer = programs.run([name, *map(native_id, job_ids)], programs.QUERY_TIMEOUT_S)
     end = time.monotonic() + max(patience, CANCEL_TIMEOUT_S)
     while True:
@@ -150,16 +153,10 @@ def describe(living: dict[str, str]) -> str:
     return ", ".join(f"job {i} is {state.lower()}" for i, state in living.items())
 
 
-def find_jobs_of_script(script: str) -> dict[str, str]:
-    """Return the user's jobs in Slurm's queue that were submitted with this batch script, with their states. Raises SchedulerError."""
-    return find_jobs().get(os.path.realpath(script), {})
-
-
 def find_jobs() -> dict[str, dict[str, str]]:
-    """Return the user's jobs in Slurm's queue by the real path of their batch script, with their states.
+    """Return the user's jobs in Slurm's queue by the real path of their script, with states.
 
-    Raises:
-        SchedulerError: the queue does not answer.
+    Raises SchedulerError: the queue does not answer.
     """
     answer = programs.query(["squeue", "--me", "--noheader", "--array", "--format=%i|%T|%o"], unknown="(?!)")
     found: dict[str, dict[str, str]] = {}
@@ -175,7 +172,7 @@ def jobs_option(job_ids: Iterable[str]) -> str:
 
 
 def _array_ids(job_ids: Iterable[str]) -> list[str]:
-    """Return the arrays in place of their members: ten thousand ids are too long for a command line."""
+    """Return arrays in place of their members: thousands of ids are too long for a command."""
     return list(dict.fromkeys(i.partition("_")[0] for i in job_ids))
 
 
@@ -199,26 +196,15 @@ def _query_qstat(job_ids: Sequence[str]) -> dict[str, str]:
 def _query_states(command: Sequence[str]) -> dict[str, str]:
     """Run a command that prints rows such as 7_1|PENDING, and return the states by job id.
 
-    Raises:
-        SchedulerError: the command does not answer, or prints something else.
+    Raises SchedulerError: the command does not answer, or prints something else.
     """
     found = {}
-    for row in programs.query(command, UNKNOWN[command[0]]).splitlines():
-        match = re.fullmatch(r"(\d[^|]*)\|([A-Z_]+)\b[^|]*", row.strip())
-        if match:
+    for row in map(str.strip, programs.query(command, UNKNOWN[command[0]]).splitlines()):
+        if match := re.fullmatch(r"(\d[^|]*)\|([A-Z_]+)\b[^|]*", row):
             found[match[1]] = match[2]
-        elif row.strip() and not row.startswith(
-            "CLUSTER:"
-        ):  # a heading that Slurm prints if SLURM_CLUSTERS is set
-            raise SchedulerError(
-                f"{command[0]} answered {row.strip()[:80]!a}, which is not a job and its state."
-            )
+        elif row and not row.startswith("CLUSTER:"):  # a heading that Slurm prints if SLURM_CLUSTERS is set
+            raise SchedulerError(f"{command[0]} answered {row[:80]!a}, which is not a job and its state.")
     return found
-
-
-def _drop_active(found: dict[str, str]) -> dict[str, str]:
-    """Drop jobs that the accounting lists as running: the queue does not know them, so they are lost (Slurm's runaway jobs)."""
-    return {i: s for i, s in found.items() if not is_active(s)}
 
 
 def _query_sacct(job_ids: Sequence[str]) -> dict[str, str]:
@@ -230,15 +216,13 @@ def _query_scontrol(job_ids: Sequence[str]) -> dict[str, str]:
 
 
 def query_job_fields(job_ids: Sequence[str], *names: str) -> dict[str, list[str]]:
-    """Return these fields of `scontrol show job` for each job, by id; "" for a missing field."""
+    """Return fields of `scontrol show job` for each job, by id. "" for a missing field."""
     found = {}
+    form = r"\b(ArrayJobId|ArrayTaskId|JobState|Reason|ExitCode|BatchFlag)=(\S+)"
     for job_id in _array_ids(job_ids):
-        for line in programs.query(
-            ["scontrol", "--oneliner", "show", "job", job_id], UNKNOWN["scontrol"]
-        ).splitlines():
-            facts = dict(
-                re.findall(r"\b(ArrayJobId|ArrayTaskId|JobState|Reason|ExitCode|BatchFlag)=(\S+)", line)
-            )
+        command = ["scontrol", "--oneliner", "show", "job", job_id]
+        for line in programs.query(command, UNKNOWN["scontrol"]).splitlines():
+            facts = dict(re.findall(form, line))
             member = f"{facts['ArrayJobId']}_{facts.get('ArrayTaskId')}" if "ArrayJobId" in facts else job_id
             if "JobState" in facts:
                 found[member] = [facts.get(name, "") for name in names]
@@ -256,35 +240,30 @@ class QueuePoller:
         self._silent_since: float | None = None
 
     def any_active(self, scheduler: str, job_ids: Sequence[str]) -> bool:
-        """Return whether a job may still run. True also while the scheduler does not answer, which is printed once.
+        """Return whether a job may still run. True also while the scheduler does not answer.
 
-        Raises:
-            SchedulerError: no answer for `MAX_SILENCE_S`.
+        Raises SchedulerError: no answer for `MAX_SILENCE_S`.
         """
         known = self.poll(scheduler, job_ids)
         return known is None or bool(known.active(job_ids))
 
     def poll(self, scheduler: str, job_ids: Sequence[str]) -> JobStates | None:
-        """Return the states of jobs in the queue; None while the scheduler does not answer.
+        """Return the states of jobs in the queue. None while the scheduler does not answer.
 
-        Raises:
-            SchedulerError: no answer for `MAX_SILENCE_S`.
+        Raises SchedulerError: no answer for `MAX_SILENCE_S`.
         """
         try:
             known = query_queue(scheduler, job_ids)
         except SchedulerError as error:
-            self._no_answer(error)
+            if self._silent_since is None:
+                self._silent_since = time.monotonic()
+                print(f"{error} The job continues; asking again ...", file=sys.stderr, flush=True)
+            if time.monotonic() - self._silent_since > MAX_SILENCE_S:
+                raise SchedulerError(
+                    f"{error} No answer for {MAX_SILENCE_S / 60:g} minutes: the job may still run, but this command stops waiting for it."
+                ) from None
             return None
         if self._silent_since is not None:
             print("The scheduler answers again.", file=sys.stderr, flush=True)
         self._silent_since = None
         return known
-
-    def _no_answer(self, error: SchedulerError) -> None:
-        if self._silent_since is None:
-            self._silent_since = time.monotonic()
-            print(f"{error} The job continues; asking again ...", file=sys.stderr, flush=True)
-        if time.monotonic() - self._silent_since > MAX_SILENCE_S:
-            raise SchedulerError(
-                f"{error} No answer for {MAX_SILENCE_S / 60:g} minutes: the job may still run, but this command stops waiting for it."
-            )

@@ -1,4 +1,4 @@
-"""Make the batch script: configuration -> `job.make_job` -> `Job` -> `render.render` -> script.
+"""Make the batch script: configuration -> `make_job` -> `Job` -> `render` -> script.
 
 units                parses and checks times, sizes and patterns
 clean_environment    the environment of sbatch, without variables that would change the job

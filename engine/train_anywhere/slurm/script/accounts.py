@@ -14,7 +14,7 @@ TIMEOUT_S = 10.0
 
 
 def user_name() -> str:
-    """Return the user's name, even if $USER is not set; the numeric id of a user without a name."""
+    """Return the user's name, even if $USER is not set, or the id of a user without a name."""
     if name := os.environ.get("USER"):
         return name
     try:
@@ -24,7 +24,7 @@ def user_name() -> str:
 
 
 def fill_account(cluster: Cluster, gpus: bool) -> Cluster:
-    """Return the cluster with the user's account, if its jobs need one, none is set, and the user has only one."""
+    """Return the cluster with the user's only account, if its jobs need one and none is set."""
     if cluster.scheduler != "slurm" or cluster.account or cluster.site.account is None:
         return cluster
     found = of_user(cluster, gpus)
@@ -32,7 +32,7 @@ def fill_account(cluster: Cluster, gpus: bool) -> Cluster:
 
 
 def of_user(cluster: Cluster, gpus: bool) -> list[str]:
-    """Return the user's accounts of the site's usual form, else all; empty if sacctmgr is not here or does not answer.
+    """Return the user's accounts of the usual form, else all. Empty without sacctmgr.
 
     Of x_cpu and x_gpu, only the one counts that fits a job with (or without) GPUs.
     """
@@ -43,26 +43,17 @@ def of_user(cluster: Cluster, gpus: bool) -> list[str]:
 
 
 def has_form(account: str, form: str) -> bool:
-    """Return whether an account matches a regular expression, in any case: Slurm stores account names in lower case."""
+    """Return whether an account matches a pattern in any case: Slurm stores lower case."""
     return re.fullmatch(form, account, re.IGNORECASE) is not None
 
 
 @cache
 def _query(user: str, path: str) -> list[str]:
     """Return the accounts that sacctmgr lists for a user. `path` is a key of the cache only."""
-    command = [
-        "sacctmgr",
-        "--noheader",
-        "--parsable2",
-        "show",
-        "associations",
-        f"user={user}",
-        "format=account",
-    ]
+    what = ["show", "associations", f"user={user}", "format=account"]
     try:
-        answer = programs.run(command, TIMEOUT_S)
+        answer = programs.run(["sacctmgr", "--noheader", "--parsable2", *what], TIMEOUT_S)
     except SchedulerError:
         return []
-    return (
-        sorted({line.strip() for line in answer.out.splitlines() if line.strip()}) if answer.code == 0 else []
-    )
+    names = {line.strip() for line in answer.out.splitlines() if line.strip()}
+    return sorted(names) if answer.code == 0 else []

@@ -1,4 +1,4 @@
-"""Make the environment of a submission, without variables of this shell that would change the job.
+"""Make the environment of a submission, without variables that would change the job.
 
 SBATCH_* variables override the options of a script. The job inherits the others, and its srun reads SLURM_* and SRUN_*.
 https://slurm.schedmd.com/sbatch.html and srun.html, "input environment variables"
@@ -29,23 +29,19 @@ USER_OPTIONS = ("account", "partition", "qos", "reservation")
 
 
 def submission_environment(script: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the environment for sbatch. Unlike for queries, LC_ALL is unchanged, because the job inherits it."""
+    """Return the environment for sbatch. LC_ALL is unchanged, because the job inherits it."""
     dropped = dropped_variables(script, environ)
     return {k: v for k, v in environ.items() if k not in dropped}
 
 
 def dropped_variables(script: str, environ: Mapping[str, str] = os.environ) -> list[str]:
     """Return the names of the variables that a submission of `script` does not pass to the job."""
-    own = {
-        f"SBATCH_{o.upper()}": re.findall(rf"^#SBATCH --{o}=(.*)", script, re.MULTILINE) for o in USER_OPTIONS
-    }
-
-    def stays(name: str, value: str) -> bool:
-        return name in CLUSTER_VARIABLES or (
-            name in own and all(set_to.strip('"') == value for set_to in own[name])
-        )
-
-    return sorted(k for k, v in environ.items() if SLURM_VARIABLES.match(k) and not stays(k, v))
+    kept = {*CLUSTER_VARIABLES}
+    for option in USER_OPTIONS:
+        name, in_script = f"SBATCH_{option.upper()}", re.findall(rf"(?m)^#SBATCH --{option}=(.*)", script)
+        if all(value.strip('"') == environ.get(name) for value in in_script):
+            kept.add(name)
+    return sorted(name for name in environ if SLURM_VARIABLES.match(name) and name not in kept)
 
 
 def notes(script: str, environ: Mapping[str, str] = os.environ) -> list[str]:
@@ -59,15 +55,14 @@ def notes(script: str, environ: Mapping[str, str] = os.environ) -> list[str]:
 
 def print_notes(script: Path) -> None:
     """Print the notes about the submission of a script, one per line."""
-    print(
-        "".join(f"note: {note}\n" for note in notes(script.read_text(errors="replace"))), end="", flush=True
-    )
+    found = notes(script.read_text(errors="replace"))
+    print("".join(f"note: {note}\n" for note in found), end="", flush=True)
 
 
 def allocation_environment(
     ranks: Sequence[int], cpus_per_task: int, chosen: Sequence[str], environ: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Return the environment for a batch script that runs in this allocation, with these numbers of ranks on each node.
+    """Return the environment for a batch script that runs in this allocation.
 
     A shell from `srun --pty` is a job step, whose variables describe only a part of the allocation. A job on `chosen` nodes sees an
     allocation of these; without any, it sees the whole allocation.
@@ -86,7 +81,7 @@ def allocation_environment(
 
 
 def apply_shell_options(cluster: Cluster, environ: Mapping[str, str] = os.environ) -> Cluster:
-    """Copy SBATCH_ACCOUNT and the like into unset options, so that the job has the same ones when it is resubmitted."""
+    """Copy SBATCH_ACCOUNT and the like into unset options, so that a resubmission has them."""
     if cluster.scheduler != "slurm":
         return cluster
     unset = [o for o in USER_OPTIONS if getattr(cluster, o) is None]

@@ -1,4 +1,4 @@
-"""Resolve a configuration into a `Job`, which has each number of the script, the site rules and the dry run.
+"""Resolve a configuration into a `Job`, which has each number of the script.
 
 Config (the user's request)  ->  make_job  ->  Job (the request to the scheduler)  ->  render  ->  the script
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 from train_anywhere.config.checks.strategy_table import LAUNCHERS
 from train_anywhere.config.cluster import SIGNAL_S, Cluster, Container, NodeType
 from train_anywhere.config.schema import Config, Paths
-from train_anywhere.distributed.layout import plan_layout, support
+from train_anywhere.distributed.layout import Layout, plan_layout, support
 from train_anywhere.errors import ConfigError
 from train_anywhere.features import Features
 from train_anywhere.files.typed_paths import restore_links
@@ -31,23 +31,19 @@ class Job:
         name: name of the job.
         cluster: options that are passed on unchanged: account, partition, modules, ...
         node: the kind of node that the job will get, or None if the preset does not know it.
-        ranks: number of ranks on each node; (2, 1) is an uneven job.
-        devices: number of GPUs (or CPU processes) on each node; differs from `ranks` if one rank drives several GPUs.
+        layout: the strategy, and the numbers of devices and of ranks on each node.
         gpus: whether the job requests GPUs.
         cpus_per_task: CPUs of each rank.
         mem: memory per node in MiB, 0 for all of it, None for the scheduler's default.
-        time: limit in seconds, 0 for no limit, None for the scheduler's default.
-        constraint: node features joined by &, or None.
         launch: one of `LAUNCHERS`.
         container: the container of the ranks.
         python: the interpreter of the ranks, as written in the script.
-        supervisor: the interpreter of the supervisor, outside a container: the one that submits the job.
         run: the run folder; for an array, without the "-<member>" at the end.
         code: folder of the code snapshot.
         mounts: folders that the container mounts.
         members: numbers of the members of an array; None for a single job.
         batch: samples in one batch over all ranks.
-        framework, strategy: names for display; program and none for a program of `src/run.py`.
+        framework: name for display; program for a program of `src/run.py`.
         fewest: smallest number of nodes with which Slurm may start the job; less than `nodes` if the job is elastic.
         program: command of one process that runs instead of a training, relative to `code` and quoted for the shell.
         command: script and arguments of a program that each rank starts instead of training.
@@ -57,28 +53,53 @@ class Job:
     name: str
     cluster: Cluster
     node: NodeType | None
-    ranks: tuple[int, ...]
-    devices: tuple[int, ...]
+    layout: Layout
     gpus: bool
     cpus_per_task: int
     mem: int | None
-    time: int | None
-    constraint: str | None
     launch: str
     container: Container
     python: str
-    supervisor: str
     run: str
     code: str
     mounts: tuple[str, ...]
     members: tuple[int, ...] | None
     batch: int
     framework: str
-    strategy: str
     fewest: int
     program: str = ""
     command: tuple[str, ...] = ()
     features: Features = field(default_factory=Features)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The number of ranks on each node. (2, 1) is an uneven job."""
+        return self.layout.ranks
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """The number of GPUs on each node, more than `ranks` if one rank drives several."""
+        return self.layout.devices
+
+    @property
+    def strategy(self) -> str:
+        """The strategy, for display, or how many processes a program of `src/run.py` has."""
+        return self.layout.strategy
+
+    @property
+    def time(self) -> int | None:
+        """The limit in seconds, 0 for no limit, None for the scheduler's default."""
+        return None if self.cluster.time is None else units.seconds(self.cluster.time)
+
+    @property
+    def constraint(self) -> str | None:
+        """Node features joined by &, or None."""
+        return join_constraints(self.cluster)
+
+    @property
+    def supervisor(self) -> str:
+        """The interpreter of the supervisor, outside a container: the one that submits the job."""
+        return str(restore_links(Path(sys.executable)))
 
     @property
     def nodes(self) -> int:
@@ -102,7 +123,7 @@ class Job:
 
     @property
     def tasks(self) -> int:
-        """The tasks that the scheduler starts: one per rank, or one per node if a launcher there starts the ranks.
+        """The tasks that the scheduler starts: one per rank, or one per node with a launcher.
 
         An uneven job always has one task per rank, so that the scheduler places as many GPUs as ranks on a node. An elastic job has
         one per node: given a number of tasks, Slurm would allocate the fewest nodes that hold them.
@@ -128,8 +149,7 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
     `run` and `code` are absolute paths of the run folder and the code snapshot. For an array, `run` is the part of the path that
     all members share, and `members` has their numbers.
 
-    Raises:
-        ConfigError: a time, size or pattern has a wrong format. `train_anywhere.slurm.rules` checks the limits of the site.
+    Raises ConfigError: a time, size or pattern has a wrong format. `train_anywhere.slurm.rules` checks the limits of the site.
     """
     c = config.cluster
     if unreadable := units.format_problems(c):
@@ -145,24 +165,19 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
             signal_seconds=_signal_seconds(c),
         ),
         node=node,
-        ranks=layout.ranks,
-        devices=layout.devices,
+        layout=layout,
         gpus=gpus,
         cpus_per_task=_cpus(c, node) * (most // max(layout.ranks)),
         mem=_memory(c, node, most),
-        time=None if c.time is None else units.seconds(c.time),
-        constraint=join_constraints(c),
         launch=launch_method(config, layout.strategy),
         container=config.container,
         python=interpreter(config.container, c),
-        supervisor=str(restore_links(Path(sys.executable))),
         run=run,
         code=code,
         mounts=_mounts(config.container, config.paths, config.cluster.cache),
         members=tuple(members) if members is not None else None,
         batch=config.data.batch_size,
         framework="program" if config.program else config.framework,
-        strategy=layout.strategy,
         fewest=config.trainer.node_range[0],
         command=tuple(config.program.command),
         features=Features.of(config),
@@ -170,13 +185,13 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
 
 
 def _signal_seconds(c: Cluster) -> int:
-    """Return `cluster.signal_seconds`; its default is at most half of the time limit that Slurm may pick."""
+    """Return `cluster.signal_seconds`, by default at most half of the time limit."""
     limits = [seconds for limit in (c.time, c.time_min) if limit and (seconds := units.seconds(limit))]
     return c.signal_seconds or min([SIGNAL_S, *(max(1, seconds // 2) for seconds in limits)])
 
 
 def devices_per_node(config: Config) -> tuple[int, ...]:
-    """Return the number of GPUs on each node, for the largest number of nodes that the job may get.
+    """Return the number of GPUs on each node, for the largest number of nodes.
 
     That is `trainer.devices` on all nodes, or `trainer.total_devices` spread so that the first nodes get more.
     `auto` means the whole node if the preset knows it, else 1; with strategy=single it means 1.
@@ -203,12 +218,8 @@ def find_node_type(cluster: Cluster, devices: int, cpus: int = 0, mem: int = 0) 
     listed = partitions <= {n.partition for n in known}
     words = re.findall(r"[\w.-]+", join_constraints(cluster) or "")
     types = {cluster.gpu_type} if cluster.gpu_type else {n.gpu_type for n in known} & {*words}
-    fits = [
-        n
-        for n in known
-        if (n.partition is None or (listed and n.partition in partitions))
-        and (n.gpu_type is None or not types or n.gpu_type in types)
-    ]
+    of_type = [n for n in known if n.gpu_type is None or not types or n.gpu_type in types]
+    fits = [n for n in of_type if n.partition is None or (listed and n.partition in partitions)]
     enough = [n for n in fits if n.gpus >= devices]
     roomy = [n for n in enough if cpus <= (n.cpus or cpus) and (not n.mem or mem <= units.megabytes(n.mem))]
     if not enough:
@@ -218,7 +229,7 @@ def find_node_type(cluster: Cluster, devices: int, cpus: int = 0, mem: int = 0) 
 
 
 def _smallest(kinds: Iterable[NodeType]) -> NodeType:
-    """Return a kind of node with the fewest GPUs and CPUs and the least memory of these, and with the longest limit."""
+    """Return the least that these kinds of nodes have, with the longest limit."""
     smallest, *others = sorted(kinds, key=lambda n: (n.gpus, n.cpus or 0))
     for n in others:
         cpus = min((c for c in (smallest.cpus, n.cpus) if c), default=None)
@@ -230,7 +241,7 @@ def _smallest(kinds: Iterable[NodeType]) -> NodeType:
 
 
 def launch_method(config: Config, strategy: str) -> str:
-    """Return `launch`; `auto` means the preset's method if the strategy supports it, else the strategy's first method."""
+    """Return `launch`. `auto` means the preset's method if the strategy supports it."""
     if config.launch != "auto":
         return config.launch
     able = support(config.framework, strategy)
@@ -240,7 +251,7 @@ def launch_method(config: Config, strategy: str) -> str:
 
 
 def join_constraints(cluster: Cluster) -> str | None:
-    """Return all node features in one expression, because only the last of several --constraint lines would count."""
+    """Return all node features in one expression: of several --constraint the last counts."""
     requested = cluster.constraint
     features = [requested] if isinstance(requested, str) else requested or []
     if len(features) > 1:  # `a|b` needs parentheses before it is joined with &
@@ -261,7 +272,7 @@ def _outside(constraint: str) -> str:
 
 
 def interpreter(container: Container, cluster: Cluster) -> str:
-    """Return the Python of the ranks: the container's, the activated environment's, else the one that submits."""
+    """Return the Python of the ranks: of the container, of the environment, or this one."""
     if container.name != "none":
         return container.python
     return "python" if cluster.conda or cluster.venv else str(restore_links(Path(sys.executable)))
@@ -287,7 +298,7 @@ def _requested_memory(c: Cluster, devices: int) -> int | None:
 
 
 def _mounts(container: Container, paths: Paths, cache: str | None) -> tuple[str, ...]:
-    """Return the folders to mount, at the same paths inside, so that all paths of the configuration stay valid."""
+    """Return the folders to mount, at the same paths inside, so that all paths stay valid."""
     if container.name == "none":
         return ()
     others = [folder for folder in (paths.data, cache) if folder and os.path.isdir(folder)]
@@ -295,14 +306,14 @@ def _mounts(container: Container, paths: Paths, cache: str | None) -> tuple[str,
 
 
 def gpu_hours(job: Job) -> float | None:
-    """Return the GPU hours of all jobs until their time limits; None without a limit, or without GPUs."""
+    """Return the GPU hours of all jobs until their limits. None without a limit or GPUs."""
     if not job.gpus or not job.time:
         return None
     return count_gpus(job) * job.time / 3600 * count_jobs(job)
 
 
 def count_gpus(job: Job) -> int:
-    """Return the GPUs that one job occupies. An exclusive job occupies all GPUs of its nodes, if the preset knows them."""
+    """Return the GPUs that one job occupies: an exclusive job has all of its nodes."""
     whole = job.node.gpus * job.nodes if job.node and job.cluster.exclusive is True else 0
     return max(whole, sum(job.devices))
 
@@ -313,7 +324,7 @@ def count_jobs(job: Job) -> int:
 
 
 def describe_gpu_hours(job: Job) -> str:
-    """Return a phrase such as `up to 64 (8 GPUs x 2:00:00 x 4 jobs)`; empty without GPUs."""
+    """Return a phrase such as `up to 64 (8 GPUs x 2:00:00 x 4 jobs)`. Empty without GPUs."""
     if not job.gpus:
         return ""
     hours = gpu_hours(job)

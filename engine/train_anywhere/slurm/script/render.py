@@ -30,8 +30,7 @@ INCLUDES = ("environment", "ranks")
 def render(job: Job) -> str:
     """Return the batch script of `job`.
 
-    Raises:
-        ConfigError: a template is missing, or the project's outline does not fit this engine.
+    Raises ConfigError: a template is missing, or the project's outline does not fit this engine.
     """
     from jinja2 import TemplateError, TemplateNotFound
 
@@ -51,7 +50,7 @@ def render(job: Job) -> str:
 
 
 def check_outline(name: str) -> str:
-    """Return the text of the project's outline. Raises ConfigError if it is missing, incomplete, or for another engine."""
+    """Return the text of the project's outline. Raises ConfigError if it does not fit."""
     try:
         text = (TEMPLATES / name).read_text()
     except OSError as error:
@@ -125,23 +124,22 @@ def _render(job: Job) -> str:
 
 
 def job_options(job: Job) -> str:
-    """Return the supervisor's options about the job, which it also needs if the ranks can't start."""
+    """Return the supervisor's options about the job, needed even if the ranks can't start."""
     c = job.cluster
-    options: dict[str, object] = {
+    options = {
         "--requeue": c.requeue and c.scheduler == "slurm",
         "--exclude": c.exclude,
         "--array": job.members is not None,
+        "--signal-seconds": c.signal_seconds if c.scheduler == "slurm" else None,
     }
-    options["--signal-seconds"] = c.signal_seconds if c.scheduler == "slurm" else None
     return "".join(f" {words}" for words in _options(options))
 
 
 def ranks_options(job: Job) -> str:
-    """Return the supervisor's options about the ranks; `job/__main__.py` explains them."""
+    """Return the supervisor's options about the ranks, see `job/__main__.py`."""
     c, container = job.cluster, job.container.name
     exported = re.findall(r"\bexport\s+([^;]*)", "; ".join(c.setup))
     names = [name for words in exported for name in re.findall(r"(?:^|\s)([A-Za-z_]\w*)", words)]
-    python = job.features.python or shlex.quote(job.python)
     options = {
         "--launch": job.launch if job.launch != "srun" else None,
         "--ranks": job.ranks[0] if job.even and job.ranks[0] > 1 else None,
@@ -160,7 +158,7 @@ def ranks_options(job: Job) -> str:
         else None,
         "--export": ",".join(dict.fromkeys(names)) if names and job.launch == "mpirun" else None,
     }
-    return " ".join([*_options(options), f"--python={python}"])
+    return " ".join([*_options(options), f"--python={job.features.python or shlex.quote(job.python)}"])
 
 
 def _options(options: Mapping[str, object]) -> Iterator[str]:
@@ -173,7 +171,7 @@ def _options(options: Mapping[str, object]) -> Iterator[str]:
 
 
 def bytecode_folder() -> str | None:
-    """Return the folder for compiled templates, next to them like Python's; None if it is not writable."""
+    """Return the folder for compiled templates. None if it is not writable."""
     folder = TEMPLATES / "__pycache__"
     if sys.dont_write_bytecode:
         return None
@@ -183,16 +181,15 @@ def bytecode_folder() -> str | None:
 
 
 def log_path(job: Job) -> str:
-    """Return the path of the job's log without .out and .err; Slurm fills in %j (job) and %A_%a (array member)."""
+    """Return the path of the job's log without .out. Slurm fills in %j and %A_%a."""
     escaped, kind = job.run.replace("%", "%%"), job.cluster.scheduler
     return f"{escaped}/{kind}-%j" if job.members is None else f"{escaped}-%a/{kind}-%A_%a"
 
 
 def option(value: object) -> str:
-    """Return a value for a line of options, in double quotes if the scheduler would cut or split it (`nvcr.io#nvidia`).
+    """Return a value for a line of options, in quotes if the scheduler would cut it.
 
-    Raises:
-        ConfigError: the value has a line break; the shell would run the rest as a command.
+    Raises ConfigError: the value has a line break; the shell would run the rest as a command.
     """
     text = str(value)
     if re.search(r"[\n\r\0]", text):
@@ -203,12 +200,12 @@ def option(value: object) -> str:
 
 
 def variable(text: str) -> str:
-    """Escape a folder for double quotes in the shell: $NAME stays a variable, everything else is literal."""
+    """Escape a folder for double quotes in the shell: only $NAME stays a variable."""
     return re.sub(r'(["\\`]|\$(?![A-Za-z_]))', r"\\\1", text)
 
 
 def folder(path: str) -> str:
-    """Quote a folder for the shell. One on the node's disk keeps its variable, a relative one is below the project."""
+    """Quote a folder for the shell. One on the node's disk keeps its variable."""
     return f'"{variable(path)}"' if is_on_node(path) else shlex.quote(str(make_absolute(path)))
 
 
@@ -224,21 +221,21 @@ def ranges(numbers: Sequence[int]) -> str:
 
 
 def distribution(job: Job) -> str:
-    """Return srun's `--distribution`: node by node in the order of TRAIN_HOSTS; `cluster.extra` may set the sockets."""
+    """Return srun's `--distribution`: node by node in the order of TRAIN_HOSTS."""
     options = " ".join(job.cluster.extra)
     sockets = re.search(r"(?:^| )(?:--distribution[= ]|-m ?)[\w*]+(:[\w*:]+)", options)
     return f"block{sockets[1] if sockets else ''}"
 
 
 def pyxis(job: Job) -> str:
-    """Return a further line of srun options that run the ranks in a container; empty without one."""
+    """Return a line of srun options that run the ranks in a container. Empty without one."""
     if job.container.name != "pyxis":
         return ""
     return " \\\n    " + pyxis_options(str(job.container.image), job.mounts, job.code)
 
 
 def pyxis_options(image: str, mounts: Sequence[str], folder: str) -> str:
-    """Return srun's options for a container of this image; `folder` is the first folder inside."""
+    """Return srun's options for a container. `folder` is the first folder inside."""
     pairs = ",".join(m if ":" in m else f"{m}:{m}" for m in mounts)
     options = {"image": image, "mounts": pairs, "workdir": folder}
     words = [f"--container-{k}={shlex.quote(v)}" for k, v in options.items()]
@@ -246,13 +243,13 @@ def pyxis_options(image: str, mounts: Sequence[str], folder: str) -> str:
 
 
 def apptainer(job: Job) -> str:
-    """Return the prefix of a command that runs it in a container; empty without one."""
+    """Return the prefix of a command that runs it in a container. Empty without one."""
     if job.container.name != "apptainer":
         return ""
     return f"{apptainer_command(str(job.container.image), job.mounts, job.code, job.gpus)} "
 
 
 def apptainer_command(image: str, mounts: Sequence[str], folder: str, gpus: bool) -> str:
-    """Return the words before a command that run it in a container of this image; `folder` is the first folder inside."""
+    """Return the words before a command that run it in a container, first in `folder`."""
     words = ["apptainer", "exec", *(["--nv"] if gpus else []), "--bind", ",".join(mounts), "--pwd", folder]
     return shlex.join([*words, image])

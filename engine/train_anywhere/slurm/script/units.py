@@ -25,8 +25,7 @@ _SIZES = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}
 def seconds(time: int | str) -> int:
     """Return the seconds of a time limit: minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S.
 
-    Raises:
-        ValueError: the form is not known; the message is for the user.
+    Raises ValueError: the form is not known; the message is for the user.
     """
     if isinstance(time, int) and time >= UNQUOTED:
         raise ValueError(
@@ -53,10 +52,9 @@ def clock(time: int) -> str:
 
 
 def megabytes(size: str) -> int:
-    """Return the MiB of a size such as 180G, 512000M or 1T; a plain number such as 4096 is in MiB, as for Slurm.
+    """Return the MiB of a size such as 180G or 1T. A plain number is in MiB, as for Slurm.
 
-    Raises:
-        ValueError: the form is not known; the message is for the user.
+    Raises ValueError: the form is not known; the message is for the user.
     """
     match = re.fullmatch(r"(\d{1,12}(?:\.\d{1,12})?)([KMGT]?)B?", size.strip(), re.IGNORECASE | re.ASCII)
     if not match:
@@ -66,7 +64,7 @@ def megabytes(size: str) -> int:
 
 
 def short_size(mib: int) -> str:
-    """Format MiB in the largest unit that gives a whole number: 384G for 393216, 1000M for 1000; 0 (all memory) has no unit."""
+    """Format MiB in the largest unit that gives a whole number: 384G for 393216."""
     if mib == 0:
         return "0"
     return f"{mib // 1024}G" if mib % 1024 == 0 else f"{mib}M"
@@ -82,8 +80,7 @@ _DATE = rf"\d{{4}}-\d\d-\d\d(T{_CLOCK})?"
 def check_begin_time(text: str) -> str:
     """Return the start time unchanged.
 
-    Raises:
-        ValueError: its form is not known; the message is for the user.
+    Raises ValueError: its form is not known; the message is for the user.
     """
     named = re.fullmatch(rf"now(\+\d{{1,8}}({_UNIT})?)?|{_CLOCK}|{'|'.join(NAMES)}", text, re.ASCII)
     if not named and _date(text) is None:
@@ -97,8 +94,7 @@ def check_begin_time(text: str) -> str:
 def to_qsub(text: str) -> str:
     """Return a date in the form of `qsub -a`.
 
-    Raises:
-        ValueError: the start time is relative, which only Slurm understands; the message is for the user.
+    Raises ValueError: the start time is relative, which only Slurm understands; the message is for the user.
     """
     when = _date(text)
     if when is None:
@@ -122,7 +118,7 @@ LOWEST_ON_PBS = 1024
 
 
 def format_problems(cluster: Cluster) -> list[str]:
-    """Return a message for each value with a wrong format, with its key such as `cluster.site.nodes[0].mem`."""
+    """Return a message for each value with a wrong format, with its key."""
     site = cluster.site
     of_kinds = {f"site.nodes[{i}].max_time": n.max_time for i, n in enumerate(site.nodes)}
     times = {"time": cluster.time, "time_min": cluster.time_min, "site.max_time": site.max_time, **of_kinds}
@@ -174,7 +170,7 @@ def _problems_of_kind(
 
 
 def _zero_key(cluster: Cluster) -> str:
-    """Return the key that is 0: in Slurm, mem=0 means all memory of a node, and time=0 means no limit."""
+    """Return the key that is 0: for Slurm, all memory of a node, or no time limit."""
     if cluster.mem is not None and megabytes(cluster.mem) == 0:
         return "mem"
     return "time" if cluster.time is not None and seconds(cluster.time) == 0 else ""

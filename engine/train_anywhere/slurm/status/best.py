@@ -58,18 +58,16 @@ def find_best(found: Sequence[RunEntry], metric: str | None = None, mode: str | 
             "none of these runs has a checkpoint.monitor; name a metric with --metric, and --mode min or max."
         )
     names = (name, from_keras_name(name))
-    way = mode or next(
-        (w for m, w in watched.values() if w and m and {m, from_keras_name(m)} & {*names}), None
-    )
+    modes = (w for m, w in watched.values() if w and m and {m, from_keras_name(m)} & {*names})
+    way = mode or next(modes, None)
     if way not in ("min", "max"):
         raise SubmitError(f"whether a low or a high {name} is better is not known; add --mode min or max.")
     measured = {path: curve for path in watched if (curve := metric_values(RunDir(path), name))}
     if not measured:
         raise SubmitError(f"none of these {len(found)} runs has measured {name} yet.")
     choose: Callable[..., tuple[Path, int, float]] = min if way == "min" else max
-    points = [
-        (path, step, value) for path, curve in measured.items() for step, value in curve if value == value
-    ]
+    known = ((path, step, value) for path, curve in measured.items() for step, value in curve)
+    points = [point for point in known if point[2] == point[2]]
     if not points:
         raise SubmitError(f"{name} is nan in all of these runs.")
     path, step, value = choose(points, key=lambda point: point[2])
@@ -78,7 +76,7 @@ def find_best(found: Sequence[RunEntry], metric: str | None = None, mode: str | 
 
 
 def _is_readable(run: RunDir) -> bool:
-    """Return whether run.json can be read; `list` and `status` print why not."""
+    """Return whether run.json can be read. `list` and `status` print why not."""
     with suppress(CheckpointError):
         run.read_info()
         return True
@@ -86,7 +84,7 @@ def _is_readable(run: RunDir) -> bool:
 
 
 def rerun_command(run: RunDir) -> str:
-    """Return the command that trains a run again with the same overrides; empty if they can't be read."""
+    """Return the command that trains a run again. Empty if its overrides can't be read."""
     words = typed_overrides(run)
     if words is None:
         return ""
@@ -97,7 +95,7 @@ def rerun_command(run: RunDir) -> str:
 
 
 def metric_values(run: RunDir, metric: str) -> list[tuple[int, float]]:
-    """Return (step, value) of each measurement; without metrics.csv (`monitor.csv=false`) only the last, from run.json.
+    """Return (step, value) of each measurement. Without metrics.csv only of the last.
 
     The metric may have its name in Keras, if the run has none of exactly this name.
     """
@@ -112,7 +110,7 @@ def metric_values(run: RunDir, metric: str) -> list[tuple[int, float]]:
 
 
 def monitored_metric(run: RunDir) -> tuple[str | None, str | None]:
-    """Return `checkpoint.monitor` and `checkpoint.mode` of a run, as far as its configuration can be read."""
+    """Return `checkpoint.monitor` and `checkpoint.mode`, as far as they can be read."""
     section = facts.read_config(run).get("checkpoint")
     known = section if isinstance(section, dict) else {}
     metric, mode = known.get("monitor"), known.get("mode")
@@ -123,7 +121,7 @@ def monitored_metric(run: RunDir) -> tuple[str | None, str | None]:
 
 
 def best_so_far(run: RunDir, info: Mapping[str, Any]) -> tuple[str, float] | None:
-    """Return the metric that a run monitors and its best value; None if it has none."""
+    """Return the metric that a run monitors and its best value. None if it has none."""
     known = info.get("monitor"), info.get("mode")
     metric, mode = known if "monitor" in info else monitored_metric(run)
     if not isinstance(metric, str) or mode not in ("min", "max"):
@@ -133,13 +131,13 @@ def best_so_far(run: RunDir, info: Mapping[str, Any]) -> tuple[str, float] | Non
 
 
 def best_value(run: RunDir, metric: str, mode: str) -> float | None:
-    """Return the best value of a run in any of its validations; None if it has none."""
+    """Return the best value of a run in any of its validations. None if it has none."""
     known = [value for _, value in metric_values(run, metric) if value == value]
     return {"min": min, "max": max}[mode](known) if known else None
 
 
 def sweep_result(run: RunDir, checkpoint: Checkpoint) -> float | SubmitError | None:
-    """Return the result of an ended run for a sweeper: the best monitored value, why there is none, or None without a monitor."""
+    """Return the best value of an ended run for a sweeper, or why there is none."""
     state = run.read_info().get("state")
     if state != "completed":
         return SubmitError(f"{run.id} is {state}, not completed: it has no result; look at its log.")

@@ -1,6 +1,6 @@
-"""Resolve `after=RUN` to the jobs to wait for, and explain why a job that waited never started."""
+"""Resolve `after=RUN` to the jobs to wait for, and explain why a job never started."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +40,7 @@ class Dependency:
 
     @property
     def note(self) -> str:
-        """Message for the user who submits the job; empty if it need not wait."""
+        """Message for the user who submits the job. Empty if it need not wait."""
         what = display_path(Path(self.path))
         return f"it starts when {what} is complete (job {', '.join(self.jobs)})." if self.jobs else ""
 
@@ -48,10 +48,7 @@ class Dependency:
 def find_dependency(after: str | None, scheduler: str, results: Path) -> Dependency | None:
     """Return the jobs that must succeed before a job of the same scheduler starts.
 
-    Args:
-        after: folder or id of a run or sweep; None: the job waits for none.
-        scheduler: the scheduler of the waiting job.
-        results: folder in which ids of runs are looked up.
+    `after` is the folder or id of a run or sweep. None: the job waits for none.
 
     Raises:
         ConfigError: the run does not exist, or will not complete by itself; the message says what to do first.
@@ -59,12 +56,11 @@ def find_dependency(after: str | None, scheduler: str, results: Path) -> Depende
     """
     if after is None:
         return None
+    after = find_runs.strip_root(after)
     try:
-        found, known = find_runs.query_scheduler(
-            find_runs.find(find_runs.strip_root(after), results), wait=True
-        )
+        found, known = find_runs.query_scheduler(find_runs.find(after, results), wait=True)
     except ProjectError as error:
-        raise type(error)(f"after={find_runs.strip_root(after)}: {error}") from None
+        raise type(error)(f"after={after}: {error}") from None
     job_ids, problems = [], []
     for run in found:
         try:
@@ -75,11 +71,15 @@ def find_dependency(after: str | None, scheduler: str, results: Path) -> Depende
         raise ConfigError(*problems)
     first = found[0].folder.path
     path = first if len(found) == 1 else first.with_name(first.name.rpartition("-")[0])
-    return Dependency(str(path), _shorten(found, job_ids))
+    arrays = {i.partition("_")[0] for run in found for i in run.job_ids}
+    once = all(len(run.job_ids) == 1 for run in found)
+    if len(job_ids) > 1 and once and len(arrays) == 1:  # all the members of one array
+        job_ids = [*arrays]
+    return Dependency(str(path), tuple(job_ids))
 
 
 def _last_job(run: RunEntry, known: queue.JobStates, scheduler: str) -> list[str]:
-    """Return a list with the job that completes the run; empty if it is complete."""
+    """Return a list with the job that completes the run. Empty if it is complete."""
     name = f"after={display_path(run.folder.path)}"
     if run.trouble:
         raise ConfigError(f"{name}: {run.trouble}")
@@ -108,15 +108,8 @@ def _end(state: str) -> str:
     return ENDS.get(state, f"is {state}")
 
 
-def _shorten(found: Sequence[RunEntry], job_ids: Sequence[str]) -> tuple[str, ...]:
-    """Return the job ids, or only the array's id if they are all the members of one array."""
-    arrays = {i.partition("_")[0] for run in found for i in run.job_ids}
-    once = all(len(run.job_ids) == 1 for run in found)
-    return (arrays.pop(),) if len(job_ids) > 1 and once and len(arrays) == 1 else tuple(job_ids)
-
-
 def explain_cancel(run: RunEntry, info: Mapping[str, Any]) -> str:
-    """Return why a job that waited for a run never started; empty if it started, or if no such run failed."""
+    """Return which failed run kept a waiting job from starting. Empty if none did."""
     if not info.get(KEY) or info.get(ATTEMPTS):
         return ""
     with suppress(ProjectError):
@@ -137,7 +130,7 @@ def _has_failed(run: RunEntry, state: str, known: queue.JobStates) -> bool:
 
 
 def settle_state(run: RunEntry, state: str, info: Mapping[str, Any]) -> str:
-    """Return why a run whose job left the queue never started, and record it as cancelled in run.json."""
+    """Return why a run never started, and record it as cancelled in run.json."""
     # Slurm soon forgets the job, and no other process writes this run.json any more
     if state == "cancelled" and info.get("state") == "preempted":
         with suppress(OSError):

@@ -5,6 +5,7 @@ import errno
 import glob
 import os
 import re
+import shlex
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -18,7 +19,7 @@ from train_anywhere.files.typed_paths import resolve_as_typed
 from train_anywhere.runs.attempts import describe_state
 from train_anywhere.runs.facts import read_config
 from train_anywhere.runs.folder import JOBS, RunDir
-from train_anywhere.runs.summary import display_path
+from train_anywhere.runs.summary import command_path, display_path
 from train_anywhere.slurm.scheduler import client, queue
 from train_anywhere.slurm.scheduler.client import QUEUE, SCRIPT, UNCLEAR
 from train_anywhere.slurm.submission.exclusions import describe_special
@@ -32,7 +33,6 @@ class RunEntry:
     """A run and its jobs, as its folder records them.
 
     Attributes:
-        folder: the run folder.
         member: number of the run in the array of a sweep; None for a single run.
         scheduler: slurm or pbs; None for a run of this machine.
         script: the batch script, which the members of a sweep share; None if there is none.
@@ -50,7 +50,7 @@ class RunEntry:
     trouble: str = ""
 
     def logs(self) -> list[Path]:
-        """Return the output and error files of the newest job that has any, or the log of a run on this machine."""
+        """Return the output and error files of the newest job that has any, or the local log."""
         if self.scheduler is None:
             return [self.folder.log] if self.folder.log.is_file() else []
         for job_id in reversed(self.job_ids):
@@ -63,10 +63,9 @@ class RunEntry:
 
 
 def find(name: str | None, results: Path) -> list[RunEntry]:
-    """Find a run by its folder, run id or job id, or all members of a sweep by its id; by default the newest run.
+    """Find a run by folder, id or job id, or the members of a sweep. The default is the newest.
 
-    Raises:
-        SubmitError: there is no such run.
+    Raises SubmitError: there is no such run.
     """
     try:
         if name is None and not (results / "latest").is_dir():
@@ -81,20 +80,24 @@ def find(name: str | None, results: Path) -> list[RunEntry]:
         where = error.filename or name or results / "latest"
         raise SubmitError(f"{where} can't be read: {error.strerror}.") from None
     if not found:
-        named = name and "/" not in name and (results / name).is_dir()
-        way = (
-            f"`jobs.py list --name {name}` lists the runs of that name"
-            if named
-            else "--results names another folder"
-        )
+        way = "--results names another folder"
+        if name and "/" not in name and (results / name).is_dir():
+            way = f"`jobs.py list --name {name}` lists the runs of that name"
         raise SubmitError(
             f"no run is called '{name}' below {results}; give a run folder, a run id or a job id ({way})."
         )
     return found
 
 
+def jobs_command(verb: str, name: str, results: Path) -> str:
+    """Return `python src/jobs.py VERB NAME`, with `--results` if needed."""
+    program = f"{command_path('python')} {shlex.quote(display_path(ROOT / 'src' / 'jobs.py'))}"
+    there = "" if results == ROOT / "results" else f" --results {shlex.quote(display_path(results))}"
+    return f"{program} {verb} {shlex.quote(name)}{there}"
+
+
 def strip_root(after: str) -> str:
-    """Return a run id without the project folder: the configuration makes a path of each value of `after`."""
+    """Return a run id without the project folder, which the configuration adds to `after`."""
     path = Path(after)
     return path.name if path.parent == ROOT and not path.exists() else after
 
@@ -102,14 +105,13 @@ def strip_root(after: str) -> str:
 def find_all(results: Path, newest: int | None = None) -> list[RunEntry]:
     """Find all runs below `results`, or the newest ones, newest first.
 
-    Raises:
-        SubmitError: there is no run, or the folder can't be read.
+    Raises SubmitError: there is no run, or the folder can't be read.
     """
     return [read_entry(folder) for folder in find_folders(results)[:newest]]
 
 
 def find_folders(results: Path) -> list[Path]:
-    """Find the folders of all runs below `results`, newest first. Raises SubmitError like `find_all`."""
+    """Find the folders of all runs below `results`, newest first. Raises SubmitError."""
     try:
         folders = [path.parent for path in results.glob("*/[!.]*/config.yaml")]
         found = sorted(folders, key=_creation_order, reverse=True)
@@ -122,7 +124,7 @@ def find_folders(results: Path) -> list[Path]:
 
 
 def _creation_order(folder: Path) -> tuple[str, int]:
-    """Return a sort key: the time in the run id, or of config.yaml in a renamed folder, then the number in a sweep."""
+    """Return a sort key: the time in the run id, or of config.yaml, then the number."""
     when = re.match(r"\d{8}-\d{6}", folder.name)
     member = folder.name.rpartition("-")[2]
     number = int(member) if member.isdecimal() and len(member) < 4 else 0
@@ -135,8 +137,7 @@ def _creation_order(folder: Path) -> tuple[str, int]:
 def job_ids(run: RunDir) -> tuple[str, ...]:
     """Return the ids of all jobs in jobs.txt, with `UNCLEAR` for a job whose id is not known.
 
-    Raises:
-        SubmitError: the file contains something else, so the jobs are not known.
+    Raises SubmitError: the file contains something else, so the jobs are not known.
     """
     path = run.jobs
     try:
@@ -154,12 +155,11 @@ def job_ids(run: RunDir) -> tuple[str, ...]:
 
 
 def query_scheduler(runs: Sequence[RunEntry], wait: bool = False) -> tuple[list[RunEntry], queue.JobStates]:
-    """Query the states of all jobs of some runs at once; returns the runs, with unrecorded jobs, and the states.
+    """Query the states of all jobs of some runs, and return the runs with all their jobs.
 
     `wait` is that of `with_unrecorded_jobs`.
 
-    Raises:
-        SchedulerError: the scheduler does not answer.
+    Raises SchedulerError: the scheduler does not answer.
     """
     runs = with_unrecorded_jobs(runs, wait)
     states: dict[str, str] = {}
@@ -172,13 +172,12 @@ def query_scheduler(runs: Sequence[RunEntry], wait: bool = False) -> tuple[list[
 
 
 def with_unrecorded_jobs(runs: Sequence[RunEntry], wait: bool = False) -> list[RunEntry]:
-    """Return the runs with the jobs of submissions whose answer was not recorded, found by their logs and in Slurm's queue.
+    """Return the runs with jobs whose submission was not recorded, by their logs and queue.
 
     A run stays unclear if there is no such job and it may still come. `wait` waits until Slurm would have listed the job of a
     submission that was killed.
 
-    Raises:
-        SchedulerError: Slurm does not answer.
+    Raises SchedulerError: Slurm does not answer.
     """
     end = time.monotonic() + client.LOOKUP_PAUSES_S[-1]
     while True:
@@ -208,7 +207,7 @@ def _may_arrive(run: RunEntry) -> bool:
 
 
 def _record_age(run: RunEntry) -> float:
-    """Return the seconds since a submission was last recorded; 0 for a run of another user, whose jobs this one does not see."""
+    """Return the seconds since a submission was recorded. 0 for a run of another user."""
     status = os.stat(run.folder.jobs if run.folder.jobs.exists() else run.script or run.folder.path)
     return time.time() - status.st_mtime if status.st_uid == os.getuid() else 0.0
 
@@ -218,10 +217,9 @@ def _number(job_id: str) -> str:
 
 
 def refuse_unclear(run: RunEntry) -> None:
-    """Refuse a run that may have a job whose id is not known. Only Slurm's queue names the script of each job.
+    """Refuse a run that may have a job whose id is not known.
 
-    Raises:
-        SubmitError: there may be such a job.
+    Raises SubmitError: there may be such a job.
     """
     if run.unclear and run.scheduler != "slurm":
         raise SubmitError(
@@ -237,17 +235,15 @@ def read_state(run: RunEntry, known: queue.JobStates) -> tuple[str, dict[str, An
     recorded its end is `lost`, or `unknown` if the accounting does not answer. A run that was cancelled and saved a checkpoint is
     `cancelled`.
 
-    Raises:
-        CheckpointError: run.json is damaged.
+    Raises CheckpointError: run.json is damaged.
     """
     info = run.folder.read_info()
     if alive := [*known.active(run.job_ids).values()]:
         return ("running" if "RUNNING" in alive else alive[0].lower()), info
     word = str(info.get("state", "lost"))
     newest = [*known.select(run.job_ids[-1:]).values()]
-    if word == "preempted" and newest[-1:] == [
-        "CANCELLED"
-    ]:  # a rank can't tell a cancellation from a preemption
+    # a rank can't tell a cancellation from a preemption
+    if word == "preempted" and newest[-1:] == ["CANCELLED"]:
         return "cancelled", info
     if word not in ("queued", "running"):
         return describe_state(word, info), info
@@ -276,9 +272,8 @@ def _folders(name: str, results: Path) -> list[Path]:
         path.stat()  # raises for links that form a loop
     if (path / "config.yaml").is_file():
         return [path]
-    members = [
-        p for p in path.parent.glob(f"{glob.escape(path.name)}-*") if _member(p, path.name) is not None
-    ]
+    named = path.parent.glob(f"{glob.escape(path.name)}-*")
+    members = [p for p in named if _member(p, path.name) is not None]
     return sorted(members, key=lambda p: int(p.name.rpartition("-")[2]))
 
 
@@ -301,7 +296,7 @@ def _has_job(jobs: Path, job_id: str) -> bool:
 
 
 def _words(jobs: Path) -> list[str]:
-    """Return the entries of jobs.txt. Raises OSError, also for a FIFO, whose reader would wait for a writer."""
+    """Return the entries of jobs.txt. Raises OSError, also for a FIFO."""
     if odd := describe_special(jobs.stat().st_mode):
         raise OSError(errno.EINVAL, odd)
     return jobs.read_text(errors="replace").split()

@@ -1,4 +1,4 @@
-"""Gather the reports of runs: query the scheduler once, then read the files of each run and suggest the next commands."""
+"""Gather the reports of runs: query the scheduler once, then read the files of each run."""
 
 import shlex
 import time
@@ -22,7 +22,7 @@ from train_anywhere.slurm.scheduler.queue import ENDED, JobStates
 from train_anywhere.slurm.status import find_runs, job_end, local_runs
 from train_anywhere.slurm.status.best import best_so_far
 from train_anywhere.slurm.status.dependency import settle_state
-from train_anywhere.slurm.status.find_runs import RunEntry
+from train_anywhere.slurm.status.find_runs import RunEntry, jobs_command
 from train_anywhere.slurm.status.job_end import WAITING, JobEnd, PendingJob, query_pending
 
 OVER = {state.lower() for state in ENDED} | {"lost", "unknown", "nothing", "interrupted"}
@@ -43,7 +43,6 @@ class Report:
     """The report of one run.
 
     Attributes:
-        id: name of the run folder.
         name: the `name` of the run, which its folder is in.
         state: state in one word; empty if not known.
         written: state in run.json; "nothing" if it has none.
@@ -58,10 +57,8 @@ class Report:
         steps_lost: optimizer steps that were repeated after resumes.
         resumed: attempts and lost steps in words; empty for a run that was never resumed.
         logs: log files of the newest job that has any.
-        rows: extra lines that features add to the report, by title.
         tensorboard: URL and tunnel command of the run's TensorBoard; None if it serves none.
         dashboard: URL and tunnel command of `monitor.dashboard`; None if it is off.
-        overrides: overrides of the run, by key.
         next: commands that the user may want to type next.
         started: start of the first attempt, in unix seconds.
         took: seconds from the start to the end, or until now; None if the end was not recorded.
@@ -105,12 +102,12 @@ class Report:
 
     @property
     def alive(self) -> bool:
-        """True if the run may still train; if the scheduler does not answer, run.json decides."""
+        """True if the run may still train. Without an answer, run.json decides."""
         return may_train(self.state, self.written)
 
 
 def may_train(state: str, written: str) -> bool:
-    """Return whether a run may still train. `written`, the state in run.json, counts if `state` is empty (not known)."""
+    """Return whether a run may still train. `written` counts if `state` is empty."""
     return (state or written) not in OVER
 
 
@@ -120,22 +117,6 @@ def differing_keys(reports: list[Report]) -> list[str]:
     return [key for key in keys if len({report.overrides.get(key) for report in reports}) > 1]
 
 
-def jobs_command(verb: str, name: str, results: Path) -> str:
-    """Return `python src/jobs.py VERB NAME`, with `--results` if the runs are not in the default folder."""
-    program = f"{command_path('python')} {shlex.quote(display_path(ROOT / 'src' / 'jobs.py'))}"
-    there = "" if results == ROOT / "results" else f" --results {shlex.quote(display_path(results))}"
-    return f"{program} {verb} {shlex.quote(name)}{there}"
-
-
-def release_command(run: RunEntry, waits: PendingJob | None) -> tuple[str, ...]:
-    """Return the command that lets a held job start, or nothing."""
-    if not waits or not waits.is_held:
-        return ()
-    return (
-        f"{'qrls' if run.scheduler == 'pbs' else 'scontrol release'} {shlex.quote(queue.native_id(run.job_ids[-1]))}",
-    )
-
-
 def run_commands(run: RunEntry, state: str, alive: bool, waits: PendingJob | None = None) -> tuple[str, ...]:
     """Return the commands that fit the state of a run."""
     path, results = shlex.quote(display_path(run.folder.path)), run.folder.path.parent.parent
@@ -143,7 +124,9 @@ def run_commands(run: RunEntry, state: str, alive: bool, waits: PendingJob | Non
         return (jobs_command("cancel", run.folder.id, results),) if local_runs.training_pid(run) else ()
     if alive:
         shown = (jobs_command(verb, run.folder.id, results) for verb in ("logs -f", "cancel"))
-        return (*release_command(run, waits), *shown)
+        release = "qrls" if run.scheduler == "pbs" else "scontrol release"
+        held = [run.job_ids[-1]] if waits and waits.is_held else []
+        return (*(f"{release} {shlex.quote(queue.native_id(job))}" for job in held), *shown)
     if state == "completed" and is_program(run.folder):
         return ()
     if state == "completed":
@@ -172,11 +155,9 @@ class RunReports:
     """The reports of several runs.
 
     Attributes:
-        reports: one report for each run, in the same order.
         next: suggested commands for all runs, if they are the members of one sweep.
         notes: minor failures, such as an accounting that does not answer.
         trouble: failures: the scheduler does not answer, or a run can't be read.
-        code: exit code of the command that shows the reports.
     """
 
     reports: list[Report]
@@ -187,7 +168,7 @@ class RunReports:
 
 
 def gather(found: Sequence[RunEntry], ended_too: bool = True) -> RunReports:
-    """Return the reports of runs. `ended_too` queries the scheduler also for ended runs, because it may know a newer job."""
+    """Return the reports of runs. `ended_too` queries the scheduler also for ended runs."""
     queried = [run for run in found if ended_too or _may_continue(run)]
     known: JobStates | None = None
     waiting: dict[str, PendingJob] = {}
@@ -205,20 +186,14 @@ def gather(found: Sequence[RunEntry], ended_too: bool = True) -> RunReports:
         try:
             reports.append(make_report(run, known, waiting, ends, len(found) == 1))
         except ProjectError as error:
-            reports.append(
-                Report(run.folder.id, run.folder.path, run.folder.path.parent.name, trouble=str(error))
-            )
+            path = run.folder.path
+            reports.append(Report(run.folder.id, path, path.parent.name, trouble=str(error)))
             trouble, code = [*trouble, f"{run.folder.id}: {error}"], error.exit_code
     gap = f"the end of jobs that left the queue is not known: {known.gap}" if known and known.gap else ""
-    sweep = sweep_of(found)
-    next_ = sweep_commands(sweep, reports) if sweep else ()
+    sweeps = {run.folder.id.rpartition("-")[0] for run in found}
+    one_sweep = len(found) > 1 and len(sweeps) == 1 and found[0].member is not None
+    next_ = sweep_commands(sweeps.pop(), reports) if one_sweep else ()
     return RunReports(reports, next_, (gap,) if gap else (), tuple(trouble), code)
-
-
-def sweep_of(found: Sequence[RunEntry]) -> str | None:
-    """Return the id of the sweep whose members these runs are; None for one run, or for runs of several submissions."""
-    bases = {run.folder.id.rpartition("-")[0] for run in found}
-    return bases.pop() if len(found) > 1 and len(bases) == 1 and found[0].member is not None else None
 
 
 def make_report(
@@ -228,12 +203,11 @@ def make_report(
     ends: Mapping[str, JobEnd],
     in_full: bool = True,
 ) -> Report:
-    """Return the report of one run; `in_full` reads all its files.
+    """Return the report of one run. `in_full` reads all its files.
 
     `known` has the states of jobs, or is None if the scheduler does not answer; `waiting` and `ends` are by job id.
 
-    Raises:
-        SubmitError, CheckpointError: jobs.txt or run.json is damaged.
+    Raises SubmitError, CheckpointError: jobs.txt or run.json is damaged.
     """
     if run.trouble:
         raise SubmitError(run.trouble)
@@ -281,10 +255,10 @@ def make_report(
 
 
 def _end_reason(run: RunEntry, state: str, info: dict[str, Any], end: JobEnd | None) -> str:
-    """Return why a run ended or never started; empty if that is not known."""
-    explained = settle_state(run, state, info) or job_end.explain(run, end)
+    """Return why a run ended or never started. Empty if that is not known."""
     return (
-        explained
+        settle_state(run, state, info)
+        or job_end.explain(run, end)
         or job_end.explain_start_failure(run, info)
         or recorded_reason(info)
         or info.get("ended_by")
@@ -293,7 +267,7 @@ def _end_reason(run: RunEntry, state: str, info: dict[str, Any], end: JobEnd | N
 
 
 def _state(run: RunEntry, known: JobStates | None) -> tuple[str, str, dict[str, Any]]:
-    """Return the state in one word (empty if not known), the jobs or process of the run, and its run.json."""
+    """Return the state in one word, the jobs or process of the run, and its run.json."""
     if run.scheduler is None:
         state, where, info = local_runs.read_state(run)
         return state, where or "on this machine", info

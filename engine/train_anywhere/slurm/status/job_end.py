@@ -1,4 +1,4 @@
-"""Explain with Slurm's records why a job ended, for runs whose log does not show it, or why it waits."""
+"""Explain with Slurm's records why a job ended, or why it waits."""
 
 import dataclasses
 import re
@@ -72,8 +72,7 @@ class JobEnd:
 def query_ends(job_ids: Sequence[str]) -> dict[str, JobEnd]:
     """Return how Slurm jobs ended, from slurmctld, else from the accounting if there is one.
 
-    Raises:
-        SchedulerError: Slurm does not answer.
+    Raises SchedulerError: Slurm does not answer.
     """
     facts = queue.query_job_fields(job_ids, "JobState", "Reason", "ExitCode")
     found = {job: JobEnd(*values) for job, values in facts.items()}
@@ -86,7 +85,7 @@ def query_ends(job_ids: Sequence[str]) -> dict[str, JobEnd]:
 
 
 def query_newest_ends(found: Sequence[RunEntry], known: JobStates) -> dict[str, JobEnd]:
-    """Return how the newest jobs of runs ended, only for those that failed; nothing if Slurm does not answer."""
+    """Return how the newest jobs that failed ended. Nothing if Slurm does not answer."""
     jobs = [run.job_ids[-1] for run in found if run.scheduler == "slurm" and run.job_ids]
     ended = [job for job in jobs if not known.active([job])]
     failed = [job for job in ended if not {*known.select([job]).values()} <= NORMAL_STATES]
@@ -97,15 +96,11 @@ def query_newest_ends(found: Sequence[RunEntry], known: JobStates) -> dict[str, 
 
 
 def explain(run: RunEntry, ended: JobEnd | None) -> str:
-    """Return Slurm's reason for the end of a run's newest job, and what to do; empty if the log shows more."""
+    """Return Slurm's reason for the end of a run's newest job. Empty if the log shows more."""
     if ended is None or ended.state in NORMAL_STATES or queue.is_active(ended.state):
         return ""
-    if (
-        ended.state == "FAILED"
-        and ended.reason in PLAIN_REASONS
-        and ended.exit_code[-2:] == ":0"
-        and _has_printed(run)
-    ):
+    plain = ended.state == "FAILED" and ended.reason in PLAIN_REASONS and ended.exit_code[-2:] == ":0"
+    if plain and _has_printed(run):
         return ""
     facts = {"State": ended.state, "Reason": ended.reason, "ExitCode": ended.exit_code}
     listed = ", ".join(f"{name}={value}" for name, value in facts.items() if value not in ("", "None"))
@@ -113,7 +108,7 @@ def explain(run: RunEntry, ended: JobEnd | None) -> str:
 
 
 def explain_start_failure(run: RunEntry, info: Mapping[str, Any]) -> str:
-    """Return why no rank of a job started, from its log; empty if one did, or the log does not show it."""
+    """Return why no rank of a job started, from its log. Empty if one did."""
     if info.get(ATTEMPTS) or not run.job_ids:
         return ""
     for path in run.logs():
@@ -126,7 +121,7 @@ def explain_start_failure(run: RunEntry, info: Mapping[str, Any]) -> str:
 
 
 def explain_newest(run: RunEntry) -> str:
-    """Query Slurm and `explain` the end of a run's newest job; empty if Slurm does not know the job, or does not answer."""
+    """Query Slurm and `explain` the end of a run's newest job. Empty if not known."""
     with suppress(SchedulerError):
         if run.scheduler == "slurm" and run.job_ids:
             return explain(run, query_ends(run.job_ids[-1:]).get(run.job_ids[-1]))
@@ -170,12 +165,12 @@ class PendingJob:
 
     @property
     def is_held(self) -> bool:
-        """True if the job waits for a release: Slurm's JobHeldUser, JobHeldAdmin, `job requeued in held state`."""
+        """True if the job waits for a release, such as JobHeldUser."""
         return bool(re.search(r"JobHeld|\bheld\b", self.reason))
 
 
 def query_pending(scheduler: str, job_ids: Sequence[str]) -> dict[str, PendingJob]:
-    """Return the waiting ones of these jobs, by id; nothing if the scheduler does not answer."""
+    """Return the waiting jobs by id. Nothing if the scheduler does not answer."""
     try:
         return {"slurm": _query_squeue, "pbs": _query_qstat}[scheduler](job_ids) if job_ids else {}
     except SchedulerError:
@@ -211,44 +206,29 @@ REASONS = (
     ("Dependency", "it starts when another job ends"),
     ("JobHeldUser", "you hold it: scontrol release JOBID"),
     ("JobHeldAdmin", "an administrator holds it: ask your site"),
-    (
-        "ReqNodeNotAvail",
-        "nodes are down, drained or reserved; a shorter cluster.time may end before a maintenance",
-    ),
+    ("ReqNodeNotAvail", "nodes are down, drained or reserved; a shorter cluster.time may end before a maintenance"),
     ("PartitionTimeLimit", "cluster.time is over the limit of the partition, so it never starts: cancel it"),
     ("PartitionNodeLimit", "trainer.nodes is over the limit of the partition, so it never starts: cancel it"),
     ("PartitionDown|PartitionInactive", "the partition starts no jobs now"),
     ("BadConstraints", "no node has what it requests, so it never starts: cancel it"),
     ("NodeDown", "a node that it needs is down"),
-    (
-        "QOSMax.*PerUser.*|QOSMaxJobs.*|MaxJobsPerAccount",
-        "you run as much as the QOS allows; it starts when a job of yours ends",
-    ),
-    (
-        "QOSMax.*PerJob.*|QOSMaxWall.*|QOSMax.*PerNode.*",
-        "one job may not be that large in this QOS, so it never starts: cancel it",
-    ),
+    ("QOSMax.*PerUser.*|QOSMaxJobs.*|MaxJobsPerAccount", "you run as much as the QOS allows; it starts when a job of yours ends"),
+    ("QOSMax.*PerJob.*|QOSMaxWall.*|QOSMax.*PerNode.*", "one job may not be that large in this QOS, so it never starts: cancel it"),
     ("QOSGrp.*", "all users of this QOS together are at its limit"),
-    (
-        "AssocGrp.*Minutes.*|AssocMax.*Minutes.*",
-        "the budget of your account has not enough hours left for cluster.time",
-    ),
-    (
-        "AssocMax.*PerJob.*|AssocMaxWall.*",
-        "one job of your account may not be that large, so it never starts: cancel it",
-    ),
+    ("AssocGrp.*Minutes.*|AssocMax.*Minutes.*", "the budget of your account has not enough hours left for cluster.time"),
+    ("AssocMax.*PerJob.*|AssocMaxWall.*", "one job of your account may not be that large, so it never starts: cancel it"),
     ("AssocGrp.*|AssocMax.*", "your account runs as much as it may; it starts when jobs of the group end"),
     ("JobArrayTaskLimit", "cluster.max_running members of the sweep run already"),
     ("Cleaning", "it was requeued, and its nodes are being cleaned up"),
     ("Reservation.*", "its reservation has not begun, or has no free nodes"),
     ("Licenses", "all licenses that it needs are in use"),
     ("Invalid(Account|QOS)", "account or QOS are not valid any more, so it never starts: cancel it"),
-)
+)  # fmt: skip
 """Patterns of Slurm's reasons, the first that matches counts, each with its meaning."""
 
 
 def in_words(reason: str) -> str:
-    """Return the reason with its meaning: `Priority: jobs with a higher priority are before it`; else as it is."""
+    """Return a reason with its meaning: `Priority: jobs with a higher priority are before it`."""
     code = re.split(r"[,( ]", reason.strip("()"), maxsplit=1)[0]
     words = next((words for pattern, words in REASONS if re.fullmatch(pattern, code)), "")
     return f"{reason.strip('()')}: {words}" if words else reason

@@ -24,14 +24,10 @@ MIN_DIFFERENCES = 12
 def list_runs(reports: Sequence[Report], width: int | None, colors: bool = False) -> str:
     """Return the table.
 
-    Args:
-        reports: the runs, newest first.
-        width: columns of the terminal; None: nothing is cut off.
-        colors: whether states get colors.
+    `width` is the columns of the terminal. None: nothing is cut off.
     """
-    keys = {
-        name: differing_keys([r for r in reports if r.name == name]) for name in {r.name for r in reports}
-    }
+    names = {report.name for report in reports}
+    keys = {name: differing_keys([r for r in reports if r.name == name]) for name in names}
     metrics = {report.best[0] for report in reports if report.best}
     shared = next(iter(metrics)) if len(metrics) == 1 else ""
     columns = ["run", "name", "state", "progress", one_line(shared) or "best", "age", "took"]
@@ -75,14 +71,9 @@ def select(
 ) -> list[Report]:
     """Return the runs that pass all filters.
 
-    Args:
-        reports: the runs.
-        name: pattern for the name of a run, such as `digits*`.
-        states: states separated by commas.
-        since: see `parse_since`.
+    `name` is a pattern for the name of a run, such as `digits*`.
 
-    Raises:
-        SubmitError: a state is not known, or a filter is empty.
+    Raises SubmitError: a state is not known, or a filter is empty.
     """
     after = None if since is None else parse_since(since).timestamp()
     wanted = None if states is None else {parse_state(state.strip()) for state in states.split(",")}
@@ -110,8 +101,7 @@ def parse_state(word: str) -> str:
 def parse_since(text: str) -> datetime:
     """Return the moment that `2h`, `3d`, `2026-11-26` or `2026-11-26T08:00` names.
 
-    Raises:
-        SubmitError: it is none of these.
+    Raises SubmitError: it is none of these.
     """
     if not text.strip():
         raise SubmitError(

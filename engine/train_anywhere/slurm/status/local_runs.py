@@ -1,4 +1,4 @@
-"""Report runs of this machine, which no scheduler knows, and check whose jobs a run folder names."""
+"""Report runs of this machine, and check whose jobs a run folder names."""
 
 import math
 import os
@@ -22,10 +22,9 @@ STARTING_S = 120.0
 
 
 def read_state(run: RunEntry) -> tuple[str, str, dict[str, Any]]:
-    """Return the state of the run in one word, its training process (empty if none is known), and its run.json.
+    """Return the state of the run in one word, its training process, and its run.json.
 
-    Raises:
-        CheckpointError: run.json is damaged.
+    Raises CheckpointError: run.json is damaged.
     """
     info = run.folder.read_info()
     word = describe_state(str(info.get("state", "lost")), info)
@@ -40,7 +39,7 @@ def read_state(run: RunEntry) -> tuple[str, str, dict[str, Any]]:
 
 
 def _seconds_old(run: RunEntry) -> float:
-    """Return the seconds since the run was started or resumed; measuring the disk's time changes the folder."""
+    """Return the seconds since the run was started or resumed."""
     try:
         return disk_time(run.folder.path) - run.folder.config.stat().st_mtime
     except OSError:
@@ -48,17 +47,16 @@ def _seconds_old(run: RunEntry) -> float:
 
 
 def training_pid(run: RunEntry) -> int | None:
-    """Return the id of the process that trains in the run folder; None if it is not on this machine."""
+    """Return the id of the process that trains here. None if it is not on this machine."""
     holder = lock.read_holder(run.folder.path / "lock")
     here = holder is not None and _is_here(holder) and lock.process_start(holder["pid"]) == holder["started"]
     return int(holder["pid"]) if holder and here else None
 
 
 def stop(run: RunEntry) -> str:
-    """Ask the process that trains in a run folder to save and stop; return what to print.
+    """Ask the process that trains in a run folder to save and stop, and return a message.
 
-    Raises:
-        SubmitError: there is none, it is on another machine, or it is another user's.
+    Raises SubmitError: there is none, it is on another machine, or it is another user's.
     """
     word, who, _ = read_state(run)
     if word == "starting":
@@ -91,7 +89,7 @@ def _is_here(holder: dict[str, Any]) -> bool:
 def refuse_other_jobs(
     run: RunEntry, job_ids: Sequence[str], consequence: str = "nothing was cancelled", command: str = ""
 ) -> None:
-    """Refuse jobs that were not submitted from the run folder, unless this user has recorded them as jobs of the run.
+    """Refuse jobs not submitted from the run folder, unless recorded by this user.
 
     The message says with `consequence` what was not done, and with `command` how to do it, by default with the scheduler's cancel command.
 
@@ -103,10 +101,9 @@ def refuse_other_jobs(
     above, base = os.path.realpath(run.folder.path.parent), (run.script or run.folder.config).parent.name
     own = {os.path.realpath(run.folder.path), os.path.join(above, base)}  # a sweep's members share a script
     for job_id, script in scripts.items():
-        if os.path.realpath(os.path.dirname(script)) not in own and not is_remembered(
-            run.folder.path, job_id
-        ):
-            name = {"slurm": "scancel", "pbs": "qdel"}[str(run.scheduler)]
+        inside = os.path.realpath(os.path.dirname(script)) in own
+        if not inside and not is_remembered(run.folder.path, job_id):
+            name = queue.CANCEL[str(run.scheduler)]
             raise SubmitError(
                 f"job {job_id} in {run.folder.jobs} was not submitted from that folder but as {script!r}, so {consequence}; "
                 f"if you mean that job, use `{command or name} {queue.native_id(job_id)}`."
@@ -125,8 +122,7 @@ def _pbs_outputs(job_ids: Sequence[str]) -> dict[str, str]:
     found = {}
     for job_id in job_ids:
         answer = programs.query(["qstat", "-f", queue.native_id(job_id)], queue.UNKNOWN["qstat"])
-        if output := re.search(
-            r"^\s*Output_Path = (?:[^:/]*:)?(/.*)$", answer.replace("\n\t", ""), re.MULTILINE
-        ):
+        form = r"(?m)^\s*Output_Path = (?:[^:/]*:)?(/.*)$"
+        if output := re.search(form, answer.replace("\n\t", "")):
             found[job_id] = output[1]
     return found

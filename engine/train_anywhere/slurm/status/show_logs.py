@@ -28,10 +28,9 @@ MARK = re.compile(r"(?:\[\d+(?:,\d+)?\]<std(?:out|err)>:)?\[rank ([0-9]{1,9})\] 
 
 
 def show(run: RunEntry, heading: bool, rank: int | None = None) -> None:
-    """Print the output of the newest job of a run, then its errors; of one rank only, if `rank` is given.
+    """Print the output of the newest job of a run, then its errors, of one rank or all.
 
-    Raises:
-        SubmitError: there is no log, it can't be read, or this rank has printed nothing.
+    Raises SubmitError: there is no log, it can't be read, or this rank has printed nothing.
     """
     found = run.logs()
     if not found:
@@ -76,7 +75,7 @@ def rank_of(line: str) -> int:
 def follow(
     found: Sequence[RunEntry], rank: int | None = None, poll: float = 0.5, ask_every: float = 5.0
 ) -> None:
-    """Print the logs of runs as they grow, until all of their jobs have ended. With several runs, each line names its run.
+    """Print the logs of runs as they grow, until all of their jobs have ended.
 
     The files are read every `poll` seconds, and the scheduler is queried every `ask_every` seconds.
 
@@ -118,7 +117,7 @@ def no_log_message(run: RunEntry) -> str:
 
 
 class Logs:
-    """The growing logs of some runs, as one stream. Lines with a prefix, or of one rank, are returned when they are complete."""
+    """The growing logs of some runs, as one stream. Marked lines come when complete."""
 
     def __init__(self, found: Sequence[RunEntry], rank: int | None = None) -> None:
         self.found, self.rank = found, rank
@@ -126,7 +125,7 @@ class Logs:
         self._incomplete: dict[Path, str] = {}
 
     def read_new(self, last: bool = False) -> str:
-        """Return what was added since the last call. With `last`, an incomplete line is returned too."""
+        """Return what was added since the last call, with `last` also an incomplete line."""
         parts = []
         for run in self.found:
             mark = f"[{run.folder.id}] " if len(self.found) > 1 else ""
@@ -175,7 +174,7 @@ EVERY_S = 5.0
 def watch(
     look: Callable[[], RunReports], text: Callable[[RunReports], str], every: float = EVERY_S
 ) -> RunReports:
-    """Show the runs until all have ended, and return their last reports. `look` is called every `every` seconds."""
+    """Show the runs every `every` seconds until all have ended, and return their reports."""
     gathered = look()
     with _terminal() as screen:
         shown: dict[str, str] = {}
@@ -188,7 +187,7 @@ def watch(
 
 
 def _terminal() -> AbstractContextManager[Any]:
-    """Return a display that is updated in place; it enters as None if the output is not a terminal."""
+    """Return a display that is updated in place. It is None without a terminal."""
     if not sys.stdout.isatty():
         return nullcontext()
     from rich.console import Console

@@ -1,4 +1,4 @@
-"""Write the page of a sweep: a row for each member, and a figure for each metric with the curves of all members."""
+"""Write the page of a sweep: a row for each member, and a figure for each metric."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,7 +14,7 @@ from train_anywhere.monitor.run_facts import MOST_CURVES
 from train_anywhere.runs.facts import Series, curves
 from train_anywhere.runs.folder import RunDir, sweep_folder
 from train_anywhere.runs.summary import display_path
-from train_anywhere.slurm.status.best import Best, find_best
+from train_anywhere.slurm.status.best import find_best
 from train_anywhere.slurm.status.find_runs import RunEntry, read_entry
 from train_anywhere.slurm.status.gather import Report, differing_keys, gather
 from train_anywhere.slurm.status.list_page import list_runs
@@ -22,12 +22,7 @@ from train_anywhere.slurm.status.text_page import has_colors, progress_parts
 
 
 def write_sweep(found: Sequence[RunEntry], reports: Sequence[Report] | None = None) -> Path:
-    """Write report.html into the folder of the sweep, and return its path. Raises OSError.
-
-    Args:
-        found: the members.
-        reports: their reports, if they are known.
-    """
+    """Write report.html into the folder of the sweep, and return its path. Raises OSError."""
     folder = sweep_folder(found[0].folder)
     page = comparison(f"{folder.parent.name} / {folder.name}", reports or gather(found).reports)
     write_atomic(folder / NAME, render_comparison(page))
@@ -35,7 +30,7 @@ def write_sweep(found: Sequence[RunEntry], reports: Sequence[Report] | None = No
 
 
 def sweep_lines(found: Sequence[RunEntry]) -> list[str]:
-    """Return the table of a sweep, its best member, and where its report is, for the end of a sweep on this machine.
+    """Return the table of a sweep, its best member, and where its report is.
 
     The sweep is done, so a part that fails is a line with its error.
     """
@@ -57,14 +52,11 @@ def sweep_lines(found: Sequence[RunEntry]) -> list[str]:
 def comparison(title: str, reports: Sequence[Report]) -> Comparison:
     """Return the content of the page."""
     keys = differing_keys([*reports])
-    best = best_member(reports)
-    metrics = [
-        *dict.fromkeys(
-            name
-            for report in reports
-            for name in [name for name in report.progress.metrics if "train" not in name and name != "lr"]
-        )
-    ]
+    best = None
+    with suppress(SubmitError):  # no metric in common
+        best = find_best([read_entry(report.path) for report in reports])
+    names = dict.fromkeys(name for report in reports for name in report.progress.metrics)
+    metrics = [name for name in names if "train" not in name and name != "lr"]
     return Comparison(
         title=title,
         lead=f"A sweep of {len(reports)} runs, {sum((r.state or r.written) == 'completed' for r in reports)} completed."
@@ -96,20 +88,8 @@ def comparison(title: str, reports: Sequence[Report]) -> Comparison:
 def over_keys(metric: str, keys: Sequence[str], reports: Sequence[Report]) -> list[Figure]:
     """Return the last value of a metric over each key that differs."""
     known = [(report.overrides, report.progress.metrics.get(metric)) for report in reports]
-    drawn = [
-        metric_over_key(
-            metric, key, [(words[key], y) for words, y in known if key in words and y is not None]
-        )
-        for key in keys
-    ]
-    return [one for one in drawn if one]
-
-
-def best_member(reports: Sequence[Report]) -> Best | None:
-    """Return the best member; None if they have no metric in common."""
-    with suppress(SubmitError):
-        return find_best([read_entry(report.path) for report in reports])
-    return None
+    points = {key: [(words[key], y) for words, y in known if key in words and y is not None] for key in keys}
+    return [drawn for key in keys if (drawn := metric_over_key(metric, key, points[key]))]
 
 
 def curves_by_metric(reports: Sequence[Report], keys: Sequence[str]) -> dict[str, dict[str, Series]]:
@@ -118,14 +98,10 @@ def curves_by_metric(reports: Sequence[Report], keys: Sequence[str]) -> dict[str
     for report in reports[:MOST_CURVES]:
         for name, points in curves(RunDir(report.path).metrics_csv).items():
             if len(known := drawable(points)) > 1:
-                found.setdefault(name, {})[member_name(report, keys)] = known
+                number, words = report.id.rpartition("-")[2], report.overrides
+                member = " ".join([number, *(f"{key}={words[key]}" for key in keys if key in words)])
+                found.setdefault(name, {})[member] = known
     return {name: found[name] for name in sorted(found, key=lambda name: ("loss" not in name, name == "lr"))}
-
-
-def member_name(report: Report, keys: Sequence[str]) -> str:
-    """Return the number of a member and its differing values."""
-    number = report.id.rpartition("-")[2]
-    return " ".join([number, *(f"{key}={report.overrides[key]}" for key in keys if key in report.overrides)])
 
 
 def format_metric(value: float | None) -> str:

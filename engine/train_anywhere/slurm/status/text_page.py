@@ -1,4 +1,4 @@
-"""Format reports as text, a page for one run and a table for several, or as one JSON document."""
+"""Format reports as text, a page for one run and a table for several, or as JSON."""
 
 import os
 import re
@@ -21,7 +21,7 @@ SHOWN = 8
 
 
 def sample_line(content: Mapping[str, Any]) -> str:
-    """Return a sample_line such as `GPU 0 91%, 34 of 80 GiB; GPU 1 ...; CPUs 45%`; empty if the file has no such values."""
+    """Return a line such as `GPU 0 91%, 34 of 80 GiB; CPUs 45%`. Empty without values."""
     sample = content.get("sample")
     known = {k: float(v) for k, v in sample.items() if _is_number(v)} if isinstance(sample, dict) else {}
     gpus = [*_gpus(known, content)]
@@ -94,10 +94,7 @@ def headline(report: Report) -> str:
 def page(report: Report, width: int | None = None, colors: bool = False) -> str:
     """Return the page of one run, without rows that would be empty.
 
-    Args:
-        report: the run.
-        width: columns of the terminal; None: no line is broken.
-        colors: whether the state gets a color.
+    `width` is the columns of the terminal. None: no line is broken.
     """
     rows = [f"{f'{name}:' if name else '':<{INDENT}}{one_line(text)}" for name, text in _rows(report) if text]
     state, first = report.state or report.written, fit(headline(report), width, 2)
@@ -106,7 +103,7 @@ def page(report: Report, width: int | None = None, colors: bool = False) -> str:
 
 
 def table(reports: Sequence[Report]) -> str:
-    """Return a table with a line for each run. That of a sweep has a column for each key whose values differ."""
+    """Return a table with a line for each run, and columns for what differs in a sweep."""
     keys = differing_keys([*reports]) if _is_sweep(reports) else []
     lines = [["run", "state", "where", *keys, "progress", "metrics"]] + [
         [
@@ -148,7 +145,7 @@ def progress_parts(report: Report) -> list[str]:
 
 
 def metrics(report: Report) -> list[str]:
-    """Return the metrics of evaluations; while there are none, those of the training."""
+    """Return the metrics of evaluations. While there are none, those of the training."""
     known = report.progress.metrics
     shown = {k: v for k, v in known.items() if "train" not in k and k != "lr"} or (
         known if report.alive else {}
@@ -206,7 +203,7 @@ def _pending(report: Report) -> str:
 
 
 def _now(report: Report) -> str:
-    """Return a phrase such as `train, 1234 images/s, 3 min left, waits for data 4% of the time, last progress 2 s ago`."""
+    """Return a phrase such as `train, 1234 images/s, 3 min left, last progress 2 s ago`."""
     p = report.progress
     if p.section is None:
         return ""
@@ -243,7 +240,7 @@ def _more(nodes: int) -> list[str]:
 
 
 def to_json(gathered: RunReports) -> str:
-    """Return {"runs": [...], "differing": [keys whose values differ], "next", "notes", "trouble"}; nan and inf are null."""
+    """Return the reports, differing keys, commands and notes as JSON. nan and inf are null."""
     content = {
         "runs": [to_plain({**asdict(report), "alive": report.alive}) for report in gathered.reports],
         "differing": differing_keys(gathered.reports),

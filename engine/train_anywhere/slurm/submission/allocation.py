@@ -1,9 +1,9 @@
-"""Detect whether this command runs inside an allocation (salloc, qsub -I), and what the allocation offers."""
+"""Detect whether this command runs inside an allocation, and what that offers."""
 
 import dataclasses
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -32,7 +32,6 @@ class Allocation:
     """An interactive allocation (salloc, qsub -I).
 
     Attributes:
-        job_id: its job id.
         nodes: number of nodes; 0 if unknown.
         cpus: CPUs on the node that has the fewest; 0 if unknown.
         gpus: GPUs on each node; 0 if unknown.
@@ -47,12 +46,11 @@ class Allocation:
 
 
 def current_allocation(environ: Mapping[str, str] = os.environ) -> Allocation | None:
-    """Return the allocation in which a job would run now; None if it must be submitted.
+    """Return the allocation in which a job would run now. None if it must be submitted.
 
     A notebook or an editor that runs as a batch job may submit if the scheduler answers there.
 
-    Raises:
-        SubmitError: the job of this shell has ended, or it is a batch job that can't submit.
+    Raises SubmitError: the job of this shell has ended, or it is a batch job that can't submit.
     """
     here = refusal = None
     try:
@@ -68,9 +66,8 @@ def current_allocation(environ: Mapping[str, str] = os.environ) -> Allocation | 
             f"{f'{refusal} Or ' if refusal else ''}{variable}={environ[variable]}: that job has ended, and this shell still has its "
             f"variables; type `unset {variable}` to submit a job, or make a new allocation and type the command there."
         )
-    several = (
-        any(name in environ for name in PROJECT_VARIABLES) or _number(environ, "SLURM_STEP_NUM_TASKS") > 1
-    )
+    of_project = any(name in environ for name in PROJECT_VARIABLES)
+    several = of_project or _number(environ, "SLURM_STEP_NUM_TASKS") > 1
     if refusal and (several or not runs):
         raise refusal
     if runs is None:
@@ -81,7 +78,7 @@ def current_allocation(environ: Mapping[str, str] = os.environ) -> Allocation | 
 
 
 def _is_running(variable: str, job: str) -> bool | None:
-    """Return whether the scheduler lists the job as running; None if it does not answer."""
+    """Return whether the scheduler lists the job as running. None without an answer."""
     try:
         pbs = variable != "SLURM_JOB_ID"
         states = queue.query_queue("pbs", [job]).states.values() if pbs else lock.read_job_states(job)
@@ -91,7 +88,7 @@ def _is_running(variable: str, job: str) -> bool | None:
 
 
 def _is_batch(environ: Mapping[str, str]) -> bool | None:
-    """Return whether Slurm lists the job of this shell as a batch job; None if it does not say so."""
+    """Return whether Slurm lists the job of this shell as a batch job. None if unknown."""
     job = environ.get("SLURM_JOB_ID", "")
     with suppress(SchedulerError):
         shown = queue.query_job_fields([job], "BatchFlag") if re.fullmatch(r"\d+", job) else {}
@@ -100,12 +97,11 @@ def _is_batch(environ: Mapping[str, str]) -> bool | None:
 
 
 def find_allocation(environ: Mapping[str, str], batch: bool | None = None) -> Allocation | None:
-    """Return the allocation of this process; None on a login node.
+    """Return the allocation of this process. None on a login node.
 
     `batch` is whether the scheduler lists the job as a batch job; None: the variables of the shell decide.
 
-    Raises:
-        SubmitError: this is a batch job, or one of several tasks; a job must not submit or restart itself.
+    Raises SubmitError: this is a batch job, or one of several tasks; a job must not submit or restart itself.
     """
     job_id = running_job(environ)
     if not job_id:
@@ -124,17 +120,12 @@ def find_allocation(environ: Mapping[str, str], batch: bool | None = None) -> Al
             "or inside salloc; a rank is `python src/train.py --run RUNDIR`."
         )
     cpus = _numbers(environ, "SLURM_JOB_CPUS_PER_NODE", r"([0-9]{1,9})(?:\(x[0-9]+\))?")  # 8(x2),4
-    return Allocation(
-        job_id,
-        _number(environ, "SLURM_JOB_NUM_NODES"),
-        min(cpus),
-        _gpus(environ),
-        environ.get("SLURM_JOB_NODELIST", ""),
-    )
+    nodes, hosts = _number(environ, "SLURM_JOB_NUM_NODES"), environ.get("SLURM_JOB_NODELIST", "")
+    return Allocation(job_id, nodes, min(cpus), _gpus(environ), hosts)
 
 
 def _gpus(environ: Mapping[str, str]) -> int:
-    """Return the GPUs on each node, or 0 if unknown: with `--gpus` on several nodes, Slurm gives only their sum."""
+    """Return the GPUs on each node. 0 if Slurm gives only the sum of several nodes."""
     if "SLURM_GPUS" in environ and environ.get("SLURM_JOB_NUM_NODES") != "1":
         return 0
     names = ("SLURM_GPUS_PER_NODE", "SLURM_GPUS", "SLURM_GPUS_ON_NODE")
@@ -147,10 +138,9 @@ def _number(environ: Mapping[str, str], name: str) -> int:
 
 
 def _numbers(environ: Mapping[str, str], name: str, form: str) -> list[int]:
-    """Return the numbers in the comma-separated parts of a variable; [0] if it is not set.
+    """Return the numbers in the comma-separated parts of a variable. [0] if it is not set.
 
-    Raises:
-        SubmitError: the variable does not have the scheduler's format.
+    Raises SubmitError: the variable does not have the scheduler's format.
     """
     parts = [re.fullmatch(form, part) for part in (environ.get(name) or "0").split(",")]
     if not all(parts):
@@ -162,7 +152,7 @@ def _numbers(environ: Mapping[str, str], name: str, form: str) -> list[int]:
 
 
 def is_only_node(job: Job, here: Allocation | None, environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether this process runs on the only node of its allocation; salloc may start a shell on the login node."""
+    """Return whether this process, maybe a shell of salloc, runs on its only node."""
     one = here is not None and here.nodes < 2 and job.nodes == 1
     return one and bool({"SLURMD_NODENAME", "PBS_NODEFILE"} & {*environ})
 
@@ -184,40 +174,35 @@ def missing_variables(environ: Mapping[str, str]) -> list[str]:
     ]
 
 
-def find_mismatches(job: Job, here: Allocation) -> list[str]:
-    """Return a message for each request of the job that does not match the allocation."""
+def find_mismatches(job: Job, here: Allocation) -> Iterator[str]:
+    """Yield a message for each request of the job that does not match the allocation."""
     if job.members is not None:
-        return [
-            "a sweep is a job array, which can't run inside an allocation; run its members one by one, or submit from the login node."
-        ]
-    problems = []
+        yield "a sweep is a job array, which can't run inside an allocation; run its members one by one, or submit from the login node."
+        return
     chosen = expand_hosts(job.cluster.nodelist or "") if job.cluster.nodelist and here.hosts else []
     if missing := [host for host in chosen if host not in expand_hosts(here.hosts)]:
-        problems.append(
-            f"cluster.nodelist names {', '.join(missing)}, and this allocation ({here.job_id}) has {here.hosts}; name nodes of it."
-        )
+        yield f"cluster.nodelist names {', '.join(missing)}, and this allocation ({here.job_id}) has {here.hosts}; name nodes of it."
     elif here.nodes and here.nodes != job.nodes and not chosen_nodes(job, here):
         requested = f"{job.fewest}-{job.nodes}" if job.elastic else job.nodes
-        problems.append(
+        yield (
             f"trainer.nodes={requested}, but this allocation ({here.job_id}) has {here.nodes}; use trainer.nodes={here.nodes}, "
             f"or name the nodes of a smaller job, such as cluster.nodelist={first_host(here.hosts) if here.hosts else 'NODE'}."
         )
     if here.cpus and here.cpus < max(job.ranks) * job.cpus_per_task:
-        problems.append(
+        yield (
             f"{max(job.ranks)} ranks per node with {job.cpus_per_task} CPUs each do not fit this allocation ({here.job_id}), "
             f"which has {here.cpus} CPUs on a node; use salloc --cpus-per-task or fewer trainer.devices."
         )
-    return problems
 
 
 def chosen_nodes(job: Job, here: Allocation | None) -> list[str]:
-    """Return the nodes of a job that uses only some nodes of the allocation, all named in `cluster.nodelist`; else none."""
+    """Return the nodes of a job that uses only some of the allocation. Empty otherwise."""
     hosts = expand_hosts(job.cluster.nodelist) if job.cluster.nodelist and here and not job.elastic else []
     return hosts if here and len(hosts) == job.nodes < here.nodes else []
 
 
 def fill_from_allocation(config: Config, here: Allocation | None) -> Config:
-    """Resolve `auto` in an allocation: all GPUs of a node, its CPUs divided among the ranks, and its number of nodes."""
+    """Resolve `auto` in an allocation: its GPUs, CPUs and number of nodes."""
     if here is None:
         return config
     c, t = config.cluster, config.trainer

@@ -1,4 +1,4 @@
-"""Submit the evaluation of a run: one process on one device, in a separate folder below the run folder."""
+"""Submit the evaluation of a run: one process on one device, in a separate folder."""
 
 import itertools
 import shlex
@@ -22,6 +22,7 @@ from train_anywhere.slurm.presets import is_elsewhere
 from train_anywhere.slurm.rules.job_rules import DataCheck, Request
 from train_anywhere.slurm.scheduler import client
 from train_anywhere.slurm.scheduler.client import submit_chain
+from train_anywhere.slurm.scheduler.queue import CANCEL
 from train_anywhere.slurm.script import clean_environment, render
 from train_anywhere.slurm.script.job import Job, make_job
 from train_anywhere.slurm.status.dependency import Dependency, find_dependency
@@ -29,11 +30,10 @@ from train_anywhere.slurm.submission import snapshot
 from train_anywhere.slurm.submission.submit import after_notes, format_dry_run, record_job, wait_for_jobs
 
 FOLDER = "evaluations"
-STOP = {"slurm": "scancel", "pbs": "qdel"}
 
 
 def start(config: Config, run: RunDir, arguments: Sequence[str], data_problems: DataCheck) -> int:
-    """Submit `src/evaluate.py` with these arguments, on one device, or show the job with `dry_run`; returns the exit code.
+    """Submit or show the job of `src/evaluate.py`, on one device, and return the exit code.
 
     Raises:
         ConfigError, SubmitError, SchedulerError: nothing was submitted, and all that was written is removed.
@@ -62,7 +62,7 @@ def start(config: Config, run: RunDir, arguments: Sequence[str], data_problems: 
     kind = config.cluster.scheduler
     print(f"Submitted job {job_id} to {config.cluster.name}: 1 node, 1 process")
     print(f"Log:         {display_path(Path(log))}")
-    print(f"Stop it:     {STOP[kind]} {job_id}")
+    print(f"Stop it:     {CANCEL[kind]} {job_id}")
     notes += [followed.note] if followed and followed.note else []
     print("".join(f"note: {note}\n" for note in notes), end="", flush=True)
     if config.wait:
@@ -78,7 +78,7 @@ def next_place(run: RunDir) -> OwnedFolder:
 
 
 def claim(place: OwnedFolder) -> None:
-    """Create the folder. Raises SubmitError if another submission has just created it, or the disk refuses it."""
+    """Create the folder. Raises SubmitError if it exists, or the disk refuses it."""
     try:
         make_folder(place.path.parent)
         place.path.mkdir()

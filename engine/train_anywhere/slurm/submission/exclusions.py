@@ -1,4 +1,4 @@
-"""Decide what a snapshot of the code excludes: tests, keys and passwords, data, unreadable files."""
+"""Decide what a snapshot of the code excludes: tests, secrets, data, unreadable files."""
 
 import errno
 import os
@@ -56,7 +56,7 @@ def may_hold_secrets(name: str) -> bool:
 
 
 def is_group_readable(root: Path, names: Iterable[str]) -> bool:
-    """Return whether the group may read most of these files, and new ones: with umask 077 it can't read any new file."""
+    """Return whether the group may read most of these files, and new ones."""
     mask = os.umask(0o077)
     os.umask(mask)
     modes = [os.stat(root / name).st_mode for name in names if os.path.isfile(root / name)]
@@ -64,7 +64,7 @@ def is_group_readable(root: Path, names: Iterable[str]) -> bool:
 
 
 def why_private(root: Path, name: str) -> str:
-    """Return why a path is private: the group can't read it or enter a parent folder; empty if it can, and for code."""
+    """Return why the group can't read a path. Empty if it can, and for code."""
     path = root / name
     with suppress(OSError):  # just deleted, or a broken link
         for folder in [f for f in path.parents if f != root and f.is_relative_to(root)]:
@@ -76,7 +76,7 @@ def why_private(root: Path, name: str) -> str:
 
 
 def describe_special(mode: int) -> str:
-    """Return a clause such as "it is a FIFO" for a path that is not a file, folder or link; empty for those."""
+    """Return a clause such as "it is a FIFO". Empty for a file, folder or link."""
     kinds = {
         "a FIFO": stat.S_ISFIFO,
         "a socket": stat.S_ISSOCK,
@@ -86,7 +86,7 @@ def describe_special(mode: int) -> str:
 
 
 def why_not_copied(root: Path, name: str) -> str:
-    """Return why a path relative to `root` can't or must not be copied; empty if it may be."""
+    """Return why a path below `root` can't or must not be copied. Empty if it may be."""
     path = root / name
     try:
         linked = os.readlink(path) if path.is_symlink() else ""
@@ -102,7 +102,7 @@ def why_not_copied(root: Path, name: str) -> str:
 
 
 def why_data(root: Path, name: str) -> str:
-    """Return why a path that git does not track is taken for data; empty if it is code."""
+    """Return why a path that git does not track is taken for data. Empty if it is code."""
     path = root / name
     try:
         status = path.lstat()

@@ -1,4 +1,4 @@
-"""Turn composed configurations into a job: check everything, then show it, run it in an allocation, or submit it."""
+"""Turn configurations into a job: check everything, then show, run or submit it."""
 
 import dataclasses
 import os
@@ -41,7 +41,7 @@ from train_anywhere.slurm.submission.submit import after_notes, format_dry_run, 
 
 
 def slurm_conf_problems(job: Job) -> list[str]:
-    """Return a message for each limit of slurm.conf that an array or uneven job breaks; none if Slurm does not answer."""
+    """Return a message for each limit of slurm.conf that an array or uneven job breaks."""
     uneven = job.gpus and not job.even
     if job.cluster.scheduler != "slurm" or not (job.members or uneven):
         return []
@@ -80,12 +80,7 @@ def start(
 ) -> list[float | SubmitError | None]:
     """Submit one run, or one array for the members of a sweep.
 
-    Args:
-        trees: the composed configuration of each member.
-        overrides: the overrides of each member.
-        data_problems: check of the data set.
-        refuse_unreadable: check of the checkpoints of a run to resume.
-        wants_results: whether a sweeper needs the metric of each member.
+    `refuse_unreadable` checks the checkpoints of a run to resume. `wants_results`: a sweeper needs the metric of each member.
 
     Returns:
         For each member, with `wait=true` the best value of `checkpoint.monitor`, or why there is none; else None.
@@ -143,7 +138,7 @@ def refusals(
     jobs: list[Job] | None = None,
     only_job: bool = False,
 ) -> list[str]:
-    """Return the problems that prevent the submission of one member, in a dry run too. The member's job is appended to `jobs`.
+    """Return the problems that prevent a submission of one member, in a dry run too.
 
     With `only_job` they are only those that leave no job to show.
     """
@@ -173,8 +168,7 @@ def placeholder_job(config: Config, run: RunDir | None, members: Sequence[int] |
 def common_job(jobs: Sequence[Job]) -> Job:
     """Return the job that all members share.
 
-    Raises:
-        ConfigError: the members request different things of the scheduler, so they can't be one array.
+    Raises ConfigError: the members request different things of the scheduler, so they can't be one array.
     """
     first = jobs[0]
     if len({job.name for job in jobs}) > 1:
@@ -188,14 +182,15 @@ def common_job(jobs: Sequence[Job]) -> Job:
     return first
 
 
-MEMBER_FIELDS = ("name", "run", "code", "batch", "framework", "strategy", "features")
+MEMBER_FIELDS = {"name", "run", "code", "batch", "framework", "layout", "features"}
 """Fields of a job that may differ in one array: the script does not contain them, or computes them for each member."""
 
 
 def _differing_fields(one: Job, other: Job) -> Iterator[str]:
-    for f in dataclasses.fields(Job):
-        if f.name not in MEMBER_FIELDS and getattr(one, f.name) != getattr(other, f.name):
-            yield f.name
+    parts = {"ranks", "devices", "time", "constraint"}  # of the layout and the cluster, named one by one
+    for name in {f.name for f in dataclasses.fields(Job)} - MEMBER_FIELDS | parts:
+        if getattr(one, name) != getattr(other, name):
+            yield name
     if Path(one.run).parent.parent != Path(other.run).parent.parent:
         yield "paths.results"
     ours, theirs = one.features.in_script, other.features.in_script
@@ -203,7 +198,7 @@ def _differing_fields(one: Job, other: Job) -> Iterator[str]:
 
 
 def refuse_second_job(run: RunDir, in_allocation: bool) -> None:
-    """Refuse a second job in a run folder. A job that waits in the queue counts, this allocation itself does not.
+    """Refuse a second job in a run folder. This allocation itself does not count.
 
     Raises:
         CheckpointError, SubmitError: there is another job, which the message names.
@@ -235,8 +230,7 @@ def refuse_second_job(run: RunDir, in_allocation: bool) -> None:
 def refuse_sweeper(wait: bool, wants_results: bool) -> None:
     """Refuse a sweeper that needs results if the submission does not wait for its jobs.
 
-    Raises:
-        ConfigError: the submission would return before there are results.
+    Raises ConfigError: the submission would return before there are results.
     """
     if wants_results and not wait:
         raise ConfigError(
@@ -258,7 +252,7 @@ def show_dry_run(request: Request, here: Allocation | None) -> None:
 
 
 def ask_scheduler(request: Request) -> None:
-    """Print when Slurm expects the job to start; with dry_run=test whether it accepts the script. Raises SubmitError if not."""
+    """Print when Slurm expects the job to start, or test the script. Raises SubmitError."""
     script, kind = render(request.job), request.config.cluster.scheduler
     test = request.config.dry_run == "test"
     if test and kind == "slurm":

@@ -1,4 +1,4 @@
-"""Submit runs again, from the newest checkpoint, and the trials of a search, which all run the same code."""
+"""Submit runs again, from the newest checkpoint, and the trials of a search."""
 
 import dataclasses
 import os
@@ -7,9 +7,10 @@ import shlex
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from train_anywhere.config.command.members import Member
-from train_anywhere.errors import CheckpointError, SchedulerError, SubmitError, UnclearError
+from train_anywhere.errors import CheckpointError, SchedulerError, SubmitError
 from train_anywhere.files import ROOT
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.runs.folder import RunDir, claim, point_latest
@@ -19,7 +20,6 @@ from train_anywhere.runs.reopen.trust import refuse_foreign_script
 from train_anywhere.runs.summary import resume_command, train_command
 from train_anywhere.slurm.rules.local_rules import is_lost
 from train_anywhere.slurm.scheduler import client, queue
-from train_anywhere.slurm.scheduler.client import submit_chain
 from train_anywhere.slurm.scheduler.queue import QueuePoller
 from train_anywhere.slurm.script import clean_environment
 from train_anywhere.slurm.script.clean_environment import print_notes
@@ -32,16 +32,15 @@ from train_anywhere.slurm.submission import snapshot
 from train_anywhere.slurm.submission.rollback import Submission
 from train_anywhere.slurm.submission.submit import (
     prepare_features,
-    record_job,
-    record_unclear_job,
     remember_runs,
     results_folder,
+    submit_recorded,
     write_run,
 )
 
 
 def resubmit(runs: Sequence[RunEntry], results: Path, trust: bool) -> str:
-    """Submit a run, or members of one sweep, again, with the same options, and return the job ids.
+    """Submit a run, or members of one sweep, again, and return the job ids.
 
     `trust` accepts a script that this user has not submitted from its folder.
 
@@ -56,7 +55,12 @@ def resubmit(runs: Sequence[RunEntry], results: Path, trust: bool) -> str:
             raise SubmitError(
                 f"the run folder {submitted.folder.path} can't be written; nothing was submitted."
             )
-        refuse_own_disk(submitted.folder)
+        path, disk = submitted.folder.path, _cluster_key(submitted.folder, "local_disk", "")
+        if is_lost(path, disk):  # such as the folder of an interactive job
+            raise SubmitError(
+                f"{path} is below cluster.local_disk={disk}, and each node has its own {disk}, where the job would not find it; move it "
+                f"to a folder that all nodes share, then use {train_command()} resume=FOLDER."
+            )
     script, kind = common_script(runs), str(runs[0].scheduler)
     refuse_foreign_script(script, trust)
     followed = find_dependency(runs[0].folder.read_info().get("after"), kind, results)
@@ -66,53 +70,30 @@ def resubmit(runs: Sequence[RunEntry], results: Path, trust: bool) -> str:
         for run in folders:
             run.update(state="queued", submission=None)
         submission.mark_written()
-        try:
-            jobs = submit_chain(
-                kind,
-                script,
-                _chain_length(folders[0]),
-                lambda i: record_job(folders, members or None, i),
-                members=_array_members(members, script),
-                ok=followed.jobs if followed else (),
-            )
-        except UnclearError as error:
-            raise record_unclear_job(error, folders) from None
+        links, ok = _cluster_key(folders[0], "chain", 1), followed.jobs if followed else ()
+        array = _array_members(members, script)
+        jobs = submit_recorded(kind, script, links, folders, members or None, array, ok)
     print_notes(script)
     return " -> ".join(jobs)
 
 
-def _chain_length(run: RunDir) -> int:
-    """Return `cluster.chain` of a run; 1 if its configuration can't be read."""
+def _cluster_key(run: RunDir, key: str, otherwise: Any) -> Any:
+    """Return a key of the section `cluster` of a run, or `otherwise`."""
     with suppress(CheckpointError, KeyError, TypeError):
-        return int(read_frozen(run)["cluster"]["chain"])
-    return 1
-
-
-def refuse_own_disk(run: RunDir) -> None:
-    """Refuse a run folder below `cluster.local_disk`, such as one of an interactive job. Raises SubmitError."""
-    disk = ""
-    with suppress(CheckpointError, KeyError, TypeError):
-        disk = str(read_frozen(run)["cluster"]["local_disk"])
-    if is_lost(run.path, disk):
-        raise SubmitError(
-            f"{run.path} is below cluster.local_disk={disk}, and each node has its own {disk}, where the job would not find it; move it "
-            f"to a folder that all nodes share, then use {train_command()} resume=FOLDER."
-        )
+        return type(otherwise)(read_frozen(run)["cluster"][key])
+    return otherwise
 
 
 def _array_members(members: Sequence[int], script: Path) -> str | None:
-    """Return the members as a list for the scheduler, with the script's limit of members that run at once."""
-    limit = re.search(
-        r"^#(?:SBATCH --array=|PBS -J ).*(%\d+)$", script.read_text(errors="replace"), re.MULTILINE
-    )
+    """Return the members as a list for the scheduler, with the limit of the script."""
+    limit = re.search(r"(?m)^#(?:SBATCH --array=|PBS -J ).*(%\d+)$", script.read_text(errors="replace"))
     return ranges(members) + (limit[1] if limit and len(members) > 1 else "") if members else None
 
 
 def common_script(runs: Sequence[RunEntry]) -> Path:
     """Return the batch script that all the runs share.
 
-    Raises:
-        SubmitError: a run has no script, there are several, or it belongs to another folder.
+    Raises SubmitError: a run has no script, there are several, or it belongs to another folder.
     """
     for run in runs:
         if run.script is None:
@@ -129,8 +110,7 @@ def common_script(runs: Sequence[RunEntry]) -> Path:
 def refuse_renamed(run: RunEntry, script: Path) -> None:
     """Refuse a script that names another run folder, because the run was moved.
 
-    Raises:
-        SubmitError: the script names another folder, or can't be read.
+    Raises SubmitError: the script names another folder, or can't be read.
     """
     try:
         text = script.read_text(errors="replace")
@@ -149,7 +129,7 @@ def refuse_renamed(run: RunEntry, script: Path) -> None:
 
 
 def submit_trial(job: Job, member: Member, folder: Path, code: Path) -> list[str]:
-    """Submit one trial with a new run folder, and return its job ids. The first trial creates the code of the study.
+    """Submit one trial with a new run folder. The first creates the code of the study.
 
     Raises:
         SubmitError, SchedulerError: the submission was refused, and all that was written is removed.
@@ -171,10 +151,7 @@ def submit_trial(job: Job, member: Member, folder: Path, code: Path) -> list[str
         point_latest(results, run.path)
         submission.mark_written()
         remember_runs(script, [run], [member])
-        try:
-            job_ids = submit_chain(kind, script, job.cluster.chain, lambda i: record_job([run], None, i))
-        except UnclearError as error:
-            raise record_unclear_job(error, [run]) from None
+        job_ids = submit_recorded(kind, script, job.cluster.chain, [run], None)
     if first:
         clean_environment.print_notes(script)
     return job_ids
@@ -195,10 +172,9 @@ def resubmit_trial(run: RunDir, results: Path) -> str:
 
 
 def read_ended_states(poller: QueuePoller, live: Sequence[RunDir]) -> dict[str, str]:
-    """Return the state of each run whose jobs have ended, by run id; nothing while the scheduler does not answer.
+    """Return the state of each run whose jobs have ended. Nothing without an answer.
 
-    Raises:
-        SchedulerError: the scheduler did not answer for a long time.
+    Raises SchedulerError: the scheduler did not answer for a long time.
     """
     found = [find_runs.read_entry(run.path) for run in live]
     kinds = {run.scheduler for run in found if run.scheduler}
@@ -217,7 +193,7 @@ def read_ended_states(poller: QueuePoller, live: Sequence[RunDir]) -> dict[str, 
 
 
 def cancel_trial(run: RunDir) -> None:
-    """Cancel the job of a trial; its ranks save a checkpoint first."""
+    """Cancel the job of a trial, whose ranks save a checkpoint first."""
     [found] = find_runs.with_unrecorded_jobs([find_runs.read_entry(run.path)], wait=True)
     if jobs := found.job_ids[-1:]:
         local_runs.refuse_other_jobs(found, jobs)

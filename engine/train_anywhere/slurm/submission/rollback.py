@@ -19,12 +19,11 @@ SUBMISSION_FILES = ("config.yaml", "overrides.txt", "run.json", JOBS, *SCRIPT.va
 
 
 class Submission:
-    """A context manager around a submission: after an error it removes the new files and restores the changed ones.
+    """A context manager around a submission, which removes its files after an error.
 
     After an `UnclearError` everything stays, because a job that may be queued needs its run folder.
 
     Args:
-        results: folder that contains the run folders.
         runs: existing runs that are submitted again; empty if all runs are new.
 
     Attributes:
@@ -59,7 +58,7 @@ class Submission:
             ) from None
 
     def mark_written(self) -> None:
-        """Record that all files are written. A job may start now, so a rollback keeps later changes of run.json."""
+        """Record that all files are written. A rollback keeps later changes of run.json."""
         self._job_files = {run.info_file: read_content(run.info_file) for run in self._runs}
 
     def add_run(self, run: RunDir) -> None:
@@ -87,17 +86,16 @@ class Submission:
 
 
 def _discard(run: RunDir) -> None:
-    """Remove a new run folder. None of its jobs is queued: after an `UnclearError` there is no rollback."""
+    """Remove a new run folder, none of whose jobs is queued."""
     if run.jobs.exists():
         remove_file(claim(run.jobs))
     discard(run)
 
 
 def read_content(path: Path) -> bytes | None:
-    """Return the bytes of a file; None if it does not exist.
+    """Return the bytes of a file. None if it does not exist.
 
-    Raises:
-        SubmitError: the file can't be read.
+    Raises SubmitError: the file can't be read.
     """
     try:
         return path.read_bytes()

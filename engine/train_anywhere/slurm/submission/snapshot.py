@@ -1,4 +1,4 @@
-"""Copy the project's files into the run folder, so that a job runs the code as it was at submission."""
+"""Copy the project's files into the run folder, so that a job runs the submitted code."""
 
 import errno
 import itertools
@@ -49,20 +49,20 @@ MAX_OUTSIDE = 10_000
 
 
 def take_snapshot(root: Path, code: Path, results: Path, outside: str | None = None) -> Snapshot:
-    """Copy the project without its tests into `code`: files that git tracks, and new ones that it does not ignore.
+    """Copy the project without its tests and ignored files into `code`.
 
     The folder of the results is never copied. `outside`, the folder of a program, is copied in the same way.
 
-    Raises:
-        SubmitError: a file can't be read, the disk is full, or git does not answer; a part of the copy may exist.
+    Raises SubmitError: a file can't be read, the disk is full, or git does not answer; a part of the copy may exist.
     """
     try:
         taken = _take_snapshot(root, code, results, provenance.read_state(root))
-        return (
-            replace(taken, notes=(*taken.notes, *_copy_outside(Path(outside), code, results)))
-            if outside
-            else taken
-        )
+        if outside is None:
+            return taken
+        top, left_out = Path(outside), dict[str, str]()
+        _, names = list_names(top, results, _read_state_of(top), left_out)
+        _copy(top, code / OUTSIDE / top.name, names, left_out)
+        return replace(taken, notes=(*taken.notes, *_notes(left_out)))
     except PermissionError as error:
         raise SubmitError(
             f"{error.filename} can't be read or written ({error.strerror}), and a job runs a copy of the project's files: "
@@ -83,16 +83,8 @@ def _take_snapshot(root: Path, code: Path, results: Path, known: provenance.GitS
     return Snapshot(known.commit, known.changed or bool(new), tuple(_notes(left_out)))
 
 
-def _copy_outside(top: Path, code: Path, results: Path) -> list[str]:
-    """Copy the folder of a program that is not in the project, and return notes about excluded files."""
-    left_out: dict[str, str] = {}
-    _, names = list_names(top, results, _read_state_of(top), left_out)
-    _copy(top, code / OUTSIDE / top.name, names, left_out)
-    return [*_notes(left_out)]
-
-
 def _read_state_of(top: Path) -> provenance.GitState | None:
-    """Return the git state of a repository; None for another folder. Raises SubmitError if that has too many files."""
+    """Return the git state, None for another folder. Raises SubmitError if it is too large."""
     if (top / ".git").exists():
         return provenance.read_state(top)
     if sum(1 for _ in itertools.islice(_walk(top, {}), MAX_OUTSIDE + 1)) > MAX_OUTSIDE:
@@ -110,7 +102,7 @@ def list_names(
     left_out: dict[str, str],
     unused: tuple[str, ...] = provenance.UNUSED_FOLDERS,
 ) -> tuple[list[str], list[str]]:
-    """Return the files that git does not track, and all files to copy; add the others to `left_out` with a reason.
+    """Return the files that git does not track, and all files to copy.
 
     Files of the results and below the folders `unused` are in neither list.
     """
@@ -123,7 +115,7 @@ def list_names(
 
 
 def missing_problem(name: str, results: str, top: Path = ROOT) -> list[str]:
-    """Return a message if a snapshot would not have the file or folder `name`. Raises SubmitError if git does not answer."""
+    """Return a message if a snapshot would lack `name`. Raises SubmitError."""
     left_out: dict[str, str] = {}
     known = provenance.read_state(top) if top == ROOT else _read_state_of(top)
     _, names = list_names(top, Path(results), known, left_out)
@@ -139,7 +131,7 @@ def missing_problem(name: str, results: str, top: Path = ROOT) -> list[str]:
 
 
 def _engine_files(root: Path, names: Sequence[str], left_out: dict[str, str]) -> Iterator[str]:
-    """Yield the files of the running engine, relative to `ENGINE`: those of the project's engine/, else the installed ones."""
+    """Yield the files of the running engine, relative to `ENGINE`."""
     if ENGINE.resolve() == (root / "engine").resolve():
         yield from (n.removeprefix("engine/") for n in names if n.startswith("engine/train_anywhere/"))
     else:
@@ -172,7 +164,7 @@ def _code_only(root: Path, names: Iterable[str], left_out: dict[str, str], share
 def _walk(
     root: Path, left_out: dict[str, str], excluded: Collection[str] = ("data", "results")
 ) -> Iterator[str]:
-    """Yield the files of a project without git, without hidden files, caches, environments, and top folders in `excluded`."""
+    """Yield the files of a project without git, without hidden files and environments."""
 
     def unreadable(error: OSError) -> None:
         left_out[os.path.relpath(error.filename, root)] = f"it can't be read ({error.strerror})"
@@ -180,14 +172,8 @@ def _walk(
     for folder, folders, files in os.walk(root, onerror=unreadable):
         here = Path(folder)
         top = excluded if here == root else ()
-        folders[:] = [
-            f
-            for f in folders
-            if f[0] != "."
-            and f != "__pycache__"
-            and f not in top
-            and not os.path.exists(here / f / "pyvenv.cfg")
-        ]
+        own = [f for f in folders if f[0] != "." and f not in (*top, "__pycache__")]
+        folders[:] = [f for f in own if not os.path.exists(here / f / "pyvenv.cfg")]
         yield from (str((here / f).relative_to(root)) for f in files if f[0] != ".")
 
 
@@ -225,7 +211,7 @@ class _SpecialFileError(Exception):
 
 
 def _make_folder(root: Path, code: Path, folder: str, created: set[str]) -> None:
-    """Create a folder and its parents, with permissions no wider than those of the project's folder."""
+    """Create a folder and its parents, with permissions no wider than the project's."""
     if folder not in created:
         _make_folder(root, code, os.path.dirname(folder), created)
         with suppress(FileNotFoundError):  # deleted, but still in git's index
@@ -250,7 +236,7 @@ def _copy_path(source: str, target: str) -> None:
 
 
 def _copy_file(source: str, target: str) -> None:
-    """Copy bytes and permissions with few system calls, because each one is slow on a shared disk."""
+    """Copy bytes and permissions with few system calls, which are slow on a shared disk."""
     no_waiting = os.O_NOFOLLOW | os.O_NONBLOCK  # opening a FIFO would wait for a writer
     read = os.open(source, os.O_RDONLY | no_waiting)
     try:

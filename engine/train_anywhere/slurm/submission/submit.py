@@ -1,4 +1,4 @@
-"""Create the run folder and submit its batch script, or run the script in an allocation; format what is printed."""
+"""Create the run folder and submit its batch script, or run it in an allocation."""
 
 import dataclasses
 import itertools
@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 
 from train_anywhere.config.command.members import Member
-from train_anywhere.config.schema import Monitor
 from train_anywhere.errors import SubmitError, SubmitInterrupted, UnclearError
 from train_anywhere.files import ROOT
 from train_anywhere.files.atomic import write_atomic
@@ -23,7 +22,7 @@ from train_anywhere.runs.folder import RunDir, claim, claim_code, create, no_emp
 from train_anywhere.runs.reopen.frozen import write_frozen
 from train_anywhere.runs.reopen.resume import move_aside, move_back
 from train_anywhere.runs.reopen.trust import remember, remember_job, remember_script
-from train_anywhere.runs.summary import command_path, display_path
+from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm import rules
 from train_anywhere.slurm.presets import stale_facts_notes
 from train_anywhere.slurm.rules.job_rules import Request
@@ -42,7 +41,7 @@ from train_anywhere.slurm.submission.rollback import Submission, read_content
 def submit(
     request: Request, members: Sequence[Member], run: RunDir | None, followed: Dependency | None = None
 ) -> list[float | SubmitError | None]:
-    """Submit a checked job and print the next commands; returns the same as `train_anywhere.slurm.submission.prepare.start`.
+    """Submit a checked job and print the next commands. Returns the same as `prepare.start`.
 
     Without a `run` to resume, each member gets a new run folder. The run `followed` must be complete first.
 
@@ -57,20 +56,10 @@ def submit(
         job, runs, code_snapshot = make_folders(prepared, members, run, submission, followed)
         script = Path(job.code).parent / client.SCRIPT[kind]
         remember_runs(script, runs, members)
-        try:
-            job_ids = submit_chain(
-                kind,
-                script,
-                job.cluster.chain,
-                lambda i: record_job(runs, job.members, i),
-                ok=followed.jobs if followed else (),
-            )
-        except UnclearError as error:
-            raise record_unclear_job(error, runs) from None
+        ok = followed.jobs if followed else ()
+        job_ids = submit_recorded(kind, script, job.cluster.chain, runs, job.members, ok=ok)
     # Slurm's names of parts: `%%` is a percent sign of the folder
-    log = (
-        re.sub("%([%jA])", lambda part: "%" if part[1] == "%" else job_ids[0], render.log_path(job)) + ".out"
-    )
+    log = re.sub("%([%jA])", lambda part: "%" if part[1] == "%" else job_ids[0], render.log_path(job))
     notes = [
         *rules.notes(request),
         *stale_facts_notes(job.cluster),
@@ -78,7 +67,7 @@ def submit(
         *code_snapshot.notes,
         *([followed.note] if followed and followed.note else []),
     ]
-    print(format_submission(job_ids, job, [r.path for r in runs], log, notes), flush=True)
+    print(format_submission(job_ids, job, [r.path for r in runs], f"{log}.out", notes), flush=True)
     if not request.config.wait:
         return [None] * len(runs)
     wait_for_jobs(kind, job_ids)
@@ -92,7 +81,7 @@ def make_folders(
     submission: Submission,
     followed: Dependency | None = None,
 ) -> tuple[Job, list[RunDir], snapshot.Snapshot]:
-    """Create the run folders of a job, with frozen configuration, code and script. A sweep's members share code and script.
+    """Create the run folders of a job. A sweep's members share code and script.
 
     Returns:
         The job with its real folders, the run folders, and the snapshot of the code.
@@ -125,7 +114,7 @@ def make_folders(
 
 
 def prepare_features(job: Job, results: Path, code: Path | None = None) -> Job:
-    """Let the features prepare files on the login node, then the copied code. Raises SubmitError, OSError."""
+    """Let the features prepare files, then the copied code. Raises SubmitError, OSError."""
     return dataclasses.replace(job, features=job.features.prepare(results, code))
 
 
@@ -136,9 +125,11 @@ def write_run(
     code_snapshot: snapshot.Snapshot | None,
     followed: Dependency | None = None,
 ) -> None:
-    """Write the frozen configuration for the ranks, and the first run.json; without a snapshot, it lacks commit and dirty."""
+    """Write the frozen configuration and the first run.json, with the commit if known."""
     cluster = dataclasses.replace(member.config.cluster, signal_seconds=job.cluster.signal_seconds)
-    monitor = use_plain_progress(member.config.monitor)
+    monitor = member.config.monitor
+    if monitor.progress == "auto":  # mpirun gives the ranks of a job a terminal, and a bar would fill the log
+        monitor = dataclasses.replace(monitor, progress="plain")
     config = dataclasses.replace(member.config, cluster=cluster, monitor=monitor)
     write_frozen(run, config, member.overrides)
     run.update(
@@ -162,28 +153,20 @@ def results_folder(members: Sequence[Member]) -> Path:
 
 
 def remember_runs(script: Path, runs: Sequence[RunDir], members: Sequence[Member]) -> None:
-    """Record that this user submitted these runs, so that resuming them does not need trust=true."""
+    """Record that this user submitted these runs, which are trusted when resumed."""
     remember_script(script)
     for run, member in zip(runs, members, strict=True):
         remember(run.path, member.config)
 
 
-def use_plain_progress(monitor: Monitor) -> Monitor:
-    """Replace progress=auto by plain for a job, because mpirun gives its ranks a terminal, and a bar would fill the log."""
-    return dataclasses.replace(monitor, progress="plain") if monitor.progress == "auto" else monitor
-
-
 def free_code_folder(code: Path) -> Path:
-    """Return the first of code, code-2, code-3, ... that does not exist, since an earlier job may still read the others."""
-    folder, number = code, 1
-    while folder.exists():
-        number += 1
-        folder = code.with_name(f"{code.name}-{number}")
-    return folder
+    """Return the first of code, code-2, ... that no earlier job has."""
+    others = (code.with_name(f"{code.name}-{number}") for number in itertools.count(2))
+    return next(folder for folder in itertools.chain([code], others) if not folder.exists())
 
 
 def record_job(runs: Sequence[RunDir], members: Sequence[int] | None, job_id: str) -> None:
-    """Write a job id to jobs.txt in place of `UNCLEAR`, which is written first, or remove that entry if the id is "".
+    """Write a job id to jobs.txt in place of `UNCLEAR`, or remove that entry if it is "".
 
     The ids are not in run.json, which only rank 0 writes as soon as the job may run.
     """
@@ -194,19 +177,33 @@ def record_job(runs: Sequence[RunDir], members: Sequence[int] | None, job_id: st
         write_atomic(run.jobs, "".join(f"{word}\n" for word in [*words, new] if word))
 
 
-def record_unclear_job(error: UnclearError, runs: Sequence[RunDir]) -> UnclearError:
-    """Record in the run folders that a job may be queued, and return the error with their paths."""
-    if not error.job_lost:
-        record_job(runs, None, "")
-    for run in runs:
-        if run.read_info().get("state") == "queued":
-            run.update(submission=str(error))
-    folder = display_path(runs[0].path) + (f" and {len(runs) - 1} more" if len(runs) > 1 else "")
-    return error.add_sentence(f"The run folder is kept: {folder}")
+def submit_recorded(
+    kind: str,
+    script: Path,
+    links: int,
+    runs: Sequence[RunDir],
+    members: Sequence[int] | None,
+    array: str | None = None,
+    ok: Sequence[str] = (),
+) -> list[str]:
+    """Submit a chain of jobs, record them in the run folders, and return the job ids.
+
+    Raises the errors of `submit_chain`. After an UnclearError, the folders record that a job may be queued.
+    """
+    try:
+        return submit_chain(kind, script, links, partial(record_job, runs, members), array, ok)
+    except UnclearError as error:
+        if not error.job_lost:
+            record_job(runs, None, "")
+        for run in runs:
+            if run.read_info().get("state") == "queued":
+                run.update(submission=str(error))
+        folder = display_path(runs[0].path) + (f" and {len(runs) - 1} more" if len(runs) > 1 else "")
+        raise error.add_sentence(f"The run folder is kept: {folder}") from None
 
 
 def run_in_allocation(request: Request, member: Member, run: RunDir | None, chosen: Sequence[str]) -> int:
-    """Run the batch script in this allocation, or on its `chosen` nodes, in the foreground, and return its exit code."""
+    """Run the batch script in this allocation, and return its exit code."""
     prepared = prepare_features(request.job, results_folder([member]))
     with Submission(results_folder([member]), [run] if run else []) as submission:
         job, [run], _ = make_folders(prepared, [member], run, submission)
@@ -214,9 +211,8 @@ def run_in_allocation(request: Request, member: Member, run: RunDir | None, chos
         remember_job(run.path, str(running_job()))
     script = Path(job.code).parent / client.SCRIPT[job.cluster.scheduler]
     remember_runs(script, [run], [member])
-    print(
-        f"In this allocation: {job.nodes} nodes, {job.world_size} ranks. Run folder: {run.path}", flush=True
-    )
+    ranks = f"{job.nodes} nodes, {job.world_size} ranks"
+    print(f"In this allocation: {ranks}. Run folder: {run.path}", flush=True)
     environ = clean_environment.allocation_environment(job.ranks, job.cpus_per_task, chosen)
     environ[ALLOCATION] = str(running_job())
     process = subprocess.Popen(["bash", str(script)], env=environ)
@@ -240,12 +236,9 @@ def wait_for_jobs(kind: str, job_ids: Sequence[str], poll: float = 5.0) -> None:
         while poller.any_active(kind, job_ids):
             time.sleep(poll)
     except KeyboardInterrupt:
-        jobs, them = (
-            f"job{'s'[: len(job_ids) != 1]} {', '.join(job_ids)}",
-            "it" if len(job_ids) == 1 else "them",
-        )
+        job, verb, it = ("job", "continues", "it") if len(job_ids) == 1 else ("jobs", "continue", "them")
         raise SubmitInterrupted(
-            f"interrupted: no longer waiting; {jobs} continue{'s' * (len(job_ids) == 1)}. To stop {them}: src/jobs.py cancel."
+            f"interrupted: no longer waiting; {job} {', '.join(job_ids)} {verb}. To stop {it}: src/jobs.py cancel."
         ) from None
 
 
@@ -297,7 +290,7 @@ def _time(time: int | None) -> str:
 
 
 def after_notes(after: str | None, results: Path) -> list[str]:
-    """Return a note about `after=RUN`, without a query to the scheduler. Raises SubmitError: there is no such run."""
+    """Return a note about `after=RUN`. Raises SubmitError: there is no such run."""
     if after is None:
         return []
     try:
@@ -319,12 +312,9 @@ def format_submission(
     job_ids: Sequence[str], job: Job, runs: Sequence[Path], log: str, notes: Sequence[str]
 ) -> str:
     """Return what a submission prints: the job, its folder and log, and the next commands."""
-    jobs = f"{command_path('python')} {shlex.quote(display_path(ROOT / 'src' / 'jobs.py'))}"
     many = len(runs) > 1
     folder = f"{job.run}-*" if many else display_path(runs[0])
-    name = runs[0].name.rpartition("-")[0] if many else runs[0].name
-    results = runs[0].parent.parent
-    name += "" if results == ROOT / "results" else f" --results {shlex.quote(display_path(results))}"
+    name, results = runs[0].name.rpartition("-")[0] if many else runs[0].name, runs[0].parent.parent
     nodes = f"{job.nodes} node{'s' if job.nodes > 1 else ''}, {job.world_size} rank{'s' if job.world_size > 1 else ''}"
     array = f", an array of {len(runs)}" if many else ""
     rows = {
@@ -332,9 +322,9 @@ def format_submission(
         "Run folder": folder if many else shlex.quote(folder),
         "Log": display_path(Path(log)),
         **({"GPU hours": describe_gpu_hours(job)} if gpu_hours(job) else {}),
-        "Next": f"{jobs} status {name}",
-        "": f"{jobs} logs -f {name}",
-        " ": f"{jobs} cancel {name}",
+        "Next": find_runs.jobs_command("status", name, results),
+        "": find_runs.jobs_command("logs -f", name, results),
+        " ": find_runs.jobs_command("cancel", name, results),
     }
     [(first, what), *rest] = rows.items()
     lines = [f"{first} {what}"] + [f"{k + ':' if k.strip() else '':<13}{v}" for k, v in rest]

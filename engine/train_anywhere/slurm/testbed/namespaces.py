@@ -1,4 +1,4 @@
-"""Start commands in new Linux namespaces and enter them again, with unshare and nsenter of util-linux."""
+"""Start commands in new Linux namespaces and enter them again, with util-linux."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ UNSHARE = ["unshare", "--net", "--uts", "--mount", "--pid", "--ipc", "--fork", "
 
 
 def start(argv: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-    """Start `argv` in the background, where the terminal's Ctrl-C does not reach it, and append its output to `log`."""
+    """Start `argv` in the background, safe from Ctrl-C, with its output in `log`."""
     with log.open("ab") as out:
         return subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, cwd="/"
@@ -28,7 +28,7 @@ def start(argv: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
 
 
 def capture(argv: Sequence[str], env: Mapping[str, str], timeout: float) -> subprocess.CompletedProcess[str]:
-    """Run `argv` and return its output; after the timeout or on Ctrl-C, end everything that it started.
+    """Run `argv` and return its output. After the timeout, end everything it started.
 
     SIGTERM comes first, because a killed `srun` would leave its job running.
     """
@@ -53,10 +53,9 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def child_of(pid: int) -> int:
-    """Wait for the first child of `pid` and return its id (`unshare --fork` and `nsenter --pid` have one).
+    """Wait for the first child of `pid`, such as that of `unshare --fork`, and return its id.
 
-    Raises:
-        TestbedError: the process ended without a child.
+    Raises TestbedError: the process ended without a child.
     """
     while is_running(pid):
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
@@ -67,7 +66,7 @@ def child_of(pid: int) -> int:
 
 
 def start_time(pid: int) -> str | None:
-    """Return when a process started, in clock ticks since boot, or None if it does not run or is a zombie.
+    """Return the start of a process in clock ticks since boot. None if it does not run.
 
     Together with the process id, which may be reused, it identifies the process. psutil's `create_time`
     would change when the clock is set, and another process compares this value later.
@@ -85,7 +84,7 @@ def is_running(pid: int) -> bool:
 
 
 def kill(pid: int) -> None:
-    """Kill a process and wait until it has ended; with process 1 of a namespace, everything in it ends."""
+    """Kill a process, or all of a namespace by its process 1, and wait for its end."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -102,9 +101,3 @@ def enter(pid: int, *, pid_namespace: bool, cwd: str | os.PathLike[str]) -> list
     kinds = ["--net", "--uts", "--mount", "--ipc"]
     words = ["nsenter", "--target", str(pid), *kinds, f"--wdns={os.fspath(cwd)}"]
     return words + (["--pid"] if pid_namespace else [])
-
-
-def wait_for_own_network(pid: int, other: int) -> None:
-    """Wait until `pid` has left the network namespace of `other`."""
-    while os.readlink(f"/proc/{pid}/ns/net") == os.readlink(f"/proc/{other}/ns/net"):
-        time.sleep(0.003)

@@ -29,7 +29,6 @@ class Site:
         cpus: CPUs that a job can have on a node.
         memory_mb: memory that a job can have on a node, in MiB.
         max_time: longest time limit, in Slurm's notation.
-        features: names for `--constraint`.
         node_name: printf pattern of the host names, numbered from 1.
         pbs: whether jobs get PBS_* variables and PBS_NODEFILE, as under a PBS server.
         rules: the checks at submission, some of ACCOUNT, COMMENT and NO_MEM.
@@ -60,7 +59,7 @@ class Site:
 def _alliance(
     gres: str, cpus: int, memory_gb: int, max_time: str = "7" + DAYS, rules: tuple[str, ...] = (ACCOUNT,)
 ) -> Site:
-    """Return a cluster of the Digital Research Alliance of Canada. Its jobs name no partition, so the name is invented."""
+    """Return a cluster of the Digital Research Alliance of Canada, with an invented partition."""
     return Site(("gpu",), gres, cpus, memory_gb * GB, max_time, rules=rules)
 
 
@@ -122,11 +121,7 @@ SITES = {
 
 
 def find_site(name: str) -> Site:
-    """Return the site of this name.
-
-    Raises:
-        TestbedError: the site is not known.
-    """
+    """Return the site of this name. Raises TestbedError: the site is not known."""
     if name not in SITES:
         raise TestbedError(f"the testbed has no site {name!r}: use one of {', '.join(SITES)}")
     return SITES[name]

@@ -1,4 +1,4 @@
-"""Control the testbed, whose machines are sets of namespaces: start and stop it, run commands, power a node off and on."""
+"""Control the testbed: start and stop it, run commands, power a node off and on."""
 
 import json
 import os
@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from train_anywhere.files import ROOT
+from train_anywhere.slurm.scheduler.queue import ENDED
 from train_anywhere.slurm.testbed import namespaces, testbed_config
 from train_anywhere.slurm.testbed.namespaces import TestbedError
 from train_anywhere.slurm.testbed.sites import find_site
@@ -21,7 +22,7 @@ START_TIMEOUT_S = 60
 
 
 class Machines:
-    """The machines of one testbed, each identified by its process 1 (id and start time in `run/<name>.pid`)."""
+    """The machines of one testbed, each identified by its process 1."""
 
     def __init__(self, layout: testbed_config.Layout) -> None:
         self.layout = layout
@@ -56,43 +57,49 @@ class Machines:
         """Start a compute node with an empty `/tmp` and plug it into the login node's bridge."""
         login = self._login()
         enter = namespaces.enter(login, pid_namespace=True, cwd="/")
-        outer = self._start(node, [*enter, *namespaces.UNSHARE, "--mount-proc", *self._node_script(node)])
+        shared = [str(p) for p in self.layout.share if p.is_relative_to("/tmp")]
+        words = [
+            self.layout.dir,
+            node,
+            self.layout.address(node),
+            testbed_config.GATEWAY,
+            int(self.layout.ssh),
+        ]
+        script = ["bash", str(testbed_config.FILES / "node.sh"), *map(str, words), *shared]
+        outer = self._start(node, [*enter, *namespaces.UNSHARE, "--mount-proc", *script])
         # nsenter -> unshare -> bash, which is process 1 of the node
         pid = namespaces.child_of(namespaces.child_of(outer))
         self._save_pid(node, pid)
-        namespaces.wait_for_own_network(pid, login)
+        while os.readlink(f"/proc/{pid}/ns/net") == os.readlink(f"/proc/{login}/ns/net"):
+            time.sleep(0.003)
         cable = f"ip link delete {node} 2> /dev/null; ip link add {node} type veth peer name eth0 netns {pid}"
         script = ["sh", "-c", f"{cable} && ip link set {node} master br0 up"]
         subprocess.run([*namespaces.enter(login, pid_namespace=False, cwd="/"), *script], check=True)
 
-    def unplug(self, node: str) -> None:
-        """Disconnect a node from the bridge."""
-        enter = namespaces.enter(self._login(), pid_namespace=False, cwd="/")
-        # fails if the node is already off
-        subprocess.run([*enter, "ip", "link", "delete", node], check=False, capture_output=True)
-
     def kill(self, name: str) -> None:
         """Kill all processes of a machine at once. With the login node, the compute nodes die too."""
-        pid = self.pid(name)
-        if pid:
+        if name != "login":
+            # disconnected first, because the kernel would close its connections and so notify the other machines
+            enter = namespaces.enter(self._login(), pid_namespace=False, cwd="/")
+            # fails if the node is already off
+            subprocess.run([*enter, "ip", "link", "delete", name], check=False, capture_output=True)
+        if pid := self.pid(name):
             namespaces.kill(pid)
-
-    def reap(self) -> None:
-        """Wait for the processes that this object started, so that no zombies stay."""
-        for process in self._started:
+        for process in self._started if name == "login" else ():  # so that no zombies stay
             process.wait()
-        self._started.clear()
 
     def wait_for(self, done: Callable[[], bool], sentence: str) -> None:
-        """Wait until `done()` is true; fail at once if the login node has died.
+        """Wait until `done()` is true, and fail at once if the login node has died.
 
-        Raises:
-            TestbedError: `sentence`, with the end of the log.
+        Raises TestbedError: `sentence`, with the end of the log.
         """
         end = time.monotonic() + START_TIMEOUT_S
         while not done():
             if not self.pid("login") or time.monotonic() > end:
-                raise TestbedError(f"{sentence}; logs are in {self.layout.dir}/log:\n{self._log_tail()}")
+                logs = [self.layout.dir / f"log/{name}" for name in ("login.out", "slurmctld.log")]
+                ends = [line for log in logs if log.exists() for line in log.read_text().splitlines()[-8:]]
+                shown = "\n".join(ends)
+                raise TestbedError(f"{sentence}; logs are in {self.layout.dir}/log:\n{shown}")
             time.sleep(0.02)
 
     def _login(self) -> int:
@@ -100,12 +107,6 @@ class Machines:
         if not pid:
             raise TestbedError("the testbed is down: start it with `python slurm/testbed.py up`")
         return pid
-
-    def _node_script(self, node: str) -> list[str]:
-        layout = self.layout
-        shared = [str(p) for p in layout.share if p.is_relative_to("/tmp")]
-        words = [layout.dir, node, layout.address(node), testbed_config.GATEWAY, int(layout.ssh), *shared]
-        return ["bash", str(testbed_config.FILES / "node.sh"), *map(str, words)]
 
     def _start(self, name: str, argv: list[str]) -> int:
         process = namespaces.start(argv, self.layout.dir / f"log/{name}.out")
@@ -115,16 +116,8 @@ class Machines:
     def _save_pid(self, name: str, pid: int) -> None:
         (self.layout.dir / f"run/{name}.pid").write_text(f"{pid} {namespaces.start_time(pid)}\n")
 
-    def _log_tail(self) -> str:
-        logs = [self.layout.dir / f"log/{name}" for name in ("login.out", "slurmctld.log")]
-        return "\n".join(line for log in logs if log.exists() for line in log.read_text().splitlines()[-8:])
-
 
 REPOSITORY = ROOT
-FAILED = {
-    "BOOT_FAIL", "CANCELLED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "TIMEOUT",
-}  # fmt: skip
-FINISHED = FAILED | {"COMPLETED"}
 MARKER = "testbed.json"  # marks a testbed's folder, which `up` may empty
 JOB_PREFIXES = ("SLURM", "SBATCH", "SRUN", "PBS_")
 """Prefixes of variables to drop, because the testbed may be used inside a job of a real cluster."""
@@ -136,11 +129,10 @@ def default_dir() -> Path:
 
 
 class Testbed:
-    """A real Slurm cluster on this machine; `with Testbed(...) as testbed:` stops it at the end.
+    """A real Slurm cluster on this machine. `with Testbed(...)` stops it at the end.
 
     Args:
         dir: the testbed's folder; `up` creates it, and the next `up` empties it.
-        nodes: number of compute nodes.
         site: the kind of nodes, a name of `train_anywhere.slurm.testbed.sites.SITES`.
         accounting: also run slurmdbd with a database, for full `sacct`.
         ssh: also run sshd on every node, for `mpirun` and `horovodrun` with a host list.
@@ -170,15 +162,8 @@ class Testbed:
         self.site = site
         self.outlive = outlive
         programs = str(root and Path(root).resolve())
-        self._words = {
-            "nodes": nodes,
-            "site": site,
-            "accounting": accounting,
-            "ssh": ssh,
-            "share": [str(p) for p in share],
-            "conf": conf,
-            "root": programs,
-        }
+        self._words = {"nodes": nodes, "site": site, "accounting": accounting, "ssh": ssh, "conf": conf}
+        self._words |= {"share": [str(p) for p in share], "root": programs}
         spec = find_site(site)
         names = tuple(spec.node_name % number for number in range(1, nodes + 1))
         shared = tuple(Path(p).resolve() for p in (self.dir, REPOSITORY, *share))
@@ -189,8 +174,7 @@ class Testbed:
     def attach(cls, dir: str | os.PathLike[str] | None = None) -> "Testbed":
         """Return the testbed that another process started in `dir`.
 
-        Raises:
-            TestbedError: the folder has no testbed.
+        Raises TestbedError: the folder has no testbed.
         """
         folder = Path(dir or default_dir()).resolve()
         if not (folder / MARKER).exists():
@@ -205,10 +189,9 @@ class Testbed:
         return self.layout.nodes
 
     def up(self) -> "Testbed":
-        """Start everything and return when all nodes are idle (about a second; with accounting, five).
+        """Start everything and return when all nodes are idle, after one to five seconds.
 
-        Raises:
-            TestbedError: this machine lacks something, the folder is in use, or a daemon did not start.
+        Raises TestbedError: this machine lacks something, the folder is in use, or a daemon did not start.
         """
         of = self.layout
         problem = describe_missing(accounting=of.accounting, ssh=of.ssh, pbs=of.site.pbs, root=of.root)
@@ -227,9 +210,8 @@ class Testbed:
         return self
 
     def down(self) -> None:
-        """Kill every process of the testbed; logs and job output stay in its folder."""
+        """Kill every process of the testbed. Logs and job output stay in its folder."""
         self.machines.kill("login")
-        self.machines.reap()
 
     def is_up(self) -> bool:
         """Return whether the login node runs."""
@@ -242,12 +224,12 @@ class Testbed:
         self.down()
 
     def env(self) -> dict[str, str]:
-        """Return this process' environment with the testbed's `sbatch`, `srun`, `squeue` ... first on PATH."""
+        """Return this process' environment with the testbed's commands first on PATH."""
         inside = self.env_inside()
         return inside | {"PATH": f"{self.dir / 'bin'}:{inside['PATH']}"}
 
     def env_inside(self) -> dict[str, str]:
-        """Return this process' environment for the login node, where PATH leads to the real commands."""
+        """Return this process' environment for the login node, with the real commands."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith(JOB_PREFIXES)}
         path = [folder for folder in os.get_exec_path() if folder != str(self.dir / "bin")]
         return clean | {
@@ -265,8 +247,7 @@ class Testbed:
     ) -> list[str]:
         """Return the command that runs `argv` as root or `user`, on the login node or on `node`.
 
-        Raises:
-            TestbedError: the testbed or that node is down.
+        Raises TestbedError: the testbed or that node is down.
         """
         pid = self.machines.pid(node or "login")
         if not pid:
@@ -287,7 +268,7 @@ class Testbed:
         env: Mapping[str, str] | None = None,
         cwd: str | os.PathLike[str] | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command in the testbed and return its output; `env` is added to the environment.
+        """Run a command in the testbed and return its output. `env` is added to the environment.
 
         Raises:
             subprocess.TimeoutExpired: it ran longer than `timeout` seconds and was killed.
@@ -302,16 +283,15 @@ class Testbed:
         return re.findall(r"\bJobState=(\w+)", shown)
 
     def wait_job(self, job_id: int | str, timeout: float = 60) -> str:
-        """Wait until a job has ended and return its state; of an array, the first that is not COMPLETED.
+        """Wait until a job has ended and return its state, or the first bad one of an array.
 
-        Raises:
-            TestbedError: it has not ended after `timeout` seconds, or is unknown.
+        Raises TestbedError: it has not ended after `timeout` seconds, or is unknown.
         """
         end = time.monotonic() + timeout
         while time.monotonic() < end:
             states = self.job_states(job_id)
-            if states and FINISHED.issuperset(states):
-                return next((state for state in states if state in FAILED), "COMPLETED")
+            if states and ENDED.issuperset(states):
+                return next((state for state in states if state != "COMPLETED"), "COMPLETED")
             time.sleep(0.1)
         about = self.run(["scontrol", "show", "job", str(job_id)])
         raise TestbedError(f"job {job_id} has not ended after {timeout} s:\n{about.stdout}{about.stderr}")
@@ -319,15 +299,12 @@ class Testbed:
     def kill_node(self, node: str) -> None:
         """Power a node off: all its processes die at once, without notice to the other machines."""
         self._check_node(node)
-        # disconnected first, because the kernel would close its connections and so notify the other machines
-        self.machines.unplug(node)
         self.machines.kill(node)
 
     def boot_node(self, node: str) -> None:
         """Power a node on, with an empty `/tmp`.
 
-        Raises:
-            TestbedError: the node does not exist, or is already on.
+        Raises TestbedError: the node does not exist, or is already on.
         """
         self._check_node(node)
         if self.machines.pid(node):

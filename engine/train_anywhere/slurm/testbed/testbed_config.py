@@ -1,4 +1,4 @@
-"""Check this machine for a testbed, and write the files that its daemons read, from the templates in `files/`."""
+"""Check this machine for a testbed, and write the files that its daemons read."""
 
 import os
 import re
@@ -22,20 +22,17 @@ PROGRAMS = {
     "sbatch": "slurm-wlm",
 }
 
-
 SBIN = ":/usr/sbin:/sbin"  # daemons live there, and it may be missing from a user's PATH
 
 FOR_ACCOUNTING = {"slurmdbd": "slurmdbd", "mariadbd": "mariadb-server-core"}
 
-
 FOR_SSH = {"sshd": "openssh-server"}
-
 
 FOR_PBS = {"qsub": "slurm-wlm-torque"}
 
 
 def find(program: str, path: str, root: str = "") -> str | None:
-    """Return the place of a program on `path`, or None; `root` is the folder that has the /usr of the machines."""
+    """Return the place of a program on `path`, or None. `root` has the /usr of the machines."""
     places = (f"{folder}/{program}" for folder in path.split(":"))
     return next((place for place in places if os.path.lexists(root + place)), None)
 
@@ -43,7 +40,7 @@ def find(program: str, path: str, root: str = "") -> str | None:
 def describe_missing(
     *, accounting: bool = False, ssh: bool = False, pbs: bool = False, root: str = ""
 ) -> str | None:
-    """Return a message about what this machine lacks and how to get it, or None if a testbed can start."""
+    """Return what this machine lacks and how to get it. None if a testbed can start."""
     if not os.path.isdir("/proc/self/ns"):
         return "the testbed needs Linux with namespaces: use a Linux machine or container (privileged)"
     programs = PROGRAMS | (FOR_ACCOUNTING if accounting else {})
@@ -68,9 +65,7 @@ def _missing_packages(programs: dict[str, str], root: str) -> list[str]:
 
 SOURCE = Path(__file__).parent / "pyxis_standin.c"
 
-
 HEADER = Path("/usr/include/slurm/spank.h")
-
 
 PACKAGES = "gcc libc6-dev libslurm-dev"
 
@@ -83,22 +78,10 @@ def can_build() -> bool:
     return shutil.which("gcc") is not None and HEADER.exists()
 
 
-def build_plugin(target: Path) -> None:
-    """Compile the stand-in.
-
-    Raises:
-        TestbedError: it does not compile, with the compiler's message.
-    """
-    words = ["gcc", "-shared", "-fPIC", "-O1", "-Wall", "-o", str(target), str(SOURCE)]
-    done = subprocess.run(words, capture_output=True, text=True)
-    if done.returncode:
-        raise TestbedError(f"the container stand-in does not compile:\n{done.stderr}")
-
-
 def make_image(
     folder: Path, borrow: Sequence[Path] = (), environment: Mapping[str, str] | None = None
 ) -> Path:
-    """Make an image folder that mounts this machine's programs, so that no image has to be downloaded.
+    """Make an image folder that mounts this machine's programs.
 
     Args:
         folder: created by this call; every node must see it.
@@ -139,13 +122,7 @@ class Layout:
     """The layout of one testbed, on which its files and scripts depend.
 
     Attributes:
-        dir: the testbed's folder.
-        site: the kind of nodes, and the rules for submissions.
-        nodes: host names of the compute nodes.
-        accounting: whether slurmdbd and a database run too.
-        ssh: whether sshd runs on every node.
         share: folders that all nodes see even if they are below `/tmp`.
-        conf: lines for slurm.conf, which replace lines with the same keys.
         root: folder whose `/usr` and `/etc` the machines use; empty for this machine's.
     """
 
@@ -170,7 +147,10 @@ def write_all(layout: Layout) -> None:
     for index in range(layout.site.gpus):
         (layout.dir / f"dev/nvidia{index}").symlink_to("/dev/null")
     _write_private(layout.dir / "etc/munge.key", os.urandom(128))
-    _write_etc(layout)
+    hosts = ["127.0.0.1 localhost", f"{GATEWAY} login"]
+    hosts += [f"{layout.address(node)} {node}" for node in layout.nodes]
+    (layout.dir / "etc/hosts").write_text("\n".join(hosts) + "\n")
+    shutil.copy(FILES / "nsswitch.conf", layout.dir / "etc/nsswitch.conf")
     _write_users(layout.dir)
     _write_slurm(layout)
     _write_shims(layout)
@@ -185,13 +165,6 @@ def _fill(source: str, target: Path, **values: object) -> None:
 def _write_private(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     path.chmod(0o600)
-
-
-def _write_etc(layout: Layout) -> None:
-    lines = ["127.0.0.1 localhost", f"{GATEWAY} login"]
-    lines += [f"{layout.address(node)} {node}" for node in layout.nodes]
-    (layout.dir / "etc/hosts").write_text("\n".join(lines) + "\n")
-    shutil.copy(FILES / "nsswitch.conf", layout.dir / "etc/nsswitch.conf")
 
 
 def _write_users(folder: Path) -> None:
@@ -210,6 +183,8 @@ def _write_users(folder: Path) -> None:
 def _write_slurm(layout: Layout) -> None:
     site, etc = layout.site, layout.dir / "etc/slurm"
     nodes = ",".join(layout.nodes)
+    partitions = [f"PartitionName={name} PriorityTier=10 PreemptMode=OFF" for name in site.partitions]
+    partitions[0] += " Default=YES"
     accounting = (FILES / ("accounting.conf" if layout.accounting else "no_accounting.conf")).read_text()
     _fill(
         "slurm.conf",
@@ -223,7 +198,7 @@ def _write_slurm(layout: Layout) -> None:
         features=f"Features={','.join(site.features)}" if site.features else "",
         max_time=site.max_time,
         job_submit="JobSubmitPlugins=lua" if site.rules else "",
-        partitions=_partitions(site.partitions),
+        partitions="\n".join(partitions),
     )
     _edit(etc / "slurm.conf", layout.conf)
     if "proctrack/cgroup" in layout.conf:
@@ -250,32 +225,29 @@ def _setting(line: str) -> str:
 
 
 def _edit(conf: Path, lines: str) -> None:
-    """Append `lines` to slurm.conf and remove lines with the same keys, because Slurm warns about a second value."""
+    """Append `lines` to slurm.conf in place of lines with the same keys."""
     new = {_setting(line) for line in lines.splitlines()}
     lines_to_keep = [line for line in conf.read_text().splitlines() if _setting(line) not in new]
     conf.write_text("\n".join([*lines_to_keep, lines]) + "\n")
 
 
 def _write_plugins(layout: Layout) -> None:
-    """Configure the plugins: PBS variables if the site has PBS, containers if the stand-in can be built."""
+    """Configure the plugins for PBS variables and for containers."""
     plugins, etc = "", layout.dir / "etc/slurm"
     if layout.site.pbs:
         (etc / "pbs").touch()
         plugins += "required spank_pbs.so\n"
     if can_build() and not layout.root:  # a plugin fits only the Slurm that it is compiled with
-        build_plugin(etc / "pyxis_standin.so")
+        words = ["gcc", "-shared", "-fPIC", "-O1", "-Wall", "-o", str(etc / "pyxis_standin.so"), str(SOURCE)]
+        done = subprocess.run(words, capture_output=True, text=True)
+        if done.returncode:
+            raise TestbedError(f"the container stand-in does not compile:\n{done.stderr}")
         plugins += "required /etc/slurm/pyxis_standin.so\n"
     (etc / "plugstack.conf").write_text(plugins)
 
 
-def _partitions(names: Sequence[str]) -> str:
-    lines = [f"PartitionName={name} PriorityTier=10 PreemptMode=OFF" for name in names]
-    lines[0] += " Default=YES"
-    return "\n".join(lines)
-
-
 def _write_shims(layout: Layout) -> None:
-    """Write a script for each client command that is installed; `env` puts their folder first on PATH."""
+    """Write a script for each client command that is installed."""
     folder = layout.dir
     for command in COMMANDS:
         program = find(command, "/usr/bin:/usr/local/bin", layout.root)
@@ -285,7 +257,7 @@ def _write_shims(layout: Layout) -> None:
 
 
 def _write_ssh(folder: Path) -> None:
-    """Write keys and settings for `ssh NODE` without a password, for root and the testbed's users."""
+    """Write keys and settings for `ssh NODE` without a password."""
     ssh = folder / "etc/ssh"
     for name in ("host_key", "id_root"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", ssh / name], check=True)
