@@ -9,7 +9,7 @@ import pytest
 
 from train_anywhere.errors import SubmitError
 from train_anywhere.files import ROOT
-from train_anywhere.slurm.submission import exclusions, snapshot
+from train_anywhere.slurm.submission import snapshot
 from train_anywhere.testing.projects import add_submodule, commit, git, list_files, take_snapshot
 
 pytestmark = pytest.mark.git
@@ -125,7 +125,7 @@ def test_a_deleted_file_that_git_still_lists(project: Path) -> None:
 
 def test_untracked_data_is_left_out_and_named(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commit(project)
-    monkeypatch.setattr(exclusions, "MAX_CODE", 10)
+    monkeypatch.setattr(snapshot, "MAX_CODE", 10)
     (project / "weights.bin").write_text("x" * 11)
     taken, code = take_snapshot(project)
     assert "weights.bin" not in list_files(code)
@@ -207,8 +207,8 @@ NO_SECRETS = [
 def test_other_keys_and_tokens_are_left_out_but_not_what_only_sounds_like_a_key() -> None:
     deep = [f"deep/{name}" for name in SECRETS if name != "auth.json"]
     secrets = [*SECRETS, *(name.upper() for name in SECRETS), *deep]
-    assert [name for name in secrets if not exclusions.may_hold_secrets(name)] == []
-    assert [name for name in NO_SECRETS if exclusions.may_hold_secrets(name)] == []
+    assert [name for name in secrets if not snapshot.may_hold_secrets(name)] == []
+    assert [name for name in NO_SECRETS if snapshot.may_hold_secrets(name)] == []
 
 
 @pytest.mark.parametrize("under_git", [True, False])

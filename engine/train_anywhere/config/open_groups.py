@@ -72,15 +72,16 @@ def split_section(
     `own` are keys that this project reads. `problems` receives a sentence for a missing or invalid `_target_`.
     """
     arguments = {k: v for k, v in section.items() if k not in own and k not in (TARGET, CHECK)}
-    for key in [key for key in arguments if not isinstance(key, str)]:
-        problems.append(f"{path}: {key} can't name an argument of a target; write a name.")
+    odd = [key for key in arguments if not isinstance(key, str)]
+    problems += [f"{path}: {key} can't name an argument of a target; write a name." for key in odd]
     if path in ("optimizer", "schedule"):
         arguments.pop(PARTIAL, None)  # this project always adds arguments to the call
     known = [ARGS, CONVERT, RECURSIVE]
-    for key in [key for key in arguments if str(key).startswith("_") and key not in known]:
-        problems.append(
-            f"'{path}.{key}' is not a key of the configuration; {path} knows {', '.join([TARGET, CHECK, *known])}."
-        )
+    problems += [
+        f"'{path}.{key}' is not a key of the configuration; {path} knows {', '.join([TARGET, CHECK, *known])}."
+        for key in arguments
+        if str(key).startswith("_") and key not in known
+    ]
     check = section.get(CHECK)
     if check is not None and not isinstance(check, str):
         problems.append(f"{path}.{CHECK}={check} is not the dotted name of a function.")

@@ -54,11 +54,11 @@ def build(cls: type[T], tree: Mapping[str, Any], problems: list[str], path: str 
     missing = dataclasses.MISSING
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]
     optional = {f.name for f in fields if f.default is not missing or f.default_factory is not missing}
-    for key in tree:
-        if key not in hints:
-            problems.append(
-                f"'{_join(path, str(key))}' is not a key of the configuration{did_you_mean(str(key), hints, path)}"
-            )
+    problems += [
+        f"'{_join(path, str(key))}' is not a key of the configuration{did_you_mean(str(key), hints, path)}"
+        for key in tree
+        if key not in hints
+    ]
     for key, hint in hints.items():
         if key in tree:
             values[key] = convert(hint, tree[key], problems, _join(path, key))

@@ -22,8 +22,7 @@ from train_anywhere.remote.connection import Connection
 from train_anywhere.remote.hosts import Host, shell_path
 from train_anywhere.runs import provenance
 from train_anywhere.runs.reopen.trust import state_folder
-from train_anywhere.slurm.submission.exclusions import why_not_copied
-from train_anywhere.slurm.submission.snapshot import list_names
+from train_anywhere.slurm.submission.snapshot import list_names, why_not_copied
 
 NOT_SENT = tuple(folder for folder in provenance.UNUSED_FOLDERS if folder != "wheels/")
 """Folders that no command there needs; wheels/ may have the engine."""

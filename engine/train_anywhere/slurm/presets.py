@@ -34,11 +34,7 @@ def resolve_current(overrides: Sequence[str], hosts: Sequence[str] | None = None
     known, broken = read_host_patterns()
     for sentence in broken:
         print_note(sentence)
-    found = [
-        name
-        for name, patterns in known.items()
-        if any(fnmatch.fnmatch(h, p) for h in hosts for p in patterns)
-    ]
+    found = [name for name, patterns in known.items() if _matches(hosts, patterns)]
     if len(found) != 1:
         what = f"fits {' and '.join(found)}" if found else "is not a login node of any preset"
         raise ConfigError(
@@ -49,6 +45,10 @@ def resolve_current(overrides: Sequence[str], hosts: Sequence[str] | None = None
     return [f"cluster={found[0]}" if o == "cluster=current" else o for o in overrides]
 
 
+def _matches(hosts: Sequence[str], patterns: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatch(host, pattern) for host in hosts for pattern in patterns)
+
+
 def is_elsewhere(config: Config) -> bool:
     """Return whether a dry run is for another machine than this one.
 
@@ -57,14 +57,10 @@ def is_elsewhere(config: Config) -> bool:
     site = config.cluster.site
     if config.dry_run is not True:
         return False
-    hosts = [socket.gethostname(), socket.getfqdn()]
-    of_site = any(fnmatch.fnmatch(h, p) for h in hosts for p in site.hosts)
+    of_site = _matches([socket.gethostname(), socket.getfqdn()], site.hosts)
     if not site.hosts:
-        of_site = all(
-            os.path.isdir(f"/{f.split('/')[1]}")
-            for f in (*site.submit_below, *site.write_below)
-            if f[:1] == "/"
-        )
+        tops = [f.split("/")[1] for f in (*site.submit_below, *site.write_below) if f[:1] == "/"]
+        of_site = all(os.path.isdir(f"/{top}") for top in tops)
     return not of_site or not shutil.which({"slurm": "sbatch", "pbs": "qsub"}[config.cluster.scheduler])
 
 

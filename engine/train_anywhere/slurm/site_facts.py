@@ -18,8 +18,8 @@ import yaml
 
 from train_anywhere.distributed import programs
 from train_anywhere.errors import SchedulerError
-from train_anywhere.slurm.script import accounts, units
-from train_anywhere.slurm.script.accounts import user_name
+from train_anywhere.slurm.script import clean_environment, units
+from train_anywhere.slurm.script.clean_environment import user_name
 
 TIMEOUT_S = 30.0
 NODES, PARTITIONS, CONFIG = (f"scontrol show {what}" for what in ("nodes", "partitions", "config"))
@@ -334,5 +334,8 @@ def _compare_accounting(
     if (most := site.get("max_gpus")) and enforced and limits:
         yield Compared(("site", "max_gpus"), most, most == min(limits), min(limits), QOS, min(limits))
     if (account := site.get("account")) and slurm.accounts:
-        agrees, yours = any(accounts.has_form(n, account) for n in slurm.accounts), ", ".join(slurm.accounts)
+        agrees, yours = (
+            any(clean_environment.has_form(n, account) for n in slurm.accounts),
+            ", ".join(slurm.accounts),
+        )
         yield Compared(("site", "account"), account, agrees, f"your {yours}", ACCOUNTS, ".+")

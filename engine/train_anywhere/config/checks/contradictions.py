@@ -167,9 +167,7 @@ def _sync_batchnorm_problems(framework: str, strategy: str, t: Trainer) -> Itera
         uses = ("trainer.accumulate_grad_batches=1", "trainer.compile=false")
         for (problem, found), instead in zip(inner.items(), uses, strict=True):
             if found:
-                yield (
-                    f"{problem}, in which Keras can't sum over the ranks as trainer.sync_batchnorm=true requires; use {instead}, {OFF}."
-                )
+                yield f"{problem}, in which Keras can't sum over the ranks as trainer.sync_batchnorm=true requires; use {instead}, {OFF}."
 
 
 def needs_gpus_problem(reason: str) -> str:

@@ -1,6 +1,7 @@
 """Compose overrides with Hydra, and list the groups of the configuration."""
 
 import re
+import typing
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
@@ -100,10 +101,8 @@ def _load_choice(source: "FileConfigSource", config_path: str) -> "ConfigResult"
 def _engine_defaults() -> dict[str, Any]:
     from omegaconf import OmegaConf
 
-    settings: Any = OmegaConf.to_container(
-        OmegaConf.load(Path(__file__).with_name("hydra.yaml")), resolve=False
-    )
-    return defaults(Config) | settings
+    settings = OmegaConf.load(Path(__file__).with_name("hydra.yaml"))
+    return defaults(Config) | typing.cast(dict[str, Any], OmegaConf.to_container(settings, resolve=False))
 
 
 def _put_above(known: Any, written: Any) -> Any:
@@ -130,14 +129,8 @@ def parse_override(text: str) -> "Override | None":
         return None
 
 
-ONE_VALUE = (
-    *(
-        f"cluster.{k}"
-        for k in ("partition", "qos", "gres", "reservation", "exclude", "nodelist", "mail_type")
-    ),
-    "program.metrics",
-    "program.resume_args",
-)
+_OF_CLUSTER = ("partition", "qos", "gres", "reservation", "exclude", "nodelist", "mail_type")
+ONE_VALUE = (*(f"cluster.{key}" for key in _OF_CLUSTER), "program.metrics", "program.resume_args")
 """Keys whose value may have commas, as a list in the scheduler's notation, and is no sweep: a job array has one value of each."""
 
 

@@ -20,7 +20,7 @@ from train_anywhere import features
 from train_anywhere.config.checks.targets import import_call_notes, unreadable_target_notes
 from train_anywhere.slurm.rules import job_rules, local_rules, options
 from train_anywhere.slurm.rules.job_rules import Request
-from train_anywhere.slurm.script import accounts, units
+from train_anywhere.slurm.script import clean_environment, units
 
 Rule = Callable[[Request], Iterator[str]]
 
@@ -113,7 +113,7 @@ def account_form(request: Request) -> Iterator[str]:
     requested, used, usual = request.config.cluster.account, request.job.cluster.account, request.site.account
     if used and usual and requested is None and "SBATCH_ACCOUNT" not in request.environ:
         yield f"cluster.account={used}, your only account (sacctmgr)."
-    elif used and usual and not accounts.has_form(used, usual):
+    elif used and usual and not clean_environment.has_form(used, usual):
         yield (
             f"cluster.account={used} does not have the usual form of an account of {request.cluster}"
             f"{f', {request.site.account_example}' if request.site.account_example else ''}; the scheduler decides."

@@ -13,8 +13,8 @@ from train_anywhere.config.cluster import Site
 from train_anywhere.config.schema import Config
 from train_anywhere.files import ROOT
 from train_anywhere.runs.summary import display_path
-from train_anywhere.slurm.script import accounts, units
-from train_anywhere.slurm.script.accounts import user_name
+from train_anywhere.slurm.script import clean_environment, units
+from train_anywhere.slurm.script.clean_environment import user_name
 from train_anywhere.slurm.script.job import Job, format_hours, format_product, gpu_hours
 
 DataCheck = Callable[[Config, int, bool], list[str]]
@@ -56,9 +56,7 @@ def gpus_of_a_node(request: Request) -> Iterator[str]:
         return
     if requested > node.gpus:
         more = f" trainer.nodes={-(-sum(request.job.devices) // node.gpus)}"
-        yield (
-            f"trainer.devices={requested} GPUs per node, but {_node(request)} has {node.gpus}; use trainer.devices={node.gpus}{more}."
-        )
+        yield f"trainer.devices={requested} GPUs per node, but {_node(request)} has {node.gpus}; use trainer.devices={node.gpus}{more}."
     elif node.counts and not set(request.job.devices) <= set(node.counts):
         choices = " or ".join(map(str, node.counts))
         yield f"trainer.devices={requested}, but {request.cluster} gives {choices} GPUs of a node; use trainer.devices={node.counts[-1]}."
@@ -192,7 +190,7 @@ def account(request: Request) -> Iterator[str]:
     if site.account is None or c.account or "SBATCH_ACCOUNT" in request.environ:
         return
     use = site.account_example or "NAME"
-    if names := accounts.of_user(c, request.job.gpus):
+    if names := clean_environment.of_user(c, request.job.gpus):
         use = f"NAME, one of {', '.join(names)} (yours, from sacctmgr)"
     yield f"{request.cluster} rejects jobs without account: cluster.account is not set; use cluster.account={use}."
 

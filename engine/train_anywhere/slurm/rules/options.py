@@ -238,9 +238,7 @@ def mounts(request: Request) -> Iterator[str]:
     for text in request.config.container.mounts:
         parts = text.split(":")
         if len(parts) > 3 or not all(parts) or "," in text or not all(p.startswith("/") for p in parts[1:2]):
-            yield (
-                f"container.mounts: '{text}' is not a folder, nor of the form OUTSIDE:INSIDE; use container.mounts=[/scratch/me,/a:/in]."
-            )
+            yield f"container.mounts: '{text}' is not a folder, nor of the form OUTSIDE:INSIDE; use container.mounts=[/scratch/me,/a:/in]."
 
 
 RULES = (outline, extra_options, one_line, local_disk, launch, container, mounts)

@@ -17,7 +17,7 @@ from train_anywhere.distributed.layout import Layout, plan_layout, support
 from train_anywhere.errors import ConfigError
 from train_anywhere.features import Features
 from train_anywhere.files.typed_paths import restore_links
-from train_anywhere.slurm.script import accounts, clean_environment, units
+from train_anywhere.slurm.script import clean_environment, units
 
 CPUS_OF_UNKNOWN_NODES = 4
 """CPUs per rank if neither the user nor the preset gives a number: enough to feed one GPU."""
@@ -161,7 +161,7 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
     return Job(
         name=config.name,
         cluster=replace(
-            accounts.fill_account(clean_environment.apply_shell_options(c), gpus),
+            clean_environment.fill_account(clean_environment.apply_shell_options(c), gpus),
             signal_seconds=_signal_seconds(c),
         ),
         node=node,

@@ -149,8 +149,8 @@ def format_problems(cluster: Cluster) -> list[str]:
 
 def _pbs_problems(cluster: Cluster) -> Iterator[str]:
     """Report values that only Slurm understands."""
-    if _zero_key(cluster):
-        yield f"cluster.{_zero_key(cluster)}=0 has a meaning for Slurm only; for PBS give an amount, or leave it out."
+    if key := _zero_key(cluster):
+        yield f"cluster.{key}=0 has a meaning for Slurm only; for PBS give an amount, or leave it out."
     yield from _problems_of_kind({"begin": cluster.begin}, to_qsub)
     if cluster.exclusive == "user":
         yield "cluster.exclusive=user is known to Slurm only; on PBS use cluster.exclusive=true, or leave it out."

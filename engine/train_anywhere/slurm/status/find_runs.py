@@ -22,7 +22,7 @@ from train_anywhere.runs.folder import JOBS, RunDir
 from train_anywhere.runs.summary import command_path, display_path
 from train_anywhere.slurm.scheduler import client, queue
 from train_anywhere.slurm.scheduler.client import QUEUE, SCRIPT, UNCLEAR
-from train_anywhere.slurm.submission.exclusions import describe_special
+from train_anywhere.slurm.submission.snapshot import describe_special
 
 FORGOTTEN_S = 300.0
 """Seconds after which a submission that Slurm's queue does not list has not reached it: sbatch itself retries for two minutes."""
@@ -316,15 +316,16 @@ def read_entry(folder: Path) -> RunEntry:
         kind = kind or (_scheduler(run) if ids else None)
     except SubmitError as error:
         return RunEntry(run, member, kind, script, (), trouble=str(error))
-    unclear = UNCLEAR in ids or (script is not None and not ids and _is_queued(run))
+    # a submission has recorded that it starts, and nothing of its end
+    unclear = UNCLEAR in ids or (script is not None and not ids and recorded_state(run) == "queued")
     return RunEntry(run, member, kind, script, tuple(i for i in ids if i != UNCLEAR), unclear)
 
 
-def _is_queued(run: RunDir) -> bool:
-    """Return whether a submission has recorded that it starts, and nothing of its end."""
+def recorded_state(run: RunDir) -> object:
+    """Return the state in run.json. None if it has none, or can't be read."""
     with suppress(CheckpointError):
-        return run.read_info().get("state") == "queued"
-    return False
+        return run.read_info().get("state")
+    return None
 
 
 def _scheduler(run: RunDir) -> str:

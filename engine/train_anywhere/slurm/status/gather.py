@@ -169,7 +169,8 @@ class RunReports:
 
 def gather(found: Sequence[RunEntry], ended_too: bool = True) -> RunReports:
     """Return the reports of runs. `ended_too` queries the scheduler also for ended runs."""
-    queried = [run for run in found if ended_too or _may_continue(run)]
+    continues = ("queued", "running", "preempted")
+    queried = [run for run in found if ended_too or find_runs.recorded_state(run.folder) in continues]
     known: JobStates | None = None
     waiting: dict[str, PendingJob] = {}
     ends: dict[str, JobEnd] = {}
@@ -274,14 +275,6 @@ def _state(run: RunEntry, known: JobStates | None) -> tuple[str, str, dict[str, 
     state, info = find_runs.read_state(run, known) if known else ("", run.folder.read_info())
     jobs = [*run.job_ids, *(["?"] if run.unclear or not run.job_ids else [])]
     return state, f"job {' -> '.join(jobs)} on {info.get('cluster')}", info
-
-
-def _may_continue(run: RunEntry) -> bool:
-    """Return whether the run has not recorded its end, or its job may train again."""
-    try:
-        return run.folder.read_info().get("state") in ("queued", "running", "preempted")
-    except ProjectError:
-        return False
 
 
 def _query_pending(found: Sequence[RunEntry], known: JobStates) -> dict[str, PendingJob]:

@@ -45,7 +45,12 @@ def list_runs(reports: Sequence[Report], width: int | None, colors: bool = False
     ]
     cells = [[one_line(cell) for cell in line] for line in lines]
     widths = [max(len(cell) for cell in column) for column in zip(columns, *cells, strict=True)]
-    differences = [one_line(_differences(report, keys[report.name])) for report in reports]
+    differences = [
+        one_line(
+            GAP.join(f"{k.rpartition('.')[2]}={r.overrides[k]}" for k in keys[r.name] if k in r.overrides)
+        )
+        for r in reports
+    ]
     least = min(MIN_DIFFERENCES, max(map(len, differences), default=0))
     room = least + len(GAP) if least and width and _width(widths[:BEST]) + len(GAP) + least <= width else 0
     while width and _width(widths) + room > width and len(columns) > 3:
@@ -119,12 +124,6 @@ def parse_since(text: str) -> datetime:
 
 def _width(widths: Sequence[int]) -> int:
     return sum(widths) + len(GAP) * (len(widths) - 1)
-
-
-def _differences(report: Report, keys: Sequence[str]) -> str:
-    """Return the overrides of a run whose values differ from those of other runs of its name."""
-    known = report.overrides
-    return GAP.join(f"{key.rpartition('.')[2]}={known[key]}" for key in keys if key in known)
 
 
 def _progress(report: Report) -> str:

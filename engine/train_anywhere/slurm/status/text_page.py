@@ -104,7 +104,8 @@ def page(report: Report, width: int | None = None, colors: bool = False) -> str:
 
 def table(reports: Sequence[Report]) -> str:
     """Return a table with a line for each run, and columns for what differs in a sweep."""
-    keys = differing_keys([*reports]) if _is_sweep(reports) else []
+    is_sweep = len({r.id.rpartition("-")[0] for r in reports}) == 1 and len(reports) > 1
+    keys = differing_keys([*reports]) if is_sweep else []
     lines = [["run", "state", "where", *keys, "progress", "metrics"]] + [
         [
             r.id,
@@ -168,10 +169,6 @@ def _state(report: Report) -> list[str]:
     if report.state and report.state != "unknown":
         return [report.state]
     return [*([report.state] if report.state else []), f"run.json says {report.written}"]
-
-
-def _is_sweep(reports: Sequence[Report]) -> bool:
-    return len({r.id.rpartition("-")[0] for r in reports}) == 1 and len(reports) > 1
 
 
 def _rows(report: Report) -> Iterator[tuple[str, str]]:

@@ -40,26 +40,23 @@ from train_anywhere.slurm.submission.allocation import (
 from train_anywhere.slurm.submission.submit import after_notes, format_dry_run, run_in_allocation, submit
 
 
-def slurm_conf_problems(job: Job) -> list[str]:
-    """Return a message for each limit of slurm.conf that an array or uneven job breaks."""
+def slurm_conf_problems(job: Job) -> Iterator[str]:
+    """Yield a message for each limit of slurm.conf that an array or uneven job breaks."""
     uneven = job.gpus and not job.even
     if job.cluster.scheduler != "slurm" or not (job.members or uneven):
-        return []
+        return
     try:
-        conf = programs.query(["scontrol", "show", "config"], unknown="(?!)")
+        shown = programs.query(["scontrol", "show", "config"], unknown="(?!)")
     except SchedulerError:
-        return []
-    return [*_limit_problems(job, dict(re.findall(r"^(\w+) *= (.*?) *$", conf, re.MULTILINE)))]
-
-
-def _limit_problems(job: Job, conf: dict[str, str]) -> Iterator[str]:
+        return
+    conf = dict(re.findall(r"^(\w+) *= (.*?) *$", shown, re.MULTILINE))
     limit, select = conf.get("MaxArraySize", ""), conf.get("SelectType", "")
     if job.members and limit.isdecimal() and max(job.members) >= int(limit):
         yield (
             f"the sweep has {len(job.members)} members, but an array of this cluster can have at most {limit} (MaxArraySize of `scontrol "
             f"show config`); submit it in parts, each with -m and at most {limit} members."
         )
-    if job.gpus and not job.even and select == "select/linear":
+    if uneven and select == "select/linear":
         yield (
             f"this cluster has SelectType={select} (SelectTypeParameters={conf.get('SelectTypeParameters', '')}), which gives each node "
             f"of a job the same number of GPUs, and trainer.total_devices={sum(job.devices)} on {job.nodes} nodes is uneven; use "
@@ -115,7 +112,7 @@ def start(
         load_members(trees, overrides, check)
         if is_elsewhere(c):
             return [None] * len(members)
-    if limits := [] if here else slurm_conf_problems(request.job):
+    if limits := [] if here else [*slurm_conf_problems(request.job)]:
         raise ConfigError(*limits)
     followed = find_dependency(c.after, c.cluster.scheduler, Path(c.paths.results))
     if run:
