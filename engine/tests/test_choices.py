@@ -12,7 +12,7 @@ import pytest
 
 from train_anywhere.config.command.compose import CONFIGS, list_groups
 from train_anywhere.config.command.yaml_files import default_choices, read_mapping
-from train_anywhere.config.open_groups import CUSTOM, SINGLE_GROUPS
+from train_anywhere.config.keys import CUSTOM, SINGLE_GROUPS
 from train_anywhere.files import ROOT
 from train_anywhere.testing.frameworks import FRAMEWORKS
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from train_anywhere.config.command.compose import compose, list_groups
+from train_anywhere.config.keys import LIST_GROUPS
 from train_anywhere.config.limits import Items, Range
 from train_anywhere.config.load import load
-from train_anywhere.config.open_groups import LIST_GROUPS
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 

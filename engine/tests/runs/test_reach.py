@@ -11,7 +11,7 @@ from typing import get_args, get_type_hints
 import pytest
 
 from train_anywhere.config.command.compose import compose
-from train_anywhere.config.open_groups import SINGLE_GROUPS
+from train_anywhere.config.keys import SINGLE_GROUPS
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.inference.trained_model import read_config

@@ -48,13 +48,13 @@ def test_another_machine_is_not_checked(make_config: MakeConfig, monkeypatch: py
     config = dataclasses.replace(make_config("cluster=neuron"), dry_run=True)
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(socket, "gethostname", lambda: "laptop")
-    assert is_elsewhere(config) and not is_elsewhere(dataclasses.replace(config, dry_run="test"))
+    assert is_elsewhere(config.cluster, True) and not is_elsewhere(config.cluster, "test")
     assert not any("only from below" in problem for problem in found(config, True, None))
     monkeypatch.setattr(socket, "gethostname", lambda: "glogin01")
-    assert not is_elsewhere(config)
+    assert not is_elsewhere(config.cluster, True)
     assert any("only from below" in problem for problem in found(config, True, None))
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    assert is_elsewhere(config)
+    assert is_elsewhere(config.cluster, True)
 
 
 WORDS = {

@@ -10,7 +10,7 @@ from typing import Any
 
 from train_anywhere.checkpoints.choice import choose
 from train_anywhere.config.checks.targets import is_whole_module, task_has_network
-from train_anywhere.config.open_groups import TARGET
+from train_anywhere.config.keys import TARGET
 from train_anywhere.config.schema import Config, Init
 from train_anywhere.errors import CheckpointError, ProjectError
 from train_anywhere.files.terminal.printable import printable

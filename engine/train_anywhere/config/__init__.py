@@ -3,7 +3,7 @@
 command        flags and overrides, Hydra's composition, one message for all problems
 load           read `${oc.env:NAME}`, convert a tree to `schema`, `cluster` and `choices`, with `strict` and `limits`
 checks         contradictions between keys, targets, strategies, folders
-open_groups    sections with a `_target_`: `signatures` reads its source, `instantiate` calls it in a rank
+keys           defaults, and sections with a `_target_`: `signatures` reads its source, `instantiate` calls it in a rank
 paths          folders as typed
 
 The names in `__all__` are public: use them for the checks and signatures of your models and data sets.

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from train_anywhere.config.keys import key
+from train_anywhere.config.keys import DERIVED, OpenSection, key
 from train_anywhere.config.limits import Epochs, Items, Pattern, Probability, Range
-from train_anywhere.config.open_groups import DERIVED, OpenSection
 
 BatchSize = Annotated[int, Range(at_least=1, at_most=2**24)]
 Workers = Annotated[int, Range(at_least=0, at_most=256)]

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from train_anywhere.config.open_groups import ARGS, HYDRA, PARTIAL, RECURSIVE, TARGET, OpenSection
+from train_anywhere.config.keys import ARGS, HYDRA, PARTIAL, RECURSIVE, TARGET, OpenSection
 from train_anywhere.config.strict import did_you_mean
 from train_anywhere.errors import ConfigError, ProjectError
 

@@ -15,8 +15,7 @@ from train_anywhere import use_tensorflow
 from train_anywhere.config.checks.contradictions import Check, find_contradictions
 from train_anywhere.config.checks.monitors import fill_monitors
 from train_anywhere.config.checks.targets import check_targets
-from train_anywhere.config.keys import flatten, unflatten
-from train_anywhere.config.open_groups import OpenSection, key_fields
+from train_anywhere.config.keys import OpenSection, flatten, key_fields, unflatten
 from train_anywhere.config.other_names import with_keys_meant
 from train_anywhere.config.paths import escape_dollars
 from train_anywhere.config.schema import Config

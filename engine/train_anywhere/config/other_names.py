@@ -87,10 +87,7 @@ def with_keys_meant(problem: str, tree: Mapping[str, Any]) -> str:
 
 
 def keys_meant(word: str, tree: Mapping[str, Any]) -> list[str]:
-    """Return the key with this other name, else those of other sections with the same end.
-
-    `word` is an unknown key, such as `lr`, `trainer.batch_size` or `gpus-per-node`.
-    """
+    """Return the key with this other name, else those of other sections with the same end."""
     if word.startswith(SITE):
         return []
     last = word.rpartition(".")[2].lower().replace("-", "_")

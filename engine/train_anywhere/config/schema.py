@@ -21,9 +21,8 @@ from train_anywhere.config.choices import (
     Task,
 )
 from train_anywhere.config.cluster import Cluster, Container, Gpus
-from train_anywhere.config.keys import CHOICE, key, section
+from train_anywhere.config.keys import CHOICE, DERIVED, key, section
 from train_anywhere.config.limits import MAX_COUNT, Count, Duration, Range, Span, span_bounds
-from train_anywhere.config.open_groups import DERIVED
 from train_anywhere.config.paths import AbsoluteFolder, NodeFolder, RunFolder
 from train_anywhere.config.strict import Choice
 

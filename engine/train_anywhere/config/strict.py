@@ -14,8 +14,8 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeVar
 
+from train_anywhere.config.keys import TARGET, OpenSection, key_fields, split_section
 from train_anywhere.config.limits import Duration, Span
-from train_anywhere.config.open_groups import TARGET, OpenSection, key_fields, split_section
 
 T = TypeVar("T")
 

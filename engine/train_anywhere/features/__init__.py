@@ -29,7 +29,7 @@ from typing import Any
 
 from train_anywhere.config.choices import FeatureClass
 from train_anywhere.config.instantiate import explain_target_errors, instantiate
-from train_anywhere.config.open_groups import TARGET, split_section
+from train_anywhere.config.keys import TARGET, split_section
 from train_anywhere.config.schema import Config
 from train_anywhere.data.known import Staged, as_it_is
 from train_anywhere.errors import ConfigError

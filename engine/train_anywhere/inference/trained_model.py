@@ -14,9 +14,8 @@ from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.config.choices import PlainStrategy
 from train_anywhere.config.command.compose import compose
 from train_anywhere.config.command.yaml_files import as_typed
-from train_anywhere.config.keys import defaults, flatten, unflatten
+from train_anywhere.config.keys import LIST_GROUPS, SINGLE_GROUPS, defaults, flatten, unflatten
 from train_anywhere.config.load import load
-from train_anywhere.config.open_groups import LIST_GROUPS, SINGLE_GROUPS
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import CheckpointError, ConfigError
 from train_anywhere.files import ROOT, STANDALONE

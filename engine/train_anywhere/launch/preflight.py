@@ -14,7 +14,7 @@ from train_anywhere.checkpoints.store import refuse_unreadable as refuse_unreada
 from train_anywhere.config.checks.targets import task_has_network
 from train_anywhere.config.choices import Data
 from train_anywhere.config.instantiate import locate
-from train_anywhere.config.open_groups import CHECK, LIST_GROUPS
+from train_anywhere.config.keys import CHECK, LIST_GROUPS
 from train_anywhere.config.schema import Config
 from train_anywhere.data.known import Known
 from train_anywhere.data.order.batch_check import too_large

@@ -16,7 +16,6 @@ import yaml
 
 from train_anywhere.config.cluster import Cluster
 from train_anywhere.config.command.compose import CONFIGS
-from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.runs.reopen.trust import is_first_note
 
@@ -49,19 +48,19 @@ def _matches(hosts: Sequence[str], patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatch(host, pattern) for host in hosts for pattern in patterns)
 
 
-def is_elsewhere(config: Config) -> bool:
+def is_elsewhere(cluster: Cluster, dry_run: bool | str) -> bool:
     """Return whether a dry run is for another machine than this one.
 
     A machine of the site is one of its hosts; if the preset names none, it has the folders that the site requires.
     """
-    site = config.cluster.site
-    if config.dry_run is not True:
+    site = cluster.site
+    if dry_run is not True:
         return False
     of_site = _matches([socket.gethostname(), socket.getfqdn()], site.hosts)
     if not site.hosts:
         tops = [f.split("/")[1] for f in (*site.submit_below, *site.write_below) if f[:1] == "/"]
         of_site = all(os.path.isdir(f"/{top}") for top in tops)
-    return not of_site or not shutil.which({"slurm": "sbatch", "pbs": "qsub"}[config.cluster.scheduler])
+    return not of_site or not shutil.which({"slurm": "sbatch", "pbs": "qsub"}[cluster.scheduler])
 
 
 @cache

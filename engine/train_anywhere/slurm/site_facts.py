@@ -69,7 +69,10 @@ class SlurmFacts:
 
     def _find_usable(self, cluster: str) -> set[str]:
         found = {name: self.partitions.get(name, {}) for name in self.up}
-        accounts, groups = {*self.accounts}, _group_names()
+        accounts, groups = {*self.accounts}, set[str]()
+        for number in {os.getgid(), *os.getgroups()}:
+            with suppress(KeyError):
+                groups.add(grp.getgrgid(number).gr_name)
         if accounts and not all(_allows(of, "AllowAccounts", accounts) for of in found.values()):
             # an allowed account also allows those below it, since Slurm 23.02
             pairs = self._query(ACCOUNTS, "format=account,parentname", "-nP", cluster)
@@ -126,14 +129,6 @@ def _allows(partition: dict[str, str], setting: str, names: Collection[str]) -> 
     """Return whether a list such as AllowGroups has one of the names, or is not set."""
     allowed = partition.get(setting, "ALL")
     return allowed == "ALL" or not {*allowed.split(",")}.isdisjoint(names)
-
-
-def _group_names() -> set[str]:
-    names = set()
-    for number in {os.getgid(), *os.getgroups()}:
-        with suppress(KeyError):
-            names.add(grp.getgrgid(number).gr_name)
-    return names
 
 
 def _settings(line: str) -> dict[str, str]:

@@ -234,10 +234,7 @@ def _local_folder_problems(location: str | None) -> list[str]:
 
 
 def batch_size_problem(batch_size: int, devices: int, name: str = "devices") -> str:
-    """Return why a global batch can't be shared evenly, with the nearest size that can.
-
-    `name` is what the parts are called that share it, in the message.
-    """
+    """Return why a global batch can't be shared evenly, with the nearest size that can."""
     if not batch_size % devices:
         return ""
     nearest = max(1, round(batch_size / devices)) * devices

@@ -1,7 +1,7 @@
 """The metrics to monitor, by default the task's headline and loss, and their mode."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from train_anywhere.config.choices import Task
@@ -53,8 +53,9 @@ def fill_monitors(config: Config, problems: list[str]) -> Config:
     if config.program:  # its metrics are known when it logs them
         mode = _find_mode({}, "checkpoint", checkpoint.monitor, checkpoint.mode, problems)
         return replace(config, checkpoint=replace(checkpoint, mode=mode))
-    best = _own_name(config, checkpoint.monitor) or (f"val/{task.headline}" if task.headline else None)
-    watched = _own_name(config, stopping.monitor) or ("val/loss" if "loss" in task.metrics else None)
+    known, keras = _known(task.metrics), config.framework == "keras"
+    best = _own_name(known, keras, checkpoint.monitor) or (f"val/{task.headline}" if task.headline else None)
+    watched = _own_name(known, keras, stopping.monitor) or ("val/loss" if "loss" in task.metrics else None)
     if stopping.patience is not None and watched is None:
         problems.append(
             f"trainer.early_stopping.patience={stopping.patience} needs a metric to monitor, and those of this task are unknown before "
@@ -70,11 +71,14 @@ def fill_monitors(config: Config, problems: list[str]) -> Config:
     )
 
 
-def _own_name(config: Config, monitor: str | None) -> str | None:
+def _known(metrics: Mapping[str, Mode]) -> list[str]:
+    return [f"{part}/{name}" for part in ("train", "val") for name in metrics]
+
+
+def _own_name(known: Sequence[str], keras: bool, monitor: str | None) -> str | None:
     """Return the monitor by its name here, if it has that of Keras."""
-    known = [f"{part}/{name}" for part in ("train", "val") for name in config.task.metrics]
     own = from_keras_name(monitor) if monitor else None
-    return own if own in known or (config.framework == "keras" and not known) else monitor
+    return own if own in known or (keras and not known) else monitor
 
 
 def _find_mode(
@@ -82,7 +86,7 @@ def _find_mode(
 ) -> Mode | None:
     if monitor is None:
         return mode
-    known = [f"{part}/{name}" for part in ("train", "val") for name in metrics]
+    known = _known(metrics)
     if metrics and monitor not in known:
         near = did_you_mean(monitor, known) if len(known) > 12 else ""
         problems.append(

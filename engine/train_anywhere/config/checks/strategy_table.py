@@ -66,10 +66,7 @@ SHARDED_STRATEGIES = frozenset({"fsdp"})
 
 
 def resolve_strategy(framework: str, strategy: str, devices: int, nodes: int) -> str:
-    """Return the strategy that `auto` stands for. Other names are returned as they are.
-
-    `devices` is their number over all nodes.
-    """
+    """Return the strategy that `auto` stands for. Other names are returned as they are."""
     if strategy != "auto":
         return strategy
     if devices == 1:

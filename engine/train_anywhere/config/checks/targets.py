@@ -4,13 +4,13 @@ An argument that is unknown, missing or of the wrong type is reported with the k
 module, a name made at run time) are checked when the ranks start, before data is opened.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
 from typing import Any
 
 from train_anywhere.config.choices import Data, Logger, Model, OtherOptimizer, OtherSchedule, Task
-from train_anywhere.config.open_groups import (
+from train_anywhere.config.keys import (
     ARGS,
     CONVERT,
     FRAMEWORKS,
@@ -94,7 +94,7 @@ def is_whole_module(target: Any) -> bool:
 def unreadable_target_notes(config: Config) -> list[str]:
     """Return a sentence for each target whose arguments are not checked before the ranks start."""
     found = []
-    for key, dotted in _named_targets(config):
+    for key, dotted in _named_targets(open_sections(config), config.framework):
         with suppress(TargetError):
             if read(dotted).kind == "unreadable":
                 found.append(
@@ -106,7 +106,7 @@ def unreadable_target_notes(config: Config) -> list[str]:
 def import_call_notes(config: Config) -> list[str]:
     """Return a sentence for each call that may train when the file of a target is imported."""
     found = []
-    for key, dotted in _named_targets(config):
+    for key, dotted in _named_targets(open_sections(config), config.framework):
         with suppress(TargetError):
             found += [
                 f"{key}.{TARGET}={dotted}: {file} calls {call.source} (line {call.line}) when it is imported, on every rank; "
@@ -117,10 +117,11 @@ def import_call_notes(config: Config) -> list[str]:
     return found
 
 
-def _named_targets(config: Config) -> list[tuple[str, str]]:
-    """Return the key and the target of each open section that has a target for the framework."""
-    named = [(key, section.target.get(config.framework)) for key, section in open_sections(config)]
-    return [(key, dotted) for key, dotted in named if dotted]
+def _named_targets(sections: Iterable[tuple[str, OpenSection]], framework: str) -> Iterator[tuple[str, str]]:
+    """Yield the key and the target of each section that has a target for the framework."""
+    for key, section in sections:
+        if dotted := section.target.get(framework):
+            yield key, dotted
 
 
 MAIN = 'if __name__ == "__main__":.'

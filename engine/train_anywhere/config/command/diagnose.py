@@ -23,8 +23,8 @@ from train_anywhere.config.command.compose import (
     parse_override,
 )
 from train_anywhere.config.command.yaml_files import choice_problem, file_problems, yaml_sentence
+from train_anywhere.config.keys import LIST_GROUPS, SINGLE_GROUPS
 from train_anywhere.config.load import load
-from train_anywhere.config.open_groups import LIST_GROUPS, SINGLE_GROUPS
 from train_anywhere.config.other_names import page_address, with_keys_meant
 from train_anywhere.config.schema import Config
 from train_anywhere.config.search_terms import find_page
@@ -269,10 +269,7 @@ LONGEST = 300
 
 
 def explain_refusal(error: Exception, overrides: Sequence[str], sweep: bool = True) -> str | None:
-    """Return the message for a refused request. None for a bug.
-
-    `overrides` are what was typed: all problems of a refused configuration are searched.
-    """
+    """Return the message for a refused request. None for a bug."""
     of_configuration = isinstance(error, ConfigError) or is_configuration_error(error)
     message = str(diagnose(overrides, error, sweep)) if of_configuration else error_sentence(error)
     return None if message is None else shorten(message)

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from train_anywhere.config.command.compose import CONFIGS, list_groups
-from train_anywhere.config.keys import defaults, meanings
-from train_anywhere.config.open_groups import CUSTOM
+from train_anywhere.config.keys import CUSTOM, defaults, meanings
 from train_anywhere.config.schema import Config
 from train_anywhere.files.terminal.fit import fit_page, terminal_width
 

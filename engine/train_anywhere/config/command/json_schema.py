@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from train_anywhere.config import schema, strict
+from train_anywhere.config.keys import CHECK, LIST_GROUPS, TARGET, OpenSection, key_fields
 from train_anywhere.config.limits import Range
-from train_anywhere.config.open_groups import CHECK, LIST_GROUPS, TARGET, OpenSection, key_fields
 from train_anywhere.files import ROOT
 
 Schema = dict[str, Any]

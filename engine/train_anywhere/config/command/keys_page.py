@@ -19,9 +19,8 @@ from train_anywhere.config import strict
 from train_anywhere.config.command.compose import CONFIGS
 from train_anywhere.config.command.help_comments import choice_titles, read_comments
 from train_anywhere.config.command.yaml_files import read_mapping
-from train_anywhere.config.keys import defaults, meanings
+from train_anywhere.config.keys import CHECK, LIST_GROUPS, TARGET, defaults, meanings
 from train_anywhere.config.limits import Range, Span
-from train_anywhere.config.open_groups import CHECK, LIST_GROUPS, TARGET
 from train_anywhere.config.paths import ExpandRule
 from train_anywhere.config.schema import Config
 from train_anywhere.config.signatures import TargetError, read
@@ -131,17 +130,11 @@ def _choices(group: str, hint: Any, default: str | None) -> Iterator[str]:
 def _choice_keys(path: str, values: Tree, whole: Tree, hint: Any, comments: Mapping[str, str]) -> str:
     """Return the table of a choice's keys. `whole` has also those that it inherits."""
     keys = {k: v for k, v in values.items() if k != CHECK and not (k == TARGET and v)}
-    return "".join(_keys(path, keys, _hints(strict.section_class(hint, whole), whole), comments))
-
-
-def _hints(cls: type, section: Tree) -> dict[str, Any]:
-    """Return the types of a choice's keys: of its dataclass, and of its target's arguments."""
-    own, target = strict.field_types(cls), section.get(TARGET)
-    names = target.values() if isinstance(target, dict) else filter(None, [target])
-    for name in names:
+    hints, target = strict.field_types(strict.section_class(hint, whole)), whole.get(TARGET)
+    for name in target.values() if isinstance(target, dict) else filter(None, [target]):
         with suppress(TargetError):  # a package that is not installed
-            own = {p.name: p.hint for p in read(name).parameters.values() if p.hint} | own
-    return own | {TARGET: str}
+            hints = {p.name: p.hint for p in read(name).parameters.values() if p.hint} | hints
+    return "".join(_keys(path, keys, hints | {TARGET: str}, comments))
 
 
 def _keys(path: str, values: Tree, hints: Mapping[str, Any], comments: Mapping[str, str]) -> Iterator[str]:

@@ -43,10 +43,7 @@ def load_members(trees: Sequence[Tree], overrides: Sequence[Sequence[str]], chec
 
 
 def merge_problems(wrong: Sequence[tuple[str, Sequence[str]]], members: int) -> list[str]:
-    """Return the problems that all members have, then those of single members.
-
-    `wrong` has the overrides of each member with problems, and its problems.
-    """
+    """Return the problems that all members have, then those of single members."""
     counts = Counter(problem for _, problems in wrong for problem in dict.fromkeys(problems))
     of_all = [problem for problem, count in counts.items() if count == members]
     return of_all + [f"{typed}: {p}" for typed, problems in wrong for p in problems if p not in of_all]
@@ -57,9 +54,7 @@ def refuse_mixed_members(trees: Sequence[Tree], submitted: bool) -> None:
 
     They are `submitted`, or run on this machine.
 
-    Raises:
-        ConfigError: lists all problems.
-        SubmitError: the sweep is empty.
+    Raises ConfigError: lists all problems. Raises SubmitError: the sweep is empty.
     """
     if not trees:
         raise SubmitError("this sweep has no members: a range() or glob() in it is empty.")

@@ -13,8 +13,7 @@ from typing import Any, TextIO
 
 import yaml
 
-from train_anywhere.config.keys import defaults
-from train_anywhere.config.open_groups import LIST_GROUPS, SINGLE_GROUPS, TARGET
+from train_anywhere.config.keys import LIST_GROUPS, SINGLE_GROUPS, TARGET, defaults
 from train_anywhere.config.schema import Config
 from train_anywhere.config.strict import alternatives, field_types
 from train_anywhere.errors import ConfigError, ProjectError
@@ -203,10 +202,7 @@ def _string_keys() -> frozenset[str]:
 
 
 def yaml_sentence(error: Exception, path: str | None = None) -> str:
-    """Return PyYAML's message with file and line.
-
-    `path` is the file, if the error does not name it.
-    """
+    """Return PyYAML's message with file and line."""
     mark = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error).split("\n")[0]
     if problem.startswith("but "):

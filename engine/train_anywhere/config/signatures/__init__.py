@@ -293,7 +293,11 @@ def _look_up(names: Names, thing: Thing, so_far: str, parts: list[str]) -> Thing
             return _look_up(names, other, f"{so_far}.{name}", rest)
     found = names.find_attribute(thing, name)
     if found is None:
-        raise TargetError(f"{so_far} has no {name}{_suggestion(name, _public_names(names, thing))}")
+        known = _public_names(names, thing)
+        lower = {other.lower(): other for other in reversed(known)}
+        near = nearest(name, lower)
+        suggestion = f". Did you mean '{lower[near]}'?" if near else did_you_mean(name, known)
+        raise TargetError(f"{so_far} has no {name}{suggestion}")
     return _look_up(names, found, f"{so_far}.{name}", rest) if rest else found
 
 
@@ -366,9 +370,3 @@ def _public_names(names: Names, thing: Thing) -> list[str]:
     else:
         found = {}
     return [name for name in found if not name.startswith("_") and name != "*"]
-
-
-def _suggestion(name: str, known: list[str]) -> str:
-    lower = {other.lower(): other for other in reversed(known)}
-    near = nearest(name, lower)
-    return f". Did you mean '{lower[near]}'?" if near else did_you_mean(name, known)

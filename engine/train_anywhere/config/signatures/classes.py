@@ -218,7 +218,9 @@ def constructor_signature(names: Names, place: Place) -> Signature:
     """
     mro = names.mro(place)
     found = _find_constructor(names, mro, {"__init__", "__new__"})
-    if _has_generated_constructor(names, mro):
+    scopes = [names.scope(b.node) for b in mro if isinstance(b, Place) and isinstance(b.node, ast.ClassDef)]
+    # a base may generate constructors in `__init_subclass__`, as some libraries do
+    if "__init__" not in scopes[0] and any("__init_subclass__" in scope for scope in scopes[1:]):
         return Signature(_make_optional(found.parameters), True)
     return Signature(found.parameters, True) if _has_metaclass_call(names, mro) else found
 
@@ -315,12 +317,6 @@ def _remaining_parameters(given: Forwarding, below: Signature, node: FunctionNod
 
 def _make_optional(parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
     return {name: replace(parameter, required=False) for name, parameter in parameters.items()}
-
-
-def _has_generated_constructor(names: Names, mro: Mro) -> bool:
-    """Return whether a base may generate constructors in `__init_subclass__`."""
-    scopes = [names.scope(b.node) for b in mro if isinstance(b, Place) and isinstance(b.node, ast.ClassDef)]
-    return "__init__" not in scopes[0] and any("__init_subclass__" in scope for scope in scopes[1:])
 
 
 def _has_metaclass_call(names: Names, mro: Mro) -> bool:

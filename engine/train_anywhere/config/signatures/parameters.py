@@ -248,9 +248,8 @@ def _is_checkable(hint: Any) -> bool:
     plain = _plain(hint)
     if get_origin(plain) in (Union, types.UnionType, list):
         return all(map(_is_checkable, get_args(plain)))
-    if get_origin(plain) is Literal or plain in (int, float, bool, str, type(None)):
-        return True
-    return isinstance(plain, type) and dataclasses.is_dataclass(plain)
+    simple = get_origin(plain) is Literal or plain in (int, float, bool, str, type(None))
+    return simple or (isinstance(plain, type) and dataclasses.is_dataclass(plain))
 
 
 def _plain(hint: Any) -> Any:

@@ -14,9 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from train_anywhere.config.keys import flatten
+from train_anywhere.config.keys import CHECK, LIST_GROUPS, SINGLE_GROUPS, TARGET, flatten
 from train_anywhere.config.load import FOLDERS, to_tree
-from train_anywhere.config.open_groups import CHECK, LIST_GROUPS, SINGLE_GROUPS, TARGET
 from train_anywhere.config.paths import expand, make_absolute
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError, SubmitError

@@ -89,18 +89,13 @@ def make_row(cell: Cell, report: Report | None) -> Row:
     if report is None:
         return Row(cell, "not run")
     state = report.state or report.written
-    progress, seconds = report.progress, training_seconds(RunDir(report.path))
+    progress, attempts = report.progress, RunDir(report.path).read_info().get(ATTEMPTS, [])
+    known = [a["seconds"] for a in attempts if isinstance(a.get("seconds"), dict)]
+    seconds = sum(float(s.get(name, 0.0)) for s in known for name in TRAINING) if known else None
     waiting = None if progress.efficiency is None else 1 - progress.efficiency
     if state != "completed":
         return Row(cell, state)
     return Row(cell, state, seconds, progress.rate, progress.unit, waiting=waiting)
-
-
-def training_seconds(run: RunDir) -> float | None:
-    """Return the seconds of training over all attempts. None if none has recorded its times."""
-    found = [a.get("seconds") for a in run.read_info().get(ATTEMPTS, [])]
-    known = [s for s in found if isinstance(s, dict)]
-    return sum(float(s.get(name, 0.0)) for s in known for name in TRAINING) if known else None
 
 
 def add_speedups(rows: Sequence[Row]) -> list[Row]:

@@ -54,10 +54,8 @@ def submit_script(
     The job starts after the job `after` has ended, with any result, and after all jobs of `ok` have completed successfully; if one
     of these fails, the scheduler cancels the job. `members`, such as 1,3, submits only these members of the script's array.
 
-    Raises:
-        SubmitError: the scheduler refused the job (with its message) or was not reached.
-        SchedulerError: this machine has no scheduler.
-        UnclearError: the job may have been accepted, but its id is not known.
+    Raises SubmitError: the scheduler refused the job (with its message) or was not reached. Raises SchedulerError: this machine has
+    no scheduler. Raises UnclearError: the job may have been accepted, but its id is not known.
     """
     command, end = [COMMAND[scheduler], *_options(scheduler, after, members, ok)], time.monotonic() + RETRY_S
     while True:
@@ -133,9 +131,7 @@ def _submit(command: Sequence[str], script: Path) -> str:
 def test_only(script: str) -> str:
     """Return the answer of `sbatch --test-only`, which checks a script without submitting it.
 
-    Raises:
-        SubmitError: Slurm would refuse the script, with Slurm's message.
-        SchedulerError: Slurm does not answer.
+    Raises SubmitError: Slurm would refuse the script, with Slurm's message. Raises SchedulerError: Slurm does not answer.
     """
     answer = programs.run(
         ["sbatch", "--test-only"], programs.SUBMIT_TIMEOUT_S, script, submission_environment(script)
@@ -215,10 +211,8 @@ def submit_chain(
     `record` is called with `UNCLEAR` before each submission, and then with its job id, so that a job is known even if this process is
     killed. `members` and `ok` are those of `submit_script`.
 
-    Raises:
-        SubmitError, SchedulerError: a job was refused; the earlier ones were cancelled.
-        SubmitInterrupted: Ctrl-C was pressed; no job of the chain is queued.
-        UnclearError: a job is queued, or may be.
+    Raises SubmitError, SchedulerError: a job was refused; the earlier ones were cancelled. Raises SubmitInterrupted: Ctrl-C was
+    pressed; no job of the chain is queued. Raises UnclearError: a job is queued, or may be.
     """
     job_ids: list[str] = []
     with delay_interrupt(INTERRUPT_NOTE) as interrupted:

@@ -125,9 +125,7 @@ def query_states(scheduler: str, job_ids: Sequence[str]) -> JobStates:
 def cancel(scheduler: str, job_ids: Sequence[str], patience: float = 0.0) -> dict[str, str]:
     """Cancel jobs, wait up to `patience` seconds, and return those still COMPLETING.
 
-    Raises:
-        SubmitError: scancel failed, or the jobs stay in the queue.
-        SchedulerError: scancel or the queue does not answer.
+    Raises SubmitError: scancel failed, or the jobs stay in the queue. Raises SchedulerError: scancel or the queue does not answer.
     """
     name = CANCEL[scheduler]
     answer = programs.run([name, *map(native_id, job_ids)], programs.QUERY_TIMEOUT_S)

@@ -169,7 +169,9 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
         gpus=gpus,
         cpus_per_task=_cpus(c, node) * (most // max(layout.ranks)),
         mem=_memory(c, node, most),
-        launch=launch_method(config, layout.strategy),
+        launch=config.launch
+        if config.launch != "auto"
+        else _auto_launch(c, config.framework, layout.strategy),
         container=config.container,
         python=interpreter(config.container, c),
         run=run,
@@ -240,14 +242,12 @@ def _smallest(kinds: Iterable[NodeType]) -> NodeType:
     return smallest
 
 
-def launch_method(config: Config, strategy: str) -> str:
-    """Return `launch`. `auto` means the preset's method if the strategy supports it."""
-    if config.launch != "auto":
-        return config.launch
-    able = support(config.framework, strategy)
+def _auto_launch(c: Cluster, framework: str, strategy: str) -> str:
+    """Return the preset's launch method if the strategy supports it, else the strategy's first method."""
+    able = support(framework, strategy)
     known = able.launch if able.ranks else LAUNCHERS
-    usable = [m for m in known if config.cluster.scheduler != "pbs" or m != "srun"]
-    return config.cluster.launch if config.cluster.launch in usable or not usable else usable[0]
+    usable = [m for m in known if c.scheduler != "pbs" or m != "srun"]
+    return c.launch if c.launch in usable or not usable else usable[0]
 
 
 def join_constraints(cluster: Cluster) -> str | None:

@@ -44,9 +44,7 @@ def find_best(found: Sequence[RunEntry], metric: str | None = None, mode: str | 
     The default metric is `checkpoint.monitor` of the first run that has one. The default mode is `checkpoint.mode` of a run that
     monitors the metric.
 
-    Raises:
-        SubmitError: there is nothing to compare, or the mode is not known.
-        CheckpointError: no run.json can be read.
+    Raises SubmitError: there is nothing to compare, or the mode is not known. Raises CheckpointError: no run.json can be read.
     """
     readable = [run for run in found if _is_readable(run.folder)]
     if not readable:

@@ -50,9 +50,8 @@ def find_dependency(after: str | None, scheduler: str, results: Path) -> Depende
 
     `after` is the folder or id of a run or sweep. None: the job waits for none.
 
-    Raises:
-        ConfigError: the run does not exist, or will not complete by itself; the message says what to do first.
-        SchedulerError: the scheduler does not report the state of the jobs.
+    Raises ConfigError: the run does not exist, or will not complete by itself; the message says what to do first. Raises
+    SchedulerError: the scheduler does not report the state of the jobs.
     """
     if after is None:
         return None

@@ -157,8 +157,6 @@ def job_ids(run: RunDir) -> tuple[str, ...]:
 def query_scheduler(runs: Sequence[RunEntry], wait: bool = False) -> tuple[list[RunEntry], queue.JobStates]:
     """Query the states of all jobs of some runs, and return the runs with all their jobs.
 
-    `wait` is that of `with_unrecorded_jobs`.
-
     Raises SchedulerError: the scheduler does not answer.
     """
     runs = with_unrecorded_jobs(runs, wait)

@@ -22,10 +22,7 @@ MIN_DIFFERENCES = 12
 
 
 def list_runs(reports: Sequence[Report], width: int | None, colors: bool = False) -> str:
-    """Return the table.
-
-    `width` is the columns of the terminal. None: nothing is cut off.
-    """
+    """Return the table."""
     names = {report.name for report in reports}
     keys = {name: differing_keys([r for r in reports if r.name == name]) for name in names}
     metrics = {report.best[0] for report in reports if report.best}
@@ -75,8 +72,6 @@ def select(
     reports: Sequence[Report], name: str | None, states: str | None, since: str | None
 ) -> list[Report]:
     """Return the runs that pass all filters.
-
-    `name` is a pattern for the name of a run, such as `digits*`.
 
     Raises SubmitError: a state is not known, or a filter is empty.
     """

@@ -93,9 +93,7 @@ def refuse_other_jobs(
 
     The message says with `consequence` what was not done, and with `command` how to do it, by default with the scheduler's cancel command.
 
-    Raises:
-        SubmitError: jobs.txt names such a job.
-        SchedulerError: the scheduler does not answer.
+    Raises SubmitError: jobs.txt names such a job. Raises SchedulerError: the scheduler does not answer.
     """
     scripts = _slurm_scripts(job_ids) if run.scheduler == "slurm" else _pbs_outputs(job_ids)
     above, base = os.path.realpath(run.folder.path.parent), (run.script or run.folder.config).parent.name

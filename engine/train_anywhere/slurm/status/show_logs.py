@@ -79,9 +79,7 @@ def follow(
 
     The files are read every `poll` seconds, and the scheduler is queried every `ask_every` seconds.
 
-    Raises:
-        SubmitError: all jobs have ended and there is no log.
-        SchedulerError: the scheduler did not answer for a long time.
+    Raises SubmitError: all jobs have ended and there is no log. Raises SchedulerError: the scheduler did not answer for a long time.
     """
     logs = Logs(found, rank)
     jobs = {

@@ -25,7 +25,11 @@ def sample_line(content: Mapping[str, Any]) -> str:
     sample = content.get("sample")
     known = {k: float(v) for k, v in sample.items() if _is_number(v)} if isinstance(sample, dict) else {}
     gpus = [*_gpus(known, content)]
-    parts = gpus if len(gpus) <= SHOWN else [_mean(known, len(gpus))]
+    parts = gpus
+    if len(gpus) > SHOWN:
+        uses = [use for name, use in known.items() if re.fullmatch(r"gpu\w+_use_percent", name)]
+        mean = sum(uses) / len(gpus)
+        parts = [f"{len(gpus)} GPUs {mean:.0f}% on average, {min(uses):.0f}% the least"]
     if "cpu_use_percent" in known:
         parts.append(f"CPUs {known['cpu_use_percent']:.0f}%")
     return "; ".join([*parts, *_old(known, content)])
@@ -40,11 +44,6 @@ def _gpus(sample: Mapping[str, float], content: Mapping[str, Any]) -> Iterator[s
             used, size = sample.get(f"gpu{gpu[1]}_memory_used_gib"), sizes.get(gpu[1])
             memory = f", {used:.0f} of {size:.0f} GiB" if used is not None and size is not None else ""
             yield f"GPU {gpu[1]} {use:.0f}%{memory}"
-
-
-def _mean(sample: Mapping[str, float], count: int) -> str:
-    uses = [use for name, use in sample.items() if re.fullmatch(r"gpu\w+_use_percent", name)]
-    return f"{count} GPUs {sum(uses) / count:.0f}% on average, {min(uses):.0f}% the least"
 
 
 def _old(sample: Mapping[str, float], content: Mapping[str, Any]) -> list[str]:
@@ -92,10 +91,7 @@ def headline(report: Report) -> str:
 
 
 def page(report: Report, width: int | None = None, colors: bool = False) -> str:
-    """Return the page of one run, without rows that would be empty.
-
-    `width` is the columns of the terminal. None: no line is broken.
-    """
+    """Return the page of one run, without rows that would be empty."""
     rows = [f"{f'{name}:' if name else '':<{INDENT}}{one_line(text)}" for name, text in _rows(report) if text]
     state, first = report.state or report.written, fit(headline(report), width, 2)
     first = first.replace(f"  {state}", f"  {color_state(state, state, colors)}", 1)
@@ -184,7 +180,9 @@ def _rows(report: Report) -> Iterator[tuple[str, str]]:
     yield from (("Note", sentence) for sentence in report.verdicts)
     yield from report.rows.items()
     if saved := report.checkpoint:
-        yield "Checkpoint", f"step {saved.step}, {duration(saved.age)} ago{_behind(report)}"
+        behind = (report.progress.step or 0) - saved.step  # steps that a kill would lose
+        since = f", {behind} step{'s'[: behind > 1]} since" if behind > 0 else ""
+        yield "Checkpoint", f"step {saved.step}, {duration(saved.age)} ago{since}"
     yield from (("" if at else "Log", display_path(path)) for at, path in enumerate(report.logs))
     for title, served in (("TensorBoard", report.tensorboard), ("Dashboard", report.dashboard)):
         if served:
@@ -215,13 +213,6 @@ def _now(report: Report) -> str:
     parts += [f"efficiency {p.efficiency:.0%}"] if p.efficiency is not None else []
     parts += [f"last progress {duration(min(moved))} ago"] if moved else []
     return ", ".join(parts)
-
-
-def _behind(report: Report) -> str:
-    """Return the steps since the last checkpoint, which a kill would lose."""
-    done, saved = report.progress.step, report.checkpoint
-    behind = done - saved.step if done is not None and saved else 0
-    return f", {behind} step{'s'[: behind > 1]} since" if behind > 0 else ""
 
 
 def _nodes(report: Report) -> Iterator[tuple[str, str]]:

@@ -35,16 +35,15 @@ FOLDER = "evaluations"
 def start(config: Config, run: RunDir, arguments: Sequence[str], data_problems: DataCheck) -> int:
     """Submit or show the job of `src/evaluate.py`, on one device, and return the exit code.
 
-    Raises:
-        ConfigError, SubmitError, SchedulerError: nothing was submitted, and all that was written is removed.
-        UnclearError: a job may be queued, and its folder is kept.
+    Raises ConfigError, SubmitError, SchedulerError: nothing was submitted, and all that was written is removed. Raises UnclearError:
+    a job may be queued, and its folder is kept.
     """
     place = next_place(run)
     job = make_job(config, str(place.path), str(place.path / "code"))
     program = shlex.join(["src/evaluate.py", *arguments])
     job = replace(job, name=f"{job.name}-evaluate", program=program, features=Features())
     request = Request(config, job, data_problems)
-    elsewhere = is_elsewhere(config)
+    elsewhere = is_elsewhere(config.cluster, config.dry_run)
     problems = rules.problems(request, elsewhere)
     notes = [*rules.notes(request, elsewhere), *clean_environment.notes(render.render(job))]
     if config.dry_run:

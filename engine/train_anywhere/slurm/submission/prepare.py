@@ -110,7 +110,7 @@ def start(
     if shown:
         show_dry_run(request, here)
         load_members(trees, overrides, check)
-        if is_elsewhere(c):
+        if is_elsewhere(c.cluster, c.dry_run):
             return [None] * len(members)
     if limits := [] if here else [*slurm_conf_problems(request.job)]:
         raise ConfigError(*limits)
@@ -149,7 +149,7 @@ def refusals(
         return error.problems
     if only_job:
         return []
-    problems = rules.problems(request, is_elsewhere(config))
+    problems = rules.problems(request, is_elsewhere(config.cluster, config.dry_run))
     if here:
         problems += [*find_mismatches(request.job, here), *missing_variables(os.environ)]
         problems += features.problems(config, "allocation")
@@ -197,9 +197,8 @@ def _differing_fields(one: Job, other: Job) -> Iterator[str]:
 def refuse_second_job(run: RunDir, in_allocation: bool) -> None:
     """Refuse a second job in a run folder. This allocation itself does not count.
 
-    Raises:
-        CheckpointError, SubmitError: there is another job, which the message names.
-        SchedulerError: the scheduler does not answer.
+    Raises CheckpointError, SubmitError: there is another job, which the message names. Raises SchedulerError: the scheduler does not
+    answer.
     """
     if in_allocation:
         RunLock(run).refuse_if_held()
@@ -238,7 +237,7 @@ def refuse_sweeper(wait: bool, wants_results: bool) -> None:
 
 def show_dry_run(request: Request, here: Allocation | None) -> None:
     """Print the job of a dry run. Raises SubmitError: the run of after= does not exist."""
-    script, elsewhere = render(request.job), is_elsewhere(request.config)
+    script, elsewhere = render(request.job), is_elsewhere(request.config.cluster, request.config.dry_run)
     waits = after_notes(request.config.after, Path(request.config.paths.results))
     of_shell = [] if here else clean_environment.notes(script)
     left_out = [

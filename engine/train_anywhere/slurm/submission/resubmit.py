@@ -44,10 +44,8 @@ def resubmit(runs: Sequence[RunEntry], results: Path, trust: bool) -> str:
 
     `trust` accepts a script that this user has not submitted from its folder.
 
-    Raises:
-        CheckpointError: a file of a run folder is a link.
-        SubmitError, SchedulerError: the nodes would not find a run folder, or the submission was refused, and the runs are unchanged.
-        UnclearError: a job may be queued.
+    Raises CheckpointError: a file of a run folder is a link. Raises SubmitError, SchedulerError: the nodes would not find a run
+    folder, or the submission was refused, and the runs are unchanged. Raises UnclearError: a job may be queued.
     """
     for submitted in runs:
         refuse_links(submitted.folder)
@@ -131,9 +129,8 @@ def refuse_renamed(run: RunEntry, script: Path) -> None:
 def submit_trial(job: Job, member: Member, folder: Path, code: Path) -> list[str]:
     """Submit one trial with a new run folder. The first creates the code of the study.
 
-    Raises:
-        SubmitError, SchedulerError: the submission was refused, and all that was written is removed.
-        UnclearError: a job may be queued.
+    Raises SubmitError, SchedulerError: the submission was refused, and all that was written is removed. Raises UnclearError: a job
+    may be queued.
     """
     kind, results = job.cluster.scheduler, results_folder([member])
     first = not code.is_dir()

@@ -45,10 +45,8 @@ def submit(
 
     Without a `run` to resume, each member gets a new run folder. The run `followed` must be complete first.
 
-    Raises:
-        SubmitError, SchedulerError: the scheduler refused the job or does not answer; all changes are undone.
-        UnclearError: a job may be queued, and the run folder is kept.
-        SubmitInterrupted: Ctrl-C was pressed; all changes are undone.
+    Raises SubmitError, SchedulerError: the scheduler refused the job or does not answer; all changes are undone. Raises UnclearError:
+    a job may be queued, and the run folder is kept. Raises SubmitInterrupted: Ctrl-C was pressed; all changes are undone.
     """
     kind = request.job.cluster.scheduler
     prepared = prepare_features(request.job, results_folder(members))
@@ -227,9 +225,8 @@ def run_in_allocation(request: Request, member: Member, run: RunDir | None, chos
 def wait_for_jobs(kind: str, job_ids: Sequence[str], poll: float = 5.0) -> None:
     """Wait until none of the jobs is queued or running.
 
-    Raises:
-        SchedulerError: the scheduler did not answer for a long time.
-        SubmitInterrupted: Ctrl-C was pressed; the jobs continue.
+    Raises SchedulerError: the scheduler did not answer for a long time. Raises SubmitInterrupted: Ctrl-C was pressed; the jobs
+    continue.
     """
     poller = QueuePoller()
     try:

@@ -270,9 +270,8 @@ class Testbed:
     ) -> subprocess.CompletedProcess[str]:
         """Run a command in the testbed and return its output. `env` is added to the environment.
 
-        Raises:
-            subprocess.TimeoutExpired: it ran longer than `timeout` seconds and was killed.
-            TestbedError: the testbed or that node is down.
+        Raises subprocess.TimeoutExpired: it ran longer than `timeout` seconds and was killed. Raises TestbedError: the testbed or
+        that node is down.
         """
         words = self.command(argv, user, node, cwd)
         return namespaces.capture(words, self.env_inside() | dict(env or {}), timeout)

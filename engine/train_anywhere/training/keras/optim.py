@@ -20,7 +20,7 @@ from train_anywhere.config.choices import (
     Schedule,
 )
 from train_anywhere.config.instantiate import explain_target_errors, instantiate, locate
-from train_anywhere.config.open_groups import TARGET
+from train_anywhere.config.keys import TARGET
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.training.parameter_groups import group_settings, matching_groups

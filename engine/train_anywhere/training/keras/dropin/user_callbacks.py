@@ -7,7 +7,7 @@ import keras
 
 from train_anywhere.config.choices import Callback
 from train_anywhere.config.instantiate import explain_target_errors, instantiate
-from train_anywhere.config.open_groups import TARGET
+from train_anywhere.config.keys import TARGET
 from train_anywhere.errors import ConfigError
 from train_anywhere.training.keras.checkpoint.callback_state import CallbackStates
 from train_anywhere.training.keras.checkpoint.position import Position
