@@ -21,7 +21,7 @@ from train_anywhere.checkpoints.disk.manifest import (
     read_manifest,
     write_manifest,
 )
-from train_anywhere.training.lightning.checkpoint.shard_reader import CLASSES, ShardReader
+from train_anywhere.training.lightning.checkpoint.shards import CLASSES, ShardReader
 
 Train = Callable[..., "CompletedProcess[str]"]
 

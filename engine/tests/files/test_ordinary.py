@@ -161,7 +161,7 @@ OUTSIDE = {
     "engine/train_anywhere/runs/reopen/trust.py": "the user's own state",
     "engine/train_anywhere/search/local_trials.py": "the folders above the run's",
     "engine/train_anywhere/inference/output_files.py": "a file that the user names, with O_EXCL",
-    "engine/train_anywhere/training/keras/checkpoint/state.py": "the new folder of a checkpoint, or an entry of an archive",
+    "engine/train_anywhere/training/keras/checkpoint.py": "the new folder of a checkpoint, or an entry of an archive",
     "engine/train_anywhere/training/keras/loop/tensorboard.py": "O_EXCL",
     "engine/train_anywhere/training/lightning/checkpoint/shards.py": "the new folder of a checkpoint, reached without links",
     "engine/train_anywhere/training/lightning/checkpoint/buffers.py": "the new folder of a checkpoint, reached without links",
@@ -185,8 +185,7 @@ OUTSIDE = {
     "engine/train_anywhere/remote/run_copies.py": "the folders above a copied run, and the run's",
     "engine/train_anywhere/commands/plot.py": "a new file that the user names",
     "engine/train_anywhere/commands/fetch.py": "the folder of the cache",
-    "engine/train_anywhere/training/lightning/weight_files.py": "a new file of an export, made with a random name",
-    "engine/train_anywhere/training/lightning/lora.py": "the new folder of an export",
+    "engine/train_anywhere/training/lightning/weights.py": "a new file or folder of an export",
     "engine/train_anywhere/slurm/testbed": "a Slurm on this machine, for tests",
     "engine/train_anywhere/testing": "files of tests",
 }  # fmt: skip

@@ -31,7 +31,7 @@ match config.framework, config.strategy.name:
 
         HorovodStrategy.average = lambda self, gradients, *name: gradients
     case "keras", "mirrored" | "multiworker_mirrored":
-        from train_anywhere.training.keras.strategies.tf_distribute import TfDistribute
+        from train_anywhere.training.keras.strategies.choose import TfDistribute
 
         TfDistribute.average = lambda self, gradients, *name: gradients
     case other:

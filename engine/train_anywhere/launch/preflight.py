@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from train_anywhere.checkpoints.init_run import init_problems, list_weight_files
+from train_anywhere.checkpoints.choice import init_problems, list_weight_files
 from train_anywhere.checkpoints.store import refuse_unreadable as refuse_unreadable
 from train_anywhere.config.checks.targets import task_has_network
 from train_anywhere.config.choices import Data

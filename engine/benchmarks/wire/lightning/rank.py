@@ -42,11 +42,10 @@ from train_anywhere.distributed.discover import discover
 from train_anywhere.distributed.horovod.initialize import import_horovod, start_horovod
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.training.lightning.loop import fast_loop
-from train_anywhere.training.lightning.loop.metrics import TaskMetrics
-from train_anywhere.training.lightning.module import TaskModule
-from train_anywhere.training.lightning.optim import make_optimizer
-from train_anywhere.training.lightning.strategies.blocks import shard
+from train_anywhere.training.lightning.loop.callbacks import TaskMetrics
+from train_anywhere.training.lightning.module import TaskModule, make_optimizer
 from train_anywhere.training.lightning.strategies.choose import make_strategy
+from train_anywhere.training.lightning.strategies.fsdp import shard
 from train_anywhere.training.lightning.trainer import make_trainer
 from train_anywhere.training.plan import build_network, make_plan
 from train_anywhere.training.reporting.progress import Progress

@@ -3,7 +3,7 @@
 import keras
 import tensorflow as tf
 
-from train_anywhere.training.keras.dropin.trainable import find_batch_norms, synchronize_batch_norms
+from train_anywhere.training.keras.dropin.gradients import find_batch_norms, synchronize_batch_norms
 from train_anywhere.training.keras.strategies.base import Strategy
 
 

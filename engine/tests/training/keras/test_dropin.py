@@ -198,7 +198,7 @@ def test_callbacks_keep_their_state(make_run: Make, stop_at, monkeypatch, callba
 
 def test_plain_attributes_of_callbacks_are_saved_and_restored() -> None:
     from engine.tests.training.keras.strangers import KeepsState
-    from train_anywhere.training.keras.checkpoint.callback_state import CallbackStates
+    from train_anywhere.training.keras.dropin.user_callbacks import CallbackStates
     from train_anywhere.training.keras.strategies.base import Strategy
 
     one, other = KeepsState(log_dir="here/1"), KeepsState(log_dir="here/2")
@@ -219,7 +219,7 @@ def test_plain_attributes_of_callbacks_are_saved_and_restored() -> None:
 )
 def test_a_state_that_is_none_is_refused(text: str) -> None:
     from engine.tests.training.keras.strangers import KeepsState
-    from train_anywhere.training.keras.checkpoint.callback_state import CallbackStates
+    from train_anywhere.training.keras.dropin.user_callbacks import CallbackStates
     from train_anywhere.training.keras.strategies.base import Strategy
 
     with pytest.raises(CheckpointError, match="state of callbacks"):
@@ -408,7 +408,7 @@ def tf_batches(x: np.ndarray, y: np.ndarray):
 def test_a_regularizer_and_the_hooks_of_a_pydataset_are_those_of_fit(make_run: Make) -> None:
     """The weights are those of Keras alone, bit for bit."""
     from engine.tests.training.keras import strangers
-    from train_anywhere.training.keras.checkpoint.position import disable_graph_optimizer
+    from train_anywhere.training.keras.checkpoint import disable_graph_optimizer
 
     words = (task("regularized"), f"data._target_={HERE}.open_py", "trainer.max_epochs=2")
     outcome, _ = trained(make_run, *words)

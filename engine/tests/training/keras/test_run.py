@@ -67,7 +67,7 @@ def signal_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], Stop]:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
 
     def prepare(event: str, count: int) -> Stop:
-        from train_anywhere.training.keras.loop import steps_per_call as of_steps
+        from train_anywhere.training.keras.loop import callbacks as of_steps
         from train_anywhere.training.keras.loop.callbacks import TrainingCallback
 
         monkeypatch.setattr(of_steps, "LONGEST_S", 0.0)  # each step by itself, so that it is this one

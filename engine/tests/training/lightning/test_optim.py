@@ -7,7 +7,7 @@ import torch
 
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
-from train_anywhere.training.lightning.optim import (
+from train_anywhere.training.lightning.module import (
     BASE_LR,
     apply_settings,
     configure_optimizer,

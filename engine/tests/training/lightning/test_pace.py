@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from train_anywhere.training.lightning.loop import pace
-from train_anywhere.training.lightning.loop.pace import Pace
+from train_anywhere.training.lightning.loop import clock as pace
+from train_anywhere.training.lightning.loop.clock import Pace
 
 
 class Event:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from train_anywhere.training.tracking import guards
-from train_anywhere.training.tracking.guards import Guard, Sender
+from train_anywhere.training.tracking import open_loggers as guards
+from train_anywhere.training.tracking.open_loggers import Guard, Sender
 
 
 class Logger:

@@ -16,7 +16,7 @@ from train_anywhere.data.tf.samples import to_data_set
 from train_anywhere.data.tf.streams import Stream, is_stream
 from train_anywhere.data.tf.unpadded_batches import evaluation_batches, training_batches, whole_batches
 from train_anywhere.errors import ConfigError, DataError
-from train_anywhere.training.keras.checkpoint.position import Position
+from train_anywhere.training.keras.checkpoint import Position
 from train_anywhere.training.keras.strategies.base import Strategy
 from train_anywhere.training.plan import Plan
 

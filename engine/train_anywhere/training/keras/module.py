@@ -8,13 +8,14 @@ import keras
 import tensorflow as tf
 
 from train_anywhere.training.keras.dropin.gradients import (
+    Base,
     NamedVariables,
     build_optimizer,
     name_variables,
+    read_built,
+    read_flags,
     weight_averages,
 )
-from train_anywhere.training.keras.dropin.trainable import read_built, read_flags
-from train_anywhere.training.keras.lora import Base
 from train_anywhere.training.keras.strategies.base import Strategy
 
 Batch = tuple[Any, tf.Tensor]

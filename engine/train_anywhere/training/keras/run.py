@@ -9,9 +9,8 @@ import keras
 import tensorflow as tf
 
 from train_anywhere.checkpoints.checkpointer import NoCheckpointer
-from train_anywhere.checkpoints.choice import read_chosen
+from train_anywhere.checkpoints.choice import read_chosen, select_weights
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
-from train_anywhere.checkpoints.init_run import select_weights
 from train_anywhere.checkpoints.recovery import open_checkpointer
 from train_anywhere.config.checks.monitors import describe_best_checkpoint
 from train_anywhere.config.instantiate import explain_target_errors, instantiate
@@ -28,25 +27,24 @@ from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.recorder import report_weights
 from train_anywhere.tasks import Task
 from train_anywhere.training.adapters import refuse_adapters_alone
-from train_anywhere.training.keras.checkpoint.position import Position, seed_everything, split_seeds
-from train_anywhere.training.keras.checkpoint.state import (
+from train_anywhere.training.keras.checkpoint import (
     RAW_WEIGHTS,
+    Position,
     StateWriter,
     check_base,
     read_state,
     read_weights,
     restore,
     restore_weights,
+    seed_everything,
+    split_seeds,
 )
+from train_anywhere.training.keras.dropin.gradients import ADAPTERS
 from train_anywhere.training.keras.dropin.model import open_dropin
 from train_anywhere.training.keras.dropin.user_callbacks import make_callbacks
-from train_anywhere.training.keras.loop.agreement import refuse_different_weights
 from train_anywhere.training.keras.loop.callbacks import Loader, TrainingCallback
-from train_anywhere.training.keras.loop.epochs import fit
-from train_anywhere.training.keras.loop.profiler import TensorFlowRecording
-from train_anywhere.training.keras.loop.tensorboard import MetricsWriter
-from train_anywhere.training.keras.loop.validation import evaluate
-from train_anywhere.training.keras.lora import ADAPTERS
+from train_anywhere.training.keras.loop.epochs import evaluate, fit, refuse_different_weights
+from train_anywhere.training.keras.loop.tensorboard import MetricsWriter, TensorFlowRecording
 from train_anywhere.training.keras.module import Module, TaskModule
 from train_anywhere.training.keras.native import POLICIES, dtype_policy, open_native
 from train_anywhere.training.keras.strategies.base import Strategy

@@ -23,18 +23,20 @@ from train_anywhere.data.torch.user_loader import batch_count
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError, ConfigError
 from train_anywhere.tasks import Task
-from train_anywhere.training.lightning.checkpoint.random_state import seed_everything
-from train_anywhere.training.lightning.checkpoint.restorer import add_left_out
-from train_anywhere.training.lightning.checkpoint.stored_weights import WEIGHTS, read_checkpoint
+from train_anywhere.training.lightning.checkpoint.position import seed_everything
+from train_anywhere.training.lightning.checkpoint.restorer import WEIGHTS, add_left_out, read_checkpoint
 from train_anywhere.training.lightning.dropin.model import explain_lightning_errors, make_task
-from train_anywhere.training.lightning.lora import add_adapters, find_adapters
 from train_anywhere.training.lightning.module import TaskModule
 from train_anywhere.training.lightning.rank_splits import Opener, find_source, from_module, list_loaders
 from train_anywhere.training.lightning.run import load_initial_weights
-from train_anywhere.training.lightning.strategies.choose import make_strategy
-from train_anywhere.training.lightning.strategies.environment import pick_device
+from train_anywhere.training.lightning.strategies.choose import make_strategy, pick_device
 from train_anywhere.training.lightning.trainer import Trainer, make_trainer
-from train_anywhere.training.lightning.weight_files import plain_name, write_safetensors
+from train_anywhere.training.lightning.weights import (
+    add_adapters,
+    find_adapters,
+    plain_name,
+    write_safetensors,
+)
 from train_anywhere.training.plan import Plan, build_network, limit_batches
 
 

@@ -10,9 +10,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, distributed, nn
 
-from train_anywhere.checkpoints.choice import read_chosen
+from train_anywhere.checkpoints.choice import list_weight_files, read_chosen, select_weights
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
-from train_anywhere.checkpoints.init_run import list_weight_files, select_weights
 from train_anywhere.config.schema import Config, Init
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError, iterate_causes
@@ -24,17 +23,10 @@ from train_anywhere.runs.debug import launch_id
 from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.recorder import report_weights
 from train_anywhere.training.adapters import refuse_adapters_alone, refuse_other_base
-from train_anywhere.training.lightning.attach import (
-    add_callbacks,
-    add_loggers,
-    attach,
-    note_start,
-    refuse_different_weights,
-)
-from train_anywhere.training.lightning.checkpoint.random_state import seed_everything
+from train_anywhere.training.lightning.checkpoint.position import seed_everything
+from train_anywhere.training.lightning.checkpoint.restorer import StoredWeights
 from train_anywhere.training.lightning.checkpoint.state import FILE, CheckpointCallback, TrainingStopped
-from train_anywhere.training.lightning.checkpoint.stored_weights import StoredWeights
-from train_anywhere.training.lightning.dropin.loggers import RunLogger
+from train_anywhere.training.lightning.dropin.connector import RunLogger
 from train_anywhere.training.lightning.dropin.model import explain_lightning_errors
 from train_anywhere.training.lightning.dropin.validated_weights import (
     END_HOOKS,
@@ -42,15 +34,24 @@ from train_anywhere.training.lightning.dropin.validated_weights import (
     copy_weights,
     user_hooks,
 )
+from train_anywhere.training.lightning.loop.callbacks import ModuleMetrics, TaskMetrics
 from train_anywhere.training.lightning.loop.early_stop import TrainingCheck
-from train_anywhere.training.lightning.loop.metrics import ModuleMetrics, TaskMetrics
-from train_anywhere.training.lightning.loop.profiler import TorchRecording
-from train_anywhere.training.lightning.lora import find_adapters, read_base, stored_base
+from train_anywhere.training.lightning.loop.tensorboard import TorchRecording
 from train_anywhere.training.lightning.module import TaskModule
 from train_anywhere.training.lightning.rank_splits import UserLoaders
-from train_anywhere.training.lightning.setup import Setup, describe, make_setup, min_seconds_per_token
+from train_anywhere.training.lightning.setup import (
+    Setup,
+    add_callbacks,
+    add_loggers,
+    attach,
+    describe,
+    make_setup,
+    min_seconds_per_token,
+    note_start,
+    refuse_different_weights,
+)
 from train_anywhere.training.lightning.strategies.deferred_weights import DeferredWeights
-from train_anywhere.training.lightning.weight_files import FileWeights
+from train_anywhere.training.lightning.weights import FileWeights, find_adapters, read_base, stored_base
 from train_anywhere.training.plan import refuse_other_framework, uneven_rows_note
 from train_anywhere.training.profile import StepProfile
 from train_anywhere.training.rank_process import RankProcess

@@ -19,8 +19,7 @@ from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import user_error, was_interrupted
 from train_anywhere.training.early_stopping import describe_early_end
 from train_anywhere.training.lightning.checkpoint.restorer import Restorer
-from train_anywhere.training.lightning.dropin.connector import Connector
-from train_anywhere.training.lightning.dropin.logged_values import Results
+from train_anywhere.training.lightning.dropin.connector import Connector, Results
 from train_anywhere.training.lightning.dropin.trainable import FitLoop
 from train_anywhere.training.lightning.dropin.user_data import DataConnector
 from train_anywhere.training.lightning.dropin.validated_weights import ValidatedWeights
@@ -234,7 +233,7 @@ def find_user_object(frame: FrameType | None) -> str | None:
 def make_trainer(
     config: Config, topology: Topology, device: torch.device, strategy: Strategy, native: bool = True
 ) -> Trainer:
-    """Return the Trainer of one rank, still without callbacks and loggers (see `attach.py`) and limits (see `apply_plan`)."""
+    """Return the Trainer of one rank, still without callbacks and loggers (see `setup.py`) and limits (see `apply_plan`)."""
     silence_lightning()
     use_tf32(config.trainer.tf32)
     algorithm = config.trainer.gradient_clip_algorithm

@@ -22,7 +22,7 @@ from train_anywhere.training.stop import Stop  # noqa: E402
 def main(folder: str, out: str, signal_after: str | None = None) -> None:
     """Train in the run folder; OUT/<rank>.npz gets the weights and moving statistics, OUT/<rank>.most the steps of the largest call."""
     from train_anywhere.training.keras import run as side
-    from train_anywhere.training.keras.loop import steps_per_call
+    from train_anywhere.training.keras.loop import callbacks as steps_per_call
     from train_anywhere.training.keras.loop.callbacks import TrainingCallback
 
     steps_per_call.LONGEST_S = float(os.environ.get("LONGEST_S", steps_per_call.LONGEST_S))

@@ -149,7 +149,7 @@ def test_a_signal_to_one_rank_stops_all_and_they_go_on_bit_for_bit(tmp_path: Pat
 
 def test_slurm_places_in_the_order_of_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Uneven nodes without GPUs, whose names sort otherwise than Slurm lists them."""
-    from train_anywhere.training.keras.strategies.tf_distribute import cluster_resolver
+    from train_anywhere.training.keras.strategies.choose import cluster_resolver
 
     topology = Topology(
         rank=2, world_size=3, local_world_size=1, node_rank=1, nodes=2, coordinator_address="node9",
@@ -163,7 +163,7 @@ def test_slurm_places_in_the_order_of_the_ranks(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_other_launchers_use_tf_config(monkeypatch: pytest.MonkeyPatch) -> None:
-    from train_anywhere.training.keras.strategies.tf_distribute import cluster_resolver
+    from train_anywhere.training.keras.strategies.choose import cluster_resolver
 
     monkeypatch.setenv("TF_CONFIG", "{}")  # put back afterwards
     topology = Topology(

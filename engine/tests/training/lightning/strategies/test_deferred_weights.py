@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from src.models.lightning.gpt import GPT
-from train_anywhere.training.lightning.checkpoint.random_state import seed_everything
+from train_anywhere.training.lightning.checkpoint.position import seed_everything
 from train_anywhere.training.lightning.strategies.deferred_weights import DeferredWeights, build_deferred
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from train_anywhere.errors import ConfigError
-from train_anywhere.training.lightning.strategies.dp import SplitNetwork, list_devices
+from train_anywhere.training.lightning.strategies.choose import SplitNetwork, list_devices
 
 
 def test_without_gpus_the_cpu_stands_for_each_device() -> None:
