@@ -27,7 +27,7 @@ BASIC = f"""
 import sys
 sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "engine")!r}]
 import hydra
-from train_anywhere.config.environment_values import to_plain_tree
+from train_anywhere.config.load import to_plain_tree
 from train_anywhere.launch.local_run import start
 
 @hydra.main(version_base="1.3", config_path={str(ROOT / "configs")!r}, config_name="train")

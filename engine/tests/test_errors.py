@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.checkpoints.disk.copy_files import find_disk_error
-from train_anywhere.config.command.sentences import hydra_sentence
+from train_anywhere.config.command.diagnose import hydra_sentence
 from train_anywhere.errors import UNKNOWN_REASON, ConfigError, iterate_causes
 from train_anywhere.files import ROOT
 

@@ -17,7 +17,7 @@ from train_anywhere.config.search_terms import TERMS, find_page
 from train_anywhere.errors import ConfigError
 from train_anywhere.files import ROOT
 from train_anywhere.launch import command
-from train_anywhere.slurm.scheduler.reasons import REASONS, in_words
+from train_anywhere.slurm.status.job_end import REASONS, in_words
 
 WORDS = [term for terms, _, _ in TERMS for term in terms.split(", ")]
 

@@ -37,7 +37,7 @@ class Commands(Framework):
     def train(self, words: list[str]) -> int:  # type: ignore[override]
         """Do what `src/train.py` does with it; returns the exit code."""
         from train_anywhere.config.command.compose import compose
-        from train_anywhere.config.environment_values import to_plain_tree
+        from train_anywhere.config.load import to_plain_tree
         from train_anywhere.launch.command import build_hydra_arguments, run_command
         from train_anywhere.launch.local_run import start
 

@@ -1,6 +1,6 @@
 """One rule for sharing the global batch."""
 
-from train_anywhere.config.checks.batch_size import batch_size_problem
+from train_anywhere.config.checks.contradictions import batch_size_problem
 
 
 def test_an_uneven_one_names_the_nearest_that_is_even() -> None:

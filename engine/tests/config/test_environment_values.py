@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 from train_anywhere.config.command.compose import compose
-from train_anywhere.config.environment_values import fill_variables
-from train_anywhere.config.load import load
+from train_anywhere.config.load import fill_variables, load
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.runs.folder import RunDir

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.config.checks.writable import results_problems, write_problem
+from train_anywhere.config.paths import results_problems, write_problem
 
 NOBODY = 65534
 

@@ -11,8 +11,7 @@ import pytest
 import yaml
 
 from train_anywhere.config.command.compose import compose
-from train_anywhere.config.flat import flatten
-from train_anywhere.config.keys import defaults, meanings
+from train_anywhere.config.keys import defaults, flatten, meanings
 from train_anywhere.config.open_groups import OpenSection, key_fields
 from train_anywhere.config.schema import Config
 from train_anywhere.config.strict import field_types, section_class

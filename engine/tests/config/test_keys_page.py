@@ -9,7 +9,7 @@ import pytest
 from train_anywhere.config import schema, strict
 from train_anywhere.config.command import keys_page
 from train_anywhere.config.command.compose import CONFIGS, compose, list_groups
-from train_anywhere.config.flat import flatten
+from train_anywhere.config.keys import flatten
 from train_anywhere.config.limits import Count, Probability
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from train_anywhere.config.command.compose import compose
 from train_anywhere.config.command.diagnose import diagnose
-from train_anywhere.config.flat import flatten
+from train_anywhere.config.keys import flatten
 from train_anywhere.config.load import load
 from train_anywhere.config.other_names import OTHER_NAMES, OTHER_WAYS, keys_meant
 from train_anywhere.errors import ConfigError

@@ -16,7 +16,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:1] = [str(HERE.parents[2]), str(HERE.parents[1])]
 
 from train_anywhere.config.command.compose import compose, list_groups  # noqa: E402
-from train_anywhere.config.flat import flatten  # noqa: E402
+from train_anywhere.config.keys import flatten  # noqa: E402
 from train_anywhere.config.load import load  # noqa: E402
 from train_anywhere.files import ROOT  # noqa: E402
 from train_anywhere.slurm.script.job import make_job  # noqa: E402

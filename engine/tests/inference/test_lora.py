@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from train_anywhere.config.flat import unflatten
+from train_anywhere.config.keys import unflatten
 from train_anywhere.config.load import load
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError, ConfigError

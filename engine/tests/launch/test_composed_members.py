@@ -16,7 +16,7 @@ import hydra
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 from train_anywhere.config.command.compose import CONFIGS, install_choice_loader
-from train_anywhere.config.environment_values import to_plain_tree
+from train_anywhere.config.load import to_plain_tree
 from train_anywhere.plugins.launchers import SlurmLauncher
 
 install_choice_loader()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from engine.tests.properties.cases import SCALARS, bounded, composed
 from train_anywhere.config.command.compose import compose
-from train_anywhere.config.flat import flatten, unflatten
+from train_anywhere.config.keys import flatten, unflatten
 from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
 from train_anywhere.config.strict import build

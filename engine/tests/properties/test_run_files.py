@@ -29,7 +29,7 @@ from train_anywhere.search.study import find_folder, make_folder
 from train_anywhere.slurm.scaling.timing_table import open_table
 from train_anywhere.slurm.status.best import find_best
 from train_anywhere.slurm.status.find_runs import RunEntry
-from train_anywhere.slurm.status.sources.gather import gather
+from train_anywhere.slurm.status.gather import gather
 from train_anywhere.slurm.status.text_page import page, table, to_json
 from train_anywhere.testing.frameworks import FIRST
 

@@ -25,7 +25,7 @@ from train_anywhere.features import serve
 from train_anywhere.features.serve.dashboard import PORT
 from train_anywhere.monitor import heartbeat
 from train_anywhere.search.space import make_space
-from train_anywhere.slurm.script import begin_time
+from train_anywhere.slurm.script import units
 from train_anywhere.slurm.status import find_runs
 from train_anywhere.slurm.status.show_logs import rank_of
 
@@ -84,7 +84,7 @@ def test_devices_are_whole_nodes_or_refused(
 )
 def test_any_text_is_a_time_to_begin_at_or_refused(text: str) -> None:
     try:
-        assert begin_time.check(text) == text and text.isascii() and "\n" not in text
+        assert units.check_begin_time(text) == text and text.isascii() and "\n" not in text
     except ValueError as error:
         assert "use " in str(error)
 
@@ -94,8 +94,8 @@ def test_any_text_is_a_time_to_begin_at_or_refused(text: str) -> None:
     st.datetimes(datetime(1970, 1, 1), datetime(2999, 1, 1)).map(lambda t: t.replace(microsecond=0, fold=0))
 )
 def test_a_date_is_the_same_for_both_schedulers(when: datetime) -> None:
-    assert begin_time.check(when.isoformat()) == when.isoformat()
-    assert datetime.strptime(begin_time.to_qsub(when.isoformat()), "%Y%m%d%H%M.%S") == when
+    assert units.check_begin_time(when.isoformat()) == when.isoformat()
+    assert datetime.strptime(units.to_qsub(when.isoformat()), "%Y%m%d%H%M.%S") == when
 
 
 WORDS = st.text(st.sampled_from("ab{port}'\"\\ $;\n") | st.characters(exclude_categories=["Cs"]), max_size=12)

@@ -6,7 +6,7 @@ import pytest
 
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
-from train_anywhere.slurm.script import begin_time
+from train_anywhere.slurm.script import units
 from train_anywhere.slurm.script.job import make_job
 from train_anywhere.slurm.script.render import render
 
@@ -24,17 +24,17 @@ NEVER = [
 
 
 def test_every_form_of_slurm_and_no_other() -> None:
-    assert [begin_time.check(text) for text in TIMES] == TIMES
+    assert [units.check_begin_time(text) for text in TIMES] == TIMES
     for text in NEVER:
         with pytest.raises(ValueError, match="is not a start time; use a clock time"):
-            begin_time.check(text)
+            units.check_begin_time(text)
 
 
 def test_qsub_gets_a_date() -> None:
-    assert begin_time.to_qsub("2026-12-01T08:00") == "202612010800.00"
-    assert begin_time.to_qsub("2026-12-01") == "202612010000.00"
+    assert units.to_qsub("2026-12-01T08:00") == "202612010800.00"
+    assert units.to_qsub("2026-12-01") == "202612010000.00"
     with pytest.raises(ValueError, match="PBS takes a date"):
-        begin_time.to_qsub("20:00")
+        units.to_qsub("20:00")
 
 
 def test_slurm_and_pbs_are_told_in_their_words(make_config: MakeConfig) -> None:

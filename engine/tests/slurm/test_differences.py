@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from train_anywhere.slurm.site_facts.differences import KEEP, Compared, compare
-from train_anywhere.slurm.site_facts.slurm_facts import Kind, SlurmFacts
+from train_anywhere.slurm.site_facts import KEEP, Compared, Kind, SlurmFacts, compare
 
 A100 = Kind("gpu", "a100", 4, (64, 64), 500000)
 

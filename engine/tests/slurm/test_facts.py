@@ -11,8 +11,8 @@ import pytest
 
 from train_anywhere.commands import doctor, new_cluster
 from train_anywhere.config.schema import Config
+from train_anywhere.slurm import site_facts
 from train_anywhere.slurm.presets import stale_facts_notes
-from train_anywhere.slurm.site_facts import slurm_facts
 from train_anywhere.slurm.testbed import testbed_config
 from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 from train_anywhere.testing.projects import copy_project
@@ -266,7 +266,7 @@ def test_a_client_that_does_not_answer_is_noted(
 ) -> None:
     """The programs of the testbed without sacctmgr, or with another one."""
     body, says = CLIENTS[name]
-    monkeypatch.setattr(slurm_facts, "TIMEOUT_S", 2.0)
+    monkeypatch.setattr(site_facts, "TIMEOUT_S", 2.0)
     for program in (*(site.testbed.dir / "bin").iterdir(), Path("/usr/bin/sed"), Path("/usr/bin/nsenter")):
         if program.name != "sacctmgr":
             (tmp_path / program.name).symlink_to(program)

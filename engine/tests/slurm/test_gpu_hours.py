@@ -5,8 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from train_anywhere.config.schema import Config
-from train_anywhere.slurm.script import gpu_hours
-from train_anywhere.slurm.script.job import Job, make_job
+from train_anywhere.slurm.script.job import Job, describe_gpu_hours, gpu_hours, make_job
 
 
 @pytest.fixture
@@ -33,13 +32,13 @@ def test_gpus_times_hours_times_jobs(job: Callable[..., Job]) -> None:
         ("cluster=slurm cluster.time=0", None, None),
         ("cluster=slurm trainer.accelerator=cpu cluster.time=60", None, None),
     ):
-        assert gpu_hours.gpu_hours(job(line, members)) == hours, line
+        assert gpu_hours(job(line, members)) == hours, line
 
 
 def test_in_words(job: Callable[..., Job]) -> None:
-    said = gpu_hours.describe(job("cluster=slurm cluster.time=30 cluster.requeue=false", 12))
+    said = describe_gpu_hours(job("cluster=slurm cluster.time=30 cluster.requeue=false", 12))
     assert said == "up to 6 (1 GPU x 0:30:00 x 12 jobs)"
-    requeued = gpu_hours.describe(job("cluster=slurm cluster.time=1 trainer.devices=2"))
+    requeued = describe_gpu_hours(job("cluster=slurm cluster.time=1 trainer.devices=2"))
     assert requeued == "up to 0.033 (2 GPUs x 0:01:00), and the same after each requeue"
-    assert gpu_hours.describe(job("cluster=slurm")) == "not known: cluster.time is not set"
-    assert gpu_hours.describe(job("cluster=slurm trainer.accelerator=cpu")) == ""
+    assert describe_gpu_hours(job("cluster=slurm")) == "not known: cluster.time is not set"
+    assert describe_gpu_hours(job("cluster=slurm trainer.accelerator=cpu")) == ""

@@ -9,7 +9,7 @@ from train_anywhere.errors import ConfigError
 from train_anywhere.files import ROOT
 from train_anywhere.slurm.script.job import Job, join_constraints, make_job
 from train_anywhere.slurm.script.render import render
-from train_anywhere.slurm.submission import dry_run
+from train_anywhere.slurm.submission.submit import format_job
 
 MakeConfig = Callable[..., Config]
 
@@ -174,7 +174,7 @@ def test_nothing_but_null_is_left_to_the_scheduler(make_config: MakeConfig, job:
         "cluster.time=0": "#SBATCH --time=0:00:00\n",
     }.items():
         assert line in render(job("cluster=slurm", key))
-    unlimited = dry_run.format_job(job("cluster=slurm", "cluster.mem=0", "cluster.time=0"))
+    unlimited = format_job(job("cluster=slurm", "cluster.mem=0", "cluster.time=0"))
     assert "memory      all of each node" in unlimited and "time        no limit" in unlimited
     left = render(job("cluster=slurm"))
     assert "#SBATCH --mem" not in left and "#SBATCH --time" not in left

@@ -9,7 +9,7 @@ import yaml
 from train_anywhere.commands import new_cluster
 from train_anywhere.commands.new_cluster import make_preset
 from train_anywhere.errors import SubmitError
-from train_anywhere.slurm.site_facts.slurm_facts import Kind, SlurmFacts, parse_gpus
+from train_anywhere.slurm.site_facts import Kind, SlurmFacts, parse_gpus
 from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 
 KINDS = {

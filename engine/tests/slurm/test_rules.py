@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.config.command.compose import compose
-from train_anywhere.config.flat import flatten
+from train_anywhere.config.keys import flatten
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.packages import PACKAGES
 from train_anywhere.launch.preflight import data_problems
 from train_anywhere.slurm import rules
 from train_anywhere.slurm.presets import PRESETS
-from train_anywhere.slurm.rules import advice, launch_rules, local_folders, options, resources, site_limits
-from train_anywhere.slurm.rules.rule_request import Request
+from train_anywhere.slurm.rules import job_rules, local_rules, options
+from train_anywhere.slurm.rules.job_rules import Request
 from train_anywhere.slurm.script import render
 from train_anywhere.slurm.submission.prepare import placeholder_job
 from train_anywhere.testing.frameworks import FIRST
@@ -119,9 +119,9 @@ def request(make_config: MakeConfig, line: str, folder: str = "/home/me") -> Req
     return Request(config, placeholder_job(config, None, members), data_problems, Path(folder), SCRATCH)
 
 
-RULES = {
-    r.__name__: r for m in (resources, site_limits, options, launch_rules, local_folders) for r in m.RULES
-} | {"features": rules.feature_problems}
+RULES = {r.__name__: r for m in (job_rules, options, local_rules) for r in m.RULES} | {
+    "features": rules.feature_problems
+}
 
 
 def test_each_rule_refuses_its_examples_and_names_the_way_out(make_config: MakeConfig) -> None:
@@ -145,9 +145,9 @@ def test_the_qos_of_the_shell_has_its_own_limit(
     make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     line = "cluster=leonardo cluster.account=IscrC_x cluster.time=4-00:00:00"
-    assert [*site_limits.longest_job(request(make_config, line))] != []
+    assert [*job_rules.longest_job(request(make_config, line))] != []
     monkeypatch.setenv("SBATCH_QOS", "boost_qos_lprod")
-    assert [*site_limits.longest_job(request(make_config, line))] == []
+    assert [*job_rules.longest_job(request(make_config, line))] == []
 
 
 def test_keys_that_the_outline_of_an_older_project_ignores(
@@ -330,8 +330,8 @@ def test_an_account_of_the_environment_counts(make_config: MakeConfig) -> None:
     by_profile = Request(
         asked.config, asked.job, data_problems, asked.folder, {**SCRATCH, "SBATCH_ACCOUNT": "def-pi"}
     )
-    assert list(site_limits.account(asked)) != []
-    assert list(site_limits.account(by_profile)) == []
+    assert list(job_rules.account(asked)) != []
+    assert list(job_rules.account(by_profile)) == []
 
 
 UNLISTED = [
@@ -358,7 +358,7 @@ def test_a_gpu_that_the_preset_does_not_list_is_left_to_the_scheduler(
     wrong = []
     for site, key, name, listed in UNLISTED:
         asked = request(make_config, f"cluster={site} cluster.{key}={name} {more} data.batch_size=64")
-        found = [p for module in (resources, site_limits) for rule in module.RULES for p in rule(asked)]
+        found = [p for rule in job_rules.RULES for p in rule(asked)]
         refused = [p for p in found if "rejects jobs without" not in p]
         notes = [n for n in rules.notes(asked) if f"cluster.{key}=" in n]
         unknown = name.rpartition(",")[2]
@@ -430,7 +430,7 @@ NOTED = {
 
 
 def test_notes(make_config: MakeConfig) -> None:
-    assert {r.__name__ for r in advice.RULES} == {n.split(":")[0] for n in NOTED}
+    assert {r.__name__ for r in rules.ADVICE} == {n.split(":")[0] for n in NOTED}
     noted = {name: rules.notes(request(make_config, line)) for name, (line, _) in NOTED.items()}
     assert {name: found for name, found in noted.items() if NOTED[name][1] not in "\n".join(found)} == {}
 

@@ -15,8 +15,8 @@ from train_anywhere.errors import ConfigError, SubmitError
 from train_anywhere.files import ROOT
 from train_anywhere.launch.preflight import data_problems
 from train_anywhere.slurm import rules
-from train_anywhere.slurm.rules import shared_folders
-from train_anywhere.slurm.rules.rule_request import Request
+from train_anywhere.slurm.rules import local_rules
+from train_anywhere.slurm.rules.job_rules import Request
 from train_anywhere.slurm.script.job import Job
 from train_anywhere.slurm.status import find_runs
 from train_anywhere.slurm.submission.allocation import Allocation, is_only_node
@@ -48,10 +48,10 @@ def find(make_config: MakeConfig, disk: Path, tmp_path: Path) -> Callable[..., t
         usual = (f"cluster.local_disk={disk}", f"paths.results={tmp_path}/results")
         config = make_config("cluster=slurm", *usual, *words)
         request = Request(config, placeholder_job(config, None, None), data_problems, on_node=on_node)
-        problems = [*shared_folders.own_disk(request)]
+        problems = [*local_rules.own_disk(request)]
         assert len(problems) <= 1
         assert {*problems} <= {*rules.problems(request)}
-        return "".join(problems), "".join(shared_folders.maybe_private(request))
+        return "".join(problems), "".join(local_rules.maybe_private(request))
 
     return found
 
@@ -118,7 +118,7 @@ def test_what_a_testbed_shows_to_its_nodes_is_shared(
     assert find(*below) == ("", "")
     assert find(f"cluster.local_disk={ROOT}") == ("", "")
     assert find(f"paths.results={disk}/results")[0]
-    login = testbed.run(["cat", f"/{shared_folders.SHARED_BY_TESTBED}"]).stdout.split()
+    login = testbed.run(["cat", f"/{local_rules.SHARED_BY_TESTBED}"]).stdout.split()
     assert {str(ROOT), str(testbed.dir), str(shared_dir.parent)} == {*login}
 
 
@@ -144,12 +144,12 @@ def test_runs_that_a_job_reads(find, disk: Path, tmp_path: Path, make_config: Ma
     config = make_config("cluster=slurm", f"cluster.local_disk={disk}", f"paths.results={tmp_path}/results")
     begun = replace(config, init=replace(config.init, run=f"{disk}/results/digits/1"))
     request = Request(begun, placeholder_job(begun, None, None), data_problems)
-    [problem] = shared_folders.own_disk(request)
+    [problem] = local_rules.own_disk(request)
     assert (
         f"the run of init= ({disk}/results/digits/1) is below" in problem and "paths.results" not in problem
     )
     job = replace(request.job, program="src/evaluate.py", run=f"{disk}/results/digits/1/evaluations/job-1")
-    [problem] = shared_folders.own_disk(Request(config, job, data_problems))
+    [problem] = local_rules.own_disk(Request(config, job, data_problems))
     assert f"the run folder ({disk}/results/digits/1) is below" in problem and "paths.results" not in problem
 
 
@@ -166,13 +166,13 @@ def test_a_job_on_this_node_shares_nothing(find, disk: Path, make_config: MakeCo
 def test_a_cluster_of_one_machine_shares_nothing(find, disk: Path, tmp_path: Path, monkeypatch) -> None:
     fakes = Fakes(tmp_path)
     monkeypatch.setenv("PATH", f"{fakes.folder}{os.pathsep}{os.environ['PATH']}")
-    shared_folders._is_only_node.cache_clear()
+    local_rules._is_only_node.cache_clear()
     fakes("sinfo", "hostname -s")
     assert find(f"paths.results={disk}/results")[0] == ""
-    shared_folders._is_only_node.cache_clear()
+    local_rules._is_only_node.cache_clear()
     fakes("sinfo", "hostname -s; echo node2")
     assert find(f"paths.results={disk}/results")[0]
-    shared_folders._is_only_node.cache_clear()
+    local_rules._is_only_node.cache_clear()
 
 
 @pytest.mark.needs_root

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import yaml
 
-from train_anywhere.config.checks.this_machine import scheduler_problems
+from train_anywhere.config.checks.contradictions import scheduler_problems
 from train_anywhere.config.command.command_line import split_flags, to_hydra_overrides
 from train_anywhere.config.command.compose import CONFIGS, compose, quote_value
 from train_anywhere.config.command.diagnose import explain_refusal
@@ -45,10 +45,16 @@ from train_anywhere.launch.preflight import data_problems
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.recorder import read_reports
 from train_anywhere.slurm.presets import PRESETS, resolve_current
-from train_anywhere.slurm.script.format_checks import problems as cluster_problems
 from train_anywhere.slurm.script.job import devices_per_node
-from train_anywhere.slurm.site_facts.differences import KEEP, compare, edit_text, fact_names, make_patch
-from train_anywhere.slurm.site_facts.slurm_facts import SlurmFacts
+from train_anywhere.slurm.script.units import format_problems as cluster_problems
+from train_anywhere.slurm.site_facts import (
+    KEEP,
+    SlurmFacts,
+    compare,
+    edit_text,
+    fact_names,
+    make_patch,
+)
 from train_anywhere.slurm.submission.prepare import refusals
 
 TOOLS = {"none": (), "slurm": ("sbatch", "squeue", "scontrol"), "pbs": ("qsub", "qstat")}

@@ -49,10 +49,9 @@ from train_anywhere.runs.folder import finish_deletions
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.status import find_runs, local_runs, show_logs
 from train_anywhere.slurm.status.best import find_best as best_of
+from train_anywhere.slurm.status.gather import FAILED, RunReports, gather
 from train_anywhere.slurm.status.list_page import list_runs, parse_since, select
-from train_anywhere.slurm.status.run_status import FAILED
 from train_anywhere.slurm.status.show_logs import watch
-from train_anywhere.slurm.status.sources.gather import RunReports, gather
 from train_anywhere.slurm.status.text_page import has_colors, next_lines, page, table, to_json, to_plain
 from train_anywhere.slurm.submission.prepare import refuse_second_job
 from train_anywhere.slurm.submission.resubmit import resubmit as submit_again

@@ -28,9 +28,8 @@ from train_anywhere.files import ROOT
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.terminal.fit import FittedHelp
 from train_anywhere.runs.summary import display_path
-from train_anywhere.slurm.script import format_checks, units
-from train_anywhere.slurm.site_facts.differences import edit_text, format_scalar
-from train_anywhere.slurm.site_facts.slurm_facts import Kind, SlurmFacts
+from train_anywhere.slurm.script import units
+from train_anywhere.slurm.site_facts import Kind, SlurmFacts, edit_text, format_scalar
 
 PRESETS = CONFIGS / "cluster"
 BY_HAND = "write the preset by hand, after the example of configs/cluster/slurm.yaml."
@@ -135,7 +134,7 @@ def keep_settings(name: str, settings: Sequence[str]) -> int:
         parsed = parse_override(quote_value(f"cluster.{key}={text}"))
         values[key] = text if parsed is None or parsed.is_sweep_override() else parsed.value()
     tree["cluster"] |= values
-    if problems := format_checks.problems(load(tree).cluster):
+    if problems := units.format_problems(load(tree).cluster):
         raise ConfigError(*problems)
     lines = "".join(f"{key}: {format_scalar(value)}\n" for key, value in values.items())
     try:

@@ -13,7 +13,7 @@ from train_anywhere.runs.lock import RunLock
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.scheduler.client import QUEUE
 from train_anywhere.slurm.status.find_runs import RunEntry, find_all, query_scheduler, read_entry
-from train_anywhere.slurm.status.run_status import Report
+from train_anywhere.slurm.status.gather import Report
 from train_anywhere.slurm.status.text_page import align_columns
 
 KEPT = ("config.yaml", "study.json")

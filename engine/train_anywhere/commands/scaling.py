@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from train_anywhere.commands.elsewhere import here_or_there
-from train_anywhere.config.command.diagnose import diagnose
+from train_anywhere.config.command.diagnose import diagnose, is_configuration_error
 from train_anywhere.config.command.members import COMMAND_KEYS
-from train_anywhere.config.command.sentences import is_configuration_error
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.files import ROOT
@@ -32,8 +31,7 @@ from train_anywhere.launch.local_run import local_problems
 from train_anywhere.launch.preflight import data_problems
 from train_anywhere.runs.summary import command_path, display_path, train_command
 from train_anywhere.slurm.scaling import start_table, timing_table
-from train_anywhere.slurm.scaling.grid import Cell, make_grid, split_overrides
-from train_anywhere.slurm.scaling.start_table import Table
+from train_anywhere.slurm.scaling.start_table import Cell, Table, make_grid, split_overrides
 from train_anywhere.slurm.submission import prepare
 from train_anywhere.slurm.submission.submit import wait_for_jobs
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from train_anywhere.commands.elsewhere import here_or_there
 from train_anywhere.config.command.compose import CONFIGS
-from train_anywhere.config.environment_values import to_plain_tree
+from train_anywhere.config.load import to_plain_tree
 from train_anywhere.launch.command import (
     add_help_comments,
     build_hydra_arguments,

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from train_anywhere.config.flat import flatten
+from train_anywhere.config.keys import flatten
 from train_anywhere.config.search_terms import find_page
 from train_anywhere.files import ROOT
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
-from train_anywhere.config.checks.writable import write_problem
+from train_anywhere.config.paths import write_problem
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files.atomic import read_text, write_atomic
 from train_anywhere.files.ordinary import make_folder

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from train_anywhere.checkpoints.choice import choose
 from train_anywhere.config.command.compose import compose, quote_value
-from train_anywhere.config.command.diagnose import diagnose
-from train_anywhere.config.command.sentences import is_configuration_error
+from train_anywhere.config.command.diagnose import diagnose, is_configuration_error
 from train_anywhere.config.limits import MAX_COUNT
 from train_anywhere.config.load import load
 from train_anywhere.config.paths import make_absolute

@@ -14,8 +14,7 @@ from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.config.choices import PlainStrategy
 from train_anywhere.config.command.compose import compose
 from train_anywhere.config.command.yaml_files import as_typed
-from train_anywhere.config.flat import flatten, unflatten
-from train_anywhere.config.keys import defaults
+from train_anywhere.config.keys import defaults, flatten, unflatten
 from train_anywhere.config.load import load
 from train_anywhere.config.open_groups import LIST_GROUPS, SINGLE_GROUPS
 from train_anywhere.config.schema import Config

@@ -11,7 +11,7 @@ from train_anywhere.config.command.compose import CONFIGS, compose, install_choi
 from train_anywhere.config.command.diagnose import explain_refusal
 from train_anywhere.config.command.help_comments import add_comments, sections
 from train_anywhere.config.command.yaml_files import refuse_unusable_files
-from train_anywhere.config.flat import flatten
+from train_anywhere.config.keys import flatten
 from train_anywhere.config.other_names import OTHER_WAYS, keys_meant, page_address
 from train_anywhere.config.search_terms import find_page
 from train_anywhere.config.strict import did_you_mean

@@ -9,11 +9,10 @@ from typing import Any
 
 from train_anywhere import features
 from train_anywhere.checkpoints.store import refuse_unreadable
-from train_anywhere.config.checks.batch_size import batch_size_problem
+from train_anywhere.config.checks.contradictions import batch_size_problem, machine_problems
 from train_anywhere.config.checks.targets import import_call_notes, task_has_network, unreadable_target_notes
-from train_anywhere.config.checks.this_machine import machine_problems
-from train_anywhere.config.checks.writable import results_problems
 from train_anywhere.config.load import load
+from train_anywhere.config.paths import results_problems
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.horovod.installation import horovod_problem
 from train_anywhere.distributed.layout import (

@@ -29,7 +29,7 @@ class _Composer(Launcher):
 
     def compose_members(self, members: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
         """Return each member as a plain tree; Hydra has composed a single one already."""
-        from train_anywhere.config.environment_values import to_plain_tree
+        from train_anywhere.config.load import to_plain_tree
 
         if len(members) == 1 and list(members[0]) == list(self.config.hydra.overrides.task):
             return [to_plain_tree(self.config)]

@@ -11,7 +11,7 @@ from typing import Any
 from train_anywhere.config.checks.program import is_file
 from train_anywhere.config.command.command_line import split_flags
 from train_anywhere.config.command.compose import compose, install_choice_loader, quote_value
-from train_anywhere.config.flat import flatten
+from train_anywhere.config.keys import flatten
 from train_anywhere.errors import ConfigError
 from train_anywhere.files import ROOT
 from train_anywhere.files.typed_paths import resolve_as_typed

@@ -17,7 +17,7 @@ from train_anywhere.config.checks.program import (
     launcher_of,
     locate,
 )
-from train_anywhere.config.flat import flatten
+from train_anywhere.config.keys import flatten
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.horovod.initialize import gloo_variables
 from train_anywhere.distributed.layout import visible_gpus

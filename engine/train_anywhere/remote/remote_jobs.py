@@ -13,7 +13,7 @@ from train_anywhere.remote.connection import LOST, Connection
 from train_anywhere.remote.hosts import list_hosts, read_host
 from train_anywhere.remote.remote_command import in_folder, run_once
 from train_anywhere.runs.facts import Progress
-from train_anywhere.slurm.status.run_status import Report
+from train_anywhere.slurm.status.gather import Report
 
 LIMIT_S = 30.0
 """Time that each host has for its part of the table of all hosts."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from train_anywhere.config.flat import flatten, unflatten
+from train_anywhere.config.keys import flatten, unflatten
 from train_anywhere.config.load import FOLDERS
 from train_anywhere.errors import SubmitError
 from train_anywhere.files import ROOT

@@ -11,11 +11,11 @@ from train_anywhere.files.terminal.output import protect_output
 from train_anywhere.launch.preflight import data_problems
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.slurm.scheduler.queue import QueuePoller
-from train_anywhere.slurm.script import gpu_hours
-from train_anywhere.slurm.script.job import Job
-from train_anywhere.slurm.submission import dry_run, trials
+from train_anywhere.slurm.script.job import Job, format_hours, format_product, gpu_hours
+from train_anywhere.slurm.submission import resubmit
 from train_anywhere.slurm.submission.allocation import current_allocation
 from train_anywhere.slurm.submission.prepare import placeholder_job, refusals, refuse_sweeper
+from train_anywhere.slurm.submission.submit import format_job
 
 
 class ClusterTrials:
@@ -50,33 +50,33 @@ class ClusterTrials:
         return member.config
 
     def _refuse_cost(self, job: Job, most: float | None) -> None:
-        hours = (gpu_hours.gpu_hours(job) or 0) * self._trials
+        hours = (gpu_hours(job) or 0) * self._trials
         if most is not None and hours > most:
             raise ConfigError(
-                f"{gpu_hours.format_product(job)} x {self._trials} trials may be {gpu_hours.format_hours(hours)} GPU hours, over "
+                f"{format_product(job)} x {self._trials} trials may be {format_hours(hours)} GPU hours, over "
                 f"cluster.max_gpu_hours={most:g}; use fewer hydra.sweeper.n_trials, less cluster.time, or a larger cluster.max_gpu_hours."
             )
 
     def format_dry_run(self, config: Config) -> str:
         """Return the lines that a dry run prints."""
-        return dry_run.format_job(placeholder_job(config, None, None))
+        return format_job(placeholder_job(config, None, None))
 
     def start(self, config: Config, words: Sequence[str], folder: Path) -> str:
         """Submit a trial with a new run folder; return its jobs for the log."""
         job = placeholder_job(config, None, None)
-        return f"job {' -> '.join(trials.submit_trial(job, Member(config, words), folder, self._code))}"
+        return f"job {' -> '.join(resubmit.submit_trial(job, Member(config, words), folder, self._code))}"
 
     def resume(self, run: RunDir) -> str:
         """Submit a new job for a trial whose job was lost; return it for the log."""
-        return f"job {trials.resubmit_trial(run, self._results)}"
+        return f"job {resubmit.resubmit_trial(run, self._results)}"
 
     def read_ended(self, live: Sequence[RunDir]) -> dict[str, str]:
         """Return the states of the trials that have no job any more, by run id."""
-        return trials.read_ended_states(self._waiting, live)
+        return resubmit.read_ended_states(self._waiting, live)
 
     def stop(self, run: RunDir) -> None:
         """Signal a trial to save a checkpoint and stop."""
-        trials.cancel_trial(run)
+        resubmit.cancel_trial(run)
 
     def handle_interrupt(self, live: Sequence[RunDir]) -> str:
         """Return the message after Ctrl-C: jobs continue."""

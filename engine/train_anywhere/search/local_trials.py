@@ -9,7 +9,7 @@ from typing import Any
 
 from train_anywhere.config.command.compose import compose
 from train_anywhere.config.command.members import load_members, refuse_mixed_members
-from train_anywhere.config.flat import flatten
+from train_anywhere.config.keys import flatten
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.layout import local_layout
 from train_anywhere.files import ROOT, with_engine

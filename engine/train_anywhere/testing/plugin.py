@@ -20,7 +20,7 @@ from train_anywhere.distributed.packages import framework_problem
 from train_anywhere.files import ROOT
 from train_anywhere.launch.local_run import make_run as new_run
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.slurm.rules.shared_folders import SHARED_BY_TESTBED, TEMPORARY
+from train_anywhere.slurm.rules.local_rules import SHARED_BY_TESTBED, TEMPORARY
 from train_anywhere.slurm.testbed.testbed_config import describe_missing
 from train_anywhere.testing import warm
 from train_anywhere.testing.frameworks import FRAMEWORKS, PREFIXES

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
-from train_anywhere.config.checks.batch_size import batch_size_problem
+from train_anywhere.config.checks.contradictions import batch_size_problem
 from train_anywhere.config.checks.strategy_table import FrameworkName
 from train_anywhere.config.choices import (
     Model,

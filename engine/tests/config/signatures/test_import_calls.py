@@ -4,7 +4,7 @@ import ast
 
 import pytest
 
-from train_anywhere.config.signatures.import_calls import find_import_calls
+from train_anywhere.config.signatures import find_import_calls
 
 LIGHTNING = "import lightning.pytorch as pl\nclass Net(pl.LightningModule): ...\n"
 KERAS = "import keras\nfrom keras import layers\n"

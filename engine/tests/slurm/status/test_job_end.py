@@ -12,7 +12,7 @@ from engine.tests.slurm.login import EACH_STEP, NORMAL, Login, trained, wait_for
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.slurm.scheduler.queue import JobStates
 from train_anywhere.slurm.status.find_runs import RunEntry
-from train_anywhere.slurm.status.sources.job_end import JobEnd, PendingJob, explain, explain_start_failure
+from train_anywhere.slurm.status.job_end import JobEnd, PendingJob, explain, explain_start_failure
 from train_anywhere.testing.weights import info
 
 

@@ -20,9 +20,8 @@ from train_anywhere.runs.folder import FORMAT
 from train_anywhere.runs.lock import RunLock
 from train_anywhere.slurm.status import local_runs
 from train_anywhere.slurm.status.find_runs import RunEntry, read_entry
+from train_anywhere.slurm.status.gather import Report, make_report
 from train_anywhere.slurm.status.list_page import list_runs, parse_since, select
-from train_anywhere.slurm.status.run_status import Report
-from train_anywhere.slurm.status.sources.gather import make_report
 from train_anywhere.slurm.status.text_page import page
 
 NOW = time.time()

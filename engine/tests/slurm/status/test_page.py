@@ -4,8 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from train_anywhere.runs.facts import Checkpoint, Progress
-from train_anywhere.slurm.status.run_status import Report, differing_keys
-from train_anywhere.slurm.status.sources.job_end import PendingJob
+from train_anywhere.slurm.status.gather import Report, differing_keys
+from train_anywhere.slurm.status.job_end import PendingJob
 from train_anywhere.slurm.status.text_page import duration, page, table
 
 PATH = Path("/shared/results/digits/20260101-000000-aaaa")

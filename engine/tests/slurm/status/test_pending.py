@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.slurm.status.sources.job_end import PendingJob, query_pending
+from train_anywhere.slurm.status.job_end import PendingJob, query_pending
 
 QSTAT = """Job Id: 7.server
     Job_Name = digits

@@ -10,9 +10,8 @@ import pytest
 
 from train_anywhere.files import ROOT
 from train_anywhere.runs.facts import Progress
-from train_anywhere.slurm.status.run_status import Report
+from train_anywhere.slurm.status.gather import Report, RunReports
 from train_anywhere.slurm.status.show_logs import watch
-from train_anywhere.slurm.status.sources.gather import RunReports
 from train_anywhere.slurm.status.text_page import page
 
 STATES = ["pending", "running", "running", "completed"]

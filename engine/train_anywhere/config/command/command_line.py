@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from train_anywhere.config.command.compose import CONFIGS, compose, list_groups
 from train_anywhere.config.command.yaml_files import read_mapping
-from train_anywhere.config.flat import flatten
+from train_anywhere.config.keys import flatten
 from train_anywhere.config.open_groups import CUSTOM, LIST_GROUPS, SINGLE_GROUPS, TARGET
 from train_anywhere.config.other_names import keys_meant, page_address
 from train_anywhere.config.search_terms import find_page

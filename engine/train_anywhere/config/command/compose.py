@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from train_anywhere.config.command.yaml_files import is_changed
-from train_anywhere.config.environment_values import to_plain_tree
 from train_anywhere.config.keys import defaults
+from train_anywhere.config.load import to_plain_tree
 from train_anywhere.config.open_groups import CUSTOM, LIST_GROUPS, SINGLE_GROUPS, TARGET
 from train_anywhere.config.schema import Config
 from train_anywhere.config.signatures import TargetError, read

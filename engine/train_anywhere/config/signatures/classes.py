@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from train_anywhere.config.signatures.definition import NO_DEFAULT, Parameter
-from train_anywhere.config.signatures.hints import read_hint
 from train_anywhere.config.signatures.names import EMPTY_BASES, FunctionNode, Mro, Names, Place
 from train_anywhere.config.signatures.parameters import (
     ANY_SIGNATURE,
@@ -16,6 +15,7 @@ from train_anywhere.config.signatures.parameters import (
     keeps_signature,
     literal,
     make_parameter,
+    read_hint,
     read_signature,
 )
 

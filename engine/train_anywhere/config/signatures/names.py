@@ -4,8 +4,7 @@ import ast
 import builtins
 from typing import NamedTuple
 
-from train_anywhere.config.signatures.bindings import Binding, Scope, find_bindings
-from train_anywhere.config.signatures.modules import Module, Modules
+from train_anywhere.config.signatures.modules import Binding, Module, Modules, Scope, find_bindings
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 

@@ -1,6 +1,6 @@
 """Check that the global batch size fits the ranks and the data, without reading any data."""
 
-from train_anywhere.config.checks.batch_size import batch_size_problem
+from train_anywhere.config.checks.contradictions import batch_size_problem
 from train_anywhere.errors import DataError
 
 

@@ -1,4 +1,4 @@
-"""`cluster.chain=N`: N jobs in a row continue one run. `slurm/scheduler/job_chain.py` submits them."""
+"""`cluster.chain=N`: N jobs in a row continue one run. `slurm/scheduler/client.py` submits them."""
 
 from train_anywhere.features.feature import Check, Feature
 

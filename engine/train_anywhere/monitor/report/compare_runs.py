@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from train_anywhere.config.flat import as_typed, flatten
+from train_anywhere.config.keys import as_typed, flatten
 from train_anywhere.files.terminal.printable import mask_urls
 from train_anywhere.runs.facts import curves
 from train_anywhere.runs.folder import RunDir

@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from train_anywhere.config import signatures
 from train_anywhere.config.command.compose import compose
-from train_anywhere.config.flat import as_typed, flatten
+from train_anywhere.config.keys import as_typed, flatten
 from train_anywhere.config.signatures.definition import NO_DEFAULT
 from train_anywhere.errors import CheckpointError, ProjectError
 from train_anywhere.files.atomic import write_atomic

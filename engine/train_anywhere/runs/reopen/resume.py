@@ -16,7 +16,7 @@ from typing import Any
 
 from train_anywhere.config.checks.strategy_table import SHARDED_STRATEGIES
 from train_anywhere.config.command.compose import compose, list_groups, quote_value
-from train_anywhere.config.flat import flatten, unflatten
+from train_anywhere.config.keys import flatten, unflatten
 from train_anywhere.errors import ConfigError
 from train_anywhere.files.atomic import move
 from train_anywhere.files.owned_folder import OwnedFolder, make_owned

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from train_anywhere.config.flat import flatten
+from train_anywhere.config.keys import flatten
 from train_anywhere.config.load import FOLDERS, to_tree
 from train_anywhere.config.open_groups import CHECK, LIST_GROUPS, SINGLE_GROUPS, TARGET
 from train_anywhere.config.paths import expand, make_absolute

@@ -1,24 +1,206 @@
-"""Check all cells of a timing table, create its folder, and run the cells here or submit them."""
+"""Make and check the cells of a timing table, create its folder, and run the cells here or submit them."""
 
+import itertools
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from train_anywhere.config.checks.strategy_table import LAUNCHERS, SUPPORTED
 from train_anywhere.config.command.command_line import to_hydra_overrides
 from train_anywhere.config.command.compose import compose, quote_value
 from train_anywhere.config.load import load
 from train_anywhere.config.paths import escape_dollars
 from train_anywhere.config.schema import Config
+from train_anywhere.config.strict import did_you_mean
 from train_anywhere.errors import ConfigError, SubmitError
 from train_anywhere.files import ROOT
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.plain_json import dumps
 from train_anywhere.runs.folder import new_run_id
-from train_anywhere.slurm.scaling.grid import Cell, Grid
+
+AXES = {
+    "nodes": "trainer.nodes",
+    "devices": "trainer.devices",
+    "framework": "framework",
+    "strategy": "strategy",
+    "launch": "launch",
+}
+"""Arguments that can have several values, and their keys in the configuration."""
+
+REFUSED = {
+    "resume": "each cell is a new run",
+    "trainer.total_devices": "the devices of a cell are nodes times devices",
+    "name": "each cell gets its own name",
+    "hydra/sweeper": "a table has one run of each cell",
+}
+"""Keys that can't be set for a table, with the reason."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the table.
+
+    Attributes:
+        devices: devices on each node.
+        launch: launch method of the ranks; auto if there is nothing to compare.
+    """
+
+    nodes: int
+    devices: int
+    framework: str
+    strategy: str
+    launch: str
+
+    @property
+    def has_valid_types(self) -> bool:
+        """True if the values have the right types; those read from a file may not."""
+        numbers, words = (self.nodes, self.devices), (self.framework, self.strategy, self.launch)
+        return all(type(n) is int for n in numbers) and all(isinstance(word, str) for word in words)
+
+    @property
+    def total(self) -> int:
+        """The number of devices over all nodes."""
+        return self.nodes * self.devices
+
+    @property
+    def name(self) -> str:
+        """The name of the job and the folder, such as `2x4-<framework>-horovod-srun`."""
+        launch = [] if self.launch == "auto" else [self.launch]
+        return "-".join([f"{self.nodes}x{self.devices}", self.framework, self.strategy, *launch])
+
+    def overrides(self) -> list[str]:
+        """Return the overrides of this cell."""
+        values = vars(self)
+        return [f"{key}={values[axis]}" for axis, key in AXES.items()]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The cells of a requested table.
+
+    Attributes:
+        cells: the cells, without duplicates.
+        left_out: a message for each impossible combination.
+        overrides: the other overrides, which all cells share.
+    """
+
+    cells: list[Cell]
+    left_out: list[str]
+    overrides: list[str]
+
+
+def split_overrides(words: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
+    """Split overrides into the values of the axes and the other overrides.
+
+    Raises:
+        ConfigError: there are invalid values; the error lists all problems.
+    """
+    axes: dict[str, list[str]] = {}
+    others, problems = [], []
+    for word in words:
+        key, equals, value = word.partition("=")
+        axis = next((a for a, long in AXES.items() if key in (a, long)), None)
+        if key in REFUSED and equals:
+            problems.append(f"{key}= can't be given for a timing table: {REFUSED[key]}.")
+        elif axis is None:
+            others.append(word)
+        elif "" in (values := value.split(",")):
+            problems.append(f"'{word}' has an empty value; use {axis}=A,B.")
+            axes[axis] = []
+        else:
+            axes[axis] = list(dict.fromkeys(values))
+    for axis in ("nodes", "devices"):
+        problems += [
+            f"{axis}={text} is not a number of {axis}; use {axis}=1,2."
+            for text in axes.get(axis, ())
+            if not (text.isascii() and text.isdecimal() and int(text[:9]) > 0 and len(text) < 8)
+        ]
+    problems += unknown_values("framework", axes, [*SUPPORTED])
+    problems += unknown_values("launch", axes, ["auto", *LAUNCHERS])
+    problems += unknown_values(
+        "strategy", axes, ["auto", *dict.fromkeys(s for f in SUPPORTED.values() for s in f)]
+    )
+    if not axes.keys() & {"nodes", "devices"}:
+        problems.append("there is nothing to compare; give numbers of nodes or devices, such as devices=1,2.")
+    if problems:
+        raise ConfigError(*problems)
+    return axes, others
+
+
+def unknown_values(axis: str, axes: Mapping[str, Sequence[str]], known: Sequence[str]) -> list[str]:
+    """Return a message for each value that does not exist."""
+    return [
+        f"{axis}={value} does not exist{did_you_mean(value, known)}"
+        for value in axes.get(axis, ())
+        if value not in known
+    ]
+
+
+def make_grid(words: Sequence[str], base: Mapping[str, Any]) -> Grid:
+    """Make the cells of a table. `base`, the configuration without the axes, gives the value of an axis that is not in `words`.
+
+    Raises:
+        ConfigError: there are invalid values (the error lists all problems), or no combination is possible.
+    """
+    axes, others = split_overrides(words)
+    trainer, here = base["trainer"], base["cluster"]["scheduler"] == "none"
+    devices = "1" if trainer["devices"] == "auto" else str(trainer["devices"])
+    frameworks = axes.get("framework")
+    launches = axes.get("launch", [base["launch"]])
+    if here and "launch" in axes:
+        raise ConfigError(
+            "launch= sets how a job starts its ranks, and these runs are not jobs: leave it out."
+        )
+    cells: list[Cell] = []
+    left_out: list[str] = []
+    for nodes, each, strategy, launch, framework in itertools.product(
+        axes.get("nodes", [str(trainer["nodes"])]),
+        axes.get("devices", [devices]),
+        axes.get("strategy", [base["strategy"]["name"]]),
+        launches,
+        frameworks or [base["framework"]],
+    ):
+        if not frameworks:
+            framework = framework_of(strategy, framework)
+        result = make_cell(int(nodes), int(each), framework, strategy, launch)
+        if isinstance(result, Cell):
+            cells.append(result)
+        else:
+            left_out.append(result)
+    if not cells:
+        raise ConfigError(*dict.fromkeys(left_out))
+    return Grid([*dict.fromkeys(cells)], [*dict.fromkeys(left_out)], others)
+
+
+def framework_of(strategy: str, default: str) -> str:
+    """Return the framework that has the strategy: the default one if it does."""
+    having = [name for name, strategies in SUPPORTED.items() if strategy == "auto" or strategy in strategies]
+    return default if default in having else having[0]
+
+
+def make_cell(nodes: int, devices: int, framework: str, strategy: str, launch: str) -> Cell | str:
+    """Return the cell of a combination, or why it is impossible. On one device all strategies and launch methods are the same."""
+    if nodes * devices == 1:
+        return Cell(1, 1, framework, "single", "auto")
+    if strategy == "auto":
+        return Cell(nodes, devices, framework, strategy, launch)
+    support = SUPPORTED[framework].get(strategy)
+    if support is None:
+        return f"strategy={strategy} is left out with framework={framework}, which does not have it."
+    if strategy == "single":
+        return f"strategy=single is left out on {nodes} x {devices} devices: it uses one."
+    if nodes > 1 and not support.several_nodes:
+        return f"strategy={strategy} is left out on {nodes} nodes: it works on one node only."
+    if not support.ranks:
+        return Cell(nodes, devices, framework, strategy, "auto")
+    if launch not in ("auto", *support.launch):
+        return f"launch={launch} is left out with strategy={strategy}: it can't start its ranks."
+    return Cell(nodes, devices, framework, strategy, launch)
+
 
 FILE = "scaling.json"
 """File in the table's folder with its cells."""

@@ -14,11 +14,9 @@ from train_anywhere.monitor.report.figures import Figure, figure
 from train_anywhere.monitor.report.page import Comparison, render_comparison
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
 from train_anywhere.runs.summary import display_path
-from train_anywhere.slurm.scaling.grid import Cell
-from train_anywhere.slurm.scaling.start_table import FILE, LOG, Table
+from train_anywhere.slurm.scaling.start_table import FILE, LOG, Cell, Table
 from train_anywhere.slurm.status.find_runs import RunEntry, read_entry
-from train_anywhere.slurm.status.run_status import OVER, Report
-from train_anywhere.slurm.status.sources.gather import gather
+from train_anywhere.slurm.status.gather import OVER, Report, gather
 from train_anywhere.slurm.status.text_page import align_columns
 
 TRAINING = ("step", "validation", "checkpoint")

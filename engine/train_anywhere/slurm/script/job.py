@@ -17,7 +17,7 @@ from train_anywhere.distributed.layout import plan_layout, support
 from train_anywhere.errors import ConfigError
 from train_anywhere.features import Features
 from train_anywhere.files.typed_paths import restore_links
-from train_anywhere.slurm.script import accounts, clean_environment, format_checks, units
+from train_anywhere.slurm.script import accounts, clean_environment, units
 
 CPUS_OF_UNKNOWN_NODES = 4
 """CPUs per rank if neither the user nor the preset gives a number: enough to feed one GPU."""
@@ -132,7 +132,7 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
         ConfigError: a time, size or pattern has a wrong format. `train_anywhere.slurm.rules` checks the limits of the site.
     """
     c = config.cluster
-    if unreadable := format_checks.problems(c):
+    if unreadable := units.format_problems(c):
         raise ConfigError(*unreadable)
     layout = plan_layout(config, devices_per_node(config))
     most = max(layout.devices)
@@ -292,3 +292,43 @@ def _mounts(container: Container, paths: Paths, cache: str | None) -> tuple[str,
         return ()
     others = [folder for folder in (paths.data, cache) if folder and os.path.isdir(folder)]
     return (paths.results, *others, *container.mounts)
+
+
+def gpu_hours(job: Job) -> float | None:
+    """Return the GPU hours of all jobs until their time limits; None without a limit, or without GPUs."""
+    if not job.gpus or not job.time:
+        return None
+    return count_gpus(job) * job.time / 3600 * count_jobs(job)
+
+
+def count_gpus(job: Job) -> int:
+    """Return the GPUs that one job occupies. An exclusive job occupies all GPUs of its nodes, if the preset knows them."""
+    whole = job.node.gpus * job.nodes if job.node and job.cluster.exclusive is True else 0
+    return max(whole, sum(job.devices))
+
+
+def count_jobs(job: Job) -> int:
+    """Return the number of members of an array, or of links of a chain."""
+    return job.cluster.chain if job.members is None else len(job.members)
+
+
+def describe_gpu_hours(job: Job) -> str:
+    """Return a phrase such as `up to 64 (8 GPUs x 2:00:00 x 4 jobs)`; empty without GPUs."""
+    if not job.gpus:
+        return ""
+    hours = gpu_hours(job)
+    if hours is None:
+        return "no limit" if job.time == 0 else "not known: cluster.time is not set"
+    again = ", and the same after each requeue" if job.cluster.requeue and not job.program else ""
+    return f"up to {format_hours(hours)} ({format_product(job)}){again}"
+
+
+def format_product(job: Job) -> str:
+    """Return a phrase such as `8 GPUs x 2:00:00 x 4 jobs`."""
+    parts = [f"{count_gpus(job)} GPU{'s'[: count_gpus(job) > 1]}", units.clock(job.time or 0)]
+    return " x ".join(parts + ([f"{count_jobs(job)} jobs"] if count_jobs(job) > 1 else []))
+
+
+def format_hours(hours: float) -> str:
+    """Format hours with at most one decimal, but never as 0: `64`, `2.5`, `0.02`."""
+    return f"{hours:.1f}".removesuffix(".0") if hours >= 1 else f"{hours:.2g}"

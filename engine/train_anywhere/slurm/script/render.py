@@ -14,7 +14,7 @@ from contextlib import suppress
 from train_anywhere.config.paths import is_on_node, make_absolute
 from train_anywhere.errors import ConfigError
 from train_anywhere.files import ROOT
-from train_anywhere.slurm.script import begin_time, units
+from train_anywhere.slurm.script import units
 from train_anywhere.slurm.script.job import Job
 
 TEMPLATES = ROOT / "slurm" / "templates"
@@ -94,7 +94,7 @@ def _render(job: Job) -> str:
         "clock": units.clock,
         "seconds": units.seconds,
         "short_size": units.short_size,
-        "pbs_time": begin_time.to_qsub,
+        "pbs_time": units.to_qsub,
     }
     c = job.cluster
     # in an allocation the ranks may use only some of its nodes, and srun would take any

@@ -1,7 +1,12 @@
-"""Parse and format times and sizes in Slurm's notation."""
+"""Parse, check and format times, sizes and patterns of a cluster, in Slurm's notation."""
 
 import math
 import re
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+from train_anywhere.config.cluster import Cluster
 
 UNQUOTED = 60 * 60
 """From this number of minutes, a number is taken for an unquoted H:MM:SS, because YAML 1.1 reads 24:00:00 as 86400."""
@@ -65,3 +70,118 @@ def short_size(mib: int) -> str:
     if mib == 0:
         return "0"
     return f"{mib // 1024}G" if mib % 1024 == 0 else f"{mib}M"
+
+
+NAMES = ("midnight", "noon", "fika", "teatime", "today", "tomorrow")
+
+_UNIT = "(second|minute|hour|day|week)s?"
+_CLOCK = r"([01]?\d|2[0-3]):[0-5]\d(:[0-5]\d)?"
+_DATE = rf"\d{{4}}-\d\d-\d\d(T{_CLOCK})?"
+
+
+def check_begin_time(text: str) -> str:
+    """Return the start time unchanged.
+
+    Raises:
+        ValueError: its form is not known; the message is for the user.
+    """
+    named = re.fullmatch(rf"now(\+\d{{1,8}}({_UNIT})?)?|{_CLOCK}|{'|'.join(NAMES)}", text, re.ASCII)
+    if not named and _date(text) is None:
+        raise ValueError(
+            f"'{text}' is not a start time; use a clock time (\"20:00\", in YAML with the quotes), tomorrow, now+2hours, "
+            "or a date (2026-12-01, 2026-12-01T08:00)."
+        )
+    return text
+
+
+def to_qsub(text: str) -> str:
+    """Return a date in the form of `qsub -a`.
+
+    Raises:
+        ValueError: the start time is relative, which only Slurm understands; the message is for the user.
+    """
+    when = _date(text)
+    if when is None:
+        raise ValueError(
+            f"'{text}' is understood only by Slurm, and PBS takes a date; use cluster.begin=2026-12-01T08:00."
+        )
+    return f"{when:%Y%m%d%H%M.%S}"
+
+
+def _date(text: str) -> datetime | None:
+    if not re.fullmatch(_DATE, text, re.ASCII):
+        return None
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:  # a day that does not exist, or an hour of one digit
+        return None
+
+
+LOWEST_ON_PBS = 1024
+"""Largest `cluster.nice`: the priority of qsub -p is from -1024 to 1023 (OpenPBS, man qsub)."""
+
+
+def format_problems(cluster: Cluster) -> list[str]:
+    """Return a message for each value with a wrong format, with its key such as `cluster.site.nodes[0].mem`."""
+    site = cluster.site
+    of_kinds = {f"site.nodes[{i}].max_time": n.max_time for i, n in enumerate(site.nodes)}
+    times = {"time": cluster.time, "time_min": cluster.time_min, "site.max_time": site.max_time, **of_kinds}
+    sizes = {"mem": cluster.mem, "mem_per_gpu": cluster.mem_per_gpu}
+    of_nodes = {
+        f"site.nodes[{i}].{k}": getattr(n, k) for i, n in enumerate(site.nodes) for k in ("mem", "gpu_mem")
+    }
+    patterns = {"site.account": site.account, "site.comment": site.comment}
+    found = [
+        *_problems_of_kind(times, seconds, may_be_0=("time",)),
+        *_problems_of_kind({**sizes, **of_nodes}, megabytes, may_be_0=("mem",)),
+        *_problems_of_kind({"begin": cluster.begin}, check_begin_time),
+        *_problems_of_kind(patterns, _compile_pattern),
+    ]
+    found += [
+        f"cluster.site.nodes[{i}].counts={n.counts} has more than the {n.gpus} GPUs of such a node."
+        for i, n in enumerate(site.nodes)
+        if n.counts and max(n.counts) > n.gpus
+    ]
+    if cluster.scheduler == "none":
+        found.append(
+            f"cluster.scheduler=none can't take jobs, and cluster={cluster.name} submits one; use cluster=local to run here."
+        )
+    if cluster.scheduler == "pbs" and not found:
+        found += _pbs_problems(cluster)
+    return found
+
+
+def _pbs_problems(cluster: Cluster) -> Iterator[str]:
+    """Report values that only Slurm understands."""
+    if _zero_key(cluster):
+        yield f"cluster.{_zero_key(cluster)}=0 has a meaning for Slurm only; for PBS give an amount, or leave it out."
+    yield from _problems_of_kind({"begin": cluster.begin}, to_qsub)
+    if cluster.exclusive == "user":
+        yield "cluster.exclusive=user is known to Slurm only; on PBS use cluster.exclusive=true, or leave it out."
+    if (cluster.nice or 0) > LOWEST_ON_PBS:
+        yield f"cluster.nice={cluster.nice} is too large for PBS; use cluster.nice={LOWEST_ON_PBS} at most."
+
+
+def _problems_of_kind(
+    values: dict[str, Any], read: Callable[[Any], object], may_be_0: Sequence[str] = ()
+) -> Iterator[str]:
+    for key, value in values.items():
+        try:
+            if value is not None and read(value) == 0 and key not in may_be_0:
+                yield f"cluster.{key}={value} must be above 0; leave it out if it is not known."
+        except ValueError as error:
+            yield f"cluster.{key}: {error}"
+
+
+def _zero_key(cluster: Cluster) -> str:
+    """Return the key that is 0: in Slurm, mem=0 means all memory of a node, and time=0 means no limit."""
+    if cluster.mem is not None and megabytes(cluster.mem) == 0:
+        return "mem"
+    return "time" if cluster.time is not None and seconds(cluster.time) == 0 else ""
+
+
+def _compile_pattern(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ValueError(f"'{pattern}' is not a regular expression ({error}).") from error

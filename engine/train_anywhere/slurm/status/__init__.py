@@ -1,7 +1,8 @@
 """Report the states of runs, for `jobs.py`.
 
 find_runs                         finds runs by folder, id or job
-sources.gather                    queries the scheduler once and reads the files of each run: a `run_status.Report` of each
+gather                            queries the scheduler once and reads the files of each run: a `Report` of each
+job_end                           explains why a job ended, or why it waits
 text_page, sweep_page             reports as text, JSON, HTML
 best                              compares runs by their metric
 show_logs                         prints and follows logs and reports

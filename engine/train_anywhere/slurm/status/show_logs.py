@@ -17,10 +17,10 @@ from typing import Any
 from train_anywhere.errors import SubmitError
 from train_anywhere.files.terminal.printable import printable
 from train_anywhere.slurm.scheduler.queue import QueuePoller
+from train_anywhere.slurm.status import job_end
 from train_anywhere.slurm.status.find_runs import RunEntry
+from train_anywhere.slurm.status.gather import RunReports
 from train_anywhere.slurm.status.local_runs import read_state
-from train_anywhere.slurm.status.sources import job_end
-from train_anywhere.slurm.status.sources.gather import RunReports
 from train_anywhere.slurm.status.text_page import headline
 
 MARK = re.compile(r"(?:\[\d+(?:,\d+)?\]<std(?:out|err)>:)?\[rank ([0-9]{1,9})\] ")

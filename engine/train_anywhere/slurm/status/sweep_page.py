@@ -16,9 +16,8 @@ from train_anywhere.runs.folder import RunDir, sweep_folder
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.status.best import Best, find_best
 from train_anywhere.slurm.status.find_runs import RunEntry, read_entry
+from train_anywhere.slurm.status.gather import Report, differing_keys, gather
 from train_anywhere.slurm.status.list_page import list_runs
-from train_anywhere.slurm.status.run_status import Report, differing_keys
-from train_anywhere.slurm.status.sources.gather import gather
 from train_anywhere.slurm.status.text_page import has_colors, progress_parts
 
 

@@ -13,9 +13,8 @@ from train_anywhere.files.plain_json import dumps
 from train_anywhere.files.terminal.fit import fit
 from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.runs.summary import display_path
-from train_anywhere.slurm.scheduler.reasons import in_words
-from train_anywhere.slurm.status.run_status import FAILED, Report, differing_keys
-from train_anywhere.slurm.status.sources.gather import RunReports
+from train_anywhere.slurm.status.gather import FAILED, Report, RunReports, differing_keys
+from train_anywhere.slurm.status.job_end import in_words
 
 SHOWN = 8
 """Largest number of GPUs of a node that are listed one by one; of more, the mean is shown."""

@@ -19,14 +19,14 @@ from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm import rules
 from train_anywhere.slurm.presets import is_elsewhere
-from train_anywhere.slurm.rules.rule_request import DataCheck, Request
+from train_anywhere.slurm.rules.job_rules import DataCheck, Request
 from train_anywhere.slurm.scheduler import client
-from train_anywhere.slurm.scheduler.job_chain import submit_chain
+from train_anywhere.slurm.scheduler.client import submit_chain
 from train_anywhere.slurm.script import clean_environment, render
 from train_anywhere.slurm.script.job import Job, make_job
 from train_anywhere.slurm.status.dependency import Dependency, find_dependency
-from train_anywhere.slurm.submission import dry_run, snapshot
-from train_anywhere.slurm.submission.submit import record_job, wait_for_jobs
+from train_anywhere.slurm.submission import snapshot
+from train_anywhere.slurm.submission.submit import after_notes, format_dry_run, record_job, wait_for_jobs
 
 FOLDER = "evaluations"
 STOP = {"slurm": "scancel", "pbs": "qdel"}
@@ -48,8 +48,8 @@ def start(config: Config, run: RunDir, arguments: Sequence[str], data_problems: 
     problems = rules.problems(request, elsewhere)
     notes = [*rules.notes(request, elsewhere), *clean_environment.notes(render.render(job))]
     if config.dry_run:
-        notes += dry_run.after_notes(config.after, Path(config.paths.results))
-        print(dry_run.format_dry_run(render.render(job), job, notes), flush=True)
+        notes += after_notes(config.after, Path(config.paths.results))
+        print(format_dry_run(render.render(job), job, notes), flush=True)
     if problems:
         raise ConfigError(*problems)
     if elsewhere:

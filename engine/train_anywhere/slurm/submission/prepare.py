@@ -21,14 +21,13 @@ from train_anywhere.runs.reopen.completion import completion_message, is_complet
 from train_anywhere.runs.reopen.resume import merge_resumed
 from train_anywhere.slurm import rules
 from train_anywhere.slurm.presets import is_elsewhere
-from train_anywhere.slurm.rules.rule_request import DataCheck, Request
+from train_anywhere.slurm.rules.job_rules import DataCheck, Request
 from train_anywhere.slurm.scheduler import client, queue
 from train_anywhere.slurm.script import clean_environment
 from train_anywhere.slurm.script.job import Job, make_job
 from train_anywhere.slurm.script.render import render
 from train_anywhere.slurm.status import find_runs
 from train_anywhere.slurm.status.dependency import find_dependency
-from train_anywhere.slurm.submission import dry_run
 from train_anywhere.slurm.submission.allocation import (
     Allocation,
     chosen_nodes,
@@ -38,7 +37,7 @@ from train_anywhere.slurm.submission.allocation import (
     is_only_node,
     missing_variables,
 )
-from train_anywhere.slurm.submission.submit import run_in_allocation, submit
+from train_anywhere.slurm.submission.submit import after_notes, format_dry_run, run_in_allocation, submit
 
 
 def slurm_conf_problems(job: Job) -> list[str]:
@@ -249,13 +248,13 @@ def refuse_sweeper(wait: bool, wants_results: bool) -> None:
 def show_dry_run(request: Request, here: Allocation | None) -> None:
     """Print the job of a dry run. Raises SubmitError: the run of after= does not exist."""
     script, elsewhere = render(request.job), is_elsewhere(request.config)
-    waits = dry_run.after_notes(request.config.after, Path(request.config.paths.results))
+    waits = after_notes(request.config.after, Path(request.config.paths.results))
     of_shell = [] if here else clean_environment.notes(script)
     left_out = [
         f"this is not a login node of {request.cluster}, so folders and packages of this machine were not checked."
     ]
     notes = [*rules.notes(request, elsewhere), *of_shell, *waits, *(left_out if elsewhere else [])]
-    print(dry_run.format_dry_run(script, request.job, notes), flush=True)
+    print(format_dry_run(script, request.job, notes), flush=True)
 
 
 def ask_scheduler(request: Request) -> None:

@@ -1,8 +1,9 @@
-"""Create the run folder and submit its batch script, or run the script in an existing allocation."""
+"""Create the run folder and submit its batch script, or run the script in an allocation; format what is printed."""
 
 import dataclasses
 import itertools
 import re
+import shlex
 import subprocess
 import time
 from collections.abc import Sequence
@@ -15,23 +16,26 @@ from train_anywhere.errors import SubmitError, SubmitInterrupted, UnclearError
 from train_anywhere.files import ROOT
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.removal import remove
+from train_anywhere.files.terminal.fit import fit, terminal_width
+from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.runs.attempts import ALLOCATION, running_job
 from train_anywhere.runs.folder import RunDir, claim, claim_code, create, no_empty_folders, now, point_latest
 from train_anywhere.runs.reopen.frozen import write_frozen
 from train_anywhere.runs.reopen.resume import move_aside, move_back
 from train_anywhere.runs.reopen.trust import remember, remember_job, remember_script
-from train_anywhere.runs.summary import display_path
+from train_anywhere.runs.summary import command_path, display_path
 from train_anywhere.slurm import rules
 from train_anywhere.slurm.presets import stale_facts_notes
-from train_anywhere.slurm.rules.rule_request import Request
+from train_anywhere.slurm.rules.job_rules import Request
 from train_anywhere.slurm.scheduler import client
-from train_anywhere.slurm.scheduler.job_chain import submit_chain
+from train_anywhere.slurm.scheduler.client import submit_chain
 from train_anywhere.slurm.scheduler.queue import QueuePoller
-from train_anywhere.slurm.script import clean_environment, render
-from train_anywhere.slurm.script.job import Job
+from train_anywhere.slurm.script import clean_environment, render, units
+from train_anywhere.slurm.script.job import Job, describe_gpu_hours, gpu_hours
+from train_anywhere.slurm.status import find_runs
 from train_anywhere.slurm.status.best import sweep_result
 from train_anywhere.slurm.status.dependency import Dependency
-from train_anywhere.slurm.submission import dry_run, snapshot
+from train_anywhere.slurm.submission import snapshot
 from train_anywhere.slurm.submission.rollback import Submission, read_content
 
 
@@ -74,7 +78,7 @@ def submit(
         *code_snapshot.notes,
         *([followed.note] if followed and followed.note else []),
     ]
-    print(dry_run.format_submission(job_ids, job, [r.path for r in runs], log, notes), flush=True)
+    print(format_submission(job_ids, job, [r.path for r in runs], log, notes), flush=True)
     if not request.config.wait:
         return [None] * len(runs)
     wait_for_jobs(kind, job_ids)
@@ -243,3 +247,95 @@ def wait_for_jobs(kind: str, job_ids: Sequence[str], poll: float = 5.0) -> None:
         raise SubmitInterrupted(
             f"interrupted: no longer waiting; {jobs} continue{'s' * (len(job_ids) == 1)}. To stop {them}: src/jobs.py cancel."
         ) from None
+
+
+def format_job(job: Job) -> str:
+    """Return the resolved numbers of a job, one per line."""
+    gpu = (job.cluster.gpu_type or "") + (" " if job.cluster.gpu_type else "")
+    per_node = str(job.devices[0]) if job.even else " + ".join(map(str, job.devices))
+    rows = {
+        "cluster": f"{job.cluster.name} ({job.cluster.scheduler})",
+        "nodes": f"{job.fewest} to {job.nodes}" if job.elastic else job.nodes,
+        "GPUs": f"{gpu}{per_node} per node, {sum(job.devices)} in all"
+        if job.gpus
+        else "none (trainer.accelerator=cpu)",
+        "tasks": f"{job.tasks} ({job.launch})",
+        "CPUs": f"{job.cpus_per_task} per rank, {job.cpus_per_task * max(job.ranks)} per node",
+        "memory": _memory(job.mem),
+        "time": _time(job.time),
+        "framework": job.framework,
+        "strategy": job.strategy,
+        "ranks": job.world_size,
+        "batch": f"{job.batch} in all, {job.batch / job.world_size:g} per rank",
+    }
+    if job.command:
+        rows = {k: v for k, v in rows.items() if k not in ("framework", "strategy", "batch")}
+        rows["ranks"] = f"{rows['ranks']} (program.processes={job.strategy})"
+        rows["program"] = one_line(shlex.join(job.command))
+    if job.container.name != "none":
+        rows["container"] = f"{job.container.name} {job.container.image}"
+    if job.members is not None:
+        throttle = f", {job.cluster.max_running} at once" if job.cluster.max_running else ""
+        rows["array"] = f"{len(job.members)} members{throttle}"
+    if job.cluster.chain > 1:
+        rows["chain"] = f"{job.cluster.chain} jobs in a row"
+    if hours := describe_gpu_hours(job):
+        rows["GPU hours"] = hours
+    return "\n".join(f"{k:<12}{v}" for k, v in rows.items())
+
+
+def _memory(mem: int | None) -> str:
+    if mem is None:
+        return "the scheduler's default"
+    return f"{units.short_size(mem)} per node" if mem else "all of each node"
+
+
+def _time(time: int | None) -> str:
+    if time is None:
+        return "the scheduler's default"
+    return units.clock(time) if time else "no limit"
+
+
+def after_notes(after: str | None, results: Path) -> list[str]:
+    """Return a note about `after=RUN`, without a query to the scheduler. Raises SubmitError: there is no such run."""
+    if after is None:
+        return []
+    try:
+        find_runs.find(find_runs.strip_root(after), results)
+    except SubmitError as error:
+        raise SubmitError(f"after={find_runs.strip_root(after)}: {error}") from None
+    return [f"it starts when {display_path(Path(after))} is complete (after=)."]
+
+
+def format_dry_run(script: str, job: Job, notes: Sequence[str]) -> str:
+    """Return what a dry run prints. Problems are raised as an error afterwards."""
+    parts = [script, format_job(job)]
+    if notes:
+        parts.append("\n".join(f"note: {n}" for n in notes))
+    return "\n\n".join([*parts, "dry run: nothing was written or submitted."])
+
+
+def format_submission(
+    job_ids: Sequence[str], job: Job, runs: Sequence[Path], log: str, notes: Sequence[str]
+) -> str:
+    """Return what a submission prints: the job, its folder and log, and the next commands."""
+    jobs = f"{command_path('python')} {shlex.quote(display_path(ROOT / 'src' / 'jobs.py'))}"
+    many = len(runs) > 1
+    folder = f"{job.run}-*" if many else display_path(runs[0])
+    name = runs[0].name.rpartition("-")[0] if many else runs[0].name
+    results = runs[0].parent.parent
+    name += "" if results == ROOT / "results" else f" --results {shlex.quote(display_path(results))}"
+    nodes = f"{job.nodes} node{'s' if job.nodes > 1 else ''}, {job.world_size} rank{'s' if job.world_size > 1 else ''}"
+    array = f", an array of {len(runs)}" if many else ""
+    rows = {
+        f"Submitted job {' -> '.join(job_ids)}": f"to {job.cluster.name}: {nodes}{array}",
+        "Run folder": folder if many else shlex.quote(folder),
+        "Log": display_path(Path(log)),
+        **({"GPU hours": describe_gpu_hours(job)} if gpu_hours(job) else {}),
+        "Next": f"{jobs} status {name}",
+        "": f"{jobs} logs -f {name}",
+        " ": f"{jobs} cancel {name}",
+    }
+    [(first, what), *rest] = rows.items()
+    lines = [f"{first} {what}"] + [f"{k + ':' if k.strip() else '':<13}{v}" for k, v in rest]
+    return fit("\n".join(lines + [f"note: {n}" for n in notes]), terminal_width(), 13)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 
-from train_anywhere.slurm.rules.shared_folders import SHARED_BY_TESTBED
+from train_anywhere.slurm.rules.local_rules import SHARED_BY_TESTBED
 from train_anywhere.slurm.testbed.namespaces import TestbedError
 from train_anywhere.slurm.testbed.sites import RULES, Site
 

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from train_anywhere.config.choices import Logger
-from train_anywhere.config.flat import flatten
 from train_anywhere.config.instantiate import instantiate
+from train_anywhere.config.keys import flatten
 from train_anywhere.config.load import to_tree
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ProjectError

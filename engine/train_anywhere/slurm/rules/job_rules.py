@@ -1,13 +1,138 @@
-"""Rules about the limits of the site's scheduler."""
+"""The request that the rules check, and rules that compare it with a node of the preset and with the limits of the site."""
 
+import math
+import os
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
+from train_anywhere.config.checks.contradictions import batch_size_problem
+from train_anywhere.config.cluster import Site
+from train_anywhere.config.schema import Config
 from train_anywhere.files import ROOT
 from train_anywhere.runs.summary import display_path
-from train_anywhere.slurm.rules.rule_request import Request
-from train_anywhere.slurm.script import accounts, gpu_hours, units
+from train_anywhere.slurm.script import accounts, units
+from train_anywhere.slurm.script.accounts import user_name
+from train_anywhere.slurm.script.job import Job, format_hours, format_product, gpu_hours
+
+DataCheck = Callable[[Config, int, bool], list[str]]
+"""Returns the problems of the data set, from the configuration, the devices over all nodes, and whether to look into its folder."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """A configuration with its job, and where it is submitted.
+
+    Attributes:
+        config: the configuration of the run.
+        job: the job of the run.
+        data_problems: the check of the data set, injected so that `slurm` does not import `data`.
+        folder: working directory of the command.
+        environ: environment variables, for $USER and $SCRATCH in the site's folders.
+        on_node: whether the command runs on the only node of the job, so that no folder needs to be shared.
+    """
+
+    config: Config
+    job: Job
+    data_problems: DataCheck
+    folder: Path = field(default_factory=Path.cwd)
+    environ: Mapping[str, str] = field(default_factory=lambda: {**os.environ, "USER": user_name()})
+    on_node: bool = False
+
+    @property
+    def site(self) -> Site:
+        """The facts about the site."""
+        return self.config.cluster.site
+
+    @property
+    def cluster(self) -> str:
+        """The name of the preset."""
+        return self.config.cluster.name
+
+
+def gpus_of_a_node(request: Request) -> Iterator[str]:
+    """Report more GPUs per node than a node has, or a number that the site does not offer."""
+    node, requested = request.job.node, max(request.job.devices)
+    if node is None or not request.job.gpus:
+        return
+    if requested > node.gpus:
+        more = f" trainer.nodes={-(-sum(request.job.devices) // node.gpus)}"
+        yield (
+            f"trainer.devices={requested} GPUs per node, but {_node(request)} has {node.gpus}; use trainer.devices={node.gpus}{more}."
+        )
+    elif node.counts and not set(request.job.devices) <= set(node.counts):
+        choices = " or ".join(map(str, node.counts))
+        yield f"trainer.devices={requested}, but {request.cluster} gives {choices} GPUs of a node; use trainer.devices={node.counts[-1]}."
+
+
+def cpus_of_a_node(request: Request) -> Iterator[str]:
+    """Report more CPUs than a node with GPUs has. A job without GPUs may get another kind of node, which presets do not list."""
+    job, node = request.job, request.job.node
+    requested = max(job.ranks) * job.cpus_per_task
+    if job.gpus and node and node.cpus and requested > node.cpus:
+        yield (
+            f"{max(job.ranks)} ranks x cluster.cpus_per_task={job.cpus_per_task} are {requested} CPUs per node, but {_node(request)} "
+            f"gives {node.cpus}; use cluster.cpus_per_task={max(1, node.cpus // max(job.ranks))}."
+        )
+
+
+def memory_of_a_node(request: Request) -> Iterator[str]:
+    """Report more memory than a node with GPUs has."""
+    job, node = request.job, request.job.node
+    if (
+        job.gpus
+        and job.mem
+        and node
+        and node.mem
+        and request.site.takes_mem
+        and job.mem > units.megabytes(node.mem)
+    ):
+        each = units.megabytes(node.mem) // max(job.devices) // 1024
+        yield (
+            f"{units.short_size(job.mem)} of memory per node, but {_node(request)} gives {node.mem}; "
+            f"use cluster.mem={node.mem} or cluster.mem_per_gpu={each}G."
+        )
+
+
+def one_amount_of_memory(request: Request) -> Iterator[str]:
+    """Report memory that is set both per node and per GPU."""
+    c = request.config.cluster
+    if c.mem is not None and c.mem_per_gpu is not None:
+        yield f"cluster.mem={c.mem} and cluster.mem_per_gpu={c.mem_per_gpu} contradict each other; set one of them to null."
+
+
+def every_node_has_a_rank(request: Request) -> Iterator[str]:
+    """Report nodes of an uneven job that would have no rank."""
+    if min(request.job.devices) < 1:
+        total, nodes = request.config.trainer.total_devices, request.job.nodes
+        yield f"trainer.total_devices={total} leaves nodes idle with trainer.nodes={nodes}; use trainer.nodes={total}."
+
+
+def batch_for_ranks(request: Request) -> Iterator[str]:
+    """Report a global batch that can't be divided evenly over the ranks, for any number of nodes that the job may get."""
+    job = request.job
+    devices = sum(job.devices)
+    if job.command:  # its batches are its own
+        return
+    if not job.elastic:
+        if devices and (problem := batch_size_problem(job.batch, devices, "GPUs")):
+            yield problem
+        return
+    counts = [job.devices[0] * nodes for nodes in range(job.fewest, job.nodes + 1)]
+    if uneven := [n for n in counts if job.batch % n]:
+        common = math.lcm(*counts)
+        yield (
+            f"the job may get {job.fewest} to {job.nodes} nodes, and data.batch_size={job.batch} is the global batch, which can't be "
+            f"shared evenly by {', '.join(map(str, uneven))} GPUs; use data.batch_size={max(1, round(job.batch / common)) * common}."
+        )
+
+
+def _node(request: Request) -> str:
+    node, name = request.job.node, request.cluster
+    what = node and (node.gpu_type or node.partition)
+    return f"a node of {name}" + (f" ({what})" if what else "")
 
 
 def longest_job(request: Request) -> Iterator[str]:
@@ -61,12 +186,12 @@ def fair_share(request: Request) -> Iterator[str]:
     job, most = request.job, request.config.cluster.max_gpu_hours
     if most is None or not job.gpus:
         return
-    hours = gpu_hours.gpu_hours(job)
+    hours = gpu_hours(job)
     if hours is None:
         yield f"cluster.max_gpu_hours={most:g} needs a job with a time limit; add cluster.time=..."
     elif hours > most:
         yield (
-            f"{gpu_hours.format_product(job)} may be {gpu_hours.format_hours(hours)} GPU hours, over cluster.max_gpu_hours={most:g}; "
+            f"{format_product(job)} may be {format_hours(hours)} GPU hours, over cluster.max_gpu_hours={most:g}; "
             "use less cluster.time, fewer GPUs or fewer jobs, or a larger cluster.max_gpu_hours."
         )
 
@@ -147,5 +272,10 @@ def requeue(request: Request) -> Iterator[str]:
         )
 
 
-SITE_RULES = (longest_job, most_gpus, account, comment, requeue)
-RULES = (*SITE_RULES, shortest_job, signal_before_the_end, fair_share, mail_type)
+SITE_RULES = (
+    gpus_of_a_node, cpus_of_a_node, memory_of_a_node, longest_job, most_gpus, account, comment, requeue,
+)  # fmt: skip
+RULES = (
+    gpus_of_a_node, cpus_of_a_node, memory_of_a_node, one_amount_of_memory, every_node_has_a_rank, batch_for_ranks,
+    longest_job, most_gpus, account, comment, requeue, shortest_job, signal_before_the_end, fair_share, mail_type,
+)  # fmt: skip

@@ -1,19 +1,95 @@
-"""Rules about folders that a job reads and writes: all of its nodes must see them, and each node has its own `cluster.local_disk`."""
+"""Rules about folders and packages of this machine, and folders that all nodes of a job must see.
+
+Each node has its own `cluster.local_disk`. The ranks use the packages of the submitting Python too, unless the job sets up another
+environment. A dry run for another machine skips these rules.
+"""
 
 import os
+import re
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
-from train_anywhere.config.paths import expand, make_absolute
+from train_anywhere.config.checks.strategy_table import SUPPORTED
+from train_anywhere.config.paths import expand, is_node_only, make_absolute, results_problems
 from train_anywhere.distributed import programs
+from train_anywhere.distributed.packages import cpu_build, framework_problem
 from train_anywhere.errors import SchedulerError
 from train_anywhere.files import ROOT
-from train_anywhere.slurm.rules.rule_request import Request
+from train_anywhere.slurm.rules.job_rules import Request
 from train_anywhere.slurm.script.job import Job
+
+
+def submit_folder(request: Request) -> Iterator[str]:
+    """Report a submission from outside the folders from which the site accepts jobs."""
+    folders = [_expand(f, request.environ) for f in request.site.submit_below]
+    if folders and not any(_below(request.folder, f) for f in folders):
+        yield (
+            f"{request.cluster} accepts jobs only from below {' or '.join(folders)}, and this is {request.folder}; move the project there."
+        )
+
+
+def write_folder(request: Request) -> Iterator[str]:
+    """Report run folders that are not below a folder where the site's jobs can write."""
+    folders = [_expand(f, request.environ) for f in request.site.write_below]
+    results = Path(request.config.paths.results)
+    if folders and not any(_below(results, f) for f in folders):
+        yield (
+            f"jobs on {request.cluster} can write only below {' or '.join(folders)}, and run folders go to {results}; "
+            f"use paths.results={folders[0]}/results."
+        )
+
+
+def forbidden_folder(request: Request) -> Iterator[str]:
+    """Report run folders, where a job runs and writes, below a folder in which the site kills jobs."""
+    results = Path(request.config.paths.results)
+    if folders := [f for f in request.site.not_below if _below(results, f)]:
+        yield (
+            f"{request.cluster} kills jobs that run below {folders[0]}, and run folders go to {results}; move the project to another "
+            "disk, or use paths.results=DIR."
+        )
+
+
+def writable(request: Request) -> Iterator[str]:
+    """Report a run folder that can't be created."""
+    if request.config.resume is None:
+        yield from results_problems(Path(request.config.paths.results), request.config.name)
+
+
+def data(request: Request) -> Iterator[str]:
+    """Report a missing data set, or one smaller than a batch. Folders on a node's disk are not checked."""
+    folder, c = str(request.config.data.arguments.get("dir", "")), request.config
+    mounts = c.container.mounts if c.container.name != "none" else []
+    look = not is_node_only(folder, c.cluster.local_disk, mounts)
+    yield from request.data_problems(c, sum(request.job.devices), look)
+
+
+def environment(request: Request) -> Iterator[str]:
+    """Report a folder of a virtual or conda environment that is not one, unless `cluster.setup` may create it."""
+    c = request.config.cluster
+    if request.config.container.name != "none" or c.setup:
+        return
+    conda = c.conda if c.conda and "/" in c.conda else None  # else the name of an environment
+    for key, folder, inside in (("venv", c.venv, "bin/activate"), ("conda", conda, "conda-meta")):
+        if (
+            folder
+            and not is_node_only(folder, c.local_disk, ())
+            and not (make_absolute(folder) / inside).exists()
+        ):
+            yield f"cluster.{key}={folder} is not an environment (it has no {inside}); check the path, or create it first."
+
+
+def _expand(folder: str, environ: Mapping[str, str]) -> str:
+    return re.sub(r"\$(\w+)", lambda m: environ.get(m[1]) or m[0], folder)
+
+
+def _below(folder: Path, top: str) -> bool:
+    return top.startswith("/") and Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(top))
+
 
 TEMPORARY = "/tmp"
 """The folder that is private to each node, if `cluster.local_disk` is a variable of the job."""
@@ -174,4 +250,54 @@ def _is_only_node() -> bool:
     return False
 
 
-RULES = (own_disk,)
+def horovodrun(request: Request) -> Iterator[str]:
+    """Report a missing horovodrun for a program, which may use Horovod with any framework."""
+    if not request.job.command or request.job.launch != "horovodrun" or uses_other_environment(request):
+        return
+    if not find_spec("horovod"):
+        yield "launch=horovodrun needs Horovod, which is not installed: run `make horovod`, or use launch=srun|torchrun|mpirun."
+
+
+def horovod(request: Request) -> Iterator[str]:
+    """Report a missing Horovod, or one that does not fit the framework or the launch method."""
+    job = request.job
+    if job.command or uses_other_environment(request):
+        return
+    if "horovod" not in (job.strategy, job.launch.removesuffix("run")):
+        return
+    # imported only when needed, because it reads the installed packages
+    from train_anywhere.distributed.horovod.installation import horovod_problem
+
+    if problem := horovod_problem(job.framework, mpi=job.launch == "mpirun"):
+        several = [n for n, c in SUPPORTED[job.framework].items() if c.several_nodes and n != "horovod"]
+        yield f"{problem} Without Horovod: strategy={'|'.join(several)} launch=auto."
+
+
+def framework(request: Request) -> Iterator[str]:
+    """Report missing packages of the framework."""
+    if request.job.command or uses_other_environment(request):
+        return
+    if problem := framework_problem(request.job.framework):
+        yield problem
+
+
+def uses_other_environment(request: Request) -> bool:
+    """Return whether the ranks may see other packages than the submitting process."""
+    c = request.config.cluster
+    return request.config.container.name != "none" or bool(c.conda or c.venv or c.modules or c.setup)
+
+
+def cpu_packages(request: Request) -> Iterator[str]:
+    """Note that a job with GPUs would train on CPUs, because the framework is built for them."""
+    job = request.job
+    if not job.gpus or job.command or uses_other_environment(request):
+        return
+    if build := cpu_build(job.framework):
+        yield (
+            f"{build} is built for CPUs, and the job requests GPUs, which it can't use: `make setup WHEELS=gpu`, "
+            "or trainer.accelerator=cpu."
+        )
+
+
+SITE_RULES = (submit_folder, write_folder, forbidden_folder)
+RULES = (*SITE_RULES, writable, data, environment, own_disk, framework, horovod, horovodrun)
