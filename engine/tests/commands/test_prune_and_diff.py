@@ -70,7 +70,9 @@ def test_a_run_that_trains_is_kept(runs: list[RunDir], tmp_path: Path) -> None:
 def test_a_folder_that_no_run_of_ours_made_is_kept(runs: list[RunDir], tmp_path: Path) -> None:
     (runs[0].path / ".run-marker").unlink()
     done = prune(tmp_path, runs[0].id, "--yes")
-    assert "Deleted 0 of 1." in done.stdout and (runs[0].path / "config.yaml").exists()
+    assert (
+        done.returncode == 1 and "Deleted 0 of 1." in done.stdout and (runs[0].path / "config.yaml").exists()
+    )
 
 
 def test_a_run_whose_job_waits_is_kept(runs: list[RunDir], tmp_path: Path) -> None:

@@ -80,11 +80,6 @@ def test_dry_run_writes_nothing(train: Train, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_list_where_a_name_belongs() -> None:
-    found = diagnose(["data=[]"], ConfigError()).problems
-    assert f"data=[] is not a choice. Known: {', '.join(list_groups()['data'])}." in found
-
-
 def test_a_class_where_a_choice_belongs() -> None:
     found = diagnose(["task=mine.LitModule", "callbacks=[mine.Watch]"], ConfigError()).problems
     assert (

@@ -78,18 +78,6 @@ def test_all_contradictions_at_once() -> None:
     ]
 
 
-def test_a_range_may_have_a_hint() -> None:
-    batches = said("", "trainer.limit_val_batches", 1.5)
-    assert batches[0].endswith("must be at most 1; use a number of batches (10) or a fraction (0.1).")
-    assert said("", "trainer.gradient_clip_val", 0)[0].endswith("; null turns clipping off.")
-
-
-def test_the_name_of_the_link_to_the_newest_run_is_taken(make_config: Callable[..., Config]) -> None:
-    for name in ("latest", "Latest"):
-        with pytest.raises(ConfigError, match=rf"name={name} is the name of the link to the newest run"):
-            make_config(f"name={name}")
-
-
 @cache
 def composed(*groups: str) -> dict[str, Any]:
     return compose(groups)

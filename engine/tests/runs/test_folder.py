@@ -64,13 +64,6 @@ def test_a_run_folder_of_another_version_is_refused(tmp_path: Path, other: str) 
     assert run.info_file.read_text() == other
 
 
-def test_no_run_folder_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(
-        CheckpointError, match=r"is not a run folder \(it has no config.yaml\); name one like"
-    ):
-        open_run(tmp_path)
-
-
 def test_latest_opens_the_newest(tmp_path: Path) -> None:
     run = create(tmp_path, "a")
     run.config.write_text("name: a\n")

@@ -18,7 +18,7 @@ from engine.tests.slurm.fakes import Fakes
 from train_anywhere.checkpoints.store import refuse_unreadable
 from train_anywhere.commands import jobs
 from train_anywhere.config.command.compose import compose
-from train_anywhere.errors import ConfigError, SubmitError
+from train_anywhere.errors import ConfigError
 from train_anywhere.launch.preflight import data_problems
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.slurm.scheduler import client
@@ -207,8 +207,3 @@ def test_a_run_is_not_waited_for_while_its_job_is_not_known(fakes: Fakes) -> Non
     fakes.queue.write_text("")
     with pytest.raises(ConfigError, match="whether a job of that run is queued is not known yet"):
         fakes.submit(f"after={run}")
-
-
-def test_a_dry_run_refuses_to_wait_for_a_run_that_does_not_exist(fakes: Fakes) -> None:
-    with pytest.raises(SubmitError, match="after=nope: no run is called 'nope'"):
-        fakes.submit("after=nope", "dry_run=true")

@@ -261,15 +261,6 @@ def test_two_submissions_in_the_same_second_do_not_share_a_folder(
     assert len(runs(results)) == 2
 
 
-def test_variables_of_the_shell_do_not_win_over_the_configuration(
-    submit: Submit, sbatch: Path, results: Path
-) -> None:
-    (sbatch / "sbatch").write_text('#!/bin/sh\necho "$SBATCH_PARTITION$SBATCH_QOS" >&2\nexit 1\n')
-    environ = {"SBATCH_PARTITION": "old", "SBATCH_QOS": "kept"}
-    done = submit("cluster=slurm", "cluster.partition=gpu", env=environ)
-    assert done.stderr.strip() == "error: sbatch refused the job: kept"
-
-
 def test_a_submission_loads_no_framework(sbatch: Path, results: Path) -> None:
     command = [
         sys.executable,

@@ -219,60 +219,6 @@ def test_extra_arguments_reach_lightning_s_trainer(train: Train, tmp_path: Path)
     assert done.returncode == 0 and "FIT Profiler Report" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["trainer.extra.foo=1"], "trainer.extra.foo is not an argument of Lightning's Trainer"),
-        (["trainer.extra.benchmrk=true"], "Did you mean 'benchmark'?"),
-        (
-            ["trainer.extra.max_epochs=3"],
-            "trainer.extra.max_epochs: this project sets it; use trainer.max_epochs.",
-        ),
-        (
-            ["trainer.extra.logger=false"],
-            "trainer.extra.logger: this project sets it; use loggers.NAME._target_.",
-        ),
-        (["framework=keras", "trainer.extra.benchmark=true"], "framework=keras has none"),
-        (["trainer.extra.max_time=1"], "trainer.extra.max_time: this project sets it; use trainer.max_time."),
-        (
-            ["trainer.extra.val_check_interval=5"],
-            "trainer.extra.val_check_interval: this project sets it; use trainer.val_check_interval.",
-        ),
-        (
-            ["trainer.extra.num_sanity_val_steps=2"],
-            "trainer.extra.num_sanity_val_steps: this project sets it; use trainer.num_sanity_val_steps.",
-        ),
-        (
-            ["trainer.val_check_interval=0"],
-            "trainer.val_check_interval=0 must be at least 1; use a number of optimizer steps",
-        ),
-        (
-            ["trainer.val_check_interval=1.5"],
-            "trainer.val_check_interval=1.5 must be at most 1; use a number of optimizer",
-        ),
-        (
-            ["trainer.check_val_every_n_epoch=null"],
-            "use a number of steps, such as trainer.val_check_interval=1000.",
-        ),
-        (
-            ["trainer.max_time=90"],
-            "trainer.max_time=90 is not a time above 0; use days:hours:minutes:seconds",
-        ),
-        (["trainer.max_time=00:00:00:00"], "is not a time above 0"),
-        (
-            ["trainer.max_time=25:61:61"],
-            "max_time=25:61:61 has minutes or seconds above 59; use 01:02:02:01,",
-        ),
-        (["trainer.max_time=-1:00:00"], "trainer.max_time=-1:00:00 is not a time above 0; use days:hours"),
-        (["trainer.num_sanity_val_steps=-2"], "trainer.num_sanity_val_steps=-2 must be at least -1"),
-        (["trainer.min_epochs=20"], "trainer.min_epochs=20 is more than trainer.max_epochs=15"),
-    ],
-)
-def test_refusals(train: Train, tmp_path: Path, words: list[str], says: str) -> None:
-    done = train(*words, f"paths.results={tmp_path}/none")
-    assert done.returncode == 2 and says in done.stderr and not (tmp_path / "none").exists()
-
-
 def test_help_of_one_section(train: Train) -> None:
     done = train("--help", "checkpoint")
     assert done.stdout.startswith("checkpoint:\n  every_n_epochs: ") and "trainer:" not in done.stdout

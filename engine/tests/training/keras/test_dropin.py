@@ -576,16 +576,8 @@ REFUSED = [
         "would have no effect: .* brings its own optimizer; give that one global_clipnorm",
     ),
     (
-        (task("OwnStep"), "checkpoint.monitor=val/maee", "checkpoint.mode=min"),
-        "checkpoint.monitor=val/maee was not measured. Did you mean 'val/mae'",
-    ),
-    (
         (task("compiled"), "+callbacks.x._target_=keras.callbacks.ModelCheckpoint", "+callbacks.x.filepath=x.keras"),
         "callbacks.x is a ModelCheckpoint, and this project writes the checkpoints",
-    ),
-    (
-        (task("compiled"), "+callbacks.x._target_=keras.callbacks.ReduceLROnPlateau"),
-        "callbacks.x sets the learning rate, and so does schedule=cosine; use schedule=constant",
     ),
 ]  # fmt: skip
 
