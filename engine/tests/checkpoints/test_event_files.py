@@ -122,11 +122,10 @@ def test_training_does_not_wait_for_a_disk_that_hangs(
 
 
 @pytest.mark.needs_root
-def test_full_shared_disk_until_there_is_room(small_disk: Path, staging: Staging) -> None:
-    told: list[str] = []
+def test_full_shared_disk_until_there_is_room(small_disk: Path, staging: Staging, told: list[str]) -> None:
     filler = small_disk / "filler"
     filler.write_bytes(b"x" * (800 << 10))
-    sync = EventFileSync(staging, small_disk / "tensorboard", told.append)
+    sync = EventFileSync(staging, small_disk / "tensorboard")
     sync.interval_s = 0.02
     data = os.urandom(400 << 10)
     (sync.prepare_folder() / "events").write_bytes(data)
@@ -139,10 +138,9 @@ def test_full_shared_disk_until_there_is_room(small_disk: Path, staging: Staging
 
 
 @pytest.mark.needs_root
-def test_shared_disk_that_stays_full(small_disk: Path, staging: Staging) -> None:
-    told: list[str] = []
+def test_shared_disk_that_stays_full(small_disk: Path, staging: Staging, told: list[str]) -> None:
     (small_disk / "filler").write_bytes(b"x" * (800 << 10))
-    sync = EventFileSync(staging, small_disk / "tensorboard", told.append)
+    sync = EventFileSync(staging, small_disk / "tensorboard")
     (sync.prepare_folder() / "events").write_bytes(os.urandom(400 << 10))
     assert not sync.close()
     assert str(staging.events) in told[-1] and "train_anywhere.checkpoints.recovery" in told[-1]
@@ -156,10 +154,9 @@ def test_an_error_that_no_disk_made_is_raised(staging: Staging, tmp_path: Path) 
         EventFileSync(staging, tmp_path / "tensorboard").try_write(broken, nothing)
 
 
-def test_both_disks_refuse(staging: Staging, tmp_path: Path) -> None:
+def test_both_disks_refuse(staging: Staging, tmp_path: Path, told: list[str]) -> None:
     """Told once each; training goes on, and the run folder is tried again after a while."""
-    told: list[str] = []
-    sync = EventFileSync(staging, tmp_path / "tensorboard", told.append)
+    sync = EventFileSync(staging, tmp_path / "tensorboard")
     tries: list[int] = []
 
     def full() -> None:

@@ -11,6 +11,7 @@ from train_anywhere.monitor.requests import read_profiles
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.plan import Plan
 from train_anywhere.training.profile import Operation, StepProfile
+from train_anywhere.training.reporting.display import Display
 from train_anywhere.training.reporting.progress import Progress
 
 
@@ -91,11 +92,12 @@ def test_a_request_does_not_replace_the_configured_steps(run: RunDir) -> None:
 
 
 def test_the_first_step_can_be_profiled(run: RunDir) -> None:
-    with Progress("none", Plan(8, 9, 1, 9, 1, 9, 9, 0, 0)) as progress:
-        progress.profile = StepProfile(run, 0, "1-2", Counting, progress.note)
+    display = Display("none", 9)
+    profile = StepProfile(run, 0, "1-2", Counting, display.note)
+    with Progress(display, Plan(8, 9, 1, 9, 1, 9, 9, 0, 0), profile=profile) as progress:
         progress.start_training(0)
         for step in (1, 2):
-            progress.profile.after_step(step)
+            profile.after_step(step)
         assert found(run) == [(0, 1, 2, 2)]
 
 

@@ -20,6 +20,7 @@ from train_anywhere.files.terminal.fit import fit_parts
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.training.plan import Plan
 from train_anywhere.training.reporting import progress as module
+from train_anywhere.training.reporting.display import Display
 from train_anywhere.training.reporting.progress import Progress
 
 PLAN = Plan(
@@ -57,7 +58,7 @@ def test_a_plain_line_for_an_epoch(
 ) -> None:
     """Images per second are those of training: 10 batches of 32 on 2 ranks in 1 s, whatever validation took."""
     clock = Clock(monkeypatch)
-    with Progress("plain", PLAN, world_size=2) as progress:
+    with Progress(Display("plain", 30), PLAN, world_size=2) as progress:
         epoch(progress, 0, clock)
         epoch(progress, 1, clock)
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch")]
@@ -72,7 +73,7 @@ def test_units_that_rows_hold_several_of(
 ) -> None:
     """Tokens are known where metrics are read: 5,000 of 10 batches in a second; before that there is no speed."""
     clock = Clock(monkeypatch)
-    with Progress("plain", PLAN, unit="tokens", counts_units=True) as progress:
+    with Progress(Display("plain", 30), PLAN, unit="tokens", counts_units=True) as progress:
         clock.now += 10
         progress.add_batches(0, 0)
         progress.end_epoch(0, {})
@@ -93,7 +94,7 @@ def test_a_long_epoch_shows_life_every_ten_seconds(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = Clock(monkeypatch)
-    with Progress("plain", PLAN) as progress:
+    with Progress(Display("plain", 30), PLAN) as progress:
         epoch(progress, 0, clock, seconds=4.0)
     steps = [line.split()[3] for line in capsys.readouterr().out.splitlines() if line.startswith("epoch")]
     assert steps == ["1/15", "3/15", "4/15", "5/15"]
@@ -104,7 +105,7 @@ def test_batches_may_be_told_several_at_once(
 ) -> None:
     clock, said = Clock(monkeypatch), []
     for count in (1, 5):
-        with Progress("plain", PLAN, counts_units=True) as progress:
+        with Progress(Display("plain", 30), PLAN, counts_units=True) as progress:
             for batch in range(count - 1, 10, count):
                 clock.now += 0.1 * count
                 fresh = {"train/loss": 0.5} if batch == 9 else None
@@ -118,14 +119,14 @@ def test_max_steps_may_end_the_last_epoch_early(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = Clock(monkeypatch)
-    with Progress("plain", replace(PLAN, total_steps=13)) as progress:
+    with Progress(Display("plain", 30), replace(PLAN, total_steps=13)) as progress:
         epoch(progress, 2, clock)
     assert "step 13/13" in capsys.readouterr().out
 
 
 def test_none_says_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock(monkeypatch)
-    with Progress("none", PLAN) as progress:
+    with Progress(Display("none", 30), PLAN) as progress:
         epoch(progress, 0, clock)
         progress.note("resuming")
     assert capsys.readouterr().out == ""
@@ -135,9 +136,10 @@ BAR = f"""
 import sys
 sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "engine")!r}]
 from train_anywhere.training.plan import Plan
+from train_anywhere.training.reporting.display import Display
 from train_anywhere.training.reporting.progress import Progress
 plan = {PLAN!r}
-with Progress("auto", plan) as progress:
+with Progress(Display("auto", 30), plan) as progress:
     progress.note("resuming at step 0")
     for batch in range(10):
         progress.add_batches(0, batch, {{"train/loss": 0.5}})
@@ -208,7 +210,12 @@ def test_what_is_told_to_who_asks_from_outside(
     clock = Clock(monkeypatch)
     heartbeat = Heartbeat()
     heartbeat.enter("start")
-    with Progress("none", PLAN, unit="images", live=tmp_path, heartbeat=heartbeat) as progress:
+    saved: list[SavedCheckpoint] = []
+    display = Display("none", 30)
+    newest = lambda: saved[-1] if saved else None  # noqa: E731
+    with Progress(
+        display, PLAN, unit="images", live=tmp_path, heartbeat=heartbeat, newest=newest
+    ) as progress:
         assert progress.state()["section"] == "start"
         assert progress.state()["step"] is None
         clock.now += 50  # a slow start is no training
@@ -235,8 +242,7 @@ def test_what_is_told_to_who_asks_from_outside(
         assert told["seconds_left"] == 201.8  # what validations take is part of the pace
         assert told["checkpoint"] is None
         (tmp_path / "00000005").mkdir()
-        saved = SavedCheckpoint(5, 1, 0, {}, None, "keras", tmp_path / "00000005")
-        progress.newest = lambda: saved
+        saved.append(SavedCheckpoint(5, 1, 0, {}, None, "keras", tmp_path / "00000005"))
         assert progress.state()["checkpoint"]["step"] == 5
         heartbeat.enter("end")
     left = json.loads((tmp_path / "monitor" / "live.json").read_text())
@@ -247,7 +253,7 @@ def test_what_is_told_to_who_asks_from_outside(
 
 def test_a_rank_that_nobody_asks_counts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with Progress("none", PLAN) as progress:
+    with Progress(Display("none", 30), PLAN) as progress:
         progress.add_batches(0, 3)
         assert progress.live is None
         assert progress.state()["step"] is None

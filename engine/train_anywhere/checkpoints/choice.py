@@ -43,7 +43,9 @@ def choose(run: RunDir, which: str | int, checksums: bool = True) -> SavedCheckp
 
 
 def _find(run: RunDir, which: str | int, checksums: bool) -> SavedCheckpoint:
-    store = _store(run)
+    section = read_frozen(run).get("checkpoint")
+    mode = section.get("mode") if isinstance(section, dict) else None
+    store = CheckpointStore(run.checkpoints, "max" if mode == "max" else "min", keep_last=1)
     if isinstance(which, int) or which.isdigit():
         return _find_step(run, store, int(which), checksums)
     if checksums:
@@ -69,12 +71,6 @@ def read_chosen(run: RunDir, which: str | int, read: Callable[[SavedCheckpoint],
             if saved.path.exists():
                 raise
     return read(choose(run, which))
-
-
-def _store(run: RunDir) -> CheckpointStore:
-    section = read_frozen(run).get("checkpoint")
-    mode = section.get("mode") if isinstance(section, dict) else None
-    return CheckpointStore(run.checkpoints, "max" if mode == "max" else "min", keep_last=1)
 
 
 def _find_step(run: RunDir, store: CheckpointStore, step: int, checksums: bool) -> SavedCheckpoint:
@@ -115,15 +111,6 @@ def list_weight_files(path: str) -> list[Path]:
     return sorted(Path(path).glob("model*.safetensors")) or sorted(Path(path).glob("pytorch_model*.bin"))
 
 
-def _file_problems(config: Config, files: Sequence[Path]) -> list[str]:
-    if config.framework != "lightning":
-        return [
-            f"init.run={config.init.run} holds weights for torch, and this is framework={config.framework}; name a run, or load the file "
-            "in the function that makes your model."
-        ]
-    return [f"init.run={file} {problem}" for file in files if (problem := _file_problem(file))]
-
-
 def _file_problem(file: Path) -> str:
     """Return what is wrong with a file of weights according to its header and its length; empty if it may have weights."""
     if not file.is_file() or not os.access(file, os.R_OK):
@@ -152,7 +139,12 @@ def init_problems(config: Config) -> list[str]:
     if init.run is None or (config.resume is not None and not config.model.lora):  # adapters need their base
         return []
     if files := list_weight_files(init.run):
-        return _file_problems(config, files)
+        if config.framework == "lightning":
+            return [f"init.run={file} {problem}" for file in files if (problem := _file_problem(file))]
+        return [
+            f"init.run={init.run} holds weights for torch, and this is framework={config.framework}; name a run, or load the file "
+            "in the function that makes your model."
+        ]
     if os.path.isfile(init.run):
         return [f"init.run={init.run} is not a file of weights: those end with {', '.join(WEIGHT_FILES)}."]
     try:
@@ -204,26 +196,22 @@ def select_weights(own: Shapes, stored: Shapes, init: Init, report: Callable[[st
         CheckpointError: the weights differ and `init.strict` is true, or none fits.
     """
     taken = [name for name, shape in own.items() if stored.get(name) == shape]
-    left = [f"{n} {_shape(s)}" for n, s in own.items() if n not in taken]
-    unused = [f"{n} {_shape(s)}" for n, s in stored.items() if own.get(n) != s]
+    left = [f"{n} {list(s)}" for n, s in own.items() if n not in taken]
+    unused = [f"{n} {list(s)}" for n, s in stored.items() if own.get(n) != s]
+    here, there = _format_names(left), _format_names(unused)
     if (left or unused) and init.strict:
         raise CheckpointError(
-            f"init.run={init.run} has other weights than this model: here {_format_names(left)}, "
-            f"there {_format_names(unused)}; use the same task and model, or init.strict=false to take what fits."
+            f"init.run={init.run} has other weights than this model: here {here}, there {there}; use the same task and model, or "
+            "init.strict=false to take what fits."
         )
     if not taken:
         raise CheckpointError(
-            f"init.run={init.run} has no weight that fits this model by name and shape: "
-            f"here {_format_names(left)}, there {_format_names(unused)}; leave init out."
+            f"init.run={init.run} has no weight that fits this model by name and shape: here {here}, there {there}; leave init out."
         )
     report(f"init: {len(taken)} of {len(own)} weights are those of {init.run}.")
     if left or unused:
-        report(f"init: not taken, here {_format_names(left)}; there {_format_names(unused)}.")
+        report(f"init: not taken, here {here}; there {there}.")
     return taken
-
-
-def _shape(shape: Sequence[int]) -> str:
-    return f"{list(shape)}"
 
 
 def _format_names(names: Sequence[str]) -> str:

@@ -49,6 +49,10 @@ class RunRecorder:
         self.run, self.time_spent = run, time_spent
         self.steps_done: Callable[[], int] | None = None
 
+    def follow(self, steps_done: Callable[[], int] | None) -> None:
+        """Use this function as `steps_done`."""
+        self.steps_done = steps_done
+
     def record_start(
         self,
         world_size: int,

@@ -63,7 +63,7 @@ class RunningSums:
         return values
 
     def _replicas(self, variable: tf.Variable) -> tuple[tf.Variable, ...]:
-        return self.distribution.experimental_local_results(variable)  # type: ignore[no-any-return]
+        return self.distribution.experimental_local_results(variable)
 
 
 def per_replica(count: int) -> tf.Variable:
@@ -346,4 +346,4 @@ class TaskModule(Module):
 
     def units(self, sums: list[float]) -> float | None:
         """Return the number of units that the task has counted; None if each row is one unit."""
-        return self.task.units(sums)  # type: ignore[no-any-return]
+        return self.task.units(sums)

@@ -53,11 +53,11 @@ def apply_hardware_options(module: pl.LightningModule, trainer: Trainer, strateg
     whole = network if isinstance(network, nn.Module) else module
     if trainer.channels_last:
         # a convolution with channels-last weights has channels-last outputs; the first one converts its input
-        whole.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        whole.to(memory_format=torch.channels_last)
     if trainer.compile:
         use_private_compile_cache()
         for part in find_compiled_parts(whole, strategy):
-            part.forward = compile_forward(part)  # type: ignore[method-assign]
+            part.forward = compile_forward(part)
 
 
 def use_private_compile_cache() -> None:

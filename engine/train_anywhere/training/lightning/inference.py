@@ -174,9 +174,9 @@ class TrainedModel:
         self._require_predict_step()
         trainer, loader = self._make_trainer(), DataLoader([*samples], self.config.data.batch_size)
         if isinstance(source, pl.LightningDataModule):
-            source.prepare_data = lambda: None  # type: ignore[method-assign]
-            source.setup = lambda stage: None  # type: ignore[method-assign]
-            source.predict_dataloader = lambda: loader  # type: ignore[method-assign]
+            source.prepare_data = lambda: None
+            source.setup = lambda stage: None
+            source.predict_dataloader = lambda: loader
         own = (
             {"datamodule": source} if isinstance(source, pl.LightningDataModule) else {"dataloaders": loader}
         )
@@ -240,8 +240,8 @@ class TrainedModel:
         trainer.limit_val_batches = trainer.limit_test_batches = count
         if datamodule:
             setattr(datamodule, f"{split}_dataloader", lambda: loader)
-            datamodule.prepare_data = lambda: None  # type: ignore[method-assign]
-            datamodule.setup = lambda stage: None  # type: ignore[method-assign]
+            datamodule.prepare_data = lambda: None
+            datamodule.setup = lambda stage: None
         data = {"datamodule": datamodule} if datamodule else {"dataloaders": loader}
         with explain_lightning_errors():
             if self.task is None:
@@ -254,7 +254,7 @@ class TrainedModel:
         assert self.task
         module = TaskModule(self.task, self.network, self.config, plan, 1)
         predictions = CollectPredictions(self.network) if predicting else None
-        trainer.callbacks += [predictions] if predictions else []  # type: ignore[attr-defined]
+        trainer.callbacks += [predictions] if predictions else []
         trainer.test(module, **data, verbose=False)
         sums = module.eval_sums.take(module.device).tolist()
         if predictions:
@@ -280,7 +280,7 @@ class TrainedModel:
             self._require_predict_step()
         if measures:
             run(module, **data, verbose=False)
-        metrics = {name: float(value) for name, value in trainer._logger_connector.collected.items()}  # type: ignore[attr-defined]
+        metrics = {name: float(value) for name, value in trainer._logger_connector.collected.items()}
         if not predicting:
             return metrics, None
         loader = data.get("dataloaders") or getattr(data["datamodule"], f"{split}_dataloader")()
@@ -401,7 +401,7 @@ class TrainedModel:
             else:  # only the arguments of the network matter
                 _, loader, *_ = self._open("train")
                 with suppress(Exception):
-                    self.network.training_step(next(iter(loader)), 0)  # type: ignore[operator]
+                    self.network.training_step(next(iter(loader)), 0)
         finally:
             hook.remove()
         if not seen:

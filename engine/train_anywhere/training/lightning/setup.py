@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -14,14 +14,12 @@ from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import nn
 
-from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
 from train_anywhere.checkpoints.disk.event_files import EventFileSync
-from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.checkpoints.disk.staging import open_staging
 from train_anywhere.checkpoints.recovery import open_checkpointer
 from train_anywhere.config.checks.monitors import describe_best_checkpoint
 from train_anywhere.config.instantiate import locate
-from train_anywhere.config.schema import Checkpoint, Config
+from train_anywhere.config.schema import Config
 from train_anywhere.config.schema import Trainer as TrainerConfig
 from train_anywhere.data.dataset import Splits
 from train_anywhere.data.first_rows import check_first_rows
@@ -51,7 +49,6 @@ from train_anywhere.training.lightning.dropin.model import (
 )
 from train_anywhere.training.lightning.dropin.visible import RunCheckpoints
 from train_anywhere.training.lightning.hardware import apply_hardware_options
-from train_anywhere.training.lightning.loop.callbacks import MetricsCallback
 from train_anywhere.training.lightning.loop.early_stop import EarlyStop
 from train_anywhere.training.lightning.loop.tensorboard import TensorBoard
 from train_anywhere.training.lightning.module import TaskModule
@@ -77,7 +74,6 @@ from train_anywhere.training.plan import (
     validation_notes,
 )
 from train_anywhere.training.reporting.header import Header, cpu_name, peak_flops
-from train_anywhere.training.reporting.metrics_csv import CsvLog
 
 
 @dataclass(frozen=True)
@@ -98,7 +94,7 @@ def make_setup(config: Config, topology: Topology, heartbeat: Heartbeat | None =
     name, devices = running_strategy(config, topology)
     device = pick_device(config.trainer, topology)
     strategy = make_strategy(name, config, topology, device, devices)
-    build = strategy.build if isinstance(strategy, FullyShardedStrategy) else build_directly
+    build = strategy.build if isinstance(strategy, FullyShardedStrategy) else lambda make: make()
     task = build(lambda: make_task(config.task))
     if isinstance(task, pl.LightningModule):
         add_adapters(task, config, whole=True)
@@ -115,13 +111,14 @@ def make_setup(config: Config, topology: Topology, heartbeat: Heartbeat | None =
     data = open_splits(
         config.data, "lightning", config.seed, Features.of(config).stager, batch_size=batch_size
     )
-    report = make_printer(config.monitor.progress, trainer)
+    silent = config.monitor.progress == "none" or not trainer.is_global_zero
+    report: Callable[[str], None] = (lambda line: None) if silent else partial(print, flush=True)
     splits = open_rank_splits(config, data, topology, task, trainer, report)
     if isinstance(splits, UserLoaders):
         assert isinstance(task, pl.LightningModule)
-        module, plan = task, make_user_plan(config, math.inf, True, True, None)
-        plan.known = False
-        trainer.share_batches(config.data.batch_size if whole else None)
+        module, plan = task, replace(make_user_plan(config, math.inf, True, True, None), known=False)
+        if whole:
+            trainer._data_connector.share_batches(config.data.batch_size)
         trainer.when_opened(
             lambda batches: plan.update(opened_plan(config, trainer, splits, batches, report))
         )
@@ -131,7 +128,7 @@ def make_setup(config: Config, topology: Topology, heartbeat: Heartbeat | None =
         plan = make_plan(config, len(splits.train), len(splits.val or ()), len(splits.test or ()), devices)
         notes = [*data.notes, *validation_notes(config.trainer, plan)]
         if isinstance(splits.train, IndexedSplit):  # a user's DataLoader has its own batch size
-            plan.batch_per_rank = splits.train.batches.size.batch_size // devices
+            plan = replace(plan, batch_per_rank=splits.train.batches.size.batch_size // devices)
         module = make_module(config, task, plan, devices, data, build)
     for note in notes:
         report(note)
@@ -164,17 +161,6 @@ def opened_plan(
     for note in validation_notes(config.trainer, plan):
         report(note)
     return plan
-
-
-def make_printer(progress: str, trainer: Trainer) -> Callable[[str], None]:
-    """Return a function that prints a line, on rank 0 unless `monitor.progress` is "none"."""
-    silent = progress == "none" or not trainer.is_global_zero
-    return (lambda line: None) if silent else partial(print, flush=True)
-
-
-def build_directly(make: Callable[[], Any]) -> Any:
-    """Return the result of `make`."""
-    return make()
 
 
 def make_module(
@@ -270,25 +256,30 @@ def refuse_different_weights(module: nn.Module, strategy: Strategy) -> None:
         )
 
 
-def attach(
-    trainer: Trainer, run: RunDir, metrics: MetricsCallback, recorder: RunRecorder | None = None
-) -> CheckpointCallback:
-    """Return the callback that saves checkpoints, and prepare the Trainer to resume from the newest good one.
+def open_writer(
+    trainer: Trainer, run: RunDir, config: Config, recorder: RunRecorder | None
+) -> tuple[StateWriter, RunCheckpoints]:
+    """Return the writer of checkpoints, and what user code sees of them; the Trainer resumes from the newest good one.
 
     With a sharded strategy each rank writes a part of the checkpoint.
     """
-    config, sharded = metrics.config, isinstance(trainer.strategy, FullyShardedStrategy)
+    sharded = isinstance(trainer.strategy, FullyShardedStrategy)
     writes = not config.trainer.fast_dev_run and trainer.is_global_zero
     checkpointer = open_checkpointer(config.checkpoint, run, sharded=sharded) if writes else None
     saved = trainer.strategy.broadcast(checkpointer.store.newest_good() if checkpointer else None)
     if writes and recorder:
         recorder.record_first_step(saved.step if saved else 0)
-        recorder.steps_done = lambda: trainer.steps_done
+        recorder.follow(lambda: trainer.steps_done)
     if saved:
         refuse_other_framework(saved, "lightning")
-        refuse_other_layout(saved, sharded)
-        trainer.steps_done = saved.step
-    shards = open_shards(run, config.checkpoint, trainer.global_rank) if sharded else None
+        if (saved.path / METADATA).exists() != sharded:
+            written, fix = ("whole", "ddp") if sharded else ("in shards", "fsdp")
+            raise CheckpointError(f"{saved.path} was written {written}; resume with strategy={fix}.")
+        trainer.resume_at(saved.step)
+    shards = None
+    if sharded:  # all ranks open them together
+        staging = open_staging(run, config.checkpoint.local)
+        shards = Shards(run.checkpoints, staging.rank_folder(trainer.global_rank) if staging else None)
     writer = StateWriter(checkpointer, shards, saved)
     trainer.strategy.checkpoint_io = writer
     monitor, mode = config.checkpoint.monitor, config.checkpoint.mode or "min"
@@ -297,7 +288,7 @@ def attach(
     for one in (trainer.strategy.broadcast(before), saved) if saved else ():
         if one:
             seen.follow(one.path / FILE, one.value)
-    return CheckpointCallback(writer, metrics, saved, seen)
+    return writer, seen
 
 
 def note_start(trainer: Trainer, checkpoints: CheckpointCallback) -> None:
@@ -307,12 +298,6 @@ def note_start(trainer: Trainer, checkpoints: CheckpointCallback) -> None:
         note(resume_message(saved, config, checkpoints.plan, trainer.world_size))
     if line := describe_best_checkpoint(config.task, config.checkpoint):
         note(line)
-
-
-def open_shards(run: RunDir, checkpoint: Checkpoint, rank: int) -> Shards:
-    """Return the writer of this rank's parts of checkpoints, which uses the node's disk. All ranks must call this."""
-    staging = open_staging(run, checkpoint.local)
-    return Shards(run.checkpoints, staging.rank_folder(rank) if staging else None)
 
 
 def add_callbacks(
@@ -348,23 +333,12 @@ def add_loggers(trainer: Trainer, run: RunDir, checkpoints: CheckpointCallback) 
     if not config.trainer.fast_dev_run:
         step = saved.step if saved else 0
         if config.monitor.csv and trainer.is_global_zero:
-            metrics.csv = CsvLog(run.metrics_csv, metrics.names())
-            metrics.csv.resume(step)
+            metrics.open_csv(run.metrics_csv, step)
         loggers += make_loggers(config, run, trainer.is_global_zero)
         if config.monitor.tensorboard:
+            checkpointer = checkpoints.writer.checkpointer
+            events = checkpointer.events if checkpointer else EventFileSync(None, run.tensorboard)
             # Lightning counts steps from 0
-            purged = step if metrics.native else step - 1
-            loggers.append(TensorBoard(_events(checkpoints.writer.checkpointer, run), purged))
+            loggers.append(TensorBoard(events, step if metrics.native else step - 1))
     trainer.use_folder(run.path)
     trainer._logger_connector.connect(loggers or [RunLogger("run", run.path, run.id)], metrics.receive)
-
-
-def refuse_other_layout(saved: SavedCheckpoint, sharded: bool) -> None:
-    """Raise CheckpointError for a whole checkpoint with a sharded strategy, or a sharded one with another strategy."""
-    if (saved.path / METADATA).exists() != sharded:
-        written, fix = ("whole", "ddp") if sharded else ("in shards", "fsdp")
-        raise CheckpointError(f"{saved.path} was written {written}; resume with strategy={fix}.")
-
-
-def _events(checkpointer: AsyncCheckpointer | None, run: RunDir) -> EventFileSync:
-    return checkpointer.events if checkpointer else EventFileSync(None, run.tensorboard)

@@ -142,6 +142,22 @@ class Trainer(pl.Trainer):
         """Use the run folder as `default_root_dir`."""
         self._default_root_dir = str(folder)
 
+    def resume_at(self, step: int) -> None:
+        """Continue after the optimizer steps of earlier attempts."""
+        self.steps_done = step
+
+    def count_step(self) -> int:
+        """Count an optimizer step, and return the number of steps done."""
+        self.steps_done += 1
+        return self.steps_done
+
+    def note_skipped_batches(self) -> None:
+        """Note whether a batch hook of the module has ended the epoch early."""
+        loop = self.fit_loop.epoch_loop
+        if not self.should_stop and not loop.mid_epoch:
+            done = loop.batch_progress.current
+            self.skips |= done.completed < done.ready
+
     def _run(self, *arguments: Any, **named: Any) -> Any:
         """Run a loop, and raise a RuntimeError if user code raises KeyboardInterrupt or Lightning's tuner exit.
 
@@ -198,11 +214,6 @@ class Trainer(pl.Trainer):
         self.check_val_every_n_epoch = t.check_val_every_n_epoch
         batches: Any = every * t.accumulate_grad_batches if isinstance(every, int) else every
         self.val_check_interval = 1.0 if fast else batches  # type: ignore[assignment]
-
-    def share_batches(self, batch_size: int | None) -> None:
-        """Let the ranks share the batches of loaders that have the batch size of all ranks together; None: no loader has."""
-        connector: Any = self._data_connector
-        connector.whole_batch = batch_size
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any] | None:

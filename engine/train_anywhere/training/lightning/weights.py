@@ -255,7 +255,7 @@ def add_adapters(module: nn.Module, config: Config, whole: bool) -> Adapters | N
             "model.lora.targets=null is for models of transformers only; name layers: model.lora.targets=[q_proj,v_proj]."
         )
     adapters = Adapters(module, config.model.lora, describe_base(config, whole))
-    module._adapters = adapters  # type: ignore[assignment]
+    module._adapters = adapters
     return adapters
 
 

@@ -16,12 +16,6 @@ from train_anywhere.errors import CheckpointError
 from train_anywhere.training.plan import Plan, device_count_message, validation_due
 
 
-def steps_done(trainer: pl.Trainer) -> int:
-    """Return the optimizer steps of the run, as `train_anywhere.training.lightning.trainer.Trainer` counts them."""
-    steps: int = trainer.steps_done  # type: ignore[attr-defined]
-    return steps
-
-
 def resume_position(saved: SavedCheckpoint | None, config: Trainer, plan: Plan) -> tuple[int, int]:
     """Return the epoch and batch to resume at, both from 0; batch `plan.train_batches` is the validation of the epoch.
 
@@ -142,8 +136,8 @@ class RandomState(pl.Callback):
             if self.saved is not None:
                 self.report(device_count_message(len(self.saved), trainer.world_size))
             # rank 0 of a user's module continues with the numbers that Lightning alone would draw
-            if trainer.native or trainer.global_rank or self.saved is not None:  # type: ignore[attr-defined]
-                sequence = np.random.SeedSequence([self.seed, steps_done(trainer), trainer.global_rank])
+            if trainer.native or trainer.global_rank or self.saved is not None:
+                sequence = np.random.SeedSequence([self.seed, trainer.steps_done, trainer.global_rank])
                 seed_everything(int(sequence.generate_state(1)[0]))
 
     def training_started(self, trainer: pl.Trainer) -> None:

@@ -35,13 +35,17 @@ class Restorer(_CheckpointConnector):
 
     Attributes:
         completes: give on_load_checkpoint the new module's values for the entries that were left out of the checkpoint.
-        trainable: the trainable state of the checkpoint, until the start hooks have been called.
     """
 
     def __init__(self, trainer: pl.Trainer, completes: bool) -> None:
         super().__init__(trainer)
         self.completes = completes
-        self.trainable: dict[str, Any] = {}
+        self._trainable: dict[str, Any] = {}
+
+    def take_trainable(self) -> dict[str, Any]:
+        """Return the trainable state of the checkpoint, once, when the start hooks have been called."""
+        taken, self._trainable = self._trainable, {}
+        return taken
 
     def _restore_modules_and_callbacks(self, checkpoint_path: Any = None, weights_only: Any = None) -> None:
         with as_checkpoint_error(checkpoint_path):
@@ -60,11 +64,11 @@ class Restorer(_CheckpointConnector):
         """Restore the trainable state, the optimizers and the loops."""
         with as_checkpoint_error(self._ckpt_path):
             if self.trainer.state.fn == TrainerFn.FITTING:
-                self.trainable = self._loaded_checkpoint.get(KEY, {})
-                set_flags(self.trainer.lightning_module, self.trainable)
-                restore_groups(self.trainer.lightning_module, self.trainer.optimizers, self.trainable)
-            if self._loaded_checkpoint and self.trainer.state.fn == TrainerFn.FITTING:
-                self._restore_position()
+                self._trainable = self._loaded_checkpoint.get(KEY, {})
+                set_flags(self.trainer.lightning_module, self._trainable)
+                restore_groups(self.trainer.lightning_module, self.trainer.optimizers, self._trainable)
+                if self._loaded_checkpoint:
+                    self._restore_position()
             super().restore_training_state()
 
     def _restore_position(self) -> None:

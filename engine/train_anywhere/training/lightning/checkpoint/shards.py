@@ -5,7 +5,6 @@ import os
 import pickle
 import re
 import shutil
-from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -143,12 +142,11 @@ class ShardWriter(FileSystemWriter):
     Args:
         folder: the shared folder for the shards of all ranks.
         local: this rank's folder on the node's disk; None: write directly into `folder`.
-        report: prints a line; called from the writing thread.
     """
 
-    def __init__(self, folder: Path, local: OwnedFolder | None, report: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, local: OwnedFolder | None) -> None:
         super().__init__(folder)
-        self.folder, self.local, self.report = folder, local, report
+        self.folder, self.local = folder, local
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> futures.Future[list[WriteResult]]:
         """Write this rank's part. Raises OSError if the shared disk fails."""
@@ -173,7 +171,7 @@ class ShardWriter(FileSystemWriter):
             if not trouble:
                 raise
             remove(local)
-            self.report(
+            print_line(
                 f"can't write a part of a checkpoint to {local.path} ({trouble.strerror or trouble}); writing to the run folder instead."
             )
             return None
@@ -245,7 +243,7 @@ class Shards:
         shards = {"state_dict": state.pop("state_dict"), "optimizer": state.pop("optimizer_states")[0]}
         written = dcp.async_save(
             shards,
-            storage_writer=ShardWriter(self._folder, self._local, print_line),
+            storage_writer=ShardWriter(self._folder, self._local),
             process_group=self._group,
             async_stager=self._stager if STAGER_IS_REUSABLE else make_stager(),
         )

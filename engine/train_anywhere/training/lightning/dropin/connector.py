@@ -97,7 +97,7 @@ def receive_calls(logger: Logger, receive: Callable[[Mapping[str, Any]], None]) 
         receive(named["metrics"] if "metrics" in named else args[0])
         return log_metrics(*args, **named)
 
-    logger.log_metrics = received  # type: ignore[method-assign]
+    logger.log_metrics = received
     return logger
 
 
@@ -138,7 +138,7 @@ class Results(_ResultCollection):
 
     def _sync(self, value: Tensor, reduce_op: str, group: Any) -> Tensor:
         if reduce_op != "mean":
-            return self._over_ranks(value, reduce_op=reduce_op, group=group)  # type: ignore[no-any-return]
+            return self._over_ranks(value, reduce_op=reduce_op, group=group)
         rows = torch.as_tensor(self._rows, dtype=torch.float64, device=value.device)
         total, count = self._over_ranks(torch.stack([value * rows, rows]), reduce_op="sum", group=group)
         return (total / count).to(value.dtype if value.is_floating_point() else torch.float64)
@@ -198,7 +198,7 @@ def _refuse_different_names(names: Iterable[str], refused: set[str], strategy: S
     if any(ranks * squares != total * total for total, squares in summed):
         named = ", ".join(dict.fromkeys(name.partition(".")[2] for name in listed)) or "nothing"
         raise ConfigError(
-            f"the ranks logged different metrics (rank {strategy.global_rank}: {named}); call self.log on all ranks, or use "  # type: ignore[attr-defined]
+            f"the ranks logged different metrics (rank {strategy.global_rank}: {named}); call self.log on all ranks, or use "
             "rank_zero_only=True."
         )
 
@@ -304,7 +304,7 @@ class Connector(_LoggerConnector):
         if self.trainer.training:
             if not self._step_reduced:
                 self._reduce(on_step=True)
-            steps = [m for m in self.trainer._results.values() if not m.has_reset and not m.meta.on_epoch]  # type: ignore[union-attr]
+            steps = [m for m in self.trainer._results.values() if not m.has_reset and not m.meta.on_epoch]
             self.collected = {m.meta.name: m._forward_cache for m in steps if m._forward_cache is not None}
         super().on_epoch_end()
         self.collected |= self.metrics["callback"]
@@ -318,7 +318,7 @@ class Connector(_LoggerConnector):
     def update_train_epoch_metrics(self) -> None:
         """Log the epoch's metrics, then call `epoch_over` of the callbacks: this is Lightning's last action in an epoch."""
         super().update_train_epoch_metrics()
-        callbacks: list[Any] = self.trainer.callbacks  # type: ignore[attr-defined]
+        callbacks: list[Any] = self.trainer.callbacks
         for callback in callbacks:
             if hasattr(callback, "epoch_over"):
                 callback.epoch_over(self.trainer, self.trainer.lightning_module)
@@ -345,7 +345,7 @@ class Connector(_LoggerConnector):
         """Pass metrics of this project's loop to all loggers."""
         with self._own_calls():
             for logger in self.trainer.loggers:
-                logger.log_metrics(metrics, step=step)  # type: ignore[arg-type]
+                logger.log_metrics(metrics, step=step)
                 logger.save()
 
     @contextmanager

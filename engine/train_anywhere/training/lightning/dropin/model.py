@@ -67,7 +67,7 @@ class ConfiguredOptimizer(pl.Callback):
 
     def __init__(self, module: pl.LightningModule, config: Config, plan: Plan, devices: int) -> None:
         self.config, self.plan, self.devices = config, plan, devices
-        module.configure_optimizers = self._configure  # type: ignore[method-assign]
+        module.configure_optimizers = self._configure
         self.module = module
 
     def _configure(self) -> Any:

@@ -38,13 +38,12 @@ class FitLoop(_FitLoop):
 
     Attributes:
         opened: called with the number of training batches when the loaders are open, once.
-        resumed_loader: `loader_position` of the checkpoint; None in a new run, or for another number of ranks.
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.opened: list[Callable[[float], None]] = []
-        self.resumed_loader: dict[str, Any] | None = None
+        self._resumed_loader: dict[str, Any] | None = None
         self._position: dict[str, Any] = {}
         self._restored = False
 
@@ -59,8 +58,8 @@ class FitLoop(_FitLoop):
         combined, self._position = self._combined_loader, {}
         assert combined is not None
         protect_workers(combined.flattened)
-        self._restored = self.resumed_loader is not None
-        if saved := self.resumed_loader or {}:
+        self._restored = self._resumed_loader is not None
+        if saved := self._resumed_loader or {}:
             for loader in combined.flattened:
                 _set_sampler_epoch(loader, saved["epoch"])
             restore_random(combined, saved["opened"])
@@ -68,8 +67,12 @@ class FitLoop(_FitLoop):
                 combined._load_state_dicts(saved["states"])
         self._position["opened"] = capture_random(combined)
 
+    def resume_loader(self, position: dict[str, Any] | None) -> None:
+        """Continue at a `loader_position` of the checkpoint; None: it is for another number of ranks."""
+        self._resumed_loader = position
+
     def loader_position(self) -> dict[str, Any]:
-        """Return what `resumed_loader` needs to continue after the last batch trained."""
+        """Return the state of the loaders after the last batch trained."""
         combined, fetcher = self._combined_loader, self._data_fetcher
         if self.trainer.native or combined is None or fetcher is None:
             return {}
@@ -81,12 +84,12 @@ class FitLoop(_FitLoop):
 
     def skip_batches(self, epoch: int, batches: int) -> None:
         """Continue the first epoch of a resumed run after batches that are trained already."""
-        combined, fetcher, saved = self._combined_loader, self._data_fetcher, self.resumed_loader
+        combined, fetcher, saved = self._combined_loader, self._data_fetcher, self._resumed_loader
         assert combined is not None and fetcher is not None
         own = [loader for loader in combined.flattened if isinstance(loader, BatchLoader)]
         if own:
             for loader in own:
-                loader.sampler.start_at(epoch, batches)  # type: ignore[attr-defined]
+                loader.sampler.start_at(epoch, batches)
             iter(fetcher)
         if own or self.trainer.native:  # the stream of a native task starts at its position by itself
             return
@@ -147,13 +150,11 @@ class FitLoop(_FitLoop):
     def on_run_start(self) -> None:
         """Restore flags and random states again, because `setup`, `on_fit_start` and `on_train_start` run as in a new run."""
         super().on_run_start()
-        self.resumed_loader = None  # loaders that are opened later are not those of the checkpoint
-        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
+        self._resumed_loader = None  # loaders that are opened later are not those of the checkpoint
+        for callback in self.trainer.callbacks:
             if hasattr(callback, "training_started"):
                 callback.training_started(self.trainer)
-        restorer: Any = self.trainer._checkpoint_connector
-        set_flags(self.trainer.lightning_module, restorer.trainable)
-        restorer.trainable = {}
+        set_flags(self.trainer.lightning_module, self.trainer._checkpoint_connector.take_trainable())
 
     def on_advance_start(self) -> None:
         """Check the trainable state after the epoch's start hooks."""

@@ -28,12 +28,13 @@ class DataConnector(_DataConnector):
     """Lightning's data connector, changed so that an evaluation on several ranks measures each row once.
 
     Lightning would repeat rows to give all ranks the same number, which changes means.
-
-    Attributes:
-        whole_batch: the batch size of all ranks together, which loaders with this size share; None: no loader has it.
     """
 
-    whole_batch: int | None = None
+    _whole_batch: int | None = None
+
+    def share_batches(self, batch_size: int) -> None:
+        """Let the ranks share the batches of loaders that have the batch size of all ranks together."""
+        self._whole_batch = batch_size
 
     def _requires_distributed_sampler(self, dataloader: DataLoader[Any]) -> bool:
         return (
@@ -53,11 +54,11 @@ class DataConnector(_DataConnector):
         ):
             return super()._prepare_dataloader(dataloader, shuffle, mode)
         size, drop_last, ranks = dataloader.batch_size, dataloader.drop_last, trainer.world_size
-        divides = size == self.whole_batch
+        divides = size == self._whole_batch
         if not evaluates and not divides:
             return super()._prepare_dataloader(dataloader, shuffle, mode)
         places = {"num_replicas": 1, "rank": 0} if evaluates else trainer.distributed_sampler_kwargs
-        sampler = _get_distributed_sampler(dataloader, shuffle, trainer.overfit_batches, mode, **places)  # type: ignore[arg-type]
+        sampler = _get_distributed_sampler(dataloader, shuffle, trainer.overfit_batches, mode, **places)
         assert size
         size = size // ranks if divides else size
         shared = copy.copy(dataloader)  # a new one would need the arguments of the user's class
@@ -83,7 +84,7 @@ class SharedBatches(BatchSampler):
             yield [rows[n] for n in self.order.rows(len(rows), 0, batch)]
 
     def __len__(self) -> int:
-        return self.order.batches(len(self.sampler))  # type: ignore[arg-type]
+        return self.order.batches(len(self.sampler))
 
 
 def capture_random(combined: CombinedLoader) -> list[Any]:
