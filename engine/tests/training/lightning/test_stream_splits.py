@@ -61,7 +61,7 @@ def test_equal_rows_of_ranks_end_the_run() -> None:
         list(Stream(batches(6, first), 0, ranks, 6, (0, 0)))
     refuse_equal_rows(found, 4)
     with pytest.raises(
-        DataError, match="data.split=own: ranks 0 and 1 read the same rows, 4 of 4 compared in the first 4"
+        DataError, match=r"data.split=own: ranks 0 and 1 read the same rows, 4 of 4 compared in the first 4"
     ):
         refuse_equal_rows([found[0], found[0]], 4)
     refuse_equal_rows([found[0], [*found[0][:2], 1, 2]], 4)
@@ -125,7 +125,9 @@ def ids_after_a_kill(
         files = [tmp_path / f"ids{attempt}-{rank}" for attempt in (1, 2)]
         before, after = ([line.split() for line in file.read_text().splitlines()] for file in files)
         steps = [*before[:start], *after]
-        first, second = ([int(key) for step in part for key in step] for part in (steps[:epoch], steps[epoch:]))
+        first, second = (
+            [int(key) for step in part for key in step] for part in (steps[:epoch], steps[epoch:])
+        )
         assert sorted(first) == sorted(second) and len(steps) == 2 * epoch
         assert first == second or not same_order
         found += first

@@ -23,7 +23,6 @@ from train_anywhere.data.torch.samples import is_map_style
 from train_anywhere.errors import DataError, iterate_causes, user_error
 
 
-
 class LoaderSettings(NamedTuple):
     """The settings of a DataLoader whose data set can be read in this project's order instead."""
 
