@@ -1,5 +1,6 @@
 """What people bring: modules and data sets that work with a plain Trainer, and know nothing of this project."""
 
+import os
 import signal
 from typing import Any
 
@@ -222,6 +223,23 @@ class Endless(IterableDataset[dict[str, Any]]):
 def endless() -> tuple[Any, Any]:
     """A stream to train from, and loaders of rows for the rest."""
     return DataLoader(Endless(), batch_size=10), Rows(VAL, 1)
+
+
+class Part(IterableDataset):
+    """The first rows of a data set, as many as this rank has; with a length if `sized`."""
+
+    def __init__(self, ranks: list[int], sized: bool) -> None:
+        self.count = ranks[int(os.environ.get("RANK", "0"))]
+        if sized:
+            self.__class__ = type("Sized", (Part,), {"__len__": lambda self: self.count})
+
+    def __iter__(self) -> Any:
+        return iter([Rows(40)[n] for n in range(self.count)])
+
+
+def uneven(ranks: list[int], sized: bool = False) -> tuple[Any, Any]:
+    """Loaders of so many rows on each rank; the validation has them in reverse."""
+    return DataLoader(Part(ranks, sized), 4), DataLoader(Part([*reversed(ranks)], sized), 4)
 
 
 class Nothing:

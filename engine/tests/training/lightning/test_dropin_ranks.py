@@ -25,6 +25,7 @@ WORDS = (
     "checkpoint.local=null",
     "monitor.progress=none",
 )
+DDP = ("strategy=ddp", "trainer.devices=2")
 STRATEGIES = [
     "ddp",
     pytest.param("fsdp", marks=pytest.mark.slow),
@@ -127,6 +128,34 @@ def test_a_stream_without_a_length_is_read_on_several_ranks(tmp_path: Path) -> N
     words = ("strategy=ddp", "trainer.devices=2", "trainer.limit_train_batches=4")
     ranks = train(tmp_path, 2, "Plain", "endless", *words)
     assert [rank["step"] for rank in ranks] == [8, 8]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [(), ("trainer.limit_train_batches=6",)])
+def test_the_ranks_end_an_epoch_with_the_first_of_them(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """They have five and seven batches without a length."""
+    ranks = train(tmp_path, 2, "Plain", "uneven", "data.ranks=[20,28]", *DDP, *words)
+    assert [rank.get("error") for rank in ranks] == [None, None]
+    assert [rank["step"] for rank in ranks] == [10, 10]
+    assert ranks[0]["metrics"] == ranks[1]["metrics"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("data.ranks=[0,28]",), "the training loader has no batch on 1 of 2 ranks"),
+        (
+            ("data.ranks=[20,28]", "data.sized=true"),
+            "has 5 batches on one rank and 7 on another, and all ranks make the same steps; use trainer.limit_train_batches=5",
+        ),
+    ],
+)
+def test_ranks_without_the_same_steps_are_refused_by_all(
+    tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
+    for rank in train(tmp_path, 2, "Plain", "uneven", *DDP, *words):
+        assert message in rank["error"]
 
 
 @pytest.mark.slow

@@ -153,6 +153,10 @@ class Strategy:
         """Return the batches of this process."""
         return make(self.rank, self.replicas)
 
+    def distribute(self, batches: tf.data.Dataset) -> tf.data.Dataset:
+        """Return batches for the replicas of this process in turns, as steps read them."""
+        return batches
+
     def average(self, gradients: list[tf.Tensor], name: str = "gradients") -> list[tf.Tensor]:
         """Return the mean of the gradients over the replicas; called within the step, with a different name for each optimizer."""
         return gradients

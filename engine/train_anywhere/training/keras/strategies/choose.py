@@ -44,19 +44,19 @@ class TfDistribute(Strategy):
         return self.inner.scope()
 
     def dataset(self, make: MakeDataset) -> tf.distribute.DistributedDataset:
-        """Return the batches of this process's replicas in turns, each with its own part of the global batch.
+        """Return the batches of this process's replicas in turns, each with its own part of the global batch."""
+        local = self.replicas // self.processes
+        streams = [make(self.rank * local + n, self.replicas) for n in range(local)]
+        turns = tf.data.Dataset.choose_from_datasets(streams, tf.data.Dataset.range(local).repeat())
+        return self.distribute(turns if local > 1 else streams[0])
+
+    def distribute(self, batches: tf.data.Dataset) -> tf.distribute.DistributedDataset:
+        """Return batches for the replicas of this process in turns.
 
         The data set is declared endless; else the workers would ask each other at every step if there is another batch.
         """
-        local = self.replicas // self.processes
-
-        def make_process_dataset(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            streams = [make(self.rank * local + n, self.replicas) for n in range(local)]
-            turns = tf.data.Dataset.choose_from_datasets(streams, tf.data.Dataset.range(local).repeat())
-            merged = turns if local > 1 else streams[0]
-            return merged.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
-
-        return self.inner.distribute_datasets_from_function(make_process_dataset)
+        endless = batches.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+        return self.inner.distribute_datasets_from_function(lambda context: endless)
 
     def average(self, gradients: list[tf.Tensor], name: str = "gradients") -> list[tf.Tensor]:
         """Average the gradients in one all-reduce within the step."""

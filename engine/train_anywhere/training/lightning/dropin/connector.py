@@ -284,8 +284,9 @@ class Connector(_LoggerConnector):
         super().update_train_step_metrics()
 
     def update_eval_step_metrics(self, step: int) -> None:
-        """Log an evaluation step."""
-        self._reduce(on_step=True)
+        """Log an evaluation step, without an exchange if it has no value: the ranks may have different numbers of batches."""
+        if any(metric.meta.on_step for metric in self.trainer._results.values()):  # type: ignore[union-attr]
+            self._reduce(on_step=True)
         super().update_eval_step_metrics(step)
 
     def epoch_end_reached(self) -> None:

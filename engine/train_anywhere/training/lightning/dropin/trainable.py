@@ -7,21 +7,23 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.fabric.utilities.data import sized_len
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
 from torch import nn
 from torch.optim import Optimizer
 
 from train_anywhere.data.torch.loader import BatchLoader
-from train_anywhere.errors import ConfigError, RanksDifferError
+from train_anywhere.errors import ConfigError, DataError, RanksDifferError
 from train_anywhere.training.lightning.batches import protect_workers
 from train_anywhere.training.lightning.checkpoint.rank_state import gather, unpack
 from train_anywhere.training.lightning.dropin.user_data import (
+    agree_on_end,
     capture_random,
     loader_states,
     restore_random,
     skip_batches,
 )
-from train_anywhere.training.lightning.loop.private import _FitLoop, _set_sampler_epoch
+from train_anywhere.training.lightning.loop.private import _FitLoop, _PrefetchDataFetcher, _set_sampler_epoch
 
 KEY = "trained"
 """Checkpoint key of this state."""
@@ -48,8 +50,24 @@ class FitLoop(_FitLoop):
         self._restored = False
 
     def setup_data(self) -> None:
-        """Open the loaders, and report their length the first time."""
+        """Open the loaders, and report their length the first time.
+
+        Raises:
+            DataError: the ranks have different numbers of batches.
+        """
+        before = self._data_fetcher
         super().setup_data()
+        trainer, fetcher = self.trainer, self._data_fetcher
+        if trainer.world_size > 1 and not trainer.native and fetcher is not None and fetcher is not before:  # type: ignore[attr-defined]
+            lengths = [unpack(rank)["batches"] for rank in gather({"batches": self.max_batches}, trainer)]
+            if len({*lengths}) > 1:
+                raise DataError(
+                    f"the training loader has {min(lengths)} batches on one rank and {max(lengths)} on another, and all ranks make the "
+                    f"same steps; use trainer.limit_train_batches={min(lengths)}."
+                )
+            streams = any(sized_len(loader) is None for loader in fetcher.combined_loader.flattened)
+            if streams and type(fetcher) is _PrefetchDataFetcher:
+                agree_on_end(fetcher, trainer.strategy)
         while self._combined_loader is not None and self.opened:
             self.opened.pop(0)(self.max_batches)
 

@@ -16,7 +16,8 @@ from train_anywhere.data.order.assignment import BatchOrder
 from train_anywhere.data.torch import random_states
 from train_anywhere.data.torch.loader import BatchLoader
 from train_anywhere.data.torch.unpadded_batches import UnpaddedOrder
-from train_anywhere.data.torch.user_loader import samplers
+from train_anywhere.data.torch.user_loader import raised_by_row, samplers
+from train_anywhere.errors import DataError
 from train_anywhere.training.lightning.loop.private import (
     _DataConnector,
     _DataFetcher,
@@ -85,6 +86,37 @@ class SharedBatches(BatchSampler):
 
     def __len__(self) -> int:
         return self.order.batches(len(self.sampler))
+
+
+def agree_on_end(fetcher: _DataFetcher, strategy: Any) -> None:
+    """End an epoch on all ranks when the loader of one of them ends: the others would wait for its next step.
+
+    Raises:
+        DataError: when a batch is read, on all ranks: a rank has no batch at all.
+    """
+    kind: Any = type(fetcher)
+
+    def read(fetcher: Any) -> Any:
+        batch = None
+        try:
+            batch = kind.__next__(fetcher)
+        except StopIteration as end:
+            if raised_by_row(end):
+                raise
+            fetcher.done = True
+        over = batch is None
+        own = torch.tensor([fetcher.done, over, over and not fetcher.fetched], device=strategy.root_device)
+        last, ended, empty = strategy.reduce(own.int(), reduce_op="sum").tolist()
+        if empty:
+            raise DataError(
+                f"the training loader has no batch on {empty} of {strategy.world_size} ranks; give each rank rows of its own."
+            )
+        if ended:
+            raise StopIteration
+        fetcher.done = last > 0
+        return batch
+
+    fetcher.__class__ = type(kind.__name__, (kind,), {"__next__": read})
 
 
 def capture_random(combined: CombinedLoader) -> list[Any]:

@@ -116,7 +116,7 @@ class MetricsCallback(pl.Callback):
         self._csv: CsvLog | None = None
         self._lr: Any = None
         self._unlogged: dict[str, float] = {}
-        self._epoch_ending = False
+        self._epoch_ending = self._even = False
 
     def resume(self, metrics: dict[str, float]) -> None:
         """Start with the metrics of the checkpoint."""
@@ -229,9 +229,9 @@ class MetricsCallback(pl.Callback):
         batch_idx: int,
         *_: Any,
     ) -> None:
-        """Let the ranks agree to stop as often as in training, because a validation may be long."""
+        """Let the ranks agree to stop as often as in training, because a validation may be long, if all have the same batches."""
         self.heartbeat.evaluated_batch()
-        if (batch_idx + 1) % self.config.trainer.log_every_n_steps == 0:
+        if self._even and (batch_idx + 1) % self.config.trainer.log_every_n_steps == 0:
             self.agreement.reduce(trainer, pl_module.device)
         self.agreement.check(trainer)
 
@@ -240,6 +240,16 @@ class MetricsCallback(pl.Callback):
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Report the start of a validation."""
         self.heartbeat.enter("validation")
+        self._compare_batches(trainer)
+
+    def _compare_batches(self, trainer: pl.Trainer) -> None:
+        """Compare the numbers of batches of an evaluation over the ranks: those of streams may differ."""
+        if trainer.world_size > 1:
+            counts: Any = trainer._evaluation_loop.max_batches
+            own = trainer.global_rank + 0.5 if math.inf in counts else float(hash(tuple(counts)) % 2**20)
+            numbers = torch.tensor([own, -own], device=trainer.strategy.root_device)
+            low, high = trainer.strategy.reduce(numbers, reduce_op="min").tolist()
+            self._even = low == -high
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Reduce the metrics of the validation."""
@@ -292,6 +302,7 @@ class MetricsCallback(pl.Callback):
     def on_test_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Forget values from before the test."""
         self._unlogged = {}
+        self._compare_batches(trainer)
 
     def monitored_metrics(self, key: str, monitor: str) -> dict[str, float]:
         """Return the metrics of this epoch; `monitor` may be missing if there was no validation.
