@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from train_anywhere.commands.elsewhere import here_or_there
 from train_anywhere.config.command.command_line import split_flags, to_hydra_overrides
 from train_anywhere.config.command.compose import CONFIGS, compose, quote_value
 from train_anywhere.config.command.yaml_files import refuse_unusable_files
@@ -37,7 +38,7 @@ def main(arguments: list[str]) -> int:
         from train_anywhere.launch.build_once import build
 
         return run_command(lambda: build(read_config(arguments[1:])))
-    return run_command(lambda: fetch(arguments))
+    return here_or_there("fetch.py", lambda: run_command(lambda: fetch(arguments)))
 
 
 def read_config(arguments: list[str]) -> Config:
