@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
-from train_anywhere.files.terminal.fit import fit_parts
+from train_anywhere.files.terminal.fit import fit
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.monitor.live import Live
 from train_anywhere.monitor.requests import Requests
@@ -234,11 +234,11 @@ class Progress:
         self._show(epoch, batch)
         if self.bar:
             at, step, *rest = self._parts(epoch, batch)
-            rest.sort(key=lambda part: not part.startswith("val"))  # a narrow terminal cuts the end off
+            rest.sort(key=lambda part: not part.startswith("val"))
             parts = [
                 part if part[0].isdecimal() else f"{part:<{part.index(' ') + 8}}" for part in rest
             ]  # columns
-            self.bar.print(fit_parts([at, *parts, step], self.bar.width).rstrip())
+            self.bar.print(fit("  ".join([at, *parts, step]), self.bar.width, len(at) + 2))
         self._restart_clock()
         self.throughput.pause()
         self._shown = self._began
@@ -276,7 +276,7 @@ class Progress:
     def note(self, text: str) -> None:
         """Print a line of text, above the bar if there is one."""
         if self.bar:
-            self.bar.print(text)
+            self.bar.print(fit(text, self.bar.width))
         elif self.kind == "plain":
             print(text, flush=True)
 
