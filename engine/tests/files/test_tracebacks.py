@@ -94,7 +94,8 @@ def test_without_user_code_the_whole_traceback(failed) -> None:
 
 
 def test_user_code_is_what_the_project_brings() -> None:
-    assert is_user_code(f"{ROOT}/src/tasks/mine.py") and is_user_code("/home/me/mine.py")
+    for mine in (f"{ROOT}/src/tasks/mine.py", f"{ROOT}/src/mine.py", "/home/me/mine.py"):
+        assert is_user_code(mine)
     for other in (f"{ROOT}/src/train.py", f"{ENGINE}/train_anywhere/errors.py", json.__file__, "<string>"):
         assert not is_user_code(other)
     assert not is_user_code("/home/me/.venv/lib/python3.11/site-packages/torch/nn.py")

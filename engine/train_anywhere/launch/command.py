@@ -16,7 +16,7 @@ from train_anywhere.config.other_names import OTHER_WAYS, keys_meant, page_addre
 from train_anywhere.config.search_terms import find_page
 from train_anywhere.config.strict import did_you_mean
 from train_anywhere.errors import INTERRUPTED, REFUSED, ConfigError, ProjectError
-from train_anywhere.files.terminal.fit import fit, terminal_width
+from train_anywhere.files.terminal.fit import fit, fit_message, terminal_width
 from train_anywhere.files.terminal.output import escape_characters, output_problem
 from train_anywhere.files.terminal.printable import printable
 from train_anywhere.files.typed_paths import refuse_deleted_folder
@@ -130,8 +130,7 @@ def run_command(command: Callable[[], int], overrides: bool = True) -> int:
         if message is None:
             raise
         with suppress(OSError):  # the exit code remains
-            shown = fit(f"error: {printable(message)}", terminal_width(sys.stderr))
-            print(shown, file=sys.stderr, flush=True)
+            print(fit_message(f"error: {printable(message)}", sys.stderr), file=sys.stderr, flush=True)
         return error.exit_code if isinstance(error, ProjectError) else REFUSED
 
 

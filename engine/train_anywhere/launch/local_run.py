@@ -25,6 +25,7 @@ from train_anywhere.distributed.layout import (
 from train_anywhere.distributed.packages import framework_problem
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files import ROOT
+from train_anywhere.files.terminal.fit import fit, terminal_width
 from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.launch.preflight import check_data, data_problems
 from train_anywhere.launch.processes import refuse_nested_launch, run_here, run_monitor
@@ -84,10 +85,7 @@ def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
     if config.monitor.progress != "none":
         print(f"{'Run folder:':<15}{display_path(run.path)}", flush=True)
         if not config.program:
-            print(
-                f"{'Starting:':<15}{config.framework.capitalize()} is imported, which takes some seconds",
-                flush=True,
-            )
+            print(f"{'Starting:':<15}importing {config.framework.capitalize()} takes seconds", flush=True)
         for note in import_call_notes(config):
             print(f"note: {note}", flush=True)
     with run_monitor(run, config):
@@ -197,7 +195,8 @@ def format_dry_run(config: Config, layout: Layout) -> str:
     }
     lines = [*header.lines(config, plan), *(f"{k + ':':<15}{v}" for k, v in rows.items())]
     notes = [f"note: {note}" for note in [*unreadable_target_notes(config), *import_call_notes(config)]]
-    return "\n".join([*lines, *notes, "dry run: nothing was written or started."])
+    shown = "\n".join([*lines, *notes, "dry run: nothing was written or started."])
+    return fit(shown, terminal_width())
 
 
 def _describe(section: object, framework: str) -> str:

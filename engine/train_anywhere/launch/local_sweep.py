@@ -16,6 +16,7 @@ from train_anywhere.config.command.members import load_members, refuse_mixed_mem
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.layout import local_layout
 from train_anywhere.errors import STOPPED
+from train_anywhere.files.terminal.fit import fit, terminal_width
 from train_anywhere.files.terminal.output import protect_output
 from train_anywhere.launch.local_run import format_dry_run, local_problems, make_run
 from train_anywhere.launch.processes import ForkServers, run_here, run_monitor
@@ -46,17 +47,16 @@ def run_all(trees: Sequence[Mapping[str, Any]], overrides: Sequence[Sequence[str
     refuse_mixed_members(trees, submitted=False)
     members = load_members(trees, overrides, local_problems)
     layouts = [local_layout(m.config) for m in members]
+    shared = [w for w in overrides[0] if len(overrides) > 1 and all(w in words for words in overrides)]
+    names = [" ".join(w.lstrip("+") for w in words if w not in shared) for words in overrides]
     if members[0].config.dry_run:
         numbers = [format_dry_run(m.config, layout) for m, layout in zip(members, layouts, strict=True)]
-        print("\n\n".join(f"{' '.join(o)}\n{n}" for o, n in zip(overrides, numbers, strict=True)))
+        print("\n\n".join(f"{name}\n{n}" for name, n in zip(names, numbers, strict=True)))
         return []
     protect_output()
     finished, servers, signals, sweep = [], ForkServers(), list[int](), new_run_id()
     for number, (member, layout) in enumerate(zip(members, layouts, strict=True), 1):
-        print(
-            f"\n[{number}/{len(members)}] {' '.join(word.lstrip('+') for word in member.overrides)}",
-            flush=True,
-        )
+        print(fit(f"\n[{number}/{len(members)}] {names[number - 1]}", terminal_width()), flush=True)
         framework = member.config.framework
         # a program imports nothing of a framework here, and has the environment of a new interpreter
         start = Popen if member.config.program else servers.get_starter(framework, layout.world_size)
@@ -71,9 +71,10 @@ def run_all(trees: Sequence[Mapping[str, Any]], overrides: Sequence[Sequence[str
             break
     if signals:
         raise KeyboardInterrupt if signal.SIGINT in signals else SystemExit(STOPPED)
-    failed = [" ".join(o) for o, one in zip(overrides, finished, strict=True) if one.code]
+    failed = [name for name, one in zip(names, finished, strict=True) if one.code]
     if failed:
-        print(f"\n{len(failed)} of {len(finished)} members failed: {'; '.join(failed)}", file=sys.stderr)
+        message = f"\n{len(failed)} of {len(finished)} members failed: {'; '.join(failed)}"
+        print(fit(message, terminal_width(sys.stderr)), file=sys.stderr)
     return finished
 
 

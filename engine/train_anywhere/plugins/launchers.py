@@ -115,7 +115,7 @@ def print_sweep(ended: "Sequence[FinishedMember]") -> None:
     code = next((e.code for e in ended if e.code), 0)
     try:
         if len(ended) > 1:
-            print("\n".join(sweep_lines([read_entry(e.run.path) for e in ended])), flush=True)
+            print(sweep_lines([read_entry(e.run.path) for e in ended]), flush=True)
     finally:  # also if nobody reads the table
         if code:
             sys.exit(code)

@@ -96,7 +96,8 @@ class Source:
             ]
         names = [LINE] if self.index.shards.kind == ".jsonl" else self.fields
         offsets, sizes = (
-            [self.index.array(f"{what}:{name}")[rows].tolist() for name in names] for what in ("offset", "size")
+            [self.index.array(f"{what}:{name}")[rows].tolist() for name in names]
+            for what in ("offset", "size")
         )
         found, before = list[Fields](), -1
         for n, unit in enumerate(units.tolist()):

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TextIO
 
 from train_anywhere.files import ENGINE, ROOT
+from train_anywhere.files.terminal.fit import fit_message
 
 OTHER = {1: 2, 2: 1}
 """The stream on which a failure of the other one is reported."""
@@ -81,6 +82,15 @@ class _NeverFailingFile(io.FileIO):
         line = f"{NAMES[self.fileno()]} can't be written ({error.strerror}); continuing without it.\n"
         with suppress(OSError):  # both streams may be closed
             os.write(OTHER[self.fileno()], line.encode())
+
+
+class _FittedText(io.TextIOWrapper):
+    """A stream that fits messages to the terminal."""
+
+    def write(self, text: str) -> int:
+        """Write a string; return its length."""
+        super().write(fit_message(text, self))
+        return len(text)
 
 
 def protect_output() -> None:
@@ -155,7 +165,7 @@ def _stream(number: int, before: TextIO | None) -> TextIO:
             before.flush()
     encoding = before.encoding if before is not None else "utf-8"
     raw = _NeverFailingFile(number, "wb", closefd=False)
-    return io.TextIOWrapper(
+    return _FittedText(
         io.BufferedWriter(raw),  # type: ignore[type-var]
         encoding,
         errors="backslashreplace",
@@ -204,7 +214,10 @@ def is_user_code(path: str) -> bool:
     """Return whether a file is neither the engine's, nor a library's, nor a program of the project such as src/train.py."""
     libraries = (str(ENGINE / "train_anywhere"), sysconfig.get_path("stdlib"), "<")
     packages = {"site-packages", "dist-packages"} & {*Path(path).parts}
-    return Path(path).parent != ROOT / "src" and not path.startswith(libraries) and not packages
+    command = (
+        Path(path).parent == ROOT / "src" and (ENGINE / "train_anywhere/commands" / Path(path).name).is_file()
+    )
+    return not command and not path.startswith(libraries) and not packages
 
 
 def user_frame(error: BaseException) -> traceback.FrameSummary | None:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from train_anywhere.files.terminal.fit import fit_parts
+from train_anywhere.files.terminal.fit import fit
 
 NAME_PARTS = ("train/", "train_")
 """Prefixes that the bar leaves out of the name of the training loss."""
@@ -119,17 +119,19 @@ class Display:
             print("  ".join(parts), flush=True)
 
     def end_epoch(self, parts: Sequence[str]) -> None:
-        """Print the line of an epoch above the bar, in columns. A narrow terminal cuts its end off."""
+        """Print the line of an epoch above the bar, in columns."""
         self._shown = time.monotonic()
         if self.bar:
             epoch, step, *rest = parts
             rest.sort(key=lambda part: not part.startswith("val"))
             columns = [p if p[0].isdecimal() else f"{p:<{p.index(' ') + 8}}" for p in rest]
-            self.bar.print(fit_parts([epoch, *columns, step], self.bar.live.console.width).rstrip())
+            self.bar.print(
+                fit("  ".join([epoch, *columns, step]), self.bar.live.console.width, len(epoch) + 2)
+            )
 
     def note(self, text: str) -> None:
         """Print a line of text, above the bar if there is one."""
         if self.bar:
-            self.bar.print(text)
+            self.bar.print(fit(text, self.bar.live.console.width))
         elif self.kind == "plain":
             print(text, flush=True)
