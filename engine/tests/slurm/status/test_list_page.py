@@ -1,4 +1,4 @@
-"""The table of `jobs.py list`: what it shows at each width, and which runs the filters select."""
+"""The table of `jobs.py list`: its columns at each width and its filters."""
 
 import json
 import os
@@ -74,7 +74,7 @@ def test_runs_of_different_metrics_name_them() -> None:
 
 
 def test_what_differs_is_cut_between_values_and_leaves_no_empty_line() -> None:
-    """A narrow terminal drops the duration before it gives what differs a line of its own."""
+    """A narrow terminal drops the duration before the differences get their own line."""
     runs = [report(n, overrides={"optimizer.lr": str(n), "data.name": "a" * 80 * n}) for n in (1, 2)]
     header, first, second = list_runs(runs, 80).splitlines()
     assert "took" not in header and header.endswith("differs")
