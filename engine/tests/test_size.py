@@ -1,7 +1,7 @@
 """Each package of the engine has at most the lines and statements of a table.
 
-A change that needs more raises the numbers in the same commit and says why there. `python engine/tests/test_size.py` prints
-the table of the present code, rounded up.
+A change that needs more raises the numbers in the same commit and gives the reason there.
+`python engine/tests/test_size.py` prints the table of the present code, rounded up.
 """
 
 import ast
@@ -44,7 +44,7 @@ MOST_STATEMENTS = 33200
 
 
 def count(path: Path) -> Counter[str]:
-    """Return lines and statements of a module. A statement is a logical line that is not a docstring."""
+    """Return lines and statements of a module. A statement is a logical line without docstrings."""
     text = path.read_text()
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     owners = [node for node in ast.walk(ast.parse(text)) if isinstance(node, kinds)]

@@ -1,4 +1,4 @@
-"""Checkpoints are complete or absent; a damaged one is passed over; the newest and the best stay."""
+"""Checkpoints are complete or absent. Damaged ones are skipped, newest and best stay."""
 
 import json
 import re

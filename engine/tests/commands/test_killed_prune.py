@@ -1,4 +1,4 @@
-"""`jobs.py prune` is killed at each of its file operations: what is left of a run is whole, or hidden until the next prune."""
+"""`jobs.py prune` is killed at each file operation: the rest is whole or hidden."""
 
 import contextlib
 import io
@@ -33,7 +33,7 @@ def ask(results: Path, *words: str) -> tuple[int, str]:
 
 
 def kill_each(folder: Path) -> None:
-    """Runs confined: kill, look, prune again; print how many kills left a whole run, and how many none."""
+    """Kill, look and prune again. Print the number of kills that left a whole run or none."""
     results, at, found = folder / "results", 0, {"whole": 0, "hidden": 0}
     while True:
         at += 1

@@ -1,4 +1,4 @@
-"""`jobs.py save`, `debug` and `shell` on real trainings of two ranks on this machine; on Slurm: tests/slurm/test_running_job.py."""
+"""`jobs.py save`, `debug` and `shell` on real trainings of two ranks on this machine."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The answer to a wrong command line: every problem in one message, exit code 2, nothing written, no traceback."""
+"""A wrong command line gets every problem in one message, and nothing is written."""
 
 import os
 import subprocess

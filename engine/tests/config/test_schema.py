@@ -1,4 +1,4 @@
-"""Every choice and experiment composes into the typed configuration; contradictions are refused with the way out."""
+"""Every choice and experiment composes. Contradictions are refused."""
 
 import dataclasses
 import math

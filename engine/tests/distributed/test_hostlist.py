@@ -1,6 +1,4 @@
-"""Host lists against what `scontrol show hostnames` printed for them, and against scontrol itself where it
-runs.
-"""
+"""Host lists against `scontrol show hostnames`, recorded or real."""
 
 import shutil
 import subprocess
@@ -73,7 +71,7 @@ BAD_TASKS = ["", "2(x", "two", "2,", "-1", "²", "٣", "2(x²)", "1" * 5000]
 
 
 def said(read, texts):
-    """Return the refusal of each text, without those that are not refused."""
+    """Return the refusal of each refused string."""
     found = {}
     for text in texts:
         try:

@@ -1,4 +1,4 @@
-"""Folders that a user's jobs share on a node's disk: made once, whole or absent, and nothing of anybody else's is used or removed."""
+"""Shared folders on a node's disk: made once, whole or absent, never another user's."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ def fill(folder: Path) -> None:
 
 
 def made(disk: Path, name: str = "thing") -> bool:
-    """Ask for it; returns whether it had to be made."""
+    """Request the folder and return whether it had to be made."""
     folder, new = provide(disk, name, fill, 5, 1)
     assert (folder / "data").read_text() == "whole" and folder == shared_folder(disk).path / name
     return new

@@ -1,4 +1,4 @@
-"""Links are not followed, pipes are not waited for, and a full disk still takes what fits in place."""
+"""Links are not followed, pipes not waited for. A full disk takes what fits in place."""
 
 import ast
 import contextlib
@@ -31,7 +31,7 @@ def pipe(path: Path, tmp_path: Path) -> None:
 
 
 def read_pipe(path: Path, tmp_path: Path) -> None:
-    """A pipe that someone reads: opening it to write would succeed."""
+    """A pipe that has a reader: opening it to write would succeed."""
     os.mkfifo(path)
     os.open(path, os.O_RDONLY | os.O_NONBLOCK)
 
@@ -96,7 +96,7 @@ def test_a_file_in_the_place_of_a_folder(tmp_path: Path) -> None:
     make_folder(tmp_path / "other")
 
 
-@pytest.mark.parametrize("text", ["a longer text than before\n", "short\n"])
+@pytest.mark.parametrize("text", ["longer content than before\n", "short\n"])
 def test_overwriting_leaves_nothing_of_the_old_text(text: str, tmp_path: Path) -> None:
     (tmp_path / "state").write_text("running 12345\n")
     overwrite(tmp_path / "state", text.encode())
@@ -173,7 +173,7 @@ OUTSIDE = {
     "engine/train_anywhere/job/__main__.py": "a pipe of the batch script",
     "engine/train_anywhere/slurm/submission/evaluation.py": "a new folder, which must not exist",
     "engine/train_anywhere/commands/new_cluster.py": "configs/, with O_EXCL",
-    "engine/train_anywhere/slurm/script/render.py": "a cache beside the templates",
+    "engine/train_anywhere/slurm/script/render.py": "a cache next to the templates",
     "engine/train_anywhere/checkpoints/disk/copy_files.py": "a folder, to flush it, and a temporary file with a random name",
     "engine/train_anywhere/slurm/scaling/start_table.py": "the table of a scaling study, in a new folder",
     "engine/train_anywhere/slurm/submission/snapshot.py": "the new folder of a snapshot, reached without links",

@@ -41,7 +41,7 @@ def group(text):
 
 @pytest.fixture
 def failed(tmp_path: Path) -> Callable[[str, str], BaseException]:
-    """Return a function for the error of a function in mine.py, which a thread of the standard library calls."""
+    """Return a maker of errors from a function in mine.py in a thread of the standard library."""
     (tmp_path / "mine.py").write_text(MINE)
     mine = runpy.run_path(str(tmp_path / "mine.py"))
 

@@ -1,4 +1,4 @@
-"""`init=RUN`: equal weights at step 0, a part of them where asked, and refusals before anything is trained."""
+"""`init=RUN`: equal weights at step 0, a part of them on request, early refusals."""
 
 import shutil
 from pathlib import Path
@@ -113,7 +113,7 @@ def test_what_may_fit_is_not_refused(words: tuple[str, ...], runs: Runs, make_co
 
 
 def test_another_module_may_have_the_same_weights(runs: Runs, make_config, tmp_path: Path) -> None:
-    """Such as a subclass that freezes layers: the ranks compare names and shapes."""
+    """The model is a subclass that freezes layers: ranks compare names and shapes."""
     own = RunDir(tmp_path / "digits" / runs["lightning"].id)
     shutil.copytree(runs["lightning"].path, own.path)
     here = "engine.tests.training.lightning.strangers"

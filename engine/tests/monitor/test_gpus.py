@@ -1,4 +1,4 @@
-"""What is read from NVML and nvidia-smi. This machine has no GPU: both are stand-ins that answer as the driver does."""
+"""Values of NVML and nvidia-smi, with stand-ins that answer as the driver does."""
 
 import sys
 import types
@@ -73,7 +73,7 @@ def of_lost(*_: object) -> None:
 
 
 def test_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in for the module; pynvml 13 has these names, and a GPU with MIG does not answer all of them."""
+    """A stand-in for the module pynvml 13. A GPU with MIG does not answer all functions."""
     memory = types.SimpleNamespace(total=80 << 30, used=8 << 30)
     nvml = types.SimpleNamespace(
         NVMLError=Lost,

@@ -1,4 +1,4 @@
-"""Requests of `jobs.py` to a run, also those that a dead run or a killed command left behind."""
+"""Requests of `jobs.py` to a run, including those left by a dead run or killed command."""
 
 from pathlib import Path
 

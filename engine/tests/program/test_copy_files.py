@@ -91,7 +91,7 @@ def test_open_files_of_what_a_program_starts_are_seen_by_way_of_a_link(copier: C
 
 
 def test_hidden_files_and_empty_folders_are_copied(copier: Copier) -> None:
-    """Such as torch.distributed.checkpoint's .metadata, and Zarr's .zarray."""
+    """Examples are .metadata of torch.distributed.checkpoint and Zarr's .zarray."""
     (copier.source / "deep" / ".array").mkdir()
     for name in (MARKER, ".metadata", f"deep/.array/{MARKER}", ".a.pt.123"):
         write(copier.source / name, name)
@@ -144,7 +144,7 @@ def test_a_link_that_leads_out_of_the_folder_is_reported(
 def test_files_of_killed_ranks_are_copied(
     make_run: Callable[..., tuple[Config, RunDir]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One rank has failed: srun has killed the others, whose files are still on the disk of the node."""
+    """After one rank failed, srun has killed the others, whose files are on the node's disk."""
     words = (f"checkpoint.local={tmp_path / 'disk'}", "program.command=[examples/programs/resumable.py]")
     run = make_run(*words)[1]
     staging = open_staging(run, str(tmp_path / "disk"))

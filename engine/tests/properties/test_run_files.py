@@ -1,4 +1,4 @@
-"""Any damage to the small files of a run folder: what is left is shown, or one sentence says why nothing is."""
+"""Damage to small files of a run folder: the rest is shown, or one message explains."""
 
 import copy
 import json
@@ -84,7 +84,7 @@ ODD = st.recursive(
 
 
 def places(tree: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where a value of the tree can be another one; () for all of it."""
+    """Return the paths of replaceable values in a tree. () is the whole tree."""
     yield above
     for key, value in (
         tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
@@ -103,7 +103,7 @@ def folder() -> Path:
 
 @pytest.fixture(autouse=True, scope="module")
 def around() -> Iterator[None]:
-    """The defaults are composed once: a report asks for them each time. At the end the folder goes."""
+    """Compose the defaults once, because each report requests them. Remove the folder."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(page_of_report, "compose", lambda overrides: composed(*overrides))
         yield
@@ -126,7 +126,7 @@ def whole() -> RunDir:
 
 @contextmanager
 def with_file(name: str, content: str | bytes) -> Iterator[RunDir]:
-    """That folder, in which one file has another content."""
+    """Return that folder with another content of one file."""
     file = whole().path / name
     before = file.read_bytes()
     file.write_bytes(content.encode("utf-8", "replace") if isinstance(content, str) else content)
@@ -155,7 +155,7 @@ def look_at(run: RunDir) -> None:
 
 
 def with_errors(do: Callable[[], object]) -> None:
-    """Do it; an error that is a sentence is an answer."""
+    """Call a reader. An error with a message is a valid answer."""
     try:
         do()
     except ProjectError as error:

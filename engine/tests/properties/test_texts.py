@@ -1,4 +1,4 @@
-"""Any text that stands for a range, a time, a command, a rank, a run or a search: a value, or one sentence. What is written is read."""
+"""Any string for a range, time, command, rank, run or search is a value or one message."""
 
 import argparse
 import dataclasses

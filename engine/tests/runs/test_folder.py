@@ -128,7 +128,7 @@ def test_a_full_disk_leaves_no_empty_folder(tmp_path: Path, monkeypatch: pytest.
 def test_what_a_disk_refuses_is_written_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A run that trains goes on, and reads its own newest values."""
+    """A run that trains continues and reads its own newest values."""
 
     def full(path: Path, content: str) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))

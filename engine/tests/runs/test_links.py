@@ -1,4 +1,4 @@
-"""What a run writes to must be ordinary; what nothing writes to may be anything."""
+"""Files that a run writes must be ordinary. Others may be anything."""
 
 import os
 from collections.abc import Callable
@@ -30,7 +30,7 @@ WRITTEN = [
 
 
 def planted(run: RunDir, name: str, target: Path) -> str:
-    """Return the refusal of a run in which `name` is a link to `target`; "" if it is not refused."""
+    """Return the refusal of a run in which `name` is a link to `target`, or ""."""
     path = run.path / name
     path.parent.mkdir(parents=True, exist_ok=True)
     kept = path.rename(run.path / "kept") if path.exists() else None

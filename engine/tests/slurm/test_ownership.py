@@ -1,4 +1,4 @@
-"""`jobs.py cancel` on a real Slurm: a run folder that someone else has made can't name the jobs of this user."""
+"""`jobs.py cancel` on a real Slurm: another user's run folder can't name this user's jobs."""
 
 import json
 import re
@@ -37,7 +37,7 @@ def make(folder: Path, script: bool = True) -> RunDir:
 
 
 def submitted(run: RunDir, **options: str) -> str:
-    """Submit the script of a run; returns the job's id."""
+    """Submit the script of a run and return the job's id."""
     job = submit_script("slurm", run.path / "job.sbatch", **options)
     run.jobs.write_text(f"{job}\n")
     return job

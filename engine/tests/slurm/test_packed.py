@@ -1,4 +1,4 @@
-"""An environment that was packed runs where it is unpacked, with nothing of the place that it comes from."""
+"""A packed environment runs where it is unpacked, independent of its origin."""
 
 import json
 import os
@@ -132,7 +132,7 @@ def test_code_has_a_key_of_its_own(tmp_path: Path) -> None:
 
 
 def ask(unpacked: Path, code: Path, *words: str) -> list[str]:
-    """What the script `python` runs: words, working folder and interpreter."""
+    """Return arguments, folder and interpreter of the script `python`."""
     program = "import os, sys; print(*sys.argv[1:], os.getcwd(), sys.executable, sep='|')"
     environ = {
         "TRAIN_PACKED": str(unpacked),
@@ -214,13 +214,13 @@ def test_a_disk_that_is_full_leaves_no_archive(
 def test_ranks_of_two_nodes_run_it_and_one_that_has_no_room_does_without(
     testbed: Testbed, login: Login
 ) -> None:
-    """A job whose ranks say where their Python, their code and Horovod are."""
+    """Return a job whose ranks print the places of Python, code and Horovod."""
     (login.folder / "sitecustomize.py").write_text(
         "import atexit, sys\n"
-        "def tell():\n"
+        "def report():\n"
         "    files = (sys.modules[name].__file__ for name in ('horovod', 'train_anywhere'))\n"
         "    print('runs', sys.prefix, sys.path[0], *files, flush=True)\n"
-        "if '--run' in sys.orig_argv: atexit.register(tell)\n"
+        "if '--run' in sys.orig_argv: atexit.register(report)\n"
     )
     disk = "/tmp/disk-of-test-packed"
     where = [f"cluster.local_disk={disk}", f'cluster.setup=["export PYTHONPATH={login.folder}"]']

@@ -1,5 +1,5 @@
 # ruff: noqa: E402
-"""One rank of a strategy that is broken: gradients are not averaged. Tests show that they would notice.
+"""One rank of a broken strategy without averaged gradients, which tests must notice.
 
 python engine/tests/training/not_averaged.py RUN     with the variables of one rank
 """

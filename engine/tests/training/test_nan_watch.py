@@ -51,7 +51,7 @@ def test_weights_with_such_a_loss_are_not_the_best() -> None:
 
 
 def strict(text: str) -> Any:
-    """What a reader makes of it that takes JSON and nothing else."""
+    """Return the values that a strict JSON reader reads."""
     return json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
 
 

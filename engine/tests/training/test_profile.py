@@ -1,4 +1,4 @@
-"""Which steps are profiled, of `trainer.profiler` and of requests; with real profilers: tests/commands/test_running_job.py."""
+"""Profiled steps of `trainer.profiler` and of requests."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -52,7 +52,7 @@ def train(profile: StepProfile, first: int, last: int, at: Callable[[int], None]
 
 
 def found(run: RunDir) -> list[tuple[int, int, int, int]]:
-    """Return number, first and last step of each profile, and the steps that its recording covered."""
+    """Return number, first and last step of each profile, and the recorded steps."""
     return [(one.number, one.first, one.last, one.operations[0][1]) for one in read_profiles(run)]
 
 

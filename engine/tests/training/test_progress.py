@@ -1,4 +1,4 @@
-"""What a person sees: lines in a file, a bar on a terminal."""
+"""Progress for a person: lines in a file, a bar on a terminal."""
 
 import fcntl
 import json
@@ -36,7 +36,7 @@ PLAN = Plan(
 
 
 class Clock:
-    """A clock that is moved by hand; `time.monotonic` itself would make the test as long as what it shows."""
+    """A clock that is moved by hand, so that the test need not wait."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
@@ -44,7 +44,7 @@ class Clock:
 
 
 def epoch(progress: Progress, number: int, clock: Clock, seconds: float = 0.1) -> None:
-    """Ten batches; the last one has metrics."""
+    """Run ten batches. The last one has metrics."""
     for batch in range(PLAN.train_batches):
         clock.now += seconds
         progress.add_batches(number, batch, {"train/loss": 0.5, "lr": 0.01} if batch == 9 else None)
@@ -55,7 +55,7 @@ def epoch(progress: Progress, number: int, clock: Clock, seconds: float = 0.1) -
 def test_a_plain_line_for_an_epoch(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Images per second are those of training: 10 batches of 32 on 2 ranks in 1 s, whatever validation took."""
+    """The rate is that of training: 10 batches of 32 on 2 ranks in 1 s, without validation."""
     clock = Clock(monkeypatch)
     with Progress(Display("plain", 30), PLAN, world_size=2) as progress:
         epoch(progress, 0, clock)
@@ -70,7 +70,7 @@ def test_a_plain_line_for_an_epoch(
 def test_units_that_rows_hold_several_of(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Tokens are known where metrics are read: 5,000 of 10 batches in a second; before that there is no speed."""
+    """Tokens are known when metrics are read: 5,000 of 10 batches in a second."""
     clock = Clock(monkeypatch)
     with Progress(Display("plain", 30), PLAN, unit="tokens", counts_units=True) as progress:
         clock.now += 10
@@ -191,7 +191,7 @@ def lines(shown: str) -> list[str]:
 
 
 def read(terminal: int) -> bytes:
-    """What the terminal shows next; Linux reports the end of it as an error."""
+    """Return the next output on the terminal. Linux reports its end as an error."""
     try:
         return os.read(terminal, 4096)
     except OSError:
@@ -208,7 +208,7 @@ def test_auto_is_plain_in_a_file() -> None:
 def test_what_is_told_to_who_asks_from_outside(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Also where nothing is shown. 10 batches in 1 s, each of which waited 0.04 s for its data; 100 s of validation."""
+    """10 batches in 1 s that each waited 0.04 s for data, then 100 s of validation."""
     clock = Clock(monkeypatch)
     heartbeat = Heartbeat()
     heartbeat.enter("start")
@@ -220,7 +220,7 @@ def test_what_is_told_to_who_asks_from_outside(
     ) as progress:
         assert progress.state()["section"] == "start"
         assert progress.state()["step"] is None
-        clock.now += 50  # a slow start is no training
+        clock.now += 50  # a slow start is not training
         heartbeat.enter("step", "data")
         progress.start_training(0)
         for batch in range(10):

@@ -1,4 +1,4 @@
-"""What is refused and said when a run resumes."""
+"""The message of a resumed run."""
 
 from collections.abc import Callable
 from pathlib import Path

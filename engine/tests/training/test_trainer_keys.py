@@ -25,7 +25,7 @@ BASE = (
 
 @pytest.fixture
 def run(train: Train, tmp_path: Path) -> Callable[..., tuple[Path, str]]:
-    """Train a run; return its folder and what was printed."""
+    """Train a run and return its folder and output."""
 
     def trained(framework: str, *words: str) -> tuple[Path, str]:
         resumes = any(word.startswith("resume=") for word in words)
@@ -73,7 +73,7 @@ def test_early_stopping_waits_for_min_epochs(run: Callable[..., tuple[Path, str]
 
 @FRAMEWORKS
 def test_validations_within_an_epoch(run: Callable[..., tuple[Path, str]], framework: str) -> None:
-    """Each has a row, a line, points in TensorBoard and a checkpoint; the best one is of a validation within an epoch."""
+    """Each has a row, a line, points in TensorBoard and a checkpoint, and can be the best."""
     words = ("trainer.val_check_interval=0.4", "trainer.max_epochs=2", "checkpoint.keep_last=9")
     first = ("checkpoint.monitor=val/loss", "checkpoint.mode=max")
     folder, out = run(framework, *words, *first, "monitor.progress=plain")
@@ -84,7 +84,7 @@ def test_validations_within_an_epoch(run: Callable[..., tuple[Path, str]], frame
         19,
         24,
         28,
-    ]  # 14 steps: the end of an epoch is no fraction, that of the run is validated
+    ]  # 14 steps: the end of an epoch is not a fraction, that of the run is validated
     assert all(f"step {step}/28" in out for step in validated)
     assert [row["step"] for row in rows(folder)].count("10") == 1
     kept = json.loads((folder / "checkpoints" / "index.json").read_text())
@@ -101,7 +101,7 @@ def newest_seconds(folder: Path) -> float:
 
 @FRAMEWORKS
 def test_the_time_of_training_ends_a_run(run: Callable[..., tuple[Path, str]], framework: str) -> None:
-    """It ends within an epoch, with validation, checkpoint and test; a resumed run goes on counting."""
+    """It ends within an epoch with validation, checkpoint and test. A resume counts on."""
     words = ("trainer.max_epochs=99999", "schedule=constant", "monitor.progress=plain")
     folder, out = run(framework, *words, "trainer.max_time=00:00:00:01")
     step = info(folder)["step"]
@@ -124,7 +124,7 @@ def test_the_time_of_training_ends_a_run(run: Callable[..., tuple[Path, str]], f
 def test_ranks_end_at_the_same_step(
     run: Callable[..., tuple[Path, str]], framework: str, strategy: str
 ) -> None:
-    """The ranks notice the time, and validate within epochs, together: else they would wait for each other forever."""
+    """The ranks notice the time and validate together, or they would wait for each other."""
     words = (
         f"strategy={strategy}",
         "trainer.devices=2",
@@ -254,3 +254,12 @@ def test_the_first_lines_name_what_is_trained(run: Callable[..., tuple[Path, str
 @FRAMEWORKS
 def test_a_fast_dev_run_records_no_facts(run: Callable[..., tuple[Path, str]], framework: str) -> None:
     assert "steps" not in info(run(framework, "trainer.fast_dev_run=true")[0])
+
+
+def test_an_unknown_argument_of_the_trainer_is_refused(train: Train, tmp_path: Path) -> None:
+    words = ("trainer.extra.foo=1", "trainer.extra.benchmrk=true", f"paths.results={tmp_path}/none")
+    done = train(*words)
+    assert done.returncode == 2 and not (tmp_path / "none").exists()
+    assert (
+        "trainer.extra.foo is not an argument" in done.stderr and "Did you mean 'benchmark'?" in done.stderr
+    )

@@ -6,7 +6,7 @@ HUGE = "1" + "0" * 400
 
 
 def numbers(key: str, values: str, says: str, around: str = "") -> list[Row]:
-    """A row for each of `values`; `says` follows the key in the sentence."""
+    """Return a row for each of `values`. `says` follows the key in the message."""
     plain = key.replace(".", r"\.")
     return [
         Row(

@@ -1,4 +1,4 @@
-"""Which cells a timing table has: each that can be, once, and a sentence for each that can't."""
+"""Cells of a timing table: each possible one once, and a reason for each other one."""
 
 from typing import Any
 

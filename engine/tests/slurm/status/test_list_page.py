@@ -1,4 +1,4 @@
-"""The table of `jobs.py list`: what it shows at each width, and which runs the filters select."""
+"""The table of `jobs.py list`: its columns at each width and its filters."""
 
 import json
 import os
@@ -73,7 +73,7 @@ def test_runs_of_different_metrics_name_them() -> None:
 
 
 def test_what_differs_is_shown_whole_below_a_run_if_it_does_not_fit_beside_it() -> None:
-    """A narrow terminal drops the duration before it gives what differs a line of its own."""
+    """A narrow terminal drops the duration before the differences get their own line."""
     runs = [report(n, overrides={"optimizer.lr": str(n), "data.name": "a" * 40 * n}) for n in (1, 2)]
     header, first, below, second, *last = list_runs(runs, 80).splitlines()
     assert "took" not in header and header.endswith("differs")

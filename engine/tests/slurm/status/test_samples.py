@@ -1,4 +1,4 @@
-"""Lines of what `engine/train_anywhere/features/sampler/sampler.py` writes; GPUs are made up here, there is none on a test machine."""
+"""Lines of the sampler's files, with made-up GPUs."""
 
 import time
 from typing import Any

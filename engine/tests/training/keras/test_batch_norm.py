@@ -1,4 +1,4 @@
-"""Which layers are told to normalise over all replicas."""
+"""Layers that normalise over all replicas."""
 
 import keras
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""What is read of a checkpoint: arrays of numbers, and the few values of state.json."""
+"""Checkpoints are read as arrays of numbers and the few values of state.json."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""How long a rank works by itself: the moment is taken within the compiled step, before the gradients are averaged."""
+"""The time that a rank works itself ends in the compiled step before gradients are averaged."""
 
 import time
 

@@ -63,7 +63,7 @@ def rows(run: RunDir) -> list[dict[str, str]]:
 
 @pytest.fixture
 def signal_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], Stop]:
-    """`signal_at("on_train_batch_end", 5)`: send this process a real SIGUSR1 just before that call number 5."""
+    """`signal_at("on_train_batch_end", 5)`: a real SIGUSR1 comes just before that call number 5."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
 
     def prepare(event: str, count: int) -> Stop:

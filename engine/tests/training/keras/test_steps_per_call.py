@@ -1,4 +1,4 @@
-"""Several steps in one call: what is due comes at the same steps, and the weights are the same, bit for bit."""
+"""Several steps in one call: the same schedule, and the same weights bit for bit."""
 
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ SIZE = (
 
 @pytest.mark.parametrize(("processes", "devices", "at_once"), [(1, 1, True), (1, 2, True), (2, 2, False)])
 def test_one_process_stops_without_asking_others(processes: int, devices: int, at_once: bool) -> None:
-    """However many devices it has; several processes agree when they reduce their metrics."""
+    """The number of devices does not matter. Processes agree when they reduce their metrics."""
     from train_anywhere.training.keras.checkpoint import Position
     from train_anywhere.training.keras.loop.callbacks import TrainingCallback
     from train_anywhere.training.keras.strategies.base import Strategy

@@ -36,7 +36,7 @@ def test_a_resumed_run_has_one_curve(tmp_path: Path) -> None:
 def test_a_local_disk_that_fills_up(
     small_disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The rest of the curve goes straight to the run folder; nothing is lost, nothing is there twice."""
+    """The rest of the curve goes to the run folder without loss or repetition."""
     from train_anywhere.training.keras.loop.tensorboard import TensorBoard
 
     mirror = EventFileSync(Staging(small_disk / "digits" / "run"), tmp_path / "tensorboard")
@@ -54,7 +54,7 @@ def test_a_local_disk_that_fills_up(
 
 
 def test_a_file_that_ends_within_a_record(tmp_path: Path) -> None:
-    """A node without power: the run folder has what was appended before, and the next attempt resumes from a checkpoint."""
+    """After a power loss the run folder has the appended part, and the next attempt resumes."""
     from train_anywhere.training.keras.loop.tensorboard import TensorBoard
 
     for cut in (1, 9, 40):

@@ -1,4 +1,4 @@
-"""What people bring: modules and data sets that work with a plain Trainer, and know nothing of this project."""
+"""Modules and data sets of users that work with a plain Trainer."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ ROWS, VAL = 100, 37
 
 
 class Rows(Dataset[dict[str, Any]]):
-    """Dicts with a text in them; with `noise`, each reading of a row is another one."""
+    """Dicts with a string. With `noise` each read of a row differs."""
 
     def __init__(self, length: int, seed: int = 0, noise: float = 0.0) -> None:
         random = np.random.default_rng([7, seed])
@@ -110,7 +110,7 @@ class Plateau(Plain):
 
 
 class Adversaries(pl.LightningModule):
-    """Two optimizers by hand, with a schedule of its own for one."""
+    """Two optimizers by hand, one of them with a schedule."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -184,14 +184,14 @@ class Drifting(Plain):
 
 
 class Watch(pl.Callback):
-    """A callback whose state is no plain value."""
+    """A callback whose state is not a plain value."""
 
     def state_dict(self) -> dict[str, Any]:
         return {"seen": object}
 
 
 class Module(pl.LightningDataModule):
-    """Loaders of its own."""
+    """A data module with its own loaders."""
 
     def __init__(self, batch_size: int = 3, shuffle: bool = True) -> None:
         super().__init__()
@@ -273,7 +273,7 @@ class Adding(Plain):
 
 
 class Keeping:
-    """A loader that keeps its own position; with `stop_at` it sends SIGTERM with that batch of all.
+    """A loader that keeps its position. With `stop_at` it sends SIGTERM with that batch of all.
 
     Attributes:
         given: batches, by all of this class.
@@ -312,7 +312,7 @@ def keeping(stop_at: int = 0) -> tuple[Any, Any]:
 
 
 class Backwards(DistributedSampler[Any]):
-    """A sampler of someone's own: each rank has its part of the rows."""
+    """A user's sampler in reverse order that splits the rows over the ranks."""
 
     def __iter__(self) -> Any:
         return reversed(list(super().__iter__()))

@@ -1,4 +1,4 @@
-"""Streams of images whose first pixel is the id / 1000, which are split over the ranks in different ways."""
+"""Streams of images whose first pixel is the id / 1000, split over ranks in several ways."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Lightning and torchmetrics keep a computed value, which must be dropped when the state below it is replaced."""
+"""Cached values of metrics are dropped when the state below them is replaced."""
 
 from types import SimpleNamespace
 

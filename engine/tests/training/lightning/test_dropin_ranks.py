@@ -1,4 +1,4 @@
-"""A stranger's module on several ranks: as on one, or refused with a sentence on all of them."""
+"""A user's module on several ranks gives the result of one, or all ranks refuse it."""
 
 import json
 import os
@@ -34,13 +34,13 @@ STRATEGIES = [
 
 
 def train(folder: Path, ranks: int, module: str, data: str, *words: str) -> list[dict[str, Any]]:
-    """What each rank wrote."""
+    """Return the result of each rank."""
     names = (f"task._target_={HERE}.{module}", f"data._target_={HERE}.{data}")
     return train_runs(ranks, [(folder, *names, *words)])[0]
 
 
 def train_runs(ranks: int, runs: list[tuple[Any, ...]]) -> list[list[dict[str, Any]]]:
-    """What each rank wrote in each of several runs, one after another in the same processes: folder and words of each."""
+    """Return each rank's results of several runs, given as folder and words, in one start."""
     arguments: list[str] = []
     for folder, *words in runs:
         folder.mkdir(parents=True, exist_ok=True)
@@ -84,7 +84,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[dic
 def test_two_ranks_train_as_one(
     module: str, strategy: str, alone: Any, require: Callable[[object, str], None], tmp_path: Path
 ) -> None:
-    """Weights, and every metric over all rows: of `self.log`, a maximum, torchmetrics; also a schedule that watches one."""
+    """Weights and every metric over all rows, and a schedule that watches one."""
     require(strategy != "horovod" or not horovod_problem("torch"), "run `make horovod`")
     single, folder = alone(module)
     ranks = train(tmp_path, 2, module, "rows", f"strategy={strategy}", "trainer.devices=2")
@@ -98,7 +98,7 @@ def test_two_ranks_train_as_one(
 
 @pytest.mark.slow
 def test_manual_optimization_of_two_optimizers_on_two_ranks(tmp_path: Path) -> None:
-    """Random numbers differ between ranks, so there is no single run to compare with: but weights agree at the end."""
+    """Random numbers differ between ranks, so only their weights at the end are compared."""
     ranks = train(tmp_path, 2, "Adversaries", "rows", "strategy=ddp", "trainer.devices=2")
     assert [rank.get("error") for rank in ranks] == [None, None]
     assert ranks[0]["step"] == ranks[1]["step"] == 20
@@ -178,7 +178,7 @@ def test_a_loader_with_a_sampler_that_shares_is_read_as_it_is(tmp_path: Path) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("module", ["Dividing", "Passing"])
 def test_a_data_module_makes_as_many_steps_on_two_ranks(module: str, tmp_path: Path) -> None:
-    """Lightning-hydra-template's divides its batch size by the number of ranks, others pass it on."""
+    """Lightning-hydra-template's module divides its batch size by the ranks, others do not."""
     data = "engine.tests.training.lightning.data_strangers"
     words = (f"task._target_={data}.Lit", f"data._target_={data}.{module}", "data.batch_size=16")
     ranks = train(tmp_path, 2, "Plain", "rows", "strategy=ddp", *words)

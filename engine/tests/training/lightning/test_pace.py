@@ -1,4 +1,4 @@
-"""How long a rank works by itself: with stand-ins for the events of a GPU, which is not here."""
+"""The time that a rank works itself, with stand-ins for the events of a GPU."""
 
 from types import SimpleNamespace
 from typing import Any

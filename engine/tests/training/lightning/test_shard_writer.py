@@ -31,7 +31,7 @@ def written() -> Iterator[list[Path]]:
 
 
 def save(folder: Path, local: OwnedFolder | None) -> dict[str, Any]:
-    """What is read back from `folder`."""
+    """Write shards to `folder` and return the read values."""
     dcp.save(STATE, storage_writer=ShardWriter(folder, local), no_dist=True)
     found: dict[str, Any] = {"a": torch.zeros(3, 4), "lr": 0.0}
     dcp.load(found, storage_reader=ShardReader(folder), no_dist=True)

@@ -1,4 +1,4 @@
-"""Streams on several ranks: those with a known split are split, the others refused unless the user states that they are."""
+"""Streams with a known split are split over ranks, others refused unless the user splits."""
 
 import json
 import os
@@ -112,7 +112,7 @@ SMALL = (
 def ids_after_a_kill(
     tmp_path: Path, train: Any, *words: str, same_order: bool = True, epoch: int = 10, kill: int = 9
 ) -> None:
-    """Train two epochs on two ranks with a kill and a resume: each rank reads its rows in both, each row once."""
+    """Train two epochs on two ranks with a kill and a resume. Each row is read once per epoch."""
     arguments = [*SMALL, *words, f"paths.results={tmp_path / 'results'}"]
     for attempt in (1, 2):
         environ = {"IDS": f"{tmp_path}/ids{attempt}", "KILL": str(kill) if attempt == 1 else "0"}

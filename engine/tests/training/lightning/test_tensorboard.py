@@ -61,7 +61,7 @@ assert mirror.close()
 @pytest.mark.slow
 @pytest.mark.needs_root
 def test_a_local_disk_that_fills_up(small_disk: Path, tmp_path: Path) -> None:
-    """The rest of the curve goes straight to the run folder; nothing is lost, nothing is there twice.
+    """The rest of the curve goes to the run folder without loss or repetition.
 
     In a process as training has it, without TensorFlow: with it, tensorboard writes through TensorFlow's files.
     """

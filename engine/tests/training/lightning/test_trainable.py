@@ -1,4 +1,4 @@
-"""What is trained, and the modes of layers: the same after a resume as without one, on one rank and on two."""
+"""Trained parameters and layer modes are the same after a resume, on one rank and two."""
 
 import json
 from collections.abc import Callable

@@ -20,7 +20,7 @@ from train_anywhere.training.stop import Stop  # noqa: E402
 
 
 def main(folder: str, out: str, signal_after: str | None = None) -> None:
-    """Train in the run folder; OUT/<rank>.npz gets the weights and moving statistics, OUT/<rank>.most the steps of the largest call."""
+    """Train. Write this rank's weights to OUT/<rank>.npz, its largest call to OUT/<rank>.most."""
     from train_anywhere.training.keras import run as side
     from train_anywhere.training.keras.loop import callbacks as steps_per_call
     from train_anywhere.training.keras.loop.callbacks import TrainingCallback

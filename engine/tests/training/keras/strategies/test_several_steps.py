@@ -1,4 +1,4 @@
-"""Ranks that make several steps in one call end with the bits of ranks that make one at a time."""
+"""Several steps in one call give the bits of single steps on several ranks."""
 
 import os
 import subprocess

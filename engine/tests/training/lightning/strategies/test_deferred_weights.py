@@ -1,4 +1,4 @@
-"""Modules built without memory for their weights: each value is, bit by bit, the one of a module that is built at once."""
+"""Modules built without memory have bit by bit the values of modules built at once."""
 
 import random
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from train_anywhere.training.lightning.strategies.deferred_weights import Deferr
 
 
 class Initialised(nn.Module):
-    """What modules do to new weights: draws that overwrite others, views, copies, decompositions, generators of their own."""
+    """Ways to initialize weights: draws, views, copies, decompositions, own generators."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""One process for several devices; whole runs are in engine/tests/training/test_strategies.py."""
+"""One process for several devices. Whole runs are in training/test_strategies.py."""
 
 from typing import Any
 
