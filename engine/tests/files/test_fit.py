@@ -4,7 +4,7 @@ import pytest
 
 from engine.tests.training.test_progress import screen
 from train_anywhere.files import ROOT
-from train_anywhere.files.terminal.fit import fit, fit_page
+from train_anywhere.files.terminal.printable import fit, fit_page
 
 COMMAND = "python src/train.py resume=results/digits/1 trainer.max_epochs=6"
 

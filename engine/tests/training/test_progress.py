@@ -16,7 +16,7 @@ import pytest
 
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.files import ROOT
-from train_anywhere.files.terminal.fit import fit_parts
+from train_anywhere.files.terminal.printable import fit_parts
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.training.plan import Plan
 from train_anywhere.training.reporting import progress as module

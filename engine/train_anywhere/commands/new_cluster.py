@@ -26,7 +26,7 @@ from train_anywhere.config.load import load
 from train_anywhere.errors import REFUSED, ConfigError, ProjectError, SubmitError
 from train_anywhere.files import ROOT
 from train_anywhere.files.atomic import write_atomic
-from train_anywhere.files.terminal.fit import FittedHelp
+from train_anywhere.files.terminal.printable import FittedHelp
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.script import format_checks, units
 from train_anywhere.slurm.site_facts.differences import edit_text, format_scalar

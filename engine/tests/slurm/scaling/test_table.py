@@ -9,8 +9,7 @@ import pytest
 
 from train_anywhere.commands.scaling import main
 from train_anywhere.errors import SubmitError
-from train_anywhere.slurm.scaling.grid import Cell
-from train_anywhere.slurm.scaling.start_table import Table
+from train_anywhere.slurm.scaling.grid import Cell, Table
 from train_anywhere.slurm.scaling.timing_table import (
     Row,
     add_speedups,

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.distributed import checkpoint as dcp
 
-from train_anywhere.files.owned_folder import OwnedFolder
+from train_anywhere.files.removal import OwnedFolder
 from train_anywhere.training.lightning.checkpoint.shard_reader import ShardReader
 from train_anywhere.training.lightning.checkpoint.shards import ShardWriter
 

@@ -8,7 +8,7 @@ from train_anywhere.config.command.compose import CONFIGS, list_groups
 from train_anywhere.config.keys import defaults, meanings
 from train_anywhere.config.open_groups import CUSTOM
 from train_anywhere.config.schema import Config
-from train_anywhere.files.terminal.fit import fit_page, terminal_width
+from train_anywhere.files.terminal.printable import fit_page, terminal_width
 
 KEYS = "Keys and their defaults\n"
 """The heading of the keys, which end at an empty line; see hydra.yaml."""

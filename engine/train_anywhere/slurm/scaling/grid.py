@@ -1,13 +1,23 @@
-"""Make the cells of a timing table, one for each run that it compares."""
+"""Make the cells of a timing table, one for each run that it compares, check them, and create the folder of the table."""
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from train_anywhere.config.checks.strategy_table import LAUNCHERS, SUPPORTED
+from train_anywhere.config.command.command_line import to_hydra_overrides
+from train_anywhere.config.command.compose import compose, quote_value
+from train_anywhere.config.load import load
+from train_anywhere.config.paths import escape_dollars
+from train_anywhere.config.schema import Config
 from train_anywhere.config.strict import did_you_mean
-from train_anywhere.errors import ConfigError
+from train_anywhere.errors import ConfigError, SubmitError
+from train_anywhere.files import ROOT
+from train_anywhere.files.atomic import dumps, write_atomic
+from train_anywhere.runs.folder import new_run_id
 
 AXES = {
     "nodes": "trainer.nodes",
@@ -43,12 +53,6 @@ class Cell:
     launch: str
 
     @property
-    def has_valid_types(self) -> bool:
-        """True if the values have the right types; those read from a file may not."""
-        numbers, words = (self.nodes, self.devices), (self.framework, self.strategy, self.launch)
-        return all(type(n) is int for n in numbers) and all(isinstance(word, str) for word in words)
-
-    @property
     def total(self) -> int:
         """The number of devices over all nodes."""
         return self.nodes * self.devices
@@ -56,13 +60,12 @@ class Cell:
     @property
     def name(self) -> str:
         """The name of the job and the folder, such as `2x4-<framework>-horovod-srun`."""
-        launch = [] if self.launch == "auto" else [self.launch]
-        return "-".join([f"{self.nodes}x{self.devices}", self.framework, self.strategy, *launch])
+        return "-".join([f"{self.nodes}x{self.devices}", *self.method])
 
-    def overrides(self) -> list[str]:
-        """Return the overrides of this cell."""
-        values = vars(self)
-        return [f"{key}={values[axis]}" for axis, key in AXES.items()]
+    @property
+    def method(self) -> list[str]:
+        """Framework, strategy and launch method, which is left out if it is auto."""
+        return [self.framework, self.strategy, *([] if self.launch == "auto" else [self.launch])]
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,12 @@ class Grid:
     cells: list[Cell]
     left_out: list[str]
     overrides: list[str]
+
+    def words(self, cell: Cell, batch: int | None) -> list[str]:
+        """Return all overrides of a cell. `batch` is that of one device if the global batch grows with the devices, else None."""
+        own = [f"{key}={vars(cell)[axis]}" for axis, key in AXES.items()]
+        grown = [] if batch is None else [f"data.batch_size={batch * cell.total}"]
+        return [*self.overrides, *own, *grown, f"name={cell.name}"]
 
 
 def split_overrides(words: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
@@ -187,3 +196,77 @@ def make_cell(nodes: int, devices: int, framework: str, strategy: str, launch: s
     if launch not in ("auto", *support.launch):
         return f"launch={launch} is left out with strategy={strategy}: it can't start its ranks."
     return Cell(nodes, devices, framework, strategy, launch)
+
+
+FILE = "scaling.json"
+"""File in the table's folder with its cells."""
+
+LOG = "log.txt"
+"""File in a cell's folder with its output, if the cell runs on this machine."""
+
+Check = Callable[[Config], list[str]]
+"""Returns the problems that prevent a configuration from running."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A timing table with its folder.
+
+    Attributes:
+        folder: `results/scaling/<id>`; the runs of each cell are below a folder with the cell's name.
+        cells: the cells, in order.
+        scheduler: scheduler of the jobs; none means that the cells run on this machine.
+    """
+
+    folder: Path
+    cells: list[Cell]
+    scheduler: str
+
+    def command(self, words: Sequence[str]) -> list[str]:
+        """Return the command that trains or submits the cell with these overrides."""
+        results = f"paths.results={escape_dollars(str(self.folder))}"
+        return [sys.executable, "-u", str(ROOT / "src" / "train.py"), *words, results]
+
+
+def quote_overrides(words: Sequence[str]) -> list[str]:
+    """Return command line overrides in Hydra's syntax."""
+    return [quote_value(word) for word in to_hydra_overrides(words)]
+
+
+def load_all(grid: Grid, batch: int | None, check: Check, dry: bool) -> list[Config]:
+    """Return the configuration of each cell. `batch` is as in `Grid.words`; a `dry` run skips checks of this machine.
+
+    Raises:
+        ConfigError: the problems of all cells; one that all cells have is listed once.
+    """
+    found: dict[str, list[str]] = {}
+    configs = []
+    for cell in grid.cells:
+        try:
+            words = [*grid.words(cell, batch), f"dry_run={str(dry).lower()}"]
+            configs.append(load(compose(quote_overrides(words)), check))
+        except ConfigError as error:
+            for problem in error.problems:
+                found.setdefault(problem, []).append(cell.name)
+    if found:
+        count = len(grid.cells)
+        raise ConfigError(*(p if len(c) == count else f"{', '.join(c)}: {p}" for p, c in found.items()))
+    return configs
+
+
+def create_table(grid: Grid, results: Path, scheduler: str, words: Sequence[str]) -> Table:
+    """Create the folder of a table.
+
+    Raises:
+        SubmitError: the folder can't be created.
+    """
+    folder = results / "scaling" / new_run_id()
+    try:
+        folder.mkdir(parents=True)
+        content = {"cells": [asdict(cell) for cell in grid.cells], "scheduler": scheduler, "words": [*words]}
+        write_atomic(folder / FILE, dumps(content))
+    except OSError as error:
+        raise SubmitError(
+            f"{folder} can't be created ({error.strerror}); use paths.results=FOLDER."
+        ) from error
+    return Table(folder, grid.cells, scheduler)

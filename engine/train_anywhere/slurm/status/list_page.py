@@ -8,8 +8,7 @@ from datetime import datetime, timedelta
 
 from train_anywhere.config.strict import did_you_mean
 from train_anywhere.errors import SubmitError
-from train_anywhere.files.terminal.fit import fit_parts
-from train_anywhere.files.terminal.printable import one_line
+from train_anywhere.files.terminal.printable import fit_parts, one_line
 from train_anywhere.slurm.status.run_status import STATES, Report, differing_keys
 from train_anywhere.slurm.status.text_page import color_state, duration
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from train_anywhere.errors import SubmitError
 from train_anywhere.files.atomic import write_atomic
-from train_anywhere.files.terminal.fit import terminal_width
-from train_anywhere.files.terminal.printable import one_line
+from train_anywhere.files.terminal.printable import one_line, terminal_width
 from train_anywhere.monitor.report.figures import Figure, drawable, figure, metric_over_key
 from train_anywhere.monitor.report.page import NAME, Comparison, render_comparison
 from train_anywhere.monitor.run_facts import MOST_CURVES

@@ -9,9 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from train_anywhere.files.plain_json import dumps
-from train_anywhere.files.terminal.fit import fit
-from train_anywhere.files.terminal.printable import one_line
+from train_anywhere.files.atomic import dumps
+from train_anywhere.files.terminal.printable import fit, one_line
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.scheduler.reasons import in_words
 from train_anywhere.slurm.status.run_status import FAILED, Report, differing_keys

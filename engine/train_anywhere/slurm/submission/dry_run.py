@@ -6,8 +6,7 @@ from pathlib import Path
 
 from train_anywhere.errors import SubmitError
 from train_anywhere.files import ROOT
-from train_anywhere.files.terminal.fit import fit, terminal_width
-from train_anywhere.files.terminal.printable import one_line
+from train_anywhere.files.terminal.printable import fit, one_line, terminal_width
 from train_anywhere.runs.summary import command_path, display_path
 from train_anywhere.slurm.script import gpu_hours, units
 from train_anywhere.slurm.script.job import Job

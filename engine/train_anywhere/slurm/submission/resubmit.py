@@ -9,8 +9,7 @@ from pathlib import Path
 
 from train_anywhere.errors import CheckpointError, SubmitError, UnclearError
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.links import refuse_links
-from train_anywhere.runs.reopen.frozen import read_frozen
+from train_anywhere.runs.reopen.frozen import read_frozen, refuse_links
 from train_anywhere.runs.reopen.trust import refuse_foreign_script
 from train_anywhere.runs.summary import resume_command, train_command
 from train_anywhere.slurm.rules.shared_folders import is_lost

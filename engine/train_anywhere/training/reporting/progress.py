@@ -9,10 +9,9 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
-from train_anywhere.files.terminal.fit import fit_parts
+from train_anywhere.files.terminal.printable import fit_parts
 from train_anywhere.monitor.heartbeat import Heartbeat
-from train_anywhere.monitor.live import Live
-from train_anywhere.monitor.requests import Requests
+from train_anywhere.monitor.live import Live, Requests
 from train_anywhere.training.plan import Plan
 from train_anywhere.training.profile import StepProfile
 from train_anywhere.training.reporting.bar import Bar

@@ -17,7 +17,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from train_anywhere.distributed.tf_config import tf_config
+from train_anywhere.distributed.network.addresses import tf_config
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.training.keras.strategies.base import MakeDataset, Strategy
 
