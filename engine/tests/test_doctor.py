@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.commands.doctor import check_run, collect_facts
-from train_anywhere.distributed.horovod.installation import horovod_problem
+from train_anywhere.distributed.packages import horovod_problem
 from train_anywhere.files import ROOT
 from train_anywhere.runs.folder import RunDir
 

@@ -30,7 +30,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "engine"), str(Path(__file__).parent)]
 
 from trainees import TRAINEES, Framework, Plain  # noqa: E402
 
-from train_anywhere.checkpoints.checkpointer import Worker  # noqa: E402
+from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer  # noqa: E402
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint, find_damage  # noqa: E402
 from train_anywhere.checkpoints.store import CheckpointStore  # noqa: E402
 from train_anywhere.runs.folder import RunDir  # noqa: E402
@@ -116,7 +116,7 @@ class Lab:
             os.dup2(output, 2)
             os.setsid()
             tempfile.tempdir = str(self.folder)  # for what a killed child leaves
-            Worker.patience_s, Worker.first_retry_s = 2.0, 0.02
+            AsyncCheckpointer.patience_s, AsyncCheckpointer.first_retry_s = 2.0, 0.02
             arm(self.shim, fault)
             code = self.trainee.train(run)
         except BaseException:

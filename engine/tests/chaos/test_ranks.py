@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from train_anywhere.checkpoints.disk.manifest import find_damage
-from train_anywhere.distributed.horovod.installation import horovod_problem
+from train_anywhere.distributed.packages import horovod_problem
 from train_anywhere.files import ROOT
 
 KILLS = max(2, int(os.environ.get("CHAOS_KILLS", "0")) // 20)

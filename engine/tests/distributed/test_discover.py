@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.distributed.discover import discover
-from train_anywhere.distributed.launcher_env import job_port
+from train_anywhere.distributed.discover import discover, job_port
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import TopologyError
 

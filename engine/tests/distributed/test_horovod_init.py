@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from train_anywhere.distributed.horovod.initialize import _set_variables, explain_lost_ranks, start_horovod
-from train_anywhere.distributed.horovod.installation import horovod_problem
+from train_anywhere.distributed.packages import horovod_problem
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ProjectError, TopologyError
 

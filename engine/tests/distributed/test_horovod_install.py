@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from train_anywhere.distributed.horovod.installation import HOROVOD_VERSION, horovod_problem, horovod_version
+from train_anywhere.distributed.packages import HOROVOD_VERSION, horovod_problem, horovod_version
 from train_anywhere.launch.local_run import local_problems
 
 NAMES = [
@@ -102,7 +102,7 @@ def test_a_run_on_this_machine_is_refused_without_it(make_config, request):
 
 
 def test_check_imports_no_framework():
-    code = "import sys, train_anywhere.distributed.horovod.installation as h; h.horovod_problem(); print(sorted(sys.modules))"
+    code = "import sys, train_anywhere.distributed.packages as h; h.horovod_problem(); print(sorted(sys.modules))"
     root = Path(__file__).resolve().parents[3]
     run = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert not {f"'{NAME}'", "'horovod'", "'numpy'"} & set(run.stdout.strip("[]\n").split(", "))

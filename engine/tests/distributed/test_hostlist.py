@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from train_anywhere.distributed.network.hostlist import expand_hosts, expand_tasks, first_host
+from train_anywhere.distributed.topology import expand_hosts, expand_tasks, first_host
 from train_anywhere.errors import TopologyError
 
 # As printed by Slurm 22.05.

@@ -11,7 +11,7 @@ import pytest
 
 from train_anywhere.files import ROOT, node_disk
 from train_anywhere.files.node_disk import KEEP_DAYS, NoSpaceError, boot_id, hold_lock, provide, shared_folder
-from train_anywhere.files.owned_folder import MARKER, NotOwnedError
+from train_anywhere.files.removal import MARKER, NotOwnedError
 
 
 def fill(folder: Path) -> None:

@@ -20,7 +20,7 @@ from train_anywhere.files.terminal.printable import (
     printable_output,
 )
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.reopen.completion import completion_message
+from train_anywhere.runs.reopen.resume import completion_message
 from train_anywhere.slurm.status import show_logs
 from train_anywhere.slurm.status.show_logs import _terminal
 

@@ -15,14 +15,16 @@ import pytest
 
 from engine.tests.confined import confined, works
 from train_anywhere.files import ROOT, removal
-from train_anywhere.files.owned_folder import (
+from train_anywhere.files.removal import (
     MARKER,
     NotOwnedError,
     OwnedFolder,
     check_owned,
     make_owned,
+    remove,
+    remove_file,
+    temporary_name,
 )
-from train_anywhere.files.removal import remove, remove_file, temporary_name
 
 
 def place(root: Path, *names: str) -> OwnedFolder:

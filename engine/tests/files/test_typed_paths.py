@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.files import ENGINE, ROOT
-from train_anywhere.files.typed_paths import resolve_as_typed, restore_links, shell_folder
+from train_anywhere.files.root import resolve_as_typed, restore_links, shell_folder
 
 
 @pytest.fixture

@@ -58,7 +58,7 @@ def test_a_resumed_run_does_not_begin_again(runs: Runs, trained: Trained, monkey
 
     new = trained(*SHORT, f"init={runs['lightning'].path}", "trainer.max_epochs=1")
     monkeypatch.setattr(side, "load_initial_weights", lambda *arguments: pytest.fail("it began again"))
-    from train_anywhere.launch.rank import load_frozen
+    from train_anywhere.runs.reopen.frozen import load_frozen
 
     assert side.train(load_frozen(new), RankProcess(new, Topology(), Stop())).state == "completed"
 

@@ -17,7 +17,7 @@ from train_anywhere.errors import STOPPED, LostRankError, ProjectError
 from train_anywhere.files import ROOT
 from train_anywhere.launch import failure
 from train_anywhere.launch.failure import report_failure, save_traceback, wait_for_cause, watch_threads
-from train_anywhere.runs.debug import CAUSE, append_debug, claim_first
+from train_anywhere.runs.attempts import CAUSE, append_debug, claim_first
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.summary import describe_error, display_path
 from train_anywhere.testing.frameworks import FIRST, FRAMEWORKS, PAGES

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.files import ENGINE, ROOT
-from train_anywhere.job.steps import find_ranks
+from train_anywhere.job.running_ranks import find_ranks
 from train_anywhere.launch import warm_node
 from train_anywhere.launch.forkserver import ForkServer
 from train_anywhere.slurm.testbed.namespaces import is_running

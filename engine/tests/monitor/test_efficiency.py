@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from train_anywhere.distributed.horovod.installation import horovod_problem
+from train_anywhere.distributed.packages import horovod_problem
 from train_anywhere.features import describe
 from train_anywhere.monitor.heartbeat import EVERY_S, WARM_UP, Efficiency
 from train_anywhere.monitor.report import page

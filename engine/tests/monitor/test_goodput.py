@@ -2,7 +2,7 @@
 
 import pytest
 
-from train_anywhere.monitor.goodput import TITLES, goodput
+from train_anywhere.monitor.verdicts import TITLES, goodput
 
 DAY = "2026-11-22T"
 FIRST = {

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.tests.monitor.nvidia import fake_nvidia_smi
-from train_anywhere.features.sampler.gpus import Gpu, reader, visible_gpus
+from train_anywhere.features.sampler.machine import Gpu, reader, visible_gpus
 
 UUIDS = [f"GPU-4f6ba1f1-7d14-1a3c-8a55-d1d0e1c3a00{i}" for i in range(4)]
 
@@ -37,7 +37,7 @@ def test_nvidia_smi_without_an_answer(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_nvidia_smi_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("train_anywhere.features.sampler.gpus.ANSWER_S", 0.2)
+    monkeypatch.setattr("train_anywhere.features.sampler.machine.ANSWER_S", 0.2)
     monkeypatch.setenv("PATH", f"{fake_nvidia_smi(tmp_path, 'exec sleep 600')}:/usr/bin:/bin")
     assert reader()() == []
 

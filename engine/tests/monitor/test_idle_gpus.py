@@ -17,7 +17,7 @@ from train_anywhere.features import problems
 from train_anywhere.features.idle.idle_gpus import IdleWatch
 from train_anywhere.features.node import node_name
 from train_anywhere.files import ROOT
-from train_anywhere.files.plain_json import dumps
+from train_anywhere.files.atomic import dumps
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.runs.attempts import request_stop, stop_request, was_killed
 from train_anywhere.runs.folder import RunDir

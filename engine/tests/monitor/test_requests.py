@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from train_anywhere.monitor.live import write
-from train_anywhere.monitor.requests import PROFILE, SAVE, SAVED, Requests, read_id, send, withdraw
+from train_anywhere.monitor.live import PROFILE, SAVE, SAVED, Requests, read_id, send, withdraw, write
 
 
 def test_a_checkpoint_is_requested_once(tmp_path: Path) -> None:

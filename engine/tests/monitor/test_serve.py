@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from engine.tests.monitor.test_node import MakeRun, command, wait_for
-from train_anywhere.features.serve.servers import is_first, lines, server_address
+from train_anywhere.features.serve import is_first, lines, server_address
 from train_anywhere.files import ROOT
 from train_anywhere.runs.folder import RunDir
 

@@ -17,8 +17,8 @@ import pytest
 from engine.tests.monitor import test_hangs
 from train_anywhere.config.schema import Config
 from train_anywhere.features.hangs.hangs import Hang
-from train_anywhere.features.hangs.kill_ranks import is_repeated_hang
 from train_anywhere.features.hangs.rank_watch import Watch
+from train_anywhere.features.hangs.stacks import is_repeated_hang
 from train_anywhere.features.hangs.supervisor import Stragglers
 from train_anywhere.files import ROOT
 from train_anywhere.monitor.heartbeat import place_of

@@ -13,8 +13,7 @@ from train_anywhere.checkpoints.disk.copy_files import Copier
 from train_anywhere.checkpoints.disk.staging import open_staging
 from train_anywhere.checkpoints.recovery import recover_leftovers
 from train_anywhere.config.schema import Config
-from train_anywhere.files.owned_folder import MARKER, OwnedFolder, make_owned
-from train_anywhere.files.removal import temporary_name
+from train_anywhere.files.removal import MARKER, OwnedFolder, make_owned, temporary_name
 from train_anywhere.program.run_program import _copy_the_rest
 from train_anywhere.runs.folder import RunDir
 

@@ -15,7 +15,7 @@ from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.checkpoints.disk.staging import Retention
 from train_anywhere.config.load import load
 from train_anywhere.errors import ConfigError
-from train_anywhere.features.interval import MAX_OVERHEAD, Interval, mtbf, optimal
+from train_anywhere.features.observers import MAX_OVERHEAD, Interval, mtbf, optimal
 from train_anywhere.slurm.script import units
 from train_anywhere.training.plan import make_plan
 

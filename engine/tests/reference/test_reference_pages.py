@@ -9,7 +9,7 @@ import pytest
 
 from train_anywhere import errors
 from train_anywhere.files import ENGINE, ROOT
-from train_anywhere.runs import links
+from train_anywhere.runs.reopen import frozen
 from train_anywhere.testing.frameworks import FRAMEWORKS
 from train_anywhere.testing.plugin import Command
 
@@ -90,8 +90,8 @@ def test_every_name_that_a_run_writes_is_on_the_page() -> None:
     """`runs.links` lists files and folders that a run writes directly and in checkpoints/."""
     tops = {name.split("/")[0] for name in first_cells("run-folder.md")}
     written = [
-        *links.FOLDERS.split("|"),
-        *re.split(r"\|(?![^(]*\))", links.FILES),
+        *frozen.FOLDERS.split("|"),
+        *re.split(r"\|(?![^(]*\))", frozen.FILES),
         "code",
         "code-<n>",
         "before-<n>",
@@ -99,7 +99,7 @@ def test_every_name_that_a_run_writes_is_on_the_page() -> None:
     shown = {name.replace("<job>", "1") for name in tops}
     assert [one for one in written if not any(re.fullmatch(one, name) for name in shown)] == []
     for top in tops:
-        known = re.fullmatch(links.FILES + "|" + links.FOLDERS, top.replace("<job>", "1"))
+        known = re.fullmatch(frozen.FILES + "|" + frozen.FOLDERS, top.replace("<job>", "1"))
         assert known or top in ("code", "code-<n>", "before-<n>") or re.search(r"\.(before-)?<n>$", top), top
 
 

@@ -7,8 +7,14 @@ import pytest
 
 from train_anywhere.errors import REFUSED, STOPPED
 from train_anywhere.job.restart import Decision, Failure, Nodes, decide, read_failure
-from train_anywhere.runs.attempts import add_bad_node
-from train_anywhere.runs.debug import CAUSE, NODE, claim_first, describe_exit_code, read_claim
+from train_anywhere.runs.attempts import (
+    CAUSE,
+    NODE,
+    add_bad_node,
+    claim_first,
+    describe_exit_code,
+    read_claim,
+)
 from train_anywhere.runs.folder import RunDir, create
 from train_anywhere.runs.recorder import RunRecorder
 

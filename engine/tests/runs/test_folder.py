@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.errors import CheckpointError
-from train_anywhere.files.owned_folder import MARKER
+from train_anywhere.files.removal import MARKER
 from train_anywhere.runs import folder
 from train_anywhere.runs.folder import RunDir, create, discard, open_run, point_latest
 

@@ -9,7 +9,7 @@ import pytest
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import CheckpointError
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.links import find_special_files, refuse_links
+from train_anywhere.runs.reopen.frozen import find_special_files, refuse_links
 
 MakeRun = Callable[..., tuple[Config, RunDir]]
 

@@ -18,7 +18,7 @@ from train_anywhere.inference.trained_model import read_config
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.resume import load_saved_overrides, merge_resumed
 from train_anywhere.runs.reopen.trust import find_outward_values
-from train_anywhere.search.local_trials import LocalTrials
+from train_anywhere.search.trials import LocalTrials
 
 Make = Callable[..., tuple[Config, RunDir]]
 Train = Callable[..., "CompletedProcess[str]"]

@@ -16,11 +16,9 @@ from train_anywhere.errors import ConfigError, SubmitError, SubmitInterrupted
 from train_anywhere.files import ROOT
 from train_anywhere.launch.processes import ForkServers
 from train_anywhere.runs.folder import ATTEMPTS, RunDir, now
-from train_anywhere.search import start_search
-from train_anywhere.search.local_trials import LocalTrials
-from train_anywhere.search.loop import RESUMABLE, Search
-from train_anywhere.search.space import Space
-from train_anywhere.search.study import Settings, Study, find_folder, make_folder
+from train_anywhere.search.loop import RESUMABLE, Search, option_problems
+from train_anywhere.search.study import Settings, Space, Study, find_folder, make_folder
+from train_anywhere.search.trials import LocalTrials
 from train_anywhere.testing.weights import info
 
 Train = Callable[..., subprocess.CompletedProcess[str]]
@@ -161,7 +159,7 @@ def test_the_same_command_finds_its_study(tmp_path: Path) -> None:
 
 def test_options_of_the_sweeper() -> None:
     """engine/tests/bad_inputs/rows/searches.py has those that are refused."""
-    assert start_search.option_problems(OPTIONS) == []
+    assert option_problems(OPTIONS) == []
 
 
 SEARCH = (

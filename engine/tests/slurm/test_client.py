@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.tests.slurm.login import SMALL, Login
-from train_anywhere.features.restarts import script_watch
+from train_anywhere.features import restarts
 from train_anywhere.runs import lock
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.slurm.scheduler import client
@@ -279,13 +279,13 @@ def test_a_member_whose_script_is_gone_goes_back_to_the_queue_alone(
     [leader] = re.findall(rf"^JobId={array} .*ArrayTaskId=(\d+)", shown, re.MULTILINE)
     for name, value in {"JOB_ID": array, "ARRAY_JOB_ID": array, "ARRAY_TASK_ID": leader}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
-    monkeypatch.setattr(script_watch, "SILENT_S", 0.0)
-    monkeypatch.setattr(script_watch, "answers", lambda job, host: False)
+    monkeypatch.setattr(restarts, "SILENT_S", 0.0)
+    monkeypatch.setattr(restarts, "answers", lambda job, host: False)
     real = shutil.which("scontrol", path=testbed.env()["PATH"])
     once = f"[ $1 != requeue ] || [ -e {shared_dir}/failed ] || {{ touch {shared_dir}/failed; exit 1; }}"
     (shared_dir / "scontrol").write_text(f'#!/bin/bash\n{once}\nexec {real} "$@"\n')
     (shared_dir / "scontrol").chmod(0o755)
-    watch = script_watch.ScriptWatch(RunDir(shared_dir), True, 1, "node1")
+    watch = restarts.ScriptWatch(RunDir(shared_dir), True, 1, "node1")
     for _ in range(3):
         watch.poll(0.0)
     assert states()[f"{array}_{1 - int(leader)}"] == "RUNNING"

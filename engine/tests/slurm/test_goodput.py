@@ -13,8 +13,8 @@ import pytest
 
 from engine.tests.slurm.login import Login, log, steps, wait_for
 from train_anywhere.features import verdicts
-from train_anywhere.monitor.goodput import goodput
 from train_anywhere.monitor.run_facts import read_facts
+from train_anywhere.monitor.verdicts import goodput
 from train_anywhere.runs.folder import open_run
 from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 from train_anywhere.testing.weights import info

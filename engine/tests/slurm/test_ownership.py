@@ -102,10 +102,11 @@ def test_a_job_without_a_script_is_cancelled_only_if_this_user_runs_it_in_its_al
 
 @pytest.mark.usefixtures("queue")
 def test_a_search_stops_only_trials_of_its_own(shared_dir: Path) -> None:
-    from train_anywhere.slurm.submission import resubmit
+    from train_anywhere.search.trials import ClusterTrials
 
     mine, foreign = make(shared_dir / "mine" / "run"), make(shared_dir / "theirs" / "run")
     foreign.jobs.write_text(submitted(mine) + "\n")
+    trials = ClusterTrials(2)
     with pytest.raises(SubmitError, match="was not submitted from that folder"):
-        resubmit.cancel_trial(foreign)
-    resubmit.cancel_trial(mine)
+        trials.stop(foreign)
+    trials.stop(mine)

@@ -27,10 +27,10 @@ from engine.tests.slurm.scripts import (
     tool,
 )
 from train_anywhere.config.schema import Config
-from train_anywhere.distributed.launcher_env import job_port
+from train_anywhere.distributed.discover import job_port
 from train_anywhere.errors import ConfigError
 from train_anywhere.files import ENGINE, ROOT
-from train_anywhere.job.steps import find_ranks
+from train_anywhere.job.running_ranks import find_ranks
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import write_frozen
 from train_anywhere.slurm.script import render as renderer

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.tests.slurm.login import EACH_STEP, Login, hosts, log, trained, wait_for
-from train_anywhere.distributed.launcher_env import job_port
+from train_anywhere.distributed.discover import job_port
 from train_anywhere.files import ROOT
 from train_anywhere.testing.weights import info
 

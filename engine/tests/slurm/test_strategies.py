@@ -10,7 +10,7 @@ import pytest
 
 from engine.tests.slurm.login import Login, log, wait_for
 from train_anywhere.config.checks.strategy_table import SUPPORTED
-from train_anywhere.distributed.horovod.installation import horovod_problem
+from train_anywhere.distributed.packages import horovod_problem
 from train_anywhere.files import ROOT
 from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 from train_anywhere.testing.frameworks import PAGES

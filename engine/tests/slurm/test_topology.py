@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.distributed.horovod.installation import horovod_problem
+from train_anywhere.distributed.packages import horovod_problem
 from train_anywhere.slurm.testbed.testbed_cluster import REPOSITORY, Testbed
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]

@@ -22,7 +22,7 @@ from train_anywhere.distributed.horovod.build import (
     make_plan,
     wheel_cache,
 )
-from train_anywhere.distributed.horovod.installation import horovod_problem, installed_horovod
+from train_anywhere.distributed.packages import horovod_problem, installed_horovod
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = [sys.executable, "-m", "train_anywhere.distributed.horovod.build"]

@@ -9,8 +9,9 @@ from pathlib import Path
 
 sys.path[:1] = [str(Path(__file__).resolve().parents[3]), str(Path(__file__).resolve().parents[3] / "engine")]
 
-from train_anywhere.launch.rank import load_frozen, run_rank
+from train_anywhere.launch.rank import run_rank
 from train_anywhere.runs.folder import open_run
+from train_anywhere.runs.reopen.frozen import load_frozen
 
 config = load_frozen(open_run(sys.argv[1]))
 match config.framework, config.strategy.name:

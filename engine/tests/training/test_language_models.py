@@ -11,7 +11,7 @@ import pytest
 
 from engine.tests.chaos.test_ranks import outcome, ranks, start, state, wait_for_checkpoint
 from train_anywhere.config.checks.strategy_table import SUPPORTED
-from train_anywhere.distributed.horovod.installation import horovod_problem
+from train_anywhere.distributed.packages import horovod_problem
 from train_anywhere.testing.weights import final_weights, info, largest_difference
 
 SAME = (

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.monitor import requests
-from train_anywhere.monitor.live import write
-from train_anywhere.monitor.requests import read_profiles
+from train_anywhere.monitor import live
+from train_anywhere.monitor.live import read_profiles, write
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.plan import Plan
 from train_anywhere.training.profile import Operation, StepProfile
@@ -39,7 +38,7 @@ def run(tmp_path: Path) -> RunDir:
 
 
 def ask(run: RunDir, number: int, steps: int, ranks: list[int]) -> None:
-    write(run.monitor / requests.PROFILE, {"number": number, "steps": steps, "ranks": ranks})
+    write(run.monitor / live.PROFILE, {"number": number, "steps": steps, "ranks": ranks})
 
 
 def train(profile: StepProfile, first: int, last: int, at: Callable[[int], None] = lambda step: None) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.config.checks.strategy_table import SHARDED_STRATEGIES, SUPPORTED
-from train_anywhere.distributed.horovod.installation import horovod_problem
+from train_anywhere.distributed.packages import horovod_problem
 from train_anywhere.launch.processes import free_port
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.testing.weights import final_weights, fingerprints, info, largest_difference

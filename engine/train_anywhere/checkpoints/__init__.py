@@ -2,7 +2,7 @@
 
 The steps of a save:
 
-1. A checkpoint is due: by `features.interval`, or at the end of an epoch, at the end of the run, or after a signal.
+1. A checkpoint is due: by `features.observers`, or at the end of an epoch, at the end of the run, or after a signal.
 2. The training thread waits until the buffers are free and copies its state into them (`checkpointer.wait`).
 3. `checkpointer.save` submits the buffers with a `CheckpointInfo`, and training continues.
 4. A thread (`checkpointer`) writes them to a hidden folder on the node's disk (`disk.staging`), with file sizes in its manifest, and

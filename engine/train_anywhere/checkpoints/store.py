@@ -29,10 +29,15 @@ from train_anywhere.checkpoints.disk.manifest import (
 )
 from train_anywhere.checkpoints.disk.staging import Retention
 from train_anywhere.errors import CheckpointError
-from train_anywhere.files.atomic import move, set_aside, write_atomic
-from train_anywhere.files.owned_folder import NotOwnedError, OwnedFolder, check_owned
-from train_anywhere.files.plain_json import dumps
-from train_anywhere.files.removal import make_empty, print_once, remove
+from train_anywhere.files.atomic import dumps, move, set_aside, write_atomic
+from train_anywhere.files.removal import (
+    NotOwnedError,
+    OwnedFolder,
+    check_owned,
+    make_empty,
+    print_once,
+    remove,
+)
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
 from train_anywhere.runs.summary import is_program
 

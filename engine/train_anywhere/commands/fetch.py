@@ -20,8 +20,8 @@ from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.features import Features
 from train_anywhere.files import with_engine
+from train_anywhere.files.root import refuse_deleted_folder
 from train_anywhere.files.terminal.fit import fit_page, terminal_width
-from train_anywhere.files.typed_paths import refuse_deleted_folder
 from train_anywhere.launch.command import HELP, run_command
 from train_anywhere.slurm.presets import resolve_current
 
@@ -67,7 +67,7 @@ def fetch(arguments: list[str]) -> int:
 
 def make_environment(config: Config) -> dict[str, str]:
     """Return the environment of the process that downloads, with the token of the user's own login at the hub."""
-    variables: dict[str, str] = Features.of(config).settings.get("weights", {})
+    variables = Features.of(config).exported.get("weights", {})
     own = os.environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface")
     token = os.environ.get("HF_TOKEN_PATH") or os.path.join(own, "token")
     made = {**os.environ, "HF_TOKEN_PATH": token, **variables}

@@ -16,7 +16,7 @@ from pathlib import Path
 from train_anywhere.errors import SubmitError
 from train_anywhere.files import ROOT
 from train_anywhere.files.atomic import write_atomic
-from train_anywhere.files.owned_folder import MARKER
+from train_anywhere.files.removal import MARKER
 from train_anywhere.files.terminal.printable import mask_urls, printable
 from train_anywhere.remote.connection import Connection
 from train_anywhere.remote.hosts import Host, shell_path

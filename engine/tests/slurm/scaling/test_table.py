@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.commands.scaling import main
-from train_anywhere.slurm.scaling.start_table import Cell, Table
+from train_anywhere.slurm.scaling.grid import Cell, Table
 from train_anywhere.slurm.scaling.timing_table import (
     Row,
     add_speedups,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from train_anywhere.features.sampler.gpus import Gpu
+from train_anywhere.features.sampler.machine import Gpu
 from train_anywhere.features.sampler.sampler import columns
 from train_anywhere.slurm.status.text_page import sample_line
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from engine.tests.slurm.status.test_page import RUNNING
-from train_anywhere.files.plain_json import dumps
+from train_anywhere.files.atomic import dumps
 from train_anywhere.slurm.status.find_runs import find
 from train_anywhere.slurm.status.gather import gather
 from train_anywhere.slurm.status.sweep_page import MOST_CURVES, comparison, write_sweep

@@ -31,7 +31,7 @@ def test_two_devices_train_and_measure_as_one(train, overrides, tmp_path: Path) 
 @pytest.mark.parametrize("strategy", ["horovod", "multiworker_mirrored"])
 @pytest.mark.parametrize("overrides", [AGREE[0], AGREE[1], AGREE[2], AGREE[4]])
 def test_two_ranks_train_and_measure_as_one(train, require, strategy: str, overrides, tmp_path: Path) -> None:
-    from train_anywhere.distributed.horovod.installation import horovod_problem
+    from train_anywhere.distributed.packages import horovod_problem
 
     if strategy == "horovod":
         require(not horovod_problem("tensorflow"), "run `make horovod`")

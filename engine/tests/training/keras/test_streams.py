@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from train_anywhere.data.tf.streams import share_rows
-from train_anywhere.distributed.horovod.installation import horovod_problem
+from train_anywhere.distributed.packages import horovod_problem
 
 WORDS = (
     "framework=keras", "task=custom", "data=custom", "data.batch_size=24", "task._target_=engine.tests.training.keras.streams.Ids",

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from train_anywhere.distributed.horovod.installation import horovod_problem
+from train_anywhere.distributed.packages import horovod_problem
 from train_anywhere.testing.weights import final_weights, largest_difference
 
 from .test_ddp import places

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.distributed import checkpoint as dcp
 
-from train_anywhere.files.owned_folder import OwnedFolder
+from train_anywhere.files.removal import OwnedFolder
 from train_anywhere.training.lightning.checkpoint.shards import ShardReader, ShardWriter
 
 STATE = {"a": torch.arange(12.0).reshape(3, 4), "lr": 0.5}

@@ -17,7 +17,7 @@ from engine.tests.training.lightning.streams import Own, Shards
 from train_anywhere.data.order.row_check import RowHashes, refuse_equal_rows
 from train_anywhere.data.torch.loader import Batch
 from train_anywhere.data.torch.user_loader import Ranks, Stream, split_stream
-from train_anywhere.distributed.horovod.installation import horovod_problem
+from train_anywhere.distributed.packages import horovod_problem
 from train_anywhere.errors import DataError
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from benchmarks.wire import STEPS, Sent, count
-from train_anywhere.distributed.horovod.installation import horovod_problem
+from train_anywhere.distributed.packages import horovod_problem
 
 WEIGHTS = 4 * (9 * 32 + 2 * 32 + 9 * 32 * 64 + 2 * 64 + (64 * 4 * 4 + 1) * 128 + 129 * 10)
 """Bytes of the gradients of the network."""

@@ -3,6 +3,7 @@
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from torch.utils.data import (
@@ -110,7 +111,8 @@ def split_stream(loader: Any, rank: int, ranks: int) -> Any:
     return loader if isinstance(loader, DataLoader) else own
 
 
-class Ranks(NamedTuple):
+@dataclass(frozen=True)
+class Ranks:
     """This rank among those that share a stream.
 
     Attributes:

@@ -57,10 +57,6 @@ class _NeverFailingFile(io.FileIO):
                 break
         return size
 
-    def copy_to(self, log: int) -> None:
-        """Write the lines to this descriptor of a file too."""
-        self.log = log
-
     def _write_log(self, data: bytes) -> None:
         """Append complete lines to the log, as a terminal shows them in the end: a bar is erased by the line after it."""
         *lines, self._unfinished = (self._unfinished + data).split(b"\n")
@@ -96,9 +92,8 @@ class _FittedText(io.TextIOWrapper):
 def protect_output() -> None:
     """Make writes to `sys.stdout` and `sys.stderr` never fail; call it before anything that must not be left half done."""
     fill_closed()
-    if (
-        sys.stdout is sys.__stdout__
-    ):  # not yet replaced, by this function or by something that captures output
+    # not yet replaced, by this function or by something that captures output
+    if sys.stdout is sys.__stdout__:
         sys.stdout = _stream(1, sys.stdout)
     if sys.stderr is sys.__stderr__:
         sys.stderr = _stream(2, sys.stderr)
@@ -106,10 +101,8 @@ def protect_output() -> None:
 
 def mark_lines(mark: str) -> None:
     """Prefix each line of this process with `mark`, for a log that several processes share; lines printed by C code get none."""
-    for stream in (sys.stdout, sys.stderr):
-        raw = getattr(getattr(stream, "buffer", None), "raw", None)
-        if isinstance(raw, _NeverFailingFile):
-            raw.mark = mark.encode()
+    for raw in _protected_files():
+        raw.mark = mark.encode()
 
 
 def keep_log(path: Path) -> None:
@@ -119,10 +112,13 @@ def keep_log(path: Path) -> None:
         if os.path.sameopenfile(log, 1):  # what has started this process writes its output there
             os.close(log)
             return
-        for stream in (sys.stdout, sys.stderr):
-            raw = getattr(getattr(stream, "buffer", None), "raw", None)
-            if isinstance(raw, _NeverFailingFile):
-                raw.copy_to(log)
+        for raw in _protected_files():
+            raw.log = log
+
+
+def _protected_files() -> list[_NeverFailingFile]:
+    found = (getattr(getattr(stream, "buffer", None), "raw", None) for stream in (sys.stdout, sys.stderr))
+    return [raw for raw in found if isinstance(raw, _NeverFailingFile)]
 
 
 def outlive_terminal() -> None:

@@ -3,20 +3,18 @@
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from train_anywhere.errors import SubmitError
-from train_anywhere.files.atomic import read_text, write_atomic
-from train_anywhere.files.plain_json import loads
-from train_anywhere.files.typed_paths import resolve_as_typed
+from train_anywhere.files.atomic import loads, read_text, write_atomic
+from train_anywhere.files.root import resolve_as_typed
 from train_anywhere.monitor.report.figures import Figure, figure
 from train_anywhere.monitor.report.page import Comparison, render_comparison
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
-from train_anywhere.runs.summary import display_path
-from train_anywhere.slurm.scaling.start_table import FILE, LOG, Cell, Table
+from train_anywhere.slurm.scaling.grid import FILE, Cell, Table
 from train_anywhere.slurm.status.find_runs import RunEntry, read_entry
-from train_anywhere.slurm.status.gather import OVER, Report, gather
+from train_anywhere.slurm.status.gather import Report, gather
 from train_anywhere.slurm.status.text_page import align_columns
 
 TRAINING = ("step", "validation", "checkpoint")
@@ -45,11 +43,6 @@ class Row:
     efficiency: float | None = None
     waiting: float | None = None
 
-    @property
-    def over(self) -> bool:
-        """True if the results will not change any more."""
-        return self.state in OVER or self.state == "not run"
-
 
 def open_table(folder: Path) -> Table:
     """Open the table in a folder.
@@ -60,8 +53,8 @@ def open_table(folder: Path) -> Table:
     try:
         content = loads(read_text(folder / FILE))
         cells = [Cell(**cell) for cell in content["cells"]]
-        if not all(cell.has_valid_types for cell in cells):
-            raise TypeError("invalid values of a cell")
+        if any([*map(type, vars(cell).values())] != [int, int, str, str, str] for cell in cells):
+            raise TypeError
         return Table(resolve_as_typed(folder), cells, str(content["scheduler"]))
     except (OSError, ValueError, TypeError, KeyError):
         raise SubmitError(
@@ -92,35 +85,29 @@ def make_row(cell: Cell, report: Report | None) -> Row:
     if report is None:
         return Row(cell, "not run")
     state = report.state or report.written
-    progress, seconds = report.progress, training_seconds(RunDir(report.path))
-    waiting = None if progress.efficiency is None else 1 - progress.efficiency
     if state != "completed":
         return Row(cell, state)
+    progress, attempts = report.progress, RunDir(report.path).read_info().get(ATTEMPTS, [])
+    known = [a["seconds"] for a in attempts if isinstance(a.get("seconds"), dict)]
+    seconds = sum(float(s.get(name, 0.0)) for s in known for name in TRAINING) if known else None
+    waiting = None if progress.efficiency is None else 1 - progress.efficiency
     return Row(cell, state, seconds, progress.rate, progress.unit, waiting=waiting)
 
 
-def training_seconds(run: RunDir) -> float | None:
-    """Return the seconds of training over all attempts; None if no attempt has recorded its times."""
-    found = [a.get("seconds") for a in run.read_info().get(ATTEMPTS, [])]
-    known = [s for s in found if isinstance(s, dict)]
-    return sum(float(s.get(name, 0.0)) for s in known for name in TRAINING) if known else None
-
-
 def add_speedups(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows with speed-up and efficiency."""
+    """Return the rows with speed-up and efficiency relative to the fewest devices of the same framework."""
     first: dict[str, Row] = {}
     for measured in sorted((r for r in rows if r.rate), key=lambda r: r.cell.total):
         first.setdefault(measured.cell.framework, measured)
-    return [compare_to_first(r, first.get(r.cell.framework)) for r in rows]
-
-
-def compare_to_first(row: Row, first: Row | None) -> Row:
-    """Return a row with speed-up and efficiency relative to the row with the fewest devices."""
-    if not (row.rate and first and first.rate):
-        return row
-    speedup = row.rate / first.rate
-    efficiency = speedup * first.cell.total / row.cell.total
-    return Row(**{**vars(row), "speedup": speedup, "efficiency": efficiency})
+    found = []
+    for row in rows:
+        fewest = first.get(row.cell.framework)
+        if row.rate and fewest and fewest.rate:
+            speedup = row.rate / fewest.rate
+            efficiency = speedup * fewest.cell.total / row.cell.total
+            row = replace(row, speedup=speedup, efficiency=efficiency)
+        found.append(row)
+    return found
 
 
 HEADER = ("nodes x devices", "framework", "strategy", "launch", "time", "rate", "speed-up", "efficiency", "waiting", "state")  # fmt: skip
@@ -168,7 +155,7 @@ def plot(rows: Sequence[Row]) -> list[Figure]:
         if cell.strategy == "single":  # one device is the first point of all curves of its framework
             others = (r.cell for r in rows if r.cell.framework == cell.framework)
             cells = [c for c in others if c.strategy != "single"]
-        for name in dict.fromkeys(curve_name(c) for c in cells):
+        for name in dict.fromkeys(" ".join(c.method) for c in cells):
             curves.setdefault(name, []).append((cell.total, known.speedup or 0.0))
     drawn = {name: points for name, points in curves.items() if len(points) > 1}
     if not drawn:
@@ -176,11 +163,6 @@ def plot(rows: Sequence[Row]) -> list[Figure]:
     ends = sorted({x for points in drawn.values() for x, _ in points})
     drawn["linear"] = [(x, x / ends[0]) for x in (ends[0], ends[-1])]
     return [figure("speed-up", drawn, "devices", dots=True)]
-
-
-def curve_name(cell: Cell) -> str:
-    """Return the name of a cell's curve."""
-    return " ".join([cell.framework, cell.strategy, *([] if cell.launch == "auto" else [cell.launch])])
 
 
 def write_files(table: Table, rows: Sequence[Row]) -> list[Path]:
@@ -197,8 +179,3 @@ def write_files(table: Table, rows: Sequence[Row]) -> list[Path]:
     write_atomic(files[0], to_csv(rows))
     write_atomic(files[1], render_comparison(page))
     return files
-
-
-def log_path(table: Table, cell: Cell) -> str:
-    """Return the path of the output of a cell that ran on this machine."""
-    return display_path(table.folder / cell.name / LOG)

@@ -15,7 +15,7 @@ from lightning.pytorch.strategies import Strategy
 from torch import nn, optim
 
 from train_anywhere.config.schema import Trainer
-from train_anywhere.files.owned_folder import OwnedFolder, make_owned
+from train_anywhere.files.removal import OwnedFolder, make_owned
 from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy, find_blocks
 
 

@@ -17,9 +17,8 @@ from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError, iterate_causes
 from train_anywhere.features import Features
 from train_anywhere.features.feature import Observers, Rank
-from train_anywhere.files.ordinary import make_folder
-from train_anywhere.runs.attempts import Outcome
-from train_anywhere.runs.debug import launch_id
+from train_anywhere.files.atomic import make_folder
+from train_anywhere.runs.attempts import Outcome, launch_id
 from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.recorder import RunRecorder, report_weights
 from train_anywhere.training.adapters import refuse_adapters_alone, refuse_other_base

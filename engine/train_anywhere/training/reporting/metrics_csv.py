@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from train_anywhere.errors import CheckpointError
-from train_anywhere.files.atomic import read_text, set_aside, write_atomic
-from train_anywhere.files.ordinary import open_file
+from train_anywhere.files.atomic import open_file, read_text, set_aside, write_atomic
 from train_anywhere.files.removal import print_once
 
 T = TypeVar("T")

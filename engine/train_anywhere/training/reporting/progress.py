@@ -10,8 +10,7 @@ from typing import Any, Self
 
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.monitor.heartbeat import Heartbeat
-from train_anywhere.monitor.live import Live
-from train_anywhere.monitor.requests import Requests
+from train_anywhere.monitor.live import Live, Requests
 from train_anywhere.training.plan import Plan
 from train_anywhere.training.profile import StepProfile
 from train_anywhere.training.reporting.display import Display

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from train_anywhere.distributed.horovod.installation import horovod_problem
+from train_anywhere.distributed.packages import horovod_problem
 
 WORKER = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("horovod_worker.py"))]
 BIN = str(Path(sys.executable).parent)

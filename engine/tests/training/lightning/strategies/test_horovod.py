@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.distributed.horovod.installation import horovod_problem
+from train_anywhere.distributed.packages import horovod_problem
 
 WORKER = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("horovod_worker.py"))]
 MPI = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]

@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.layout import no_gpu_message
-from train_anywhere.distributed.tf_config import tf_config
+from train_anywhere.distributed.network.addresses import tf_config
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError
 from train_anywhere.training.keras.strategies.base import MakeDataset, Strategy

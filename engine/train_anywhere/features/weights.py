@@ -1,6 +1,5 @@
 """`cluster.cache=DIR`: where libraries keep pretrained weights, and jobs without internet that look only there."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from train_anywhere.config.paths import is_on_node
@@ -15,8 +14,6 @@ OFFLINE = dict.fromkeys(("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_
 
 class WeightsCache(Feature):
     """Point libraries to one cache, on the login node by `src/fetch.py` and in the job."""
-
-    name = "weights"
 
     def is_on(self) -> bool:
         """Return whether there is a cache, or a job without internet."""
@@ -38,12 +35,8 @@ class WeightsCache(Feature):
             "shared disk, or cluster.cache=null."
         ]
 
-    def settings(self) -> dict[str, str]:
-        """Return the environment variables of the ranks."""
+    def variables(self, results: Path | None = None, code: Path | None = None) -> dict[str, str]:
+        """Return the folders of the libraries, and whether they may look only there."""
         cache = self.config.cluster.cache
         folders = {name: str(Path(cache, inner)) for name, inner in FOLDERS.items()} if cache else {}
         return folders | (OFFLINE if self._is_offline() else {})
-
-    def variables(self, settings: dict[str, str]) -> Mapping[str, str]:
-        """Return the variables for the batch script."""
-        return settings

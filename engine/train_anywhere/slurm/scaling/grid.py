@@ -1,8 +1,6 @@
-"""Make and check the cells of a timing table, create its folder, and run the cells here or submit them."""
+"""Make the cells of a timing table, one for each run that it compares, check them, and create the folder of the table."""
 
 import itertools
-import shlex
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,8 +16,7 @@ from train_anywhere.config.schema import Config
 from train_anywhere.config.strict import did_you_mean
 from train_anywhere.errors import ConfigError, SubmitError
 from train_anywhere.files import ROOT
-from train_anywhere.files.atomic import write_atomic
-from train_anywhere.files.plain_json import dumps
+from train_anywhere.files.atomic import dumps, write_atomic
 from train_anywhere.runs.folder import new_run_id
 
 AXES = {
@@ -56,12 +53,6 @@ class Cell:
     launch: str
 
     @property
-    def has_valid_types(self) -> bool:
-        """True if the values have the right types; those read from a file may not."""
-        numbers, words = (self.nodes, self.devices), (self.framework, self.strategy, self.launch)
-        return all(type(n) is int for n in numbers) and all(isinstance(word, str) for word in words)
-
-    @property
     def total(self) -> int:
         """The number of devices over all nodes."""
         return self.nodes * self.devices
@@ -69,13 +60,12 @@ class Cell:
     @property
     def name(self) -> str:
         """The name of the job and the folder, such as `2x4-<framework>-horovod-srun`."""
-        launch = [] if self.launch == "auto" else [self.launch]
-        return "-".join([f"{self.nodes}x{self.devices}", self.framework, self.strategy, *launch])
+        return "-".join([f"{self.nodes}x{self.devices}", *self.method])
 
-    def overrides(self) -> list[str]:
-        """Return the overrides of this cell."""
-        values = vars(self)
-        return [f"{key}={values[axis]}" for axis, key in AXES.items()]
+    @property
+    def method(self) -> list[str]:
+        """Framework, strategy and launch method, which is left out if it is auto."""
+        return [self.framework, self.strategy, *([] if self.launch == "auto" else [self.launch])]
 
 
 @dataclass(frozen=True)
@@ -91,6 +81,12 @@ class Grid:
     cells: list[Cell]
     left_out: list[str]
     overrides: list[str]
+
+    def words(self, cell: Cell, batch: int | None) -> list[str]:
+        """Return all overrides of a cell. `batch` is that of one device if the global batch grows with the devices, else None."""
+        own = [f"{key}={vars(cell)[axis]}" for axis, key in AXES.items()]
+        grown = [] if batch is None else [f"data.batch_size={batch * cell.total}"]
+        return [*self.overrides, *own, *grown, f"name={cell.name}"]
 
 
 def split_overrides(words: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
@@ -226,25 +222,19 @@ class Table:
     cells: list[Cell]
     scheduler: str
 
+    def command(self, words: Sequence[str]) -> list[str]:
+        """Return the command that trains or submits the cell with these overrides."""
+        results = f"paths.results={escape_dollars(str(self.folder))}"
+        return [sys.executable, "-u", str(ROOT / "src" / "train.py"), *words, results]
+
 
 def quote_overrides(words: Sequence[str]) -> list[str]:
     """Return command line overrides in Hydra's syntax."""
     return [quote_value(word) for word in to_hydra_overrides(words)]
 
 
-def compose_overrides(words: Sequence[str]) -> dict[str, Any]:
-    """Return the composed configuration of some overrides. Raises Hydra's errors."""
-    return compose(quote_overrides(words))
-
-
-def cell_overrides(cell: Cell, grid: Grid, batch: int | None) -> list[str]:
-    """Return all overrides of one cell. `batch` is that of one device if the global batch grows with the devices, else None."""
-    grown = [] if batch is None else [f"data.batch_size={batch * cell.total}"]
-    return [*grid.overrides, *cell.overrides(), *grown, f"name={cell.name}"]
-
-
 def load_all(grid: Grid, batch: int | None, check: Check, dry: bool) -> list[Config]:
-    """Return the configuration of each cell. `batch` is as in `cell_overrides`; a `dry` run skips checks of this machine.
+    """Return the configuration of each cell. `batch` is as in `Grid.words`; a `dry` run skips checks of this machine.
 
     Raises:
         ConfigError: the problems of all cells; one that all cells have is listed once.
@@ -253,8 +243,8 @@ def load_all(grid: Grid, batch: int | None, check: Check, dry: bool) -> list[Con
     configs = []
     for cell in grid.cells:
         try:
-            overrides = [*cell_overrides(cell, grid, batch), f"dry_run={str(dry).lower()}"]
-            configs.append(load(compose_overrides(overrides), check))
+            words = [*grid.words(cell, batch), f"dry_run={str(dry).lower()}"]
+            configs.append(load(compose(quote_overrides(words)), check))
         except ConfigError as error:
             for problem in error.problems:
                 found.setdefault(problem, []).append(cell.name)
@@ -280,29 +270,3 @@ def create_table(grid: Grid, results: Path, scheduler: str, words: Sequence[str]
             f"{folder} can't be created ({error.strerror}); use paths.results=FOLDER."
         ) from error
     return Table(folder, grid.cells, scheduler)
-
-
-def cell_command(table: Table, words: Sequence[str]) -> list[str]:
-    """Return the command that trains or submits one cell."""
-    results = f"paths.results={escape_dollars(str(table.folder))}"
-    return [sys.executable, "-u", str(ROOT / "src" / "train.py"), *words, results]
-
-
-def run_cell(table: Table, cell: Cell, words: Sequence[str]) -> int:
-    """Train one cell, with its output in a file, and return the exit code."""
-    (table.folder / cell.name).mkdir(exist_ok=True)
-    with open(table.folder / cell.name / LOG, "w") as log:
-        return subprocess.run(cell_command(table, words), stdout=log, stderr=subprocess.STDOUT).returncode
-
-
-def submit_cell(table: Table, cell: Cell, words: Sequence[str]) -> str:
-    """Submit one cell and return the first line of output.
-
-    Raises:
-        SubmitError: the submission failed, with its message.
-    """
-    done = subprocess.run(cell_command(table, words), capture_output=True, text=True)
-    if done.returncode:
-        why = done.stderr.strip().removeprefix("error: ")
-        raise SubmitError(f"{cell.name} was not submitted: {why} ({shlex.join(words)})")
-    return next(iter(done.stdout.strip().splitlines()), "")

@@ -1,11 +1,20 @@
-"""Checkpoints within an epoch: `checkpoint.every_n_steps`, `checkpoint.every_n_seconds`, and `checkpoint.interval=auto`."""
+"""Features that observe the training loop: checkpoints within an epoch, and a loss of nan or inf.
+
+`checkpoint.every_n_steps`, `checkpoint.every_n_seconds` and `checkpoint.interval=auto` save within an epoch. `trainer.detect_nan` reports
+a loss or ends the run when metrics are read, every `trainer.log_every_n_steps` steps and at the end of an epoch, without a device sync.
+"""
 
 import math
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from train_anywhere.config.schema import Checkpoint
-from train_anywhere.features.feature import Feature, Observer, Rank
+from train_anywhere.config.schema import Checkpoint, DetectNan
+from train_anywhere.errors import NotFiniteError
+from train_anywhere.features.feature import Feature, Observer, Rank, Step
+from train_anywhere.monitor.live import record_event
+from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.summary import NAN_ADVICE, find_nonfinite_loss
 
 HOURS_PER_FAILURE = 50_000.0
 """Mean hours of one GPU between failures: 16,384 GPUs failed 419 times in 54 days, The Llama 3 Herd of Models,
@@ -87,8 +96,6 @@ def optimal(cost: float, mtbf: float) -> float:
 class CheckpointInterval(Feature):
     """Save checkpoints at an interval of steps or seconds."""
 
-    name = "interval"
-
     def is_on(self) -> bool:
         """Return whether the run writes checkpoints."""
         return not self.config.trainer.fast_dev_run
@@ -96,3 +103,54 @@ class CheckpointInterval(Feature):
     def observer(self, rank: Rank) -> Observer:
         """Return the observer that counts steps and seconds since the newest checkpoint."""
         return Interval(self.config.checkpoint, rank.devices)
+
+
+class NanWatch(Observer):
+    """Observer that checks losses; every rank has one, since all have the same metrics.
+
+    Args:
+        mode: warn: print a warning once; stop: end the run; off: do nothing.
+        run: the run folder, on the rank that prints the warning.
+    """
+
+    def __init__(self, mode: DetectNan, run: RunDir | None) -> None:
+        self.mode, self.run = mode, run
+        self._reported = False
+
+    def after_step(self, step: Step) -> None:
+        """Check the metrics of a step; `after_validation` checks those of an epoch's last step."""
+        if not step.last:
+            self.after_validation(step.number, step.metrics)
+
+    def after_validation(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Check the metrics of optimizer step `step`.
+
+        Raises:
+            NotFiniteError: a loss is nan or inf, and the mode is stop.
+        """
+        bad = find_nonfinite_loss(metrics)
+        if self.mode == "off" or not bad or self._reported:
+            return
+        self._reported = True
+        what = f"{bad} is {metrics[bad]} at step {step}"
+        if self.run:
+            record_event(self.run, "nan", what)
+        if self.mode == "stop":
+            raise NotFiniteError(
+                f"{what}, and trainer.detect_nan=stop ends the run; {NAN_ADVICE}. "
+                "Checkpoints newer than the best one may hold such values too."
+            )
+        if self.run:
+            print(f"warning: {what}: training continues, but can't recover; {NAN_ADVICE}.", file=sys.stderr)
+
+
+class ReportNan(Feature):
+    """Report a loss of nan or inf."""
+
+    def is_on(self) -> bool:
+        """Return whether `trainer.detect_nan` is not off."""
+        return self.config.trainer.detect_nan != "off"
+
+    def observer(self, rank: Rank) -> Observer:
+        """Return the observer of losses; only the first rank prints."""
+        return NanWatch(self.config.trainer.detect_nan, rank.run if rank.first_device == 0 else None)
