@@ -194,7 +194,7 @@ def torch_step(config: Any, kind: str) -> Step:
 def keras_project(config: Any) -> Callable[[], Batches]:
     """Return a function that returns the batches (rows, labels) of an epoch from this project's loader."""
     import train_anywhere  # noqa: F401  # isort: skip  # chooses Keras' backend
-    from train_anywhere.training.keras.checkpoint.position import Position
+    from train_anywhere.training.keras.checkpoint import Position
     from train_anywhere.training.keras.run import open_task
     from train_anywhere.training.keras.strategies.base import Strategy
 

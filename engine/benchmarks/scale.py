@@ -64,7 +64,7 @@ def host_lists(nodes: int, folder: Path) -> int | None:
 
 def tf_config_workers(nodes: int, folder: Path) -> int | None:
     """Compute TF_CONFIG of one rank, which names all workers."""
-    from train_anywhere.distributed.tf_config import tf_config
+    from train_anywhere.distributed.network.addresses import tf_config
     from train_anywhere.distributed.topology import Topology
 
     lists = {"node_list": f"n[00001-{nodes:05}]", "tasks_per_node": f"{RANKS}(x{nodes})"}
@@ -98,7 +98,7 @@ def heartbeats(nodes: int, folder: Path) -> int | None:
     """Check the ranks of all nodes from their files in a shared folder, like the first node; twice, one window apart."""
     from train_anywhere.features.hangs.hangs import find_hang
     from train_anywhere.features.hangs.supervisor import Stragglers
-    from train_anywhere.files.plain_json import dumps
+    from train_anywhere.files.atomic import dumps
     from train_anywhere.monitor.ranks import OtherNodes, RankStatus
     from train_anywhere.runs.folder import RunDir
 

@@ -116,7 +116,7 @@ class Ours:
 
     def __init__(self, rank: int, local: Path, shared: Path) -> None:
         from train_anywhere.checkpoints.recovery import open_checkpointer
-        from train_anywhere.files.owned_folder import OwnedFolder
+        from train_anywhere.files.removal import OwnedFolder
         from train_anywhere.runs.folder import RunDir
         from train_anywhere.training.lightning.checkpoint.shards import Shards
         from train_anywhere.training.lightning.checkpoint.state import StateWriter

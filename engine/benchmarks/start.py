@@ -30,7 +30,7 @@ from train_anywhere.config.command.compose import compose  # noqa: E402
 from train_anywhere.config.load import load  # noqa: E402
 from train_anywhere.distributed.layout import local_layout  # noqa: E402
 from train_anywhere.distributed.packages import framework_problem  # noqa: E402
-from train_anywhere.features.pack_env import archive, virtual_env  # noqa: E402
+from train_anywhere.features.pack_env import archive  # noqa: E402
 from train_anywhere.launch.local_run import make_run  # noqa: E402
 from train_anywhere.slurm.submission import snapshot  # noqa: E402
 
@@ -97,7 +97,7 @@ def pack_project(shared: Path, disk: Path) -> dict[str, str]:
     snapshot.take_snapshot(ROOT, code, shared / "results")
     key = archive.pack_code(code)
     sys.path.insert(0, str(shared))  # the folder of the callbacks, so that a configuration may name them
-    packed = archive.pack(virtual_env.read(Path(sys.prefix)), shared / "results")
+    packed = archive.pack(archive.read(Path(sys.prefix)), shared / "results")
     top = disk / f"shared-{os.getuid()}"
     variables = {
         "TRAIN_PACKED": str(top / f"environment-{packed.parent.name}"),

@@ -180,7 +180,7 @@ def keras_batches() -> Any:
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    from train_anywhere.training.keras.checkpoint.position import Position
+    from train_anywhere.training.keras.checkpoint import Position
     from train_anywhere.training.keras.run import open_task
     from train_anywhere.training.keras.strategies.base import Strategy
 

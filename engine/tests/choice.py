@@ -1,4 +1,4 @@
-"""Train some steps with each line of standard input, once straight through and once stopped and resumed; prints what became of it.
+"""Train some steps with each line of stdin, uninterrupted and resumed. Print the result.
 
 python engine/tests/choice.py FRAMEWORK FOLDER < lines of overrides
 """
@@ -59,7 +59,7 @@ def train(side: Any, words: list[str], run: RunDir, stop: Stop) -> Any:
 
 
 def judged(framework: str, typed: list[str], folder: Path) -> dict[str, Any]:
-    """What became of a line."""
+    """Return the result of a line."""
     side = importlib.import_module(f"train_anywhere.training.{framework}.run")
     files = f"paths.data={folder.parent / 'data'}"
     words = to_hydra_overrides([f"framework={framework}", *typed, *SHORT, files])

@@ -1,8 +1,8 @@
-"""Run a command where one folder alone can be written: what it removes by mistake is lost nowhere else. Needs root.
+"""Run a command that can write to only one folder, so that wrong removals lose nothing.
 
 python engine/tests/confined.py SCRATCH COMMAND...
 
-Exit code 97: something else could be written, and the command was not started.
+Needs root. Exit code 97: another folder could be written, and the command was not started.
 """
 
 import subprocess
@@ -41,7 +41,7 @@ exec "$@"
 def confined(
     scratch: Path, command: Sequence[str], env: Mapping[str, str] | None = None, timeout: float = 300
 ) -> subprocess.CompletedProcess[str]:
-    """What a command printed, and its exit code; it saw all files, and could write below `scratch` only."""
+    """Return the output and exit code of a command that could write only below `scratch`."""
     inside = ["unshare", "--mount", "--propagation", "private", "bash", "-c", INSIDE, "confined"]
     return subprocess.run(
         [*inside, str(scratch.resolve()), *command], capture_output=True, text=True, env=env, timeout=timeout
@@ -49,7 +49,7 @@ def confined(
 
 
 def works(scratch: Path) -> bool:
-    """Whether this machine can do that: nothing but the scratch folder is written then."""
+    """Return whether this machine can confine commands."""
     probe = f"touch {scratch}/inside && ! touch {scratch.parent}/outside && ! touch /etc/outside && ! touch /root/outside"
     try:
         return confined(scratch, ["bash", "-c", f"{probe} 2>/dev/null"]).returncode == 0

@@ -1,4 +1,4 @@
-"""What the engine's tests add to `train_anywhere.testing.plugin`."""
+"""Fixtures and marks of the engine's tests besides `train_anywhere.testing.plugin`."""
 
 import re
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from train_anywhere.files import with_engine
 
 @pytest.fixture(scope="package", autouse=True)
 def engine_on_the_path() -> Iterator[None]:
-    """Programs of these tests import the engine as if it was installed; those in tests/ have to find it."""
+    """Let programs of these tests import the engine as if it was installed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", with_engine()["PYTHONPATH"])
         yield
@@ -23,7 +23,7 @@ NEEDS = {"mpi": "mpirun", "horovod": "horovod|hvd"}
 
 @pytest.hookimpl(tryfirst=True)  # before pytest applies -m
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test that submits real jobs with the tools that the words of its case start: without them it is skipped."""
+    """Mark tests that submit jobs with the tools of their case. Without them they are skipped."""
     for item in items:
         if item.get_closest_marker("slurm"):
             case = str(getattr(getattr(item, "callspec", None), "params", {}))

@@ -1,4 +1,4 @@
-"""Kill a command at its n-th file operation or start of a program: a child of this process runs it, with an audit hook."""
+"""Kill a command at its n-th file operation or program start, in a child with an audit hook."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Who may import whom, in fifteen rows, read from the source; and what a start really loads, by `-X importtime`."""
+"""The allowed imports in fifteen rows, read from the source, and a start's modules."""
 
 import ast
 import re
@@ -34,7 +34,7 @@ EVERYTHING = LOOPS | LOOP | {"launch", "inference", "monitor", "program", "slurm
 
 
 class Row(NamedTuple):
-    """What the modules of some rooms may import: rooms of this project, and packages beside the standard library."""
+    """The allowed imports of some packages: of this project, and outside the standard library."""
 
     rooms: set[str]
     may: set[str]
@@ -44,7 +44,7 @@ class Row(NamedTuple):
 ROWS = {
     "1 the ground knows the standard library only": Row(GROUND, GROUND, set()),
     "2 config knows no run, no rank, no framework; Hydra inside functions": Row({"config"}, GROUND, {"hydra", "omegaconf", "yaml"}),
-    "3 distributed says who this rank is, and imports no framework": Row({"distributed"}, GROUND | {"config"}, {"psutil"}),
+    "3 distributed finds the rank's place, and imports no framework": Row({"distributed"}, GROUND | {"config"}, {"psutil"}),
     "4 data and tasks never import each other": Row(BASES, GROUND | {"config"}, HEAVY | {"rich"}),
     "16 models, data and tasks of the project never import each other": Row(CONTENT, GROUND | BASES | {"config"}, HEAVY | {"rich"}),
     "17 commands of the project are a few lines each": Row({"src"}, {"commands"}, set()),
@@ -61,15 +61,15 @@ ROWS = {
     "11 Hydra's plugins are thin": Row({"plugins"}, {"errors", "config", "slurm", "launch", "search"}, {"hydra", "omegaconf"}),
     "15 a search begins runs here or as jobs": Row({"search"}, LOWER | {"launch", "slurm"}, {"hydra", "optuna"}),
     "13 what comes after training names no framework": Row({"inference"}, LOOPS | {"launch"}, {"numpy", "yaml"}),
-    "14 monitor looks from beside, and names no framework": Row({"monitor"}, LOWER, OF_MONITOR),
+    "14 monitor only observes, and names no framework": Row({"monitor"}, LOWER, OF_MONITOR),
     "22 another machine gets files and words": Row({"remote"}, LOWER | {"monitor", "slurm"}, {"yaml"}),
     "12 the commands are the roof": Row({"commands"}, EVERYTHING | {"plugins", "remote", "search"}, OF_COMMANDS),
 }  # fmt: skip
-"""One row for each rule. What a row lists may be imported, anything else may not; nobody imports a command."""
+"""One row for each rule. What a row lists may be imported, anything else may not; no module imports a command."""
 
 
 def sources() -> list[str]:
-    """Every module of the project and of the engine, apart from the Slurm of the tests and what else tests use."""
+    """Return every module of project and engine without the testbed and helpers of tests."""
     tops = ("src", "slurm", "hydra_plugins", "engine/train_anywhere")
     found = (str(p.relative_to(ROOT)) for top in tops for p in (ROOT / top).rglob("*.py"))
     apart = (
@@ -81,7 +81,7 @@ def sources() -> list[str]:
 
 
 def room(module: str) -> str:
-    """Return `runs` for `train_anywhere.runs.lock`, `src.data` for `src.data.digits`, `src` for a command."""
+    """Return the package: `runs` for `train_anywhere.runs.lock`, `src` for a command."""
     top, *names = module.split(".")
     if top == "src":
         return ".".join(["src", *names[:1]]) if f"src.{names[0] if names else ''}" in CONTENT else "src"
@@ -98,7 +98,7 @@ def module_of(name: str) -> str:
 
 
 class Import(NamedTuple):
-    """One imported name, and where: at the top of the file, in a "function", or for "types" alone."""
+    """An imported name and its place: at the top of the file, in a "function", or for "types"."""
 
     module: str
     line: int
@@ -107,7 +107,7 @@ class Import(NamedTuple):
 
 @cache
 def imports(name: str) -> list[Import]:
-    """Return every import of a file: in functions and for types alone too."""
+    """Return every import of a file, including those in functions and for types."""
 
     def walk(node: ast.AST, where: str) -> Iterator[Import]:
         for child in ast.iter_child_nodes(node):
@@ -169,7 +169,7 @@ def edges() -> dict[str, set[str]]:
 
 
 def circle(graph: dict[str, set[str]]) -> list[str]:
-    """One way that comes back to where it began; empty where there is none."""
+    """Return a circular path of imports, or nothing."""
     done: set[str] = set()
 
     def follow(node: str, way: list[str]) -> list[str]:
@@ -201,18 +201,17 @@ REASONS = {
     "omegaconf": "a rank does without Hydra",
     "jinja2": "a run on this machine renders no script",
     "train_anywhere.launch.local_run": "a submission trains nothing here",
-    "train_anywhere.launch.local_sweep": "a submission trains nothing here",
-    "train_anywhere.search.start_search": "a sweep needs no Optuna",
+    "train_anywhere.search.loop": "a sweep needs no Optuna",
     "train_anywhere.inference.predictor": "a submission predicts nothing, and needs no numpy",
-    "train_anywhere.launch.rank": "a submission is no rank",
+    "train_anywhere.launch.rank": "a submission is not a rank",
     "train_anywhere.remote.hosts": "a login node needs no ssh",
     "train_anywhere.remote.run_copies": "a verb here needs no ssh",
     "train_anywhere.remote.remote_jobs": "a verb here needs no ssh",
     "train_anywhere.remote.remote_command": "a command here needs no ssh",
-    "train_anywhere.distributed.horovod.installation": "a submission looks for Horovod where it is asked for",
+    "train_anywhere.distributed.packages": "a submission looks for Horovod where it is asked for",
     "train_anywhere.monitor.report.page": "its libraries are of no use before the end",
     "rich": "a bar is drawn on a terminal only",
-    "matplotlib": "whoever wants a figure installs it",
+    "matplotlib": "a user of figures installs it",
     "train_anywhere.inference.evaluate_run": "an evaluation that is submitted imports no numpy",
     "numpy": "headers of a data set are read, and evaluations submitted, on the login node",
     "PIL": "names of pictures are read on the login node",
@@ -235,12 +234,12 @@ REASONS = {
     "train_anywhere.runs.reopen.frozen": "most jobs have no feature that works in their supervisor",
     "features.each": "a submission asks no more than what a feature wants",
     "yaml": "only commands that look at any run folder read configs/train.yaml",
-    "horovod": "Horovod is built by whoever wants it",
+    "horovod": "Horovod is built by its users",
     "plugins": "Hydra imports every plugin at every start",
-    "train_anywhere.training.lightning.strategies.horovod": "Horovod is built by whoever wants it",
-    "train_anywhere.training.keras.strategies.horovod": "Horovod is built by whoever wants it",
+    "train_anywhere.training.lightning.strategies.horovod": "Horovod is built by its users",
+    "train_anywhere.training.keras.strategies.horovod": "Horovod is built by its users",
 }
-"""Why a package, or a room, is imported inside of functions."""
+"""Why a package, or a module, is imported inside of functions."""
 
 
 def test_an_import_inside_a_function_has_a_reason() -> None:
@@ -255,7 +254,7 @@ def test_an_import_inside_a_function_has_a_reason() -> None:
 
 
 def test_what_stays_inside_functions() -> None:
-    """Rule 2: Hydra in config; rule 11: whatever a plugin needs of this project."""
+    """Rule 2: Hydra in config. Rule 11: anything that a plugin needs of this project."""
     kept = {"config": ("hydra", "omegaconf"), "plugins": ("train_anywhere",)}
     at_the_top = [
         f"{name}:{i.line} imports {i.module}"
@@ -426,7 +425,7 @@ def test_training_loads_one_framework(framework: str, others: set[str], tmp_path
 
 
 def test_the_reader_of_imports_sees_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The checks above can fail: imports inside functions and those for types alone are seen."""
+    """The checks above can fail: imports inside functions and for types are seen."""
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "b.py").write_text("")
     (tmp_path / "a.py").write_text(

@@ -1,6 +1,6 @@
-"""Every choice of every group trains a step in each framework that it has, and resumes as if it had not been stopped.
+"""Every choice of every group trains and resumes in each of its frameworks.
 
-The choices are read from configs/: a file more is one more that is tried here.
+The choices are read from configs/, so a new file is tried too.
 """
 
 import json
@@ -17,8 +17,8 @@ from train_anywhere.files import ROOT
 from train_anywhere.testing.frameworks import FRAMEWORKS
 
 BESIDES = {
-    "data=mnist": "is tried with files of its own in tests/data",
-    "data=imagefolder": "is tried with files of its own in tests/data",
+    "data=mnist": "is tried with its own files in tests/data",
+    "data=imagefolder": "is tried with its own files in tests/data",
     "data=shards": "engine/tests/data/test_shards.py",
     "data=module": "engine/tests/training/lightning/test_rank_splits.py",
     "experiment=resnet50_mnist": "needs MNIST's files",
@@ -48,7 +48,7 @@ def with_others() -> set[str]:
 
 
 def in_other_numbers() -> set[str]:
-    """Choices that inherit from another of their group, such as larger models, which no test machine could hold."""
+    """Choices that inherit from another of their group, such as larger models."""
     known = ((g, c, read_mapping(CONFIGS / g / f"{c}.yaml")) for g in SINGLE_GROUPS for c in list_groups()[g])
     return {f"{group}={choice}" for group, choice, tree in known if set(default_choices(tree)) - {"_self_"}}
 
@@ -63,7 +63,7 @@ def lines(slow: bool) -> list[str]:
 
 
 def needs(choice: str) -> str:
-    """What makes it small: a network that is quick to build where that makes no difference to the choice."""
+    """Return overrides that make it small, with a network that is quick to build."""
     small = "model=mlp" if choice.startswith(("optimizer=", "schedule=", "callbacks=")) else ""
     return NEEDS.get(choice, small)
 
@@ -77,7 +77,7 @@ def defaults() -> set[str]:
 @pytest.mark.parametrize("slow", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_every_choice_trains_and_resumes(framework: str, slow: bool, tmp_path: Path) -> None:
-    """`make test` tries each choice in one framework, in turn; `make test-all` each in all."""
+    """`make test` tries each choice in one framework in turn, `make test-all` in all."""
     command = [sys.executable, str(ROOT / "engine" / "tests" / "choice.py"), framework, str(tmp_path)]
     turn, quick = FRAMEWORKS.index(framework), lines(False)
     mine = [line for number, line in enumerate(quick) if number % len(FRAMEWORKS) == turn]
@@ -112,7 +112,7 @@ def of_the_other_side(answer: dict[str, object]) -> bool:
 
 
 def test_what_is_tried_by_an_experiment_is_read_from_the_files() -> None:
-    """A model that fits the default task is tried alone, though an experiment takes it for another one."""
+    """A model that fits the default task is tried separately from its experiment."""
     assert {
         "task=regression",
         "data=friedman",

@@ -1,4 +1,4 @@
-"""The doctor: what it finds, what it says to do, and a real job of two steps."""
+"""The doctor: its findings, its advice, and a real job of two steps."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.commands.doctor import check_run, collect_facts
-from train_anywhere.distributed.horovod.installation import horovod_problem
+from train_anywhere.distributed.packages import horovod_problem
 from train_anywhere.files import ROOT
 from train_anywhere.runs.folder import RunDir
 
@@ -68,7 +68,7 @@ def test_a_folder_that_is_missing_is_made_later(make_config, tmp_path: Path) -> 
 
 
 def test_a_folder_that_can_t_be_looked_at(make_config, tmp_path: Path) -> None:
-    """Such as one of another user; root may look at all, but no disk has a name so long."""
+    """The folder may be another user's. Root may look at all, but a name can be too long."""
     config = make_config()
     config = replace(config, paths=replace(config.paths, results=str(tmp_path / ("x" * 300) / "b")))
     found = [f.remedy for f in collect_facts(config) if f.name in ("results", "request")]

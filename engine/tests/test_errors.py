@@ -1,4 +1,4 @@
-"""What a refusal looks like."""
+"""The form of refusals."""
 
 import ast
 from collections.abc import Iterator
@@ -55,7 +55,7 @@ def sources() -> Iterator[Path]:
 
 
 def from_itself(node: ast.AST) -> bool:
-    """Whether an error may be raised from itself: it is then a cycle of causes."""
+    """Return whether an error may be raised from itself, which makes a cycle of causes."""
     if not isinstance(node, ast.Raise) or not isinstance(node.cause, ast.Name) or node.exc is None:
         return False
     raised = node.exc.values if isinstance(node.exc, ast.BoolOp) else [node.exc]

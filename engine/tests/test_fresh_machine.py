@@ -1,4 +1,4 @@
-"""Without Horovod, Slurm, Open MPI or root, no test fails: those that need it are skipped and say what to install."""
+"""Without Horovod, Slurm, Open MPI or root, tests are skipped with what to install."""
 
 import os
 import re

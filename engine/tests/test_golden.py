@@ -1,4 +1,4 @@
-"""The script of every preset and launch method and the list of all keys, compared with those that were reviewed."""
+"""Scripts of every preset and launch method, and all keys, against reviewed ones."""
 
 import difflib
 import importlib.util
@@ -24,7 +24,7 @@ def test_golden() -> None:
 
 
 def test_every_preset_and_launch_method_is_a_case() -> None:
-    """Of this template: a fork's own presets are rendered in tests/slurm, without a script to compare with."""
+    """Only this template's cases: a fork's presets have no golden script."""
     presets = {p.stem for p in (ROOT / "configs" / "cluster").glob("*.yaml")}
     assert {*SITES, "pbs"} <= presets & set(renew.CASES)
     assert {f"neuron-{way}" for way in ("srun", "torchrun", "mpirun", "horovodrun")} <= set(renew.CASES)

@@ -1,4 +1,4 @@
-"""The verbs, with a scheduler whose words are in files: what a real one says is tested in tests/slurm."""
+"""The verbs with a scripted scheduler. A real one is in tests/slurm."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def results(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def squeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file that squeue prints; scancel empties it; both it and sbatch write down their words in `asked`; there is no accounting."""
+    """Return the file that squeue prints and scancel empties. Clients record in `asked`."""
     folder = tmp_path / "bin"
     folder.mkdir()
     said = tmp_path / "squeue"
@@ -50,7 +50,7 @@ def squeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def client(folder: Path, name: str, script: str) -> None:
-    """Put a client of the scheduler that does as `script` says into a folder."""
+    """Write a scheduler's client that runs `script` into a folder."""
     (folder / name).write_text(f"#!/bin/sh\n{script}\n")
     (folder / name).chmod(0o755)
 
@@ -266,7 +266,7 @@ BROKEN = {
     "is killed": ("kill -9 $$", "squeue failed with signal 9."),
     "hangs": ("sleep 60 & sleep 60", "squeue did not answer within 0.5 s and was killed."),
 }
-"""Fault injection: a client of Slurm that does as the first says, and what is said of it."""
+"""Fault injection: the script of a client of Slurm, and the message."""
 
 
 @pytest.mark.parametrize("fault", BROKEN)
@@ -497,7 +497,7 @@ def test_what_came_of_scancel_is_not_claimed(
 
 
 def document(results: Path, capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> dict[str, Any]:
-    """What a command prints with --json."""
+    """Return what a command prints with --json."""
     capsys.readouterr()
     assert run(results, *words, "--json") == code
     told: dict[str, Any] = json.loads(capsys.readouterr().out)
@@ -532,7 +532,7 @@ def test_every_next_command_works_as_printed(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """From another folder: `logs` of a failed run, `resubmit` of it; those of a sweep; those of a running run."""
+    """From another folder: `logs` and `resubmit` of a failed run, a sweep and a running run."""
     monkeypatch.chdir(results.parent)
     name = sweep(results, make, ["failed", "running", "failed"])
     for number, member in enumerate(sorted(results.glob("digits/*-*-*-*"))):
@@ -557,7 +557,7 @@ def test_every_next_command_works_as_printed(
 def test_list_tells_of_all_runs_newest_first(
     results: Path, squeue: Path, make: Make, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Here and on the cluster alike; the scheduler is asked only for what may still run."""
+    """Local runs are filtered the same way. Only runs that may be active query the scheduler."""
     make("20260101-000000-aaaa", script=False, state="completed", step=3, epoch=1)
     make("20260103-000000-aaaa", "9", state="completed")
     damaged = make("20260104-000000-aaaa", "8", state="running")
@@ -617,7 +617,7 @@ def test_an_unreachable_scheduler_in_json(
 def test_a_real_run_of_this_machine_while_it_trains_and_after(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], framework: str
 ) -> None:
-    """What the training writes is what status reads."""
+    """Status reads the values that the training writes."""
     results = tmp_path / "results"
     words = [f"framework={framework}", "model=mlp", "trainer.max_epochs=100000", "monitor.progress=none"]
     words += [f"paths.results={results}"]
@@ -656,7 +656,7 @@ def test_a_real_run_of_this_machine_while_it_trains_and_after(
 @pytest.mark.parametrize("verb", ["status", "list", "best", "logs"])
 @pytest.mark.quick("list", "best")
 def test_a_look_at_a_run_loads_nothing_heavy(results: Path, make: Make, verb: str) -> None:
-    """No framework and no numpy; rich draws on a terminal alone."""
+    """The commands import no framework or numpy. Only a terminal uses rich."""
     make("20260101-000000-aaaa", script=False, state="completed")
     command = [
         sys.executable,

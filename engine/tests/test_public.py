@@ -1,4 +1,4 @@
-"""The public names of the engine: listed on one page, documented, and all that the template imports."""
+"""The engine's public names are on one page, documented, and all that the template imports."""
 
 import ast
 import importlib

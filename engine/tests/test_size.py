@@ -1,7 +1,7 @@
 """Each package of the engine has at most the lines and statements of a table.
 
-A change that needs more raises the numbers in the same commit and says why there. `python engine/tests/test_size.py` prints
-the table of the present code, rounded up.
+A change that needs more raises the numbers in the same commit and gives the reason there.
+`python engine/tests/test_size.py` prints the table of the present code, rounded up.
 """
 
 import ast
@@ -16,35 +16,35 @@ STEP = 20
 
 LIMITS = {
     ".": (280, 100),
-    "checkpoints": (1940, 1160),
-    "commands": (2360, 1480),
-    "config": (6480, 3740),
-    "data": (3140, 1820),
-    "distributed": (1720, 900),
-    "features": (3940, 2320),
-    "files": (1440, 860),
+    "checkpoints": (1800, 1100),
+    "commands": (2380, 1500),
+    "config": (6440, 3700),
+    "data": (3280, 1900),
+    "distributed": (1660, 880),
+    "features": (3720, 2220),
+    "files": (1420, 840),
     "inference": (840, 480),
-    "job": (1600, 980),
-    "launch": (2340, 1500),
-    "monitor": (2160, 1180),
-    "plugins": (320, 180),
-    "program": (1100, 680),
-    "remote": (920, 540),
-    "runs": (2500, 1400),
-    "search": (880, 540),
-    "slurm": (8420, 4680),
+    "job": (1520, 940),
+    "launch": (2200, 1440),
+    "monitor": (2100, 1140),
+    "plugins": (300, 160),
+    "program": (1040, 680),
+    "remote": (1000, 600),
+    "runs": (2460, 1360),
+    "search": (860, 520),
+    "slurm": (8120, 4520),
     "testing": (600, 360),
-    "training": (14760, 8480),
+    "training": (14740, 8420),
 }
 """Lines and statements by package; "." has the modules next to the packages."""
 
-MOST_LINES = 57580
-MOST_STATEMENTS = 33200
+MOST_LINES = 56580
+MOST_STATEMENTS = 32680
 """Limits of the whole engine. They fall with the code, and rise only by what a new feature was planned to cost."""
 
 
 def count(path: Path) -> Counter[str]:
-    """Return lines and statements of a module. A statement is a logical line that is not a docstring."""
+    """Return lines and statements of a module. A statement is a logical line without docstrings."""
     text = path.read_text()
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     owners = [node for node in ast.walk(ast.parse(text)) if isinstance(node, kinds)]

@@ -85,7 +85,7 @@ def test_digits(train: Train, tmp_path: Path, framework: str) -> None:
 
 
 def idx_files(folder: Path, train_length: int, test_length: int) -> None:
-    """MNIST's four files, made of upscaled real digits; one of them compressed."""
+    """Write MNIST's four files of upscaled real digits, one compressed."""
     digits = np.load(FILE)
     images, labels = np.kron(digits["images"] * 15, np.ones((1, 3, 3), np.uint8)), digits["labels"]
     images = np.pad(images, ((0, 0), (2, 2), (2, 2)))
@@ -152,7 +152,7 @@ def test_missing_data_is_one_sentence(train: Train, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_latest_stays_at_the_run_before_one_that_fails_for_its_data(train: Train, tmp_path: Path) -> None:
-    """An empty class is found when the data set is opened; a run of before is there."""
+    """An empty class is noticed when the data set is opened, and an earlier run exists."""
     before = tmp_path / "results" / "digits" / "before"
     before.mkdir(parents=True)
     (tmp_path / "results" / "latest").symlink_to("digits/before")
@@ -234,7 +234,7 @@ def test_resume_goes_on_with_what_the_new_command_names(train: Train, tmp_path: 
 @pytest.mark.slow
 @pytest.mark.parametrize("experiment", list_groups()["experiment"])
 def test_every_experiment_runs(train: Train, tmp_path: Path, experiment: str) -> None:
-    """One batch of each loop on this machine, of a size for it; framework and strategy are the experiment's own."""
+    """One batch of each loop at a size for this machine, with the experiment's own strategy."""
     if experiment == "resnet50_mnist":
         idx_files(tmp_path / "data/MNIST/raw", 240, 60)
     small = ["trainer.fast_dev_run=true", "data.batch_size=8", "trainer.devices=1", "trainer.nodes=1"]
@@ -247,7 +247,7 @@ def test_every_experiment_runs(train: Train, tmp_path: Path, experiment: str) ->
 
 @pytest.mark.slow
 def test_a_run_killed_in_the_middle_resumes(train: Train, tmp_path: Path) -> None:
-    """SIGKILL: no chance to save; the last complete checkpoint is where it goes on."""
+    """SIGKILL allows no save, so the last complete checkpoint counts."""
     command = [sys.executable, "-u", str(ROOT / "src/train.py"), *QUICK, f"paths.results={tmp_path}"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:

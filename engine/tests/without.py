@@ -1,4 +1,4 @@
-"""Run a command as on a machine where some tools are not installed. Needs root and Debian's packages.
+"""Run a command as on a machine where some tools are not installed. Needs root and Debian.
 
 python engine/tests/without.py SCRATCH horovod,slurm,mpi,root COMMAND...
 
@@ -53,7 +53,7 @@ exec setpriv --reuid="$owner" --regid="$owner" --clear-groups --inh-caps=-all --
 def without(
     scratch: Path, tools: Sequence[str], command: Sequence[str], timeout: float = 600
 ) -> subprocess.CompletedProcess[str]:
-    """Return what the command printed and its exit code; only what it writes below `scratch` stays, and it is not in CI."""
+    """Return output and exit code of a command that can write only below `scratch`."""
     plain = "root" in tools
     for name in ("home", "tmp"):
         (scratch / name).mkdir(exist_ok=True)

@@ -30,7 +30,7 @@ from train_anywhere.data.dataset import ModuleLoaders, Splits
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError, ProjectError
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.training.lightning import attach, run, setup, trainer
+from train_anywhere.training.lightning import run, setup, trainer
 from train_anywhere.training.lightning.dropin.visible import is_visible
 from train_anywhere.training.rank_process import RankProcess
 from train_anywhere.training.stop import Stop
@@ -124,8 +124,8 @@ class Trainer(trainer.Trainer):
         self.callbacks, self.steps_done, self._runs = [], 0, True
         instead = {
             setup: {"make_task": lambda _: model, "open_splits": lambda *_, **__: splits, "make_strategy": lambda *_: self.strategy,
-                    "make_trainer": lambda *_: self, "seed_everything": lambda _: None},
-            attach: {"make_callbacks": lambda _: self._users, "make_loggers": lambda *_: self._own_loggers},
+                    "make_trainer": lambda *_: self, "seed_everything": lambda _: None,
+                    "make_callbacks": lambda _: self._users, "make_loggers": lambda *_: self._own_loggers},
             run: {"seed_everything": lambda _: None, "test": lambda *_: None},
         }  # fmt: skip
         try:

@@ -11,8 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from train_anywhere.distributed.horovod.installation import horovod_problem
-from train_anywhere.distributed.packages import framework_problem
+from train_anywhere.distributed.packages import framework_problem, horovod_problem
 from train_anywhere.launch.processes import free_port
 
 SIDES = sorted(folder.parent.name for folder in Path(__file__).parent.glob("*/__init__.py"))

@@ -1,4 +1,4 @@
-"""One bad input: what is typed where, what is wrong around it, and the sentence that answers it."""
+"""A bad input: the command line, what is damaged around it, and the expected message."""
 
 import os
 import shlex
@@ -26,7 +26,7 @@ SCRIPTS = {
 
 @dataclass(frozen=True)
 class Row:
-    """A bad input and what a user should read.
+    """A bad input and the message that a user should read.
 
     Attributes:
         words: the command line as typed in a shell; `{row}` is the row's folder, `{run}` a run folder that trained here,
@@ -41,7 +41,7 @@ class Row:
         limit: seconds.
         real: in a new interpreter; needed if the interpreter itself reads the odd input.
         stdout: a device that receives the output.
-        name: if the words don't say what is odd.
+        name: if the words don't show what is odd.
     """
 
     words: str
@@ -144,7 +144,7 @@ def foreign(path: Path) -> None:
 
 
 def edited(old: str, new: str) -> Callable[[Path], None]:
-    """A file in which one text is another one."""
+    """Return a damage that replaces a string of a file by another one."""
 
     def edit(path: Path) -> None:
         text = path.read_text()
@@ -182,5 +182,5 @@ def link(target: str) -> Callable[[Path], None]:
 
 
 def huge(path: Path) -> None:
-    """A file of 64 MiB, all zeros, that takes no room."""
+    """Write a sparse file of 64 MiB of zeros."""
     os.truncate(path, 64 << 20)

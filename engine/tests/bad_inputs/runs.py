@@ -20,7 +20,7 @@ def frozen(*overrides: str) -> str:
 
 
 def make_run(run: Path, *overrides: str, job_id: str = "") -> None:
-    """A run of two epochs with two checkpoints; with a `job_id`, one that was submitted and has ended."""
+    """Make a run of two epochs with two checkpoints, submitted and ended if it has a `job_id`."""
     results = run.parent.parent
     run.mkdir(parents=True)
     (run / "config.yaml").write_text(frozen(*overrides).replace(HERE, str(results)))
@@ -55,7 +55,7 @@ def make_run(run: Path, *overrides: str, job_id: str = "") -> None:
 
 
 def make_checkpoint(folder: Path, step: int) -> None:
-    """A checkpoint with a true manifest; its one file is no framework's."""
+    """Write a checkpoint with a valid manifest and a file of no framework."""
     folder.mkdir(parents=True)
     content = b"weights" * 100
     (folder / "model.ckpt").write_bytes(content)

@@ -1,4 +1,4 @@
-"""A folder in which commands may do anything: a copy of the project, and a folder that is prepared for each row.
+"""A folder where commands may do anything: a copy of the project, and one folder per row.
 
 SCRATCH/project   src, slurm, hydra_plugins and configs; commands run from here
         row       the row's own: home, bin (first on PATH), tmp, and what its preparation puts there
@@ -43,7 +43,7 @@ TOOLS = (
 
 @dataclass(frozen=True)
 class Answer:
-    """What one command did.
+    """The result of one command.
 
     Attributes:
         code: exit code; negative for a signal.
@@ -70,7 +70,7 @@ HEAVY = [
 
 
 class Scratch:
-    """The folder, and the process in it that starts commands. It can write only there; to be used by root."""
+    """The scratch folder and the confined process in it that starts commands. Needs root."""
 
     def __init__(self) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="bad-inputs-", dir="/var/tmp")).resolve()
@@ -112,7 +112,7 @@ class Scratch:
         assert self.ask("-c", ["0"], {}, self.files(), 60)[0] == 0, "the server did not start"
 
     def environ(self, changes: dict[str, str]) -> dict[str, str]:
-        """A user's environment, with nothing of this machine's in it; a value of "" takes a variable away."""
+        """Return a user's environment without values of this machine. "" removes a variable."""
         fixed = {
             "PATH": f"{self.row}/bin:{self.path}/tools",
             "HOME": f"{self.row}/home",
@@ -152,7 +152,7 @@ class Scratch:
             folder.unlink(missing_ok=True)
 
     def listing(self, *tops: Path) -> dict[str, tuple[Any, ...]]:
-        """Every path below `tops` (row and project) with what a write would change; nobody can set a file's ctime."""
+        """Return every path below row and project with what a write would change in it."""
         found: dict[str, tuple[Any, ...]] = {}
         for top in tops or (self.row, self.project):
             for at, folders, files in os.walk(top):
@@ -172,7 +172,7 @@ class Scratch:
         real: bool = False,
         stdout: str = "",
     ) -> Answer:
-        """Run a command of the project and say what it did.
+        """Run a command of the project and return its answer.
 
         Args:
             script: such as src/train.py.
@@ -180,7 +180,7 @@ class Scratch:
             environ: changes to the environment.
             limit: seconds until it is killed.
             real: in a new interpreter instead of a fork.
-            stdout: where its output goes instead of to a file that is read.
+            stdout: receives its output instead of a file that is read.
         """
         files = self.files()
         before = self.listing()
@@ -196,7 +196,7 @@ class Scratch:
         return Answer(code, seconds, ended, *said, tuple(written))
 
     def files(self) -> dict[str, Path]:
-        """Remove the files of the last command's output; return where they are."""
+        """Remove the output files of the last command and return their paths."""
         files = {n: self.out / n for n in ("stdout", "stderr")}
         for file in files.values():
             file.unlink(missing_ok=True)
@@ -205,7 +205,7 @@ class Scratch:
     def ask(
         self, program: str, words: list[str], environ: dict[str, str], files: dict[str, Path], limit: float
     ) -> tuple[int, bool]:
-        """Run a program in the confined server; returns its exit code, and False if it had to be killed."""
+        """Run a program in the confined server. Return its exit code, and False if it was killed."""
         with ExitStack() as opened:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
             streams = [os.open(os.devnull, os.O_RDONLY), *(os.open(f, flags, 0o666) for f in files.values())]

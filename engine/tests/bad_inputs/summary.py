@@ -1,4 +1,4 @@
-"""One line at the end of pytest's output: the result of the bad inputs, also with several processes."""
+"""One line at the end of pytest's output: the result of the bad inputs of all processes."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,7 +7,7 @@ PROPERTY = "bad input"
 
 
 def line(reports: Iterable[Any]) -> str:
-    """The line; empty if no bad input was tried.
+    """Return the line. Empty if no bad input was tried.
 
     Args:
         reports: pytest's test reports.

@@ -1,4 +1,7 @@
-"""Every bad input gets one sentence: no traceback, no hang, nothing written. BAD_INPUTS=all tries all rows, not every twentieth."""
+"""Every bad input gets one message: no traceback, no hang, nothing written.
+
+BAD_INPUTS=all tries all rows instead of every twentieth.
+"""
 
 import re
 import subprocess
@@ -41,7 +44,7 @@ def test_gets_one_sentence(
 
 
 def faults(row: Row, answer: Answer) -> list[str]:
-    """What is wrong with the answer, in words to count by."""
+    """Return the names of the faults of an answer."""
     said = answer.stderr if row.code else answer.stdout + answer.stderr
     stray = [p for p in answer.written if not (row.writes and re.fullmatch(row.writes, p))]
     found = {
@@ -62,7 +65,7 @@ def test_a_fork_answers_as_a_new_interpreter_does(row: Row, scratch: Scratch) ->
 
 
 def plain(answer: Answer) -> tuple[object, ...]:
-    """An answer without its times, ages and ids of runs, and of a traceback only that there is one: its first frames are the server's."""
+    """Return an answer without times, ages, run ids and the frames of tracebacks."""
     said = re.sub(r"\d{8}-\d{6}-[0-9a-f]{4}", "RUN", re.sub(r"(?s)Traceback.*", "Traceback", answer.stderr))
     printed = re.sub(r"\d+ s ago", "AGO", answer.stdout)
     return answer.code, answer.ended, printed, said, bool(answer.written)

@@ -1,4 +1,4 @@
-"""The benchmarks run, and their last line is one JSON object; the tests do not judge the results."""
+"""The benchmarks run and end with one JSON object. Their results are not judged here."""
 
 import json
 import subprocess

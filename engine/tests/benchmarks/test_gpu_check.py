@@ -1,4 +1,4 @@
-"""`make gpu-check` on a machine without a GPU: what it says there, and that its short form runs."""
+"""`make gpu-check` on a machine without a GPU: its message and its short form."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Runs on disks that refuse, and run folders with links: whole commands, in forks of one process that has imported a framework.
+"""Runs on disks that refuse, and run folders with links: whole commands in forks.
 
     python engine/tests/chaos/disk.py faults FRAMEWORK 40       # file operations below the results that fail, 40 of all of them
     python engine/tests/chaos/disk.py full FRAMEWORK 8          # real disks that are too small; as root, in a mount namespace
@@ -32,10 +32,10 @@ ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS)
 
 
 class Commands(Framework):
-    """What is trained is a command line."""
+    """A command line stands for what is trained."""
 
     def train(self, words: list[str]) -> int:  # type: ignore[override]
-        """Do what `src/train.py` does with it; returns the exit code."""
+        """Run a command line as `src/train.py` does and return the exit code."""
         from train_anywhere.config.command.compose import compose
         from train_anywhere.config.load import to_plain_tree
         from train_anywhere.launch.command import build_hydra_arguments, run_command
@@ -93,7 +93,7 @@ def faults(disk: Disk, count: int) -> None:
 
 
 def turn_of(local: str) -> int:
-    """Where the first operation is, so that the two kinds of runs have others."""
+    """Return the first operation, which differs between the two kinds of runs."""
     return 0 if local == "null" else 3
 
 
@@ -120,7 +120,7 @@ SMALL_DISKS = (
 
 
 def full(disk: Disk, count: int) -> None:
-    """Run on real disks that are too small, with too little room or too few files."""
+    """Run on real disks with too little space or too few files."""
     for turn, options in enumerate(SMALL_DISKS[-count:]):
         results = disk.folder / options
         results.mkdir()
@@ -132,7 +132,7 @@ def full(disk: Disk, count: int) -> None:
 
 
 def judged(disk: Disk, what: str, results: Path, local: str, fault: Fault) -> int:
-    """Run a command and return its exit code, which the state that it leaves has to fit; one message names a file."""
+    """Run a command. Check that its exit code fits the state and a message names a file."""
     code, _, said = disk.run(disk.words(results, local), fault)
     runs = [RunDir(path.parent) for path in results.glob("*/2*/config.yaml")]
     state = runs[0].read_info().get("state") if runs else None
@@ -156,7 +156,7 @@ KINDS = ("a file", "a folder", "nothing", "a pipe", "a device", "a socket")
 
 
 def links(disk: Disk, count: int) -> None:
-    """Put each kind of thing in the place of each file and folder of a finished run, and resume it."""
+    """Put each kind of object in the place of each file of a finished run, and resume it."""
     results, user = disk.folder / "results", disk.folder / "user"
     code, _, said = disk.run(disk.words(results, "null"), Fault())
     if code:
@@ -197,7 +197,7 @@ def links(disk: Disk, count: int) -> None:
 
 
 def resumed(disk: Disk, run: Path, user: Path, name: str, kind: str) -> None:
-    """Resume a run in which `name` is something else: one message refuses it, or it trains on and the user's files stay."""
+    """Resume a run with a replaced `name`: it is refused or trains, the user's files stay."""
     plant(run / name, user, kind)
     before = content(user)
     words = [f"resume={run}", "trainer.max_epochs=2"]
@@ -235,7 +235,7 @@ EXPERIMENTS: dict[str, Callable[[Disk, int], None]] = {"faults": faults, "full":
 
 
 def main() -> str:
-    """Run one experiment in the folder named by TMPDIR; returns the last line."""
+    """Run one experiment in the folder named by TMPDIR and return the last line."""
     experiment, framework, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
     folder = Path(os.environ["TMPDIR"], "disk").resolve()
     folder.mkdir()

@@ -1,11 +1,10 @@
-"""The crash laboratory: kills trainings, spoils their disks, resumes them, and compares the weights they end with.
+"""The crash laboratory kills trainings, spoils disks, resumes, and compares final weights.
 
     python engine/tests/chaos/lab.py --framework lightning --kills 200
 
 Half of the kills come at random moments, half at the file operations of saving and publishing, one by one. The last line
-that it prints is one JSON object. `torn` counts checkpoints in sight whose checksums do not hold, `lost` runs that did
-not go on to their end or went back behind a published checkpoint, `different` final weights, or curves in TensorBoard,
-other than those of the run that nobody disturbed.
+is one JSON object. `torn` counts visible checkpoints whose checksums do not match, `lost` runs that did not complete or
+resumed before a published checkpoint, `different` final weights or curves that differ from those of an undisturbed run.
 """
 
 import argparse
@@ -31,7 +30,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "engine"), str(Path(__file__).parent)]
 
 from trainees import TRAINEES, Framework, Plain  # noqa: E402
 
-from train_anywhere.checkpoints.checkpointer import Worker  # noqa: E402
+from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer  # noqa: E402
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint, find_damage  # noqa: E402
 from train_anywhere.checkpoints.store import CheckpointStore  # noqa: E402
 from train_anywhere.runs.folder import RunDir  # noqa: E402
@@ -45,7 +44,7 @@ HANGS = 120.0
 
 @dataclass
 class Fault:
-    """What happens to a child; the numbers count its file operations below `folders`, from 1."""
+    """The disturbance of a child. Numbers count its file operations below `folders` from 1."""
 
     folders: tuple[Path, ...] = ()
     kill_at: int = 0
@@ -83,7 +82,7 @@ class Lab:
         return self.trainee.start(self.folder / "results", self.node)
 
     def measure(self) -> None:
-        """The run that nobody disturbs: its weights, how long it takes, how many file operations it has."""
+        """Measure the undisturbed run: its weights, its duration and its number of file operations."""
         run = self.start()
         began = time.monotonic()
         code, operations = self.child(run, Fault(self.both(run)))
@@ -97,7 +96,7 @@ class Lab:
         return run.checkpoints, self.node
 
     def child(self, run: RunDir, fault: Fault) -> tuple[int, int]:
-        """Start or resume the run in a child; returns its exit code, -9 if it was killed, and its file operations."""
+        """Start or resume the run in a child. Return its exit code and its file operations."""
         reader, writer = os.pipe()
         child = self.begin(run, fault, writer)
         os.close(writer)
@@ -106,7 +105,7 @@ class Lab:
             return code, int(pipe.read() or 0)
 
     def begin(self, run: RunDir, fault: Fault, report: int | None = None) -> int:
-        """Fork a child that trains; returns its process id."""
+        """Fork a child that trains and return its process id."""
         child = os.fork()
         if child:
             return child
@@ -117,7 +116,7 @@ class Lab:
             os.dup2(output, 2)
             os.setsid()
             tempfile.tempdir = str(self.folder)  # for what a killed child leaves
-            Worker.patience_s, Worker.first_retry_s = 2.0, 0.02
+            AsyncCheckpointer.patience_s, AsyncCheckpointer.first_retry_s = 2.0, 0.02
             arm(self.shim, fault)
             code = self.trainee.train(run)
         except BaseException:
@@ -129,7 +128,7 @@ class Lab:
         os._exit(code)
 
     def wait(self, child: int, after: float | None = None) -> int:
-        """Exit code of a child; it is killed after so many seconds, or when it hangs."""
+        """Wait for a child's exit code. It is killed after the given seconds or if it hangs."""
         end = time.monotonic() + (HANGS if after is None else after)
         while time.monotonic() < end:
             ended, status = os.waitpid(child, os.WNOHANG)
@@ -145,7 +144,7 @@ class Lab:
     # --- what is checked ------------------------------------------------------------------------------------------
 
     def kill(self, run: RunDir, fault: Fault) -> bool:
-        """Whether the child was killed before its end; nothing may be torn or lost by that."""
+        """Check that nothing is torn or lost, and return if the child was killed before its end."""
         before = newest_step(run)
         code, _ = self.child(run, fault)
         if code == 0:
@@ -191,7 +190,7 @@ class Lab:
     # --- kills ----------------------------------------------------------------------------------------------------
 
     def kill_at_operations(self, numbers: list[int]) -> None:
-        """At each of these file operations of a run, one by one; then resume it to its end."""
+        """Kill a run at each of these file operations, then resume it to its end."""
         for number in numbers:
             run = self.start()
             if self.kill(run, Fault(self.both(run), kill_at=number)):
@@ -212,7 +211,7 @@ class Lab:
             self.finish(run, f"{killed} kills at random moments")
 
     def numbers(self, count: int) -> list[int]:
-        """All file operations of a run, or so many of them at random."""
+        """Return all file operations of a run, or a random choice of them."""
         every = range(1, self.operations + 1)
         return list(every) if count >= len(every) else sorted(self.random.sample(every, count))
 
@@ -231,7 +230,7 @@ def store(run: RunDir) -> CheckpointStore:
 
 
 def newest_step(run: RunDir) -> int:
-    """Of the checkpoints in sight whose checksums hold."""
+    """Count the visible checkpoints whose checksums do not match."""
     good: list[SavedCheckpoint] = [s for s in store(run).all() if find_damage(s.path) is None]
     return good[-1].step if good else 0
 

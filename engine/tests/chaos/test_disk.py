@@ -1,6 +1,6 @@
-"""Whole commands on disks that refuse, and in run folders in which links, pipes and devices stand in the place of files.
+"""Whole commands on disks that refuse, and in run folders with links, pipes and devices.
 
-CHAOS_KILLS says how often, as in the other files: with 200 (`make chaos`), every kind of thing takes the place of every file.
+CHAOS_KILLS sets the number, as in the other files: with 200 (`make chaos`), every kind of object takes the place of every file.
 """
 
 import json
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 @pytest.fixture
 def experiment(tmp_path: Path, require: Callable[[object, str], None]) -> Callable[..., int]:
-    """Run an experiment; returns how many commands it was. Nothing but its own folder can be written."""
+    """Run a confined experiment and return its number of commands."""
     require(shutil.which("cc"), "install a C compiler: apt install gcc")
     require(os.getuid() == 0 and works(tmp_path), "run as root: the test writes in one folder only")
 
@@ -54,5 +54,5 @@ def test_disks_that_are_too_small(framework: str, experiment: Callable[..., int]
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_something_else_in_the_place_of_a_file(framework: str, experiment: Callable[..., int]) -> None:
-    """`resume=` refuses it with one message or replaces it, and what a link leads to stays as it is."""
+    """`resume=` refuses or replaces it, and the target of a link stays unchanged."""
     assert experiment("links", framework, LINKS) >= min(LINKS, 60)

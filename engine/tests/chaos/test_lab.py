@@ -1,4 +1,4 @@
-"""The crash laboratory, and that it would notice. CHAOS_KILLS says how often it kills each framework."""
+"""The crash laboratory notices faults. CHAOS_KILLS sets the number of kills."""
 
 import json
 import os
@@ -40,7 +40,7 @@ sys.exit(lab.main())
 
 
 def experiment(*command: str, timeout: float = 600) -> dict:
-    """Run the laboratory; its last line."""
+    """Run the laboratory and return its last line."""
     done = subprocess.run([sys.executable, *command], capture_output=True, text=True, timeout=timeout)
     assert done.stdout, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -52,7 +52,7 @@ def compiler(require: Callable[[object, str], None]) -> None:
 
 
 def test_some_kills_of_saving_and_publishing() -> None:
-    """At file operations and at random moments; and every trouble there is."""
+    """At file operations and at random moments, with every kind of trouble."""
     result = experiment(str(HERE / "lab.py"), "--kills", "20")
     assert (result["torn"], result["lost"], result["different"]) == (0, 0, 0), result["notes"]
     assert result["kills"] >= 20 and result["troubles"] > 10
@@ -61,7 +61,7 @@ def test_some_kills_of_saving_and_publishing() -> None:
 @pytest.mark.slow
 @pytest.mark.long
 def test_a_kill_at_every_file_operation_of_saving_and_publishing() -> None:
-    """Each of them, one by one; more come at random moments."""
+    """Each operation once, and more kills at random moments."""
     result = experiment(str(HERE / "lab.py"), "--every-operation", "--no-troubles", "--kills", str(KILLS))
     assert (result["torn"], result["lost"], result["different"]) == (0, 0, 0), result["notes"]
     assert result["kills"] >= max(KILLS, result["operations"], 50)
@@ -93,7 +93,7 @@ def test_a_few_kills_of_other_strategies(framework: str, strategy: str, devices:
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["torn", "different"])
 def test_the_laboratory_notices(what: str, tmp_path: Path) -> None:
-    """Checkpoints that are written in place are torn by some kills; other weights are seen."""
+    """Kills tear checkpoints that are written in place, and different weights are noticed."""
     script = tmp_path / "unsafe.py"
     script.write_text(UNSAFE.format(root=str(HERE.parent.parent), here=str(HERE), what=what))
     result = experiment(str(script), "--kills", "120" if what == "torn" else "4", "--no-troubles")

@@ -1,4 +1,4 @@
-"""Several ranks, killed one after the other: what was saved is published, the same command resumes, nothing is lost.
+"""Several ranks are killed one after the other: saved checkpoints are published and resumed.
 
 CHAOS_KILLS=10 kills so often, the later ones at random moments; the short form kills each rank once.
 """
@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from train_anywhere.checkpoints.disk.manifest import find_damage
-from train_anywhere.distributed.horovod.installation import horovod_problem
+from train_anywhere.distributed.packages import horovod_problem
 from train_anywhere.files import ROOT
 
 KILLS = max(2, int(os.environ.get("CHAOS_KILLS", "0")) // 20)
@@ -60,7 +60,7 @@ print(json.dumps([newest.step, trainee.weights(newest), trainee.curves(run)]))
 
 
 def outcome(framework: str, run: Path) -> Any:
-    """Step, weights and curves of a run, read in a process of its own: the two frameworks need not meet in this one."""
+    """Read step, weights and curves of a run in a separate process."""
     script = LOOK.format(root=str(ROOT), here=str(Path(__file__).parent), run=str(run), framework=framework)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
@@ -81,7 +81,7 @@ def ranks(results: Path) -> list[int]:
 
 
 def newest_step(results: Path) -> int:
-    """Of the newest checkpoint that was published; 0 before there is one."""
+    """Return the step of the newest published checkpoint, or 0."""
     pointers = list(results.glob("digits/*/checkpoints/newest"))
     return int(pointers[0].read_text()) if pointers else 0
 
@@ -95,7 +95,7 @@ def wait_for_checkpoint(process: subprocess.Popen[str], results: Path) -> None:
 
 
 def kill(process: subprocess.Popen[str], results: Path, victim: int, delay: float) -> bool:
-    """Kill a rank `delay` seconds after the next checkpoint; False if the run was over before."""
+    """Kill a rank `delay` seconds after the next checkpoint. False if the run was over before."""
     wait_for_checkpoint(process, results)
     time.sleep(delay)
     processes = ranks(results)

@@ -1,6 +1,6 @@
-"""A rank that dies again and again in one run on this machine: the same weights, no process left, and no memory that grows.
+"""A rank dies repeatedly in one run here: same weights, no process left, constant memory.
 
-CHAOS_KILLS=30 kills so often; the short form kills each rank once. A rank kills itself only.
+CHAOS_KILLS=30 sets the number of kills. The short form kills each rank once. A rank kills only itself.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What the laboratory kills: the two frameworks, and a training that is nothing but its checkpoints."""
+"""Trainings for the laboratory: two frameworks, and one that only writes checkpoints."""
 
 import hashlib
 import json
@@ -62,7 +62,7 @@ class Framework:
         return make_run(config, [], local_layout(config))
 
     def train(self, run: RunDir) -> int:
-        """What each start of the run does; returns the exit code."""
+        """Run one start of the run and return the exit code."""
         from train_anywhere.launch.rank import run_rank
 
         return run_rank(run)
@@ -90,7 +90,7 @@ class Framework:
             return torch.load(f"{scratch}/whole", weights_only=False)
 
     def curves(self, run: RunDir) -> Any:
-        """As TensorBoard reads them: the steps of each, and the values of those that every attempt measures as a whole."""
+        """Return TensorBoard's steps, and the values that every attempt measures as a whole."""
         notf = "tensorboard.compat.notf"  # or it may load a framework, whose threads no fork takes along
         sys.modules.setdefault(notf, types.ModuleType(notf))
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -105,7 +105,7 @@ class Framework:
 
 
 class Plain:
-    """No framework: each step hashes the state; so small that it can be killed at every single file operation."""
+    """A training without a framework that hashes the state, for kills at every operation."""
 
     name, steps = "plain", 12
 
@@ -119,7 +119,7 @@ class Plain:
         return run
 
     def train(self, run: RunDir) -> int:
-        """Hash, and save after every second step; some are the best so far."""
+        """Hash the state, save after every second step, and mark some as the best."""
         try:
             return self._train(run)
         except CheckpointError as error:
@@ -173,7 +173,7 @@ def writer(state: str) -> Callable[[Path], None]:
 
 
 def digest(tree: Any) -> str:
-    """Of a tree of dicts, lists, tensors and plain values, bit by bit."""
+    """Compare two trees of dicts, lists, tensors and plain values bit by bit."""
     if isinstance(tree, dict):
         parts = [f"{key}:{digest(tree[key])}" for key in sorted(tree, key=str)]
     elif isinstance(tree, (list, tuple)):

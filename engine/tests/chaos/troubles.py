@@ -1,4 +1,4 @@
-"""Everything else that happens to runs: full and slow disks, lost permissions, flipped bits, clocks, a second job."""
+"""Other disturbances: full and slow disks, lost rights, flipped bits, clocks, a second job."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ def local_disk_full(lab: Lab) -> None:
 
 
 def shared_disk_full_for_a_while(lab: Lab) -> None:
-    """the shared disk is full, and has room again later"""
+    """Fill the shared disk and free it again later."""
     run = lab.start()
     lab.finish(run, "a full shared disk", fault(run.checkpoints, fail=(5, 12), error=errno.ENOSPC))
 
 
 def shared_disk_full(lab: Lab) -> None:
-    """the shared disk is full until the end: the run says so, and goes on when there is room"""
+    """Fill the shared disk until the end. The run reports it and resumes with free space."""
     run = lab.start()
     full = fault(run.checkpoints, fail=(30, FOREVER), error=errno.ENOSPC)
     lab.finish(run, "a full shared disk", full, expect=1)
     if "No space left" not in lab.log.read_text():
-        lab.problem("lost", "the run did not say that the disk is full")
+        lab.problem("lost", "the run did not report the full disk")
     lab.finish(run, "a shared disk that was full")
 
 
@@ -83,7 +83,7 @@ def flipped_bit(lab: Lab) -> None:
 
 
 def flipped_bits(lab: Lab) -> None:
-    """a bit of every checkpoint flips, and the node's disk is lost: refused, until the run begins from scratch"""
+    """Flip a bit of every checkpoint and lose the node's disk. A run from scratch continues."""
     run = half_done(lab)
     shutil.rmtree(lab.node, ignore_errors=True)
     flip(run, all_of_them=True)

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
-from train_anywhere.checkpoints.disk.copy_files import print_line
 from train_anywhere.checkpoints.disk.event_files import EventFileSync
 from train_anywhere.checkpoints.disk.manifest import CheckpointInfo, find_damage
 from train_anywhere.checkpoints.disk.staging import Staging, staging_path_names
@@ -39,11 +38,9 @@ def staging(run: RunDir, tmp_path: Path) -> Staging:
     return Staging((tmp_path / "node").joinpath(*staging_path_names(run)))
 
 
-def opened(
-    store: CheckpointStore, staging: Staging | None, tell: Callable[[str], None] = print_line
-) -> AsyncCheckpointer:
-    events = EventFileSync(staging, store.folder.with_name("tensorboard"), tell)
-    return AsyncCheckpointer(store, staging, events, tell)
+def opened(store: CheckpointStore, staging: Staging | None) -> AsyncCheckpointer:
+    events = EventFileSync(staging, store.folder.with_name("tensorboard"))
+    return AsyncCheckpointer(store, staging, events)
 
 
 def text(step: int) -> Callable[[Path], None]:
@@ -86,7 +83,7 @@ def test_the_training_thread_waits_for_the_write_and_not_for_the_publication(
     save(checkpointer, 1)
     assert publishing.wait(30)
     checkpointer.wait()  # returns though the publication hangs
-    assert not checkpointer.worker.in_use
+    assert not checkpointer.in_use
     slow.set()
     checkpointer.close()
     assert steps(store) == [1]
@@ -131,7 +128,7 @@ def test_an_error_of_the_worker_is_raised_at_the_next_step(store: CheckpointStor
     def broken(folder: Path) -> None:
         raise TypeError("can't pickle this")
 
-    checkpointer = opened(store, staging, tell=lambda line: None)
+    checkpointer = opened(store, staging)
     save(checkpointer, 1, broken)
     with pytest.raises(CheckpointError, match="can't pickle this") as caught:
         for _ in range(3000):
@@ -143,10 +140,9 @@ def test_an_error_of_the_worker_is_raised_at_the_next_step(store: CheckpointStor
 
 
 @pytest.mark.needs_root
-def test_full_local_disk(store: CheckpointStore, small_disk: Path) -> None:
-    told: list[str] = []
+def test_full_local_disk(store: CheckpointStore, small_disk: Path, told: list[str]) -> None:
     big = lambda folder: (folder / "model.ckpt").write_bytes(b"x" * (2 << 20)) and None  # noqa: E731
-    with opened(store, Staging(small_disk / "digits" / "run"), tell=told.append) as checkpointer:
+    with opened(store, Staging(small_disk / "digits" / "run")) as checkpointer:
         save(checkpointer, 1, big)
         save(checkpointer, 2, big)
     assert steps(store) == [1, 2]
@@ -154,12 +150,11 @@ def test_full_local_disk(store: CheckpointStore, small_disk: Path) -> None:
 
 
 @pytest.mark.needs_root
-def test_full_shared_disk_until_there_is_room(small_disk: Path, staging: Staging) -> None:
-    told: list[str] = []
+def test_full_shared_disk_until_there_is_room(small_disk: Path, staging: Staging, told: list[str]) -> None:
     filler = small_disk / "filler"
     filler.write_bytes(b"x" * (800 << 10))
     store = CheckpointStore(small_disk / "checkpoints", "max", keep_last=1)
-    checkpointer = opened(store, staging, tell=told.append)
+    checkpointer = opened(store, staging)
     save(checkpointer, 1, lambda folder: (folder / "w").write_bytes(b"y" * (400 << 10)) and None)
     while not told:
         checkpointer.check()  # training continues
@@ -176,8 +171,8 @@ def test_full_shared_disk_until_there_is_room(small_disk: Path, staging: Staging
 def test_shared_disk_that_stays_full(small_disk: Path, staging: Staging, staged: bool) -> None:
     (small_disk / "filler").write_bytes(b"x" * (800 << 10))
     store = CheckpointStore(small_disk / "checkpoints", "max", keep_last=1)
-    checkpointer = opened(store, staging if staged else None, tell=lambda line: None)
-    checkpointer.worker.patience_s = 1.5
+    checkpointer = opened(store, staging if staged else None)
+    checkpointer.patience_s = 1.5
     save(checkpointer, 1, lambda folder: (folder / "w").write_bytes(b"y" * (400 << 10)) and None)
     with pytest.raises(CheckpointError, match=r"No space left") as caught:
         checkpointer.close()
@@ -188,13 +183,12 @@ def test_shared_disk_that_stays_full(small_disk: Path, staging: Staging, staged:
 
 @pytest.mark.needs_root
 def test_events_that_find_no_room_stay_on_the_node_until_there_is_some(
-    small_disk: Path, staging: Staging
+    small_disk: Path, staging: Staging, told: list[str]
 ) -> None:
-    told: list[str] = []
     filler = small_disk / "filler"
     filler.write_bytes(b"x" * (800 << 10))
     store = CheckpointStore(small_disk / "checkpoints", "max", keep_last=1)
-    with opened(store, staging, told.append) as checkpointer:
+    with opened(store, staging) as checkpointer:
         (checkpointer.events.prepare_folder() / "events").write_bytes(b"y" * (400 << 10))
         save(checkpointer, 1)
     assert steps(store) == [1]  # it fits, and the run has ended well
@@ -205,16 +199,17 @@ def test_events_that_find_no_room_stay_on_the_node_until_there_is_some(
     assert not staging.folder.exists()
 
 
-def test_another_error_is_not_hidden_by_a_full_disk(store: CheckpointStore, staging: Staging) -> None:
+def test_another_error_is_not_hidden_by_a_full_disk(
+    store: CheckpointStore, staging: Staging, told: list[str]
+) -> None:
     def full(folder: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    told: list[str] = []
     with (
         pytest.raises(ZeroDivisionError),
-        opened(store, staging, told.append) as checkpointer,
+        opened(store, staging) as checkpointer,
     ):
-        checkpointer.worker.patience_s = 0.0
+        checkpointer.patience_s = 0.0
         save(checkpointer, 1, full)
         raise ZeroDivisionError
     assert "it is lost" in told[-1]

@@ -1,4 +1,4 @@
-"""TensorBoard's files on their way from the node's disk to the shared one: each byte once, whatever happens."""
+"""TensorBoard's files are copied from the node's disk to the shared one, each byte once."""
 
 import os
 import signal
@@ -33,13 +33,13 @@ def wait(condition: Callable[[], object]) -> None:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Of the training's own files; those of the nodes are in folders."""
+    """Return the event files of the training, without those of nodes in subfolders."""
     return {file.name: file.read_bytes() for file in folder.glob("*") if file.is_file()}
 
 
 @pytest.mark.timeout(60)  # a clock that is wrong is not waited for
 def test_a_new_file_comes_after_those_that_are_there(tmp_path: Path) -> None:
-    """A reader takes them in the order of their names, and what an attempt purges must have been read before."""
+    """Readers sort by name, and must read what an attempt purges before it."""
     wait_for_new_name(tmp_path / "none")
     there = int(time.time())
     (tmp_path / f"events.out.tfevents.{there}.node1.9999.0").touch()
@@ -122,16 +122,15 @@ def test_training_does_not_wait_for_a_disk_that_hangs(
 
 
 @pytest.mark.needs_root
-def test_full_shared_disk_until_there_is_room(small_disk: Path, staging: Staging) -> None:
-    told: list[str] = []
+def test_full_shared_disk_until_there_is_room(small_disk: Path, staging: Staging, told: list[str]) -> None:
     filler = small_disk / "filler"
     filler.write_bytes(b"x" * (800 << 10))
-    sync = EventFileSync(staging, small_disk / "tensorboard", told.append)
+    sync = EventFileSync(staging, small_disk / "tensorboard")
     sync.interval_s = 0.02
     data = os.urandom(400 << 10)
     (sync.prepare_folder() / "events").write_bytes(data)
     wait(lambda: told)
-    time.sleep(0.2)  # tried again, and not told again
+    time.sleep(0.2)  # tried again, and not reported again
     assert len(told) == 1 and "No space left" in told[0]
     filler.unlink()
     assert sync.close()
@@ -139,10 +138,9 @@ def test_full_shared_disk_until_there_is_room(small_disk: Path, staging: Staging
 
 
 @pytest.mark.needs_root
-def test_shared_disk_that_stays_full(small_disk: Path, staging: Staging) -> None:
-    told: list[str] = []
+def test_shared_disk_that_stays_full(small_disk: Path, staging: Staging, told: list[str]) -> None:
     (small_disk / "filler").write_bytes(b"x" * (800 << 10))
-    sync = EventFileSync(staging, small_disk / "tensorboard", told.append)
+    sync = EventFileSync(staging, small_disk / "tensorboard")
     (sync.prepare_folder() / "events").write_bytes(os.urandom(400 << 10))
     assert not sync.close()
     assert str(staging.events) in told[-1] and "train_anywhere.checkpoints.recovery" in told[-1]
@@ -156,10 +154,9 @@ def test_an_error_that_no_disk_made_is_raised(staging: Staging, tmp_path: Path) 
         EventFileSync(staging, tmp_path / "tensorboard").try_write(broken, nothing)
 
 
-def test_both_disks_refuse(staging: Staging, tmp_path: Path) -> None:
-    """Told once each; training goes on, and the run folder is tried again after a while."""
-    told: list[str] = []
-    sync = EventFileSync(staging, tmp_path / "tensorboard", told.append)
+def test_both_disks_refuse(staging: Staging, tmp_path: Path, told: list[str]) -> None:
+    """Report it once, train, and try the run folder again after a while."""
+    sync = EventFileSync(staging, tmp_path / "tensorboard")
     tries: list[int] = []
 
     def full() -> None:
@@ -176,7 +173,7 @@ def test_both_disks_refuse(staging: Staging, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_killed_training_leaves_no_event_behind(tmp_path: Path) -> None:
-    """SIGKILL, then what the batch script runs: the run folder has every byte that was on the node's disk."""
+    """After SIGKILL the batch script copies every byte from the node's disk to the run folder."""
     options = [
         "model=mlp",
         "trainer.max_epochs=500",

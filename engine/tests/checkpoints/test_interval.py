@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from train_anywhere.config.schema import Checkpoint, Config
-from train_anywhere.features.interval import (
+from train_anywhere.features.observers import (
     FIRST_INTERVAL_S,
     MAX_OVERHEAD,
     MIN_INTERVAL_S,

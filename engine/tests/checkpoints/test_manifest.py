@@ -76,7 +76,7 @@ with open({file!r}, "wb", buffering=0) as file:
 
 
 def test_a_write_of_which_only_a_part_fits_is_an_error(tmp_path: Path) -> None:
-    """The first call of write takes a part and says so, the next one fails."""
+    """The first call of write takes a part of the bytes, the next one fails."""
     file = tmp_path / "file"
     script = LIMITED.format(root=str(ROOT), file=str(file))
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""A run folder is data: nothing in it is unpickled but what torch needs for plain tensors, and a hostile pickle does not run."""
+"""A run folder is data: only what torch's tensors need is unpickled, and no hostile pickle."""
 
 import io
 import json
@@ -21,7 +21,7 @@ from train_anywhere.checkpoints.disk.manifest import (
     read_manifest,
     write_manifest,
 )
-from train_anywhere.training.lightning.checkpoint.shard_reader import CLASSES, ShardReader
+from train_anywhere.training.lightning.checkpoint.shards import CLASSES, ShardReader
 
 Train = Callable[..., "CompletedProcess[str]"]
 
@@ -42,7 +42,7 @@ TINY = ("model=mlp", "model.hidden=[8]", LENGTH, "trainer.accelerator=cpu", "mon
 
 
 class Refusing(pickle.Unpickler):
-    """Knows the given names and refuses all others; tensors' numbers are left where they are."""
+    """An unpickler that knows given names, refuses all others and skips the tensors' numbers."""
 
     def __init__(self, content: bytes, names: set[tuple[str, str]]) -> None:
         super().__init__(io.BytesIO(content))
@@ -61,7 +61,7 @@ class Refusing(pickle.Unpickler):
 
 
 def unpickle_all(archive: zipfile.ZipFile) -> int:
-    """Of a file of torch.save; returns how many pickles it has."""
+    """Check the pickles of a file of torch.save and return their number."""
     pickles = [name for name in archive.namelist() if name.endswith(".pkl")]
     for name in pickles:
         Refusing(archive.read(name), TORCH).load()
@@ -69,7 +69,7 @@ def unpickle_all(archive: zipfile.ZipFile) -> int:
 
 
 def check(file: Path) -> str:
-    """Read the file by the rules above; returns which kind it is."""
+    """Read the file by the rules above and return its kind."""
     content = file.read_bytes()
     if file.suffix == ".npz":
         with np.load(file, allow_pickle=False) as arrays:
@@ -124,7 +124,7 @@ class Evil:
 
 
 def plant(run: Path, proof: Path) -> list[str]:
-    """Put a hostile pickle into every file of the newest checkpoint that can hold one; returns their names."""
+    """Put a hostile pickle into every suitable file of the newest checkpoint and return the names."""
     hostile, folder = pickle.dumps(Evil(proof)), newest(run)
     pickle.loads(hostile)
     proof.rmdir()  # it works

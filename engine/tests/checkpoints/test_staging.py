@@ -16,7 +16,7 @@ from train_anywhere.checkpoints.disk.staging import (
     staging_path_names,
     write_record,
 )
-from train_anywhere.files.owned_folder import MARKER
+from train_anywhere.files.removal import MARKER
 from train_anywhere.runs.folder import RunDir
 
 REST: dict[str, Any] = {"epoch": 0, "batch": 0, "metrics": {}, "value": None, "framework": "mine"}

@@ -1,4 +1,4 @@
-"""Checkpoints are complete or absent; a damaged one is passed over; the newest and the best stay."""
+"""Checkpoints are complete or absent. Damaged ones are skipped, newest and best stay."""
 
 import json
 import re
@@ -211,7 +211,7 @@ def test_nothing_is_written_or_removed_through_a_link(store: CheckpointStore, tm
     store.folder.symlink_to(other.folder)
     with pytest.raises(PermissionError, match="is a symbolic link"):
         save(store, 2)
-    store._remove(store.folder / "00000001")
+    store.remove(store.folder / "00000001")
     assert names(other) == ["00000001", "newest"]
 
 

@@ -1,4 +1,4 @@
-"""A Python without the project's packages, or too old for them, gets one message; a dependency of the engine is declared."""
+"""A Python without the project's packages, or with too old ones, gets one message."""
 
 import ast
 import re

@@ -11,7 +11,7 @@ from train_anywhere.commands.jobs import main
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
-    """Two runs that differ in a learning rate; the second has no val/acc in its first row."""
+    """Two runs with different learning rates. The second has no val/acc in its first row."""
     for number, rate in enumerate((0.1, 0.2)):
         run = tmp_path / "results" / "digits" / f"20260101-00000{number}-aaa{number}"
         run.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""`jobs.py prune` deletes only what it may, and `jobs.py diff` names what differs: on run folders of real trainings."""
+"""`jobs.py prune` deletes only what it may, and `jobs.py diff` names what differs."""
 
 import os
 import sys
@@ -70,7 +70,9 @@ def test_a_run_that_trains_is_kept(runs: list[RunDir], tmp_path: Path) -> None:
 def test_a_folder_that_no_run_of_ours_made_is_kept(runs: list[RunDir], tmp_path: Path) -> None:
     (runs[0].path / ".run-marker").unlink()
     done = prune(tmp_path, runs[0].id, "--yes")
-    assert "Deleted 0 of 1." in done.stdout and (runs[0].path / "config.yaml").exists()
+    assert (
+        done.returncode == 1 and "Deleted 0 of 1." in done.stdout and (runs[0].path / "config.yaml").exists()
+    )
 
 
 def test_a_run_whose_job_waits_is_kept(runs: list[RunDir], tmp_path: Path) -> None:
@@ -148,7 +150,7 @@ def test_without_room_for_its_folder_a_sweep_trains(tmp_path: Path) -> None:
 
 
 def test_diff_fits_the_terminal(runs: list[RunDir]) -> None:
-    """A long value has its own line; the others stay in columns."""
+    """A long value has its own line, and the others stay in columns."""
     for run, name in zip(runs, "ab", strict=True):
         run.update(device=f"{name * 60} GPU", hosts=[name])
     lines = compare_runs(*runs, width=80)

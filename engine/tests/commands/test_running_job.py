@@ -1,4 +1,4 @@
-"""`jobs.py save`, `debug` and `shell` on real trainings of two ranks on this machine; on Slurm: tests/slurm/test_running_job.py."""
+"""`jobs.py save`, `debug` and `shell` on real trainings of two ranks on this machine."""
 
 import json
 import os
@@ -14,9 +14,8 @@ import pytest
 
 from train_anywhere.commands.jobs import main
 from train_anywhere.files import ROOT
-from train_anywhere.monitor import requests
-from train_anywhere.monitor.live import write
-from train_anywhere.monitor.requests import read_profiles
+from train_anywhere.monitor import live
+from train_anywhere.monitor.live import read_profiles, write
 from train_anywhere.runs.folder import RunDir
 
 Train = Callable[..., "CompletedProcess[str]"]
@@ -71,7 +70,7 @@ def test_a_run_saves_shows_its_stacks_and_stops(
     saved = Path(out.strip())
     assert code == 0 and (saved / "manifest.json").is_file(), err
     # a second request is answered by a later checkpoint, also while a stale request lies there
-    write(run / "monitor" / requests.SAVE, {"id": "left by a killed command"})
+    write(run / "monitor" / live.SAVE, {"id": "left by a killed command"})
     code, out, err = jobs("save", run.name)
     assert code == 0 and int(Path(out.strip()).name) > int(saved.name), err
     assert running.poll() is None
@@ -120,7 +119,7 @@ def test_what_can_not_be_answered_is_one_message(tmp_path: Path, capsys: pytest.
         os.kill(process.pid, signal.SIGSTOP)
         assert main(["save", "--timeout", "2", "--results", str(results)]) == 2
         assert "it saved nothing within 2 s" in capsys.readouterr().err
-        assert requests.read_id(results / "latest" / "monitor" / requests.SAVE) == ""  # withdrawn
+        assert live.read_id(results / "latest" / "monitor" / live.SAVE) == ""  # withdrawn
     finally:
         os.kill(process.pid, signal.SIGCONT)
         process.send_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""The groups of the configuration, and the words of a command line as Hydra's grammar reads them."""
+"""The groups of the configuration, and command-line arguments in Hydra's grammar."""
 
 import shutil
 import subprocess

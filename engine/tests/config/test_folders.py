@@ -1,4 +1,4 @@
-"""Folders that can't hold a run, each in its own words; nothing is made by the check."""
+"""Folders that can't hold a run are refused by a check that makes nothing."""
 
 import os
 import subprocess

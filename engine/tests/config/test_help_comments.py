@@ -1,4 +1,4 @@
-"""`--help` has the comments of configs/ beside the keys, and the shell completes what it lists."""
+"""`--help` shows the comments of configs/ next to keys, and the shell completes its list."""
 
 import subprocess
 import sys

@@ -37,7 +37,7 @@ def test_arguments_and_what_is_supplied(module: str) -> None:
     assert call("made_here.make", {"seed": 7, "params": 1}, a=1) == (1, 2, 7)
     assert call("made_here.make", {"seed": 7}, a=1, seed=8) == (1, 2, 8)
     assert call("made_here.anything", {"seed": 7}, a=1) == {"a": 1}  # supplied by name only
-    assert call("builtins.dict", a=1) == {"a": 1}  # which does not say what it takes
+    assert call("builtins.dict", a=1) == {"a": 1}  # whose arguments are unknown
 
 
 def test_a_seed_of_the_target_s_own_stays(module: str) -> None:

@@ -1,4 +1,4 @@
-"""The schemas with which editors check configs/: they fit every file there, and refuse what the project refuses."""
+"""The schemas of editors fit every file of configs/ and refuse what the project refuses."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ FILES = [path for path in sorted((ROOT / "configs").rglob("*.yaml")) if path.par
 
 
 def check(name: str, tree: Any) -> str:
-    """Return what the schema has against a file; "" if nothing."""
+    """Return the schema's problem with a file, or ""."""
     validator = jsonschema.Draft7Validator(json_schema.make_schemas()[name])
     return "; ".join(f"{error.json_path}: {error.message}" for error in validator.iter_errors(tree))
 

@@ -1,4 +1,4 @@
-"""The schema holds the default, the type and the meaning of each key; a project's train.yaml needs only what it changes."""
+"""The schema has default, type and meaning of each key. A train.yaml needs only its changes."""
 
 import dataclasses
 import subprocess
@@ -110,7 +110,7 @@ def test_sections_of_the_project(tmp_path: Path, text: str, says: str) -> None:
 def test_keys_that_a_choice_file_does_not_have_get_the_defaults_of_its_class(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
-    """A newer engine may add keys to the class of a choice, which the project's file of an earlier version does not have."""
+    """A newer engine adds keys to the class of a choice, which an earlier file does not have."""
     group, _, choice = file.partition("/")
     project = copy_project(tmp_path)
     monkeypatch.setattr("train_anywhere.config.command.compose.CONFIGS", project / "configs")

@@ -57,7 +57,7 @@ def test_types_in_words(hint: Any, words: str) -> None:
 
 
 def test_a_choice_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file with only a target and a comment has a row, and its arguments have the types of the signature."""
+    """A file with only a target and a comment has a row with the types of the signature."""
     configs = tmp_path / "configs"
     for path in CONFIGS.rglob("*.yaml"):
         copy = configs / path.relative_to(CONFIGS)

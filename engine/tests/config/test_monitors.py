@@ -1,4 +1,4 @@
-"""Which metric says what is best."""
+"""Metrics that decide which checkpoint is the best."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -82,7 +82,7 @@ def test_a_monitor_that_can_not_be_one(stranger: str, make_config: MakeConfig) -
 
 @pytest.mark.parametrize("framework", ["lightning", "keras"])
 def test_a_metric_may_have_its_name_in_keras(framework: str, make_config: MakeConfig) -> None:
-    """Metrics of a native task have one name in both frameworks; those of a LightningModule have its own."""
+    """Metrics of a native task have one name in both frameworks, unlike a LightningModule's."""
     words = [f"framework={framework}", "checkpoint.monitor=val_acc", "trainer.early_stopping.monitor=loss"]
     native = make_config(*words)
     assert (native.checkpoint.monitor, native.trainer.early_stopping.monitor) == ("val/acc", "train/loss")

@@ -1,4 +1,4 @@
-"""Paths as a shell would read them, once; a folder of a job's node is left to the node."""
+"""Paths are read once as a shell would. A folder of a job's node is left to the node."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,6 @@
 """Which errors are a refusal with one sentence, and which are a bug with a traceback."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -17,11 +16,6 @@ def raised(code: object) -> Exception:
     except Exception as error:
         return error
     raise AssertionError("nothing was raised")
-
-
-def test_errors_of_the_disk_name_the_file(tmp_path: Path) -> None:
-    error = raised((tmp_path / "none").read_text)
-    assert explain_refusal(error, []) == f"{tmp_path / 'none'}: No such file or directory."
 
 
 def test_errors_without_a_file_name_the_place() -> None:

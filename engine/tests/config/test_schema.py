@@ -1,4 +1,4 @@
-"""Every choice and experiment composes into the typed configuration; contradictions are refused with the way out."""
+"""Every choice and experiment composes. Contradictions are refused."""
 
 import dataclasses
 import math
@@ -76,18 +76,6 @@ def test_all_contradictions_at_once() -> None:
         "name",
         "optimizer.lr",
     ]
-
-
-def test_a_range_may_have_a_hint() -> None:
-    batches = said("", "trainer.limit_val_batches", 1.5)
-    assert batches[0].endswith("must be at most 1; use a number of batches (10) or a fraction (0.1).")
-    assert said("", "trainer.gradient_clip_val", 0)[0].endswith("; null turns clipping off.")
-
-
-def test_the_name_of_the_link_to_the_newest_run_is_taken(make_config: Callable[..., Config]) -> None:
-    for name in ("latest", "Latest"):
-        with pytest.raises(ConfigError, match=rf"name={name} is the name of the link to the newest run"):
-            make_config(f"name={name}")
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The table of strategies: what it refuses, what `auto` means, and that the choices of `strategy=` are its rows."""
+"""The table of strategies: refusals, the meaning of `auto`, the choices of `strategy=`."""
 
 import pytest
 
@@ -49,7 +49,7 @@ REFUSED = {
     "strategy=fsdp trainer.sync_batchnorm=true trainer.devices=2 trainer.accelerator=cpu": "trainer.sync_batchnorm=true needs GPUs",
     "framework=keras trainer.sync_batchnorm=true trainer.compile=true": "use trainer.compile=false, or trainer.sync_batchnorm=false",
 }
-"""What does not go together, and what is said of it; engine/tests/bad_inputs/rows/together.py has more."""
+"""What does not go together, and its refusal; engine/tests/bad_inputs/rows/together.py has more."""
 
 
 def test_refused_with_what_works() -> None:

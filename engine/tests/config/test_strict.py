@@ -1,4 +1,4 @@
-"""Trees become dataclasses, strictly; all problems are found, not just the first."""
+"""Trees become dataclasses strictly, and all problems are found."""
 
 import datetime
 from dataclasses import dataclass

@@ -45,11 +45,6 @@ def test_files_without_keys(tmp_path: Path) -> None:
     assert said == {content: sentence.format(path) for content, sentence in UNUSABLE.items()}
 
 
-def test_a_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"none.yaml can't be read: No such file or directory\."):
-        read_mapping(tmp_path / "none.yaml")
-
-
 def test_an_experiment_without_its_header_line(tmp_path: Path) -> None:
     path = tmp_path / "experiment" / "mine.yaml"
     path.parent.mkdir()
@@ -111,12 +106,6 @@ def test_a_broken_default_is_named(tmp_path: Path) -> None:
         problem
         == f"{tmp_path}/model/cnn.yaml must contain keys, one `key: value` per line, but contains a list."
     )
-
-
-def test_a_file_among_its_own_defaults(tmp_path: Path) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text(f"{HEADER}\ndefaults:\n  - mine\n  - _self_\n")
-    assert choice_problem(path, KEYS) == f"{path} names itself among its defaults; remove that line."
 
 
 def bomb(levels: int = 9) -> str:

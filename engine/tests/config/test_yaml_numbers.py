@@ -1,4 +1,4 @@
-"""Numbers of YAML 1.1 in a configuration file: read as they are typed, or refused with one message."""
+"""Numbers of YAML 1.1 in a file are read as typed, or refused with one message."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Random choices that are counted, and the reduction of a program to the part that still shows a difference."""
+"""Counted random choices, and the reduction of a program to its different part."""
 
 import random
 from collections import Counter
@@ -23,7 +23,7 @@ class Draws(random.Random):
 
 
 def shrink(spec: Spec, fails: Callable[[Spec], bool], tries: int = 150) -> Spec:
-    """Return the spec without entries that `fails` does not need; call it `tries` times at most."""
+    """Return the spec without entries that `fails` does not need, after at most `tries` calls."""
     progress = True
     while progress and tries > 0:
         progress = False

@@ -1,4 +1,4 @@
-"""Calls in forks of this process, which has imported a framework: each one starts in milliseconds and leaves nothing behind."""
+"""Calls in forks of this process, which start in milliseconds and leave nothing."""
 
 import os
 import pickle
@@ -16,7 +16,7 @@ from typing import Any
 
 
 class ForkError(Exception):
-    """A fork raised an error, was killed or ran too long; the message ends with the name of the error."""
+    """A fork raised an error, was killed or timed out. The message ends with the error's name."""
 
 
 def call_in_forks(functions: Sequence[Callable[[], Any]], timeout: float = 60) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Compare random programs of users under a framework alone and under this project; exit with code 1 if one differs.
+"""Compare random user programs under a framework and this project. Exit code 1: one differs.
 
 python engine/tests/differential/run.py lightning --programs 2000 --seed 1
 python engine/tests/differential/run.py lightning --only 33                    one program, printed

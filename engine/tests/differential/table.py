@@ -19,5 +19,5 @@ def read_rows(framework: str) -> dict[str, str]:
 
 
 def find_row(kind: str, ranks: int, intended: Mapping[str, Callable[[str, int], bool]]) -> str | None:
-    """Return the name of the first row that covers a kind of difference; None for a fault."""
+    """Return the name of the first row that covers a kind of difference, or None for a fault."""
     return next((name for name, covers in intended.items() if covers(kind, ranks)), None)

@@ -11,13 +11,13 @@ LEAST = 20
 """How often each hook and argument is drawn at least in a long run on one rank."""
 
 Sums = dict[str, dict[str, Any]]
-"""Number of programs, draws and needed rows by the kind of run: alone, stops or ranks."""
+"""Number of programs, draws and needed rows by the kind of run: one rank, stops or ranks."""
 
 
 def add_batch(
     file: Path | None, kind: str, programs: int, draws: Mapping[str, int], rows: Iterable[str]
 ) -> Sums:
-    """Add a batch to the sums in a file, and return them; without a file only those of the batch."""
+    """Add a batch to the sums in a file and return them. Without a file return the batch's sums."""
     if file is None:
         return {kind: {"programs": programs, "draws": dict(draws), "rows": dict(Counter(rows))}}
     with file.open("a+") as stream:
@@ -34,7 +34,7 @@ def add_batch(
 
 
 def find_problems(sums: Sums, long: int, names: Iterable[str], table: Iterable[str]) -> list[str]:
-    """Return which names were drawn too rarely, and which rows no program needed; nothing before the run is long.
+    """Return names drawn too rarely and unused rows, or nothing before the run is long.
 
     `long` is the number of programs of a long run on one rank. A row fails only a run that also has stops and ranks,
     which some rows are for.

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.distributed.discover import discover
-from train_anywhere.distributed.launcher_env import job_port
+from train_anywhere.distributed.discover import discover, job_port
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import TopologyError
 
@@ -61,9 +60,7 @@ def test_every_recorded_environment():
 
 
 def test_uneven_horovodrun_needs_the_hosts():
-    """Its cross rank counts only nodes that have the local rank: the last rank sees 0 of 1 on the second
-    node.
-    """
+    """The cross rank counts only nodes with the local rank: the last rank sees 0 of 1."""
     ranks = recorded("horovodrun-gloo-1+2")
     assert (ranks[2]["HOROVOD_CROSS_RANK"], ranks[2]["HOROVOD_CROSS_SIZE"]) == ("0", "1")
     with pytest.raises(TopologyError, match="TRAIN_HOSTS"):
@@ -166,7 +163,7 @@ WRONG = {
     "local rank beyond the node": ("srun-2+1", {"SLURM_LOCALID": "2"}, "local rank 2 of 2"),
     "node beyond the list": ("srun-2x2", {"SLURM_NODEID": "2"}, "SLURM_NODEID=2"),
     "not a number": ("torchrun-one-node", {"WORLD_SIZE": "two"}, "WORLD_SIZE=two is not a whole number"),
-    "a digit that is no number": ("torchrun-one-node", {"RANK": "²"}, "RANK=² is not a whole number"),
+    "a digit that is not a number": ("torchrun-one-node", {"RANK": "²"}, "RANK=² is not a whole number"),
     "digits of another script": ("torchrun-one-node", {"RANK": "٣"}, "RANK=٣ is not a whole number"),
     "a very long number": ("torchrun-one-node", {"RANK": "9" * 5000}, "is not a whole number"),
     "hosts with odd ranks": ("srun-2x2", {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0",

@@ -1,4 +1,4 @@
-"""Horovod's start without MPI and horovodrun: ranks meet, or say who is missing."""
+"""Horovod starts without MPI and horovodrun. Missing ranks are named."""
 
 import os
 import socket
@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from train_anywhere.distributed.horovod.initialize import _set_variables, explain_lost_ranks, start_horovod
-from train_anywhere.distributed.horovod.installation import horovod_problem
+from train_anywhere.distributed.packages import horovod_problem
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ProjectError, TopologyError
 
@@ -97,7 +97,7 @@ def test_variables_are_taken_back(monkeypatch):
 
 
 def stand_in(rank: int = 0, size: int = 1, mpi: bool = True) -> SimpleNamespace:
-    """What `start_horovod` uses of Horovod."""
+    """A stand-in with the functions of Horovod that `start_horovod` uses."""
     return SimpleNamespace(
         init=lambda: None,
         is_initialized=lambda: False,
@@ -113,7 +113,7 @@ def test_mpirun_with_a_build_without_mpi_is_refused():
 
 
 def test_ranks_that_horovod_counts_differently_are_refused():
-    """Each rank alone would train the whole data set by itself."""
+    """Each rank would otherwise train the whole data set independently."""
     with pytest.raises(TopologyError, match="rank 1 of 2, but in Horovod it is rank 0 of 1"):
         start_horovod(Topology(1, 1, 0, 2, 2, launched_by="mpirun"), stand_in(rank=0, size=1))
 
@@ -126,7 +126,7 @@ def test_ranks_that_horovod_counts_differently_are_refused():
     ],
 )
 def test_lost_rank_is_one_sentence(told):
-    """TensorFlow hides Horovod's error in a longer one of another class; other errors stay what they are."""
+    """TensorFlow hides Horovod's error in a longer one of another class. Other errors stay."""
     topology = Topology(rank=1, world_size=4, launched_by="srun")
     message = r"rank 1 of 4 stops: .* see the messages of srun and of Horovod"
     with pytest.raises(ProjectError, match=message), explain_lost_ranks(topology):

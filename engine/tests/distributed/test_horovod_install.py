@@ -1,4 +1,4 @@
-"""The check of the installed Horovod, on environments made of metadata alone."""
+"""The check of the installed Horovod in environments made of metadata."""
 
 import json
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from train_anywhere.distributed.horovod.installation import HOROVOD_VERSION, horovod_problem, horovod_version
+from train_anywhere.distributed.packages import HOROVOD_VERSION, horovod_problem, horovod_version
 from train_anywhere.launch.local_run import local_problems
 
 NAMES = [
@@ -87,9 +87,7 @@ def test_horovod_of_a_site_is_judged_by_its_own_note(installed):
 
 @pytest.mark.parametrize("built", ["2.13.0+cpu", "2.6.0a0+ecf3bae40a.nv25.01", "2.14.0.dev20261101+cu130"])
 def test_version_is_what_packaging_makes_of_it(built):
-    """pip writes the normalised version; ours must be equal to it letter by letter, or it would build
-    again.
-    """
+    """pip writes the normalised version. Ours must equal it exactly, or it would build again."""
     version = horovod_version({NAME: built}, ("openmpi4.1.4", "nccl"))
     assert str(Version(version)) == version
     assert Version(version).public == HOROVOD_VERSION
@@ -104,7 +102,7 @@ def test_a_run_on_this_machine_is_refused_without_it(make_config, request):
 
 
 def test_check_imports_no_framework():
-    code = "import sys, train_anywhere.distributed.horovod.installation as h; h.horovod_problem(); print(sorted(sys.modules))"
+    code = "import sys, train_anywhere.distributed.packages as h; h.horovod_problem(); print(sorted(sys.modules))"
     root = Path(__file__).resolve().parents[3]
     run = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
     assert not {f"'{NAME}'", "'horovod'", "'numpy'"} & set(run.stdout.strip("[]\n").split(", "))

@@ -1,6 +1,4 @@
-"""Host lists against what `scontrol show hostnames` printed for them, and against scontrol itself where it
-runs.
-"""
+"""Host lists against `scontrol show hostnames`, recorded or real."""
 
 import shutil
 import subprocess
@@ -10,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from train_anywhere.distributed.network.hostlist import expand_hosts, expand_tasks, first_host
+from train_anywhere.distributed.topology import expand_hosts, expand_tasks, first_host
 from train_anywhere.errors import TopologyError
 
 # As printed by Slurm 22.05.
@@ -73,7 +71,7 @@ BAD_TASKS = ["", "2(x", "two", "2,", "-1", "²", "٣", "2(x²)", "1" * 5000]
 
 
 def said(read, texts):
-    """Return the refusal of each text, without those that are not refused."""
+    """Return the refusal of each refused string."""
     found = {}
     for text in texts:
         try:

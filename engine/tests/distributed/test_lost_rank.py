@@ -1,4 +1,4 @@
-"""Which errors are those of a rank that lost another one: messages as libraries have printed them, on this machine and elsewhere."""
+"""Errors of a rank that lost another one, with messages as libraries have printed them."""
 
 from train_anywhere.distributed.network.addresses import lost_rank
 

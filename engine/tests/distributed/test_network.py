@@ -1,4 +1,4 @@
-"""Names of nodes that lead nowhere, to this node or to others; real nodes with such names are in engine/tests/slurm/test_network.py."""
+"""Names of nodes that resolve to nothing, to this node or to others."""
 
 import os
 import socket

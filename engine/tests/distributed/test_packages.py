@@ -1,4 +1,4 @@
-"""An environment that was made for one framework: what is said when another is asked for."""
+"""The message in an environment that was made for the other framework."""
 
 from collections.abc import Callable
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from train_anywhere.distributed.horovod.installation import horovod_problem
 from train_anywhere.distributed.network.addresses import listen, rendezvous_address
+from train_anywhere.distributed.packages import horovod_problem
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import TopologyError
 from train_anywhere.files import ROOT

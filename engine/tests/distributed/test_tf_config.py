@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from train_anywhere.distributed.tf_config import tf_config
+from train_anywhere.distributed.network.addresses import tf_config
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import TopologyError
 

@@ -1,4 +1,4 @@
-"""What TensorFlow does when something starts its devices before MultiWorkerMirroredStrategy; docs/how-to/troubleshooting.md shows it."""
+"""Operations that start TensorFlow's devices before MultiWorkerMirroredStrategy."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def test_a_program(early: str) -> None:
 
 
 def test_a_training_imports_its_task_after_the_strategy(tmp_path: Path) -> None:
-    """The same operation in the user's module is no error."""
+    """The same operation in the user's module is not an error."""
     (tmp_path / "early.py").write_text(
         "import tensorflow as tf\n"
         "SCALE = tf.constant(1.0)\n"

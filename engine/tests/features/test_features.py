@@ -1,4 +1,4 @@
-"""Which members of a sweep may share a script, and what a feature of the project can't break."""
+"""Members of a sweep that may share a script, and errors of a project's feature."""
 
 import json
 from collections.abc import Callable
@@ -122,7 +122,7 @@ def test_nothing_to_serve_needs_no_process_on_the_nodes(make_config: MakeConfig,
 
 
 def test_each_restart_is_shown_in_its_parts(tmp_path: Path) -> None:
-    """That of the running attempt as soon as its first batch is done."""
+    """The seconds of the running attempt are known as soon as its first batch is done."""
     run = RunDir(tmp_path)
     failed = {"started": "2026-11-27T10:00:00+00:00", "restart": {"detect": 0.04, "stop": 1.26}}
     seconds = {"before": 0.5, "start": 1.0, "step": 9.0, "first": 0.2, "silent": 0.0}

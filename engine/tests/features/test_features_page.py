@@ -1,4 +1,4 @@
-"""docs/how-to/add-a-feature.md: its example in a copy of the project, and lists of features that can't work."""
+"""docs/how-to/add-a-feature.md: its example in a project, and lists that can't work."""
 
 import re
 import subprocess

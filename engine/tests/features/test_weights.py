@@ -13,7 +13,7 @@ from train_anywhere.commands.fetch import make_environment
 from train_anywhere.errors import ConfigError, DataError
 from train_anywhere.features import Features, problems
 from train_anywhere.files import ROOT
-from train_anywhere.launch.missing_files import missing_file_error
+from train_anywhere.launch.failure import missing_file_error
 from train_anywhere.runs.folder import RunDir
 
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}

@@ -1,5 +1,8 @@
 """Lines on a terminal, and the pages of `--help` of all commands on one of 80 columns."""
 
+import shlex
+import subprocess
+
 import pytest
 
 from engine.tests.training.test_progress import screen
@@ -16,10 +19,34 @@ def test_a_line_breaks_between_words_below_its_start() -> None:
     assert fit("x" * 20, 10) == "x" * 20  # a path is never broken
 
 
-def test_a_command_is_left_whole() -> None:
+def test_a_command_that_is_too_long_is_continued_after_a_backslash() -> None:
     assert fit(f"Next:          {COMMAND}", 70, 15) == f"Next:\n    {COMMAND}"
-    assert fit(f"It is complete. Next: {COMMAND}", 40).endswith(f"\n{COMMAND}")
+    first, second = COMMAND.rsplit(" ", 1)
+    assert fit(f"It is complete. Next: {COMMAND}", 50).endswith(f"\n{first} \\\n{second}")
+    assert fit(f"use `{COMMAND}`.", 50) == f"use\n`{first} \\\n{second}`."
     assert fit("say `a b` again", 9) == "say `a b`\nagain"
+
+
+def test_a_command_means_the_same_when_it_is_broken() -> None:
+    words = [
+        "python",
+        "src/train.py",
+        "note=two  blanks",
+        "x='y z'",
+        "a=b\\c",
+        'q="1 2"',
+        *("k=v" for _ in range(9)),
+    ]
+    for width in (20, 40, 60):
+        _, _, broken = fit(f"Again: {shlex.join(words)}", width).partition("python")
+        typed = subprocess.run(["sh", "-c", f"printf '%s|' python{broken}"], capture_output=True, text=True)
+        assert typed.stdout.split("|")[:-1] == words
+
+
+def test_columns_stay_whole_and_names_of_rows_stand_out() -> None:
+    line = "run-1  on this machine  epoch 1, step 5/5  val/loss 1.4792  val/acc 0.6313"
+    assert fit(line, 50, 2).split("\n") == [line[:41], f"  {line[43:]}"]
+    assert fit("Data:    one two three", 16) == "Data:    one two\n         three"
 
 
 def test_text_after_a_gap_continues_below_it() -> None:

@@ -1,4 +1,4 @@
-"""Folders that a user's jobs share on a node's disk: made once, whole or absent, and nothing of anybody else's is used or removed."""
+"""Shared folders on a node's disk: made once, whole or absent, never another user's."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ import pytest
 
 from train_anywhere.files import ROOT, node_disk
 from train_anywhere.files.node_disk import KEEP_DAYS, NoSpaceError, boot_id, hold_lock, provide, shared_folder
-from train_anywhere.files.owned_folder import MARKER, NotOwnedError
+from train_anywhere.files.removal import MARKER, NotOwnedError
 
 
 def fill(folder: Path) -> None:
@@ -19,7 +19,7 @@ def fill(folder: Path) -> None:
 
 
 def made(disk: Path, name: str = "thing") -> bool:
-    """Ask for it; returns whether it had to be made."""
+    """Request the folder and return whether it had to be made."""
     folder, new = provide(disk, name, fill, 5, 1)
     assert (folder / "data").read_text() == "whole" and folder == shared_folder(disk).path / name
     return new

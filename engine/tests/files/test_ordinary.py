@@ -1,4 +1,4 @@
-"""Links are not followed, pipes are not waited for, and a full disk still takes what fits in place."""
+"""Links are not followed, pipes not waited for. A full disk takes what fits in place."""
 
 import ast
 import contextlib
@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.files import ROOT, ordinary
-from train_anywhere.files.ordinary import make_folder, open_file, overwrite, write_or_overwrite
+from train_anywhere.files import ROOT, atomic
+from train_anywhere.files.atomic import make_folder, open_file, overwrite, write_or_overwrite
 
 
 def link(path: Path, tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def pipe(path: Path, tmp_path: Path) -> None:
 
 
 def read_pipe(path: Path, tmp_path: Path) -> None:
-    """A pipe that someone reads: opening it to write would succeed."""
+    """A pipe that has a reader: opening it to write would succeed."""
     os.mkfifo(path)
     os.open(path, os.O_RDONLY | os.O_NONBLOCK)
 
@@ -96,7 +96,7 @@ def test_a_file_in_the_place_of_a_folder(tmp_path: Path) -> None:
     make_folder(tmp_path / "other")
 
 
-@pytest.mark.parametrize("text", ["a longer text than before\n", "short\n"])
+@pytest.mark.parametrize("text", ["longer content than before\n", "short\n"])
 def test_overwriting_leaves_nothing_of_the_old_text(text: str, tmp_path: Path) -> None:
     (tmp_path / "state").write_text("running 12345\n")
     overwrite(tmp_path / "state", text.encode())
@@ -110,7 +110,7 @@ def test_a_full_disk_takes_what_fits_in_place(tmp_path: Path, monkeypatch: pytes
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(file))
 
-    monkeypatch.setattr(ordinary, "write_atomic", full)
+    monkeypatch.setattr(atomic, "write_atomic", full)
     write_or_overwrite(file, '{"state": "failed"}\n')
     assert file.read_text() == '{"state": "failed"}\n'
     file.unlink()
@@ -137,9 +137,8 @@ WRITES = {"write_text", "write_bytes", "mkdir", "makedirs", "touch", "truncate",
 OF_MODULES = {"open", "link", "symlink", "mkfifo", "copy", "copy2", "copyfile", "copytree", "mkstemp"}
 
 OUTSIDE = {
-    "engine/train_anywhere/files/atomic.py": "temporary files with O_EXCL; `link_atomic` makes results/latest",
-    "engine/train_anywhere/files/ordinary.py": "it is what the others call",
-    "engine/train_anywhere/files/owned_folder.py": "folders entered name by name without links",
+    "engine/train_anywhere/files/atomic.py": "it is what the others call; `link_atomic` makes results/latest",
+    "engine/train_anywhere/files/removal.py": "folders entered name by name without links",
     "engine/train_anywhere/files/node_disk.py": "the node's own disk, in a folder of mode 700",
     "engine/train_anywhere/files/terminal/output.py": "/dev/null",
     "engine/train_anywhere/checkpoints/disk/event_files.py": "the folders above the run's, and a file just opened",
@@ -155,13 +154,13 @@ OUTSIDE = {
     "engine/train_anywhere/monitor/heartbeat.py": "the node's memory, in a folder of mode 700",
     "engine/train_anywhere/features/sampler/sampler.py": "a file just opened",
     "engine/train_anywhere/features/hangs/stacks.py": "the node's memory, in a folder of mode 700",
-    "engine/train_anywhere/runs/debug.py": "O_EXCL; else a temporary file with a random name",
+    "engine/train_anywhere/runs/attempts.py": "O_EXCL; else a temporary file with a random name",
     "engine/train_anywhere/runs/folder.py": "the new run folder itself",
     "engine/train_anywhere/runs/lock.py": "O_EXCL",
     "engine/train_anywhere/runs/reopen/trust.py": "the user's own state",
-    "engine/train_anywhere/search/local_trials.py": "the folders above the run's",
+    "engine/train_anywhere/search/trials.py": "the folders above the run's",
     "engine/train_anywhere/inference/output_files.py": "a file that the user names, with O_EXCL",
-    "engine/train_anywhere/training/keras/checkpoint/state.py": "the new folder of a checkpoint, or an entry of an archive",
+    "engine/train_anywhere/training/keras/checkpoint.py": "the new folder of a checkpoint, or an entry of an archive",
     "engine/train_anywhere/training/keras/loop/tensorboard.py": "O_EXCL",
     "engine/train_anywhere/training/lightning/checkpoint/shards.py": "the new folder of a checkpoint, reached without links",
     "engine/train_anywhere/training/lightning/checkpoint/buffers.py": "the new folder of a checkpoint, reached without links",
@@ -173,9 +172,9 @@ OUTSIDE = {
     "engine/train_anywhere/job/__main__.py": "a pipe of the batch script",
     "engine/train_anywhere/slurm/submission/evaluation.py": "a new folder, which must not exist",
     "engine/train_anywhere/commands/new_cluster.py": "configs/, with O_EXCL",
-    "engine/train_anywhere/slurm/script/render.py": "a cache beside the templates",
+    "engine/train_anywhere/slurm/script/render.py": "a cache next to the templates",
     "engine/train_anywhere/checkpoints/disk/copy_files.py": "a folder, to flush it, and a temporary file with a random name",
-    "engine/train_anywhere/slurm/scaling/start_table.py": "the table of a scaling study, in a new folder",
+    "engine/train_anywhere/slurm/scaling/grid.py": "the table of a scaling study, in a new folder",
     "engine/train_anywhere/slurm/submission/snapshot.py": "the new folder of a snapshot, reached without links",
     "engine/train_anywhere/features/pack_env": "the environment's archive",
     "engine/train_anywhere/remote/connection.py": "a folder of mode 700 for sockets",
@@ -185,8 +184,7 @@ OUTSIDE = {
     "engine/train_anywhere/remote/run_copies.py": "the folders above a copied run, and the run's",
     "engine/train_anywhere/commands/plot.py": "a new file that the user names",
     "engine/train_anywhere/commands/fetch.py": "the folder of the cache",
-    "engine/train_anywhere/training/lightning/weight_files.py": "a new file of an export, made with a random name",
-    "engine/train_anywhere/training/lightning/lora.py": "the new folder of an export",
+    "engine/train_anywhere/training/lightning/weights.py": "a new file or folder of an export",
     "engine/train_anywhere/slurm/testbed": "a Slurm on this machine, for tests",
     "engine/train_anywhere/testing": "files of tests",
 }  # fmt: skip

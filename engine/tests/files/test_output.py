@@ -22,7 +22,7 @@ os.write(int(sys.argv[1]), b"done")
 
 
 def ended(redirection: str, tmp_path: Path) -> tuple[int, str, str]:
-    """Exit code of a process that prints a lot, what it wrote when it was through, and what its other stream said."""
+    """Return exit code, result file and other stream of a process that prints much."""
     done, said = tmp_path / "done", tmp_path / "said"
     (tmp_path / "prints.py").write_text(PRINTS)
     command = f"{sys.executable} {tmp_path}/prints.py 9 9>{done} {redirection.format(said=said)}"
@@ -66,7 +66,7 @@ def test_a_terminal_that_hangs_up_does_not_end_a_run() -> None:
 
 
 def test_a_closed_descriptor_is_not_given_to_the_next_file(tmp_path: Path) -> None:
-    """What libraries print to standard error would end up in a checkpoint."""
+    """Output of libraries on standard error would end up in a checkpoint."""
     opens = PRINTS.replace("range(30000)", "range(0)") + "\nprint(open(sys.argv[0]).fileno())"
     (tmp_path / "opens.py").write_text(opens)
     shell = f"{sys.executable} {tmp_path}/opens.py 1 2>&-"
@@ -75,7 +75,7 @@ def test_a_closed_descriptor_is_not_given_to_the_next_file(tmp_path: Path) -> No
 
 
 def test_each_line_of_a_marked_process_has_its_mark() -> None:
-    """Also one that is printed in parts; a traceback has it too."""
+    """A line printed in parts and a traceback have the mark too."""
     script = f"""
 import sys
 sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "engine")!r}]

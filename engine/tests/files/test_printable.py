@@ -1,4 +1,4 @@
-"""What comes from files is printed without anything that a terminal obeys."""
+"""Strings from files are printed without codes that a terminal obeys."""
 
 import io
 import json
@@ -20,7 +20,7 @@ from train_anywhere.files.terminal.printable import (
     printable_output,
 )
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.reopen.completion import completion_message
+from train_anywhere.runs.reopen.resume import completion_message
 from train_anywhere.slurm.status import show_logs
 from train_anywhere.slurm.status.show_logs import _terminal
 
@@ -75,7 +75,7 @@ def test_the_streams_are_those_of_before_afterwards() -> None:
 
 @pytest.fixture
 def evil(make_run: Make) -> tuple[Config, RunDir]:
-    """A run with terminal codes in each text of it that this project shows."""
+    """A run with terminal codes in each string that this project shows."""
     config, run = make_run("trainer.max_epochs=1")
     run.update(
         state="completed",

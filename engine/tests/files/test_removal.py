@@ -1,4 +1,4 @@
-"""Only what is provably ours is removed; everything else stays, whatever a run folder or a link says."""
+"""Only what is provably ours is removed, whatever a run folder or a link contains."""
 
 import ast
 import json
@@ -15,14 +15,16 @@ import pytest
 
 from engine.tests.confined import confined, works
 from train_anywhere.files import ROOT, removal
-from train_anywhere.files.owned_folder import (
+from train_anywhere.files.removal import (
     MARKER,
     NotOwnedError,
     OwnedFolder,
     check_owned,
     make_owned,
+    remove,
+    remove_file,
+    temporary_name,
 )
-from train_anywhere.files.removal import remove, remove_file, temporary_name
 
 
 def place(root: Path, *names: str) -> OwnedFolder:
@@ -111,7 +113,7 @@ def test_a_marker_that_is_a_link_or_a_pipe_does_not_count(tmp_path: Path) -> Non
 def test_a_kill_at_any_moment_leaves_something_that_can_be_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each call that removes or renames is the last one of a process; the next process finishes."""
+    """Each call that removes or renames is a process's last one. The next process finishes."""
     calls = {"unlink": os.unlink, "rmdir": os.rmdir, "rename": os.rename}
     for moment in range(1, 12):
         ours, left = place(tmp_path), [moment]
@@ -216,7 +218,7 @@ OWNERS = {
 
 
 def calls_that_remove(source: str) -> set[str]:
-    """Names of what removes or renames in a Python source, imported or called, and commands for a shell in its strings."""
+    """Return the names of removing or renaming calls and shell commands in a Python source."""
     found = {name for node in ast.walk(ast.parse(source)) for name in _named(node)}
     return found | _commands(source)
 
@@ -321,7 +323,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory, require: Callable[[object,
 
 
 def train(scratch: Path, *arguments: str) -> str:
-    """Everything that the command printed; it must succeed."""
+    """Return the output of a command that must succeed."""
     home = {
         "HOME": str(scratch),
         "TMPDIR": str(scratch),
@@ -336,7 +338,7 @@ def train(scratch: Path, *arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def linked(scratch: Path) -> tuple[Path, str]:
-    """A run of one epoch, and what it said: on a disk that all share, somebody has made a link to the user's own results."""
+    """Train on a shared disk with another user's link to the results. Return the output."""
     results, shared = scratch / "results", scratch / "shared"
     before = results / "digits" / "before"
     (before / "checkpoints").mkdir(parents=True)

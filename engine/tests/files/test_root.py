@@ -1,4 +1,4 @@
-"""The folders of the project and of the engine: found from the command, the current folder or TRAIN_ROOT."""
+"""The folders of the project and engine by command, current folder or TRAIN_ROOT."""
 
 import os
 import shutil

@@ -41,7 +41,7 @@ def group(text):
 
 @pytest.fixture
 def failed(tmp_path: Path) -> Callable[[str, str], BaseException]:
-    """Return a function for the error of a function in mine.py, which a thread of the standard library calls."""
+    """Return a maker of errors from a function in mine.py in a thread of the standard library."""
     (tmp_path / "mine.py").write_text(MINE)
     mine = runpy.run_path(str(tmp_path / "mine.py"))
 
@@ -94,7 +94,8 @@ def test_without_user_code_the_whole_traceback(failed) -> None:
 
 
 def test_user_code_is_what_the_project_brings() -> None:
-    assert is_user_code(f"{ROOT}/src/tasks/mine.py") and is_user_code("/home/me/mine.py")
+    for mine in (f"{ROOT}/src/tasks/mine.py", f"{ROOT}/src/mine.py", "/home/me/mine.py"):
+        assert is_user_code(mine)
     for other in (f"{ROOT}/src/train.py", f"{ENGINE}/train_anywhere/errors.py", json.__file__, "<string>"):
         assert not is_user_code(other)
     assert not is_user_code("/home/me/.venv/lib/python3.11/site-packages/torch/nn.py")

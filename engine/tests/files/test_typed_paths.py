@@ -1,4 +1,4 @@
-"""Paths with the links that the user sees; nodes without these links are in engine/tests/slurm/test_home.py."""
+"""Paths keep the links that the user sees. Nodes without them are in slurm/test_home.py."""
 
 import os
 import subprocess
@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.files import ENGINE, ROOT
-from train_anywhere.files.typed_paths import resolve_as_typed, restore_links, shell_folder
+from train_anywhere.files.root import resolve_as_typed, restore_links, shell_folder
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A folder that is a link to another one; proj/src is that of this project."""
+    """A folder that is a link to another one. proj/src is that of this project."""
     (tmp_path / "export" / "u" / "proj" / "results" / "a" / "run").mkdir(parents=True)
     (tmp_path / "export" / "u" / "proj" / "src").symlink_to(ROOT / "src")
     (tmp_path / "export" / "u" / "proj" / "results" / "latest").symlink_to("a/run")

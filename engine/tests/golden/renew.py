@@ -1,6 +1,7 @@
-"""The golden files: what each preset and each launch method becomes, and all keys with their defaults. A change shows as a diff.
+"""The golden files: the script of each preset and launch method, and all keys with defaults.
 
-One script is kept whole. Of all others `headers.txt` has the scheduler's lines, and the lines in which the rest differs from it.
+A change shows as a diff. One script is kept whole. Of all others `headers.txt` has the scheduler's lines, and the lines in
+which the rest differs from it.
 
 python engine/tests/golden/renew.py      # or: make golden; then read `git diff engine/tests/golden`
 """
@@ -77,7 +78,7 @@ def script(name: str) -> str:
 
 
 def headers() -> str:
-    """Return the scheduler's lines of each other case, and the other lines that differ from a plain script."""
+    """Return the header of each other case, and its lines that differ from a plain script."""
     lines: list[str] = []
     (_, plain) = split(script(BODY))
     for name, overrides in CASES.items():

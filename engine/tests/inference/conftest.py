@@ -1,4 +1,4 @@
-"""Runs that have trained a little, in this process; evaluate.py as a user types it."""
+"""Runs that have trained a little in this process, and evaluate.py as a user types it."""
 
 import importlib
 from collections.abc import Callable
@@ -45,7 +45,7 @@ def train_a_run(folder: Path, *overrides: str) -> RunDir:
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunDir]:
-    """One run of each framework on the digits; nothing may change them but files with new names."""
+    """One digits run of each framework. Tests may only add files with new names."""
     folder = tmp_path_factory.mktemp("trained")
     return {f: train_a_run(folder, f"framework={f}", *SHORT) for f in ("lightning", "keras")}
 

@@ -1,4 +1,4 @@
-"""Modules of users whose data says how a file becomes a row."""
+"""User modules whose data defines how a file becomes a row."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from engine.tests.inference.torch_strangers import Plain
 
 
 class Rows(pl.LightningDataModule):
-    """Rows of four numbers; a file has one row as text. A hook doubles them on the way to the device."""
+    """Rows of four numbers, one in each file. A hook doubles them on the way to the device."""
 
     def train_dataloader(self) -> DataLoader[Any]:
         return DataLoader(TensorDataset(torch.ones(20, 4), torch.ones(20, 1)), 10)

@@ -1,4 +1,4 @@
-"""`load_model` in a folder of its own, with the engine installed: trusted runs use the snapshot of their code."""
+"""`load_model` in another folder with the engine installed: trusted runs use their own code."""
 
 import shutil
 import subprocess

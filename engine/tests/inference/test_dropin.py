@@ -1,4 +1,4 @@
-"""What comes after the training of a stranger's LightningModule or keras.Model: all that a native run has, or one sentence."""
+"""Inference with a user's model has all of a native run, or one message."""
 
 import json
 import re
@@ -124,7 +124,7 @@ def test_tensorflow_serves_it(strange: Strange, evaluated: Evaluate, tmp_path: P
 def test_keras_opens_it_where_it_can_be_made_again(
     strange: Strange, trained: Trained, evaluated: Evaluate, tmp_path: Path
 ) -> None:
-    """Keras calls `__init__` with what every layer takes, such as its name; a model that takes no such thing is refused."""
+    """Keras passes every layer's arguments, such as its name. Other models are refused."""
     import keras
 
     from engine.tests.inference.tf_strangers import Reopened
@@ -177,7 +177,7 @@ UNTESTED = {
 @pytest.mark.parametrize("kind", UNTESTED)
 @pytest.mark.quick("train")
 def test_no_test_split_is_needed(kind: str, trained: Trained, evaluated: Evaluate, tmp_path: Path) -> None:
-    """Metrics and answers are those of the validation; a module that only trains can predict and be exported."""
+    """Metrics and answers are those of the validation. A module that only trains can predict."""
     run = trained(*UNTESTED[kind])
     split = "train" if kind == "train" else "val"
     code, said, error = evaluated(run.path, "--predict", tmp_path / "answers.npz")

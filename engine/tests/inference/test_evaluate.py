@@ -52,7 +52,7 @@ def test_the_metrics_are_those_of_the_run_itself(framework: str, runs: Runs, eva
 def test_the_answers_are_those_of_the_rows(
     framework: str, runs: Runs, evaluated: Evaluate, tmp_path: Path
 ) -> None:
-    """The share of right answers, counted from the file, is the metric; no row is padding."""
+    """The share of right answers in the file is the metric, without rows of padding."""
     files = [tmp_path / "answers.npz", tmp_path / "answers.csv"]
     for file in files:
         code, said, error = evaluated(runs[framework].path, "--predict", file)
@@ -197,7 +197,7 @@ def test_refusals(words: str, runs: Runs, evaluated: Evaluate) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["fsdp", "ddp"])
 def test_a_run_of_two_ranks(strategy: str, train, evaluated: Evaluate, tmp_path: Path) -> None:
-    """Shards are gathered in this one process; sums of two ranks differ in their last bits from those of one."""
+    """Shards are gathered in one process. Sums of two ranks differ in their last bits."""
     done = train(*SHORT, f"strategy={strategy}", "trainer.devices=2", f"paths.results={tmp_path}")
     assert done.returncode == 0, done.stderr
     run = RunDir((tmp_path / "latest").resolve())

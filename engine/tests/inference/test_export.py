@@ -1,4 +1,4 @@
-"""What is exported is read by the framework alone, and answers as the model does."""
+"""An export is read by the plain framework and answers as the model does."""
 
 import sys
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""`init=RUN`: equal weights at step 0, a part of them where asked, and refusals before anything is trained."""
+"""`init=RUN`: equal weights at step 0, a part of them on request, early refusals."""
 
 import shutil
 from pathlib import Path
@@ -58,7 +58,7 @@ def test_a_resumed_run_does_not_begin_again(runs: Runs, trained: Trained, monkey
 
     new = trained(*SHORT, f"init={runs['lightning'].path}", "trainer.max_epochs=1")
     monkeypatch.setattr(side, "load_initial_weights", lambda *arguments: pytest.fail("it began again"))
-    from train_anywhere.launch.rank import load_frozen
+    from train_anywhere.runs.reopen.frozen import load_frozen
 
     assert side.train(load_frozen(new), RankProcess(new, Topology(), Stop())).state == "completed"
 
@@ -113,7 +113,7 @@ def test_what_may_fit_is_not_refused(words: tuple[str, ...], runs: Runs, make_co
 
 
 def test_another_module_may_have_the_same_weights(runs: Runs, make_config, tmp_path: Path) -> None:
-    """Such as a subclass that freezes layers: the ranks compare names and shapes."""
+    """The model is a subclass that freezes layers: ranks compare names and shapes."""
     own = RunDir(tmp_path / "digits" / runs["lightning"].id)
     shutil.copytree(runs["lightning"].path, own.path)
     here = "engine.tests.training.lightning.strangers"

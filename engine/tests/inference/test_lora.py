@@ -1,4 +1,4 @@
-"""`model.lora`: checkpoints hold adapters and heads, and fit only the base that they were trained on."""
+"""`model.lora`: checkpoints hold adapters and heads, and fit only their own base."""
 
 import importlib
 import shutil

@@ -1,4 +1,4 @@
-"""`load_model(RUN).predict`: new files and arrays get the preprocessing and the class names of the run."""
+"""`load_model(RUN).predict`: new inputs get the run's preprocessing and class names."""
 
 from pathlib import Path
 from types import SimpleNamespace

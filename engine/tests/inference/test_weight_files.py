@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from train_anywhere.checkpoints.init_run import init_problems
+from train_anywhere.checkpoints.choice import init_problems
 from train_anywhere.errors import CheckpointError
 from train_anywhere.launch.local_run import local_problems
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.testing.weights import final_weights, largest_difference
-from train_anywhere.training.lightning.weight_files import FileWeights, choose_names, plain_name
+from train_anywhere.training.lightning.weights import FileWeights, choose_names, plain_name
 
 from .conftest import SHORT, Evaluate, Trained
 from .test_init import STILL

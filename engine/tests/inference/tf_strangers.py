@@ -1,4 +1,4 @@
-"""A stranger's keras.Model that Keras can make again from its arguments."""
+"""A user's keras.Model that Keras can make again from its arguments."""
 
 from typing import Any
 

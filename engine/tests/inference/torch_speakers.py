@@ -1,4 +1,4 @@
-"""A task that continues tokens, and data that say how a text becomes tokens: a word for a letter of the alphabet."""
+"""A task that continues tokens, and data whose token is a letter of the alphabet."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""The supervisor of a job: it dies, Python does not start, signals come at any moment, and what its children inherit."""
+"""The supervisor of a job: it dies, Python does not start, signals come, children inherit."""
 
 import argparse
 import dataclasses
@@ -56,7 +56,7 @@ def test_a_killed_supervisor_ends_its_ranks_and_the_job_comes_back_once(
 
 
 def test_a_python_that_does_not_start_is_one_message(make_config: MakeConfig, tmp_path: Path) -> None:
-    """Neither a requeue nor a traceback; the ranks are not started."""
+    """Neither a requeue nor a traceback follows, and the ranks are not started."""
     for broken in ("/nothere/python", "/bin/false"):
         scontrol = SCONTROL.format(batch=1, folder=tmp_path)
         tool(tmp_path / "scontrol", scontrol)
@@ -87,7 +87,7 @@ def test_the_environment_of_the_ranks_does_not_reach_the_supervisor(
 def test_a_launcher_has_default_signals_and_a_session_of_its_own(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
-    """Also if the shell that started the script ignores signals; libc keeps those from 32 on for itself."""
+    """The script's shell may ignore signals. libc keeps those from 32 on."""
     look = "grep -E 'Sig(Blk|Ign)' /proc/self/status; readlink /proc/$$/fd/0; ps -o sid= $$; echo $$"
     done = run_script(make_config, tmp_path, look, setup=["trap '' HUP QUIT USR2"])
     blocked, ignored, stdin, session, pid = [line.split()[-1] for line in done.stdout.split("\n") if line]
@@ -115,7 +115,7 @@ def start_script(make_config: MakeConfig, folder: Path, *setup: str) -> "subproc
 
 
 def signalled(make_config: MakeConfig, folder: Path, numbers: tuple[int, ...], after: float) -> str:
-    """What a job prints that gets signals some seconds after it has started to source start.sh."""
+    """Return the output of a job that gets signals some seconds after sourcing start.sh."""
     with start_script(make_config, folder, "echo set up", "sleep 0.5") as process:
         # before its first line, bash itself would end; Slurm's job would too
         children = Path(f"/proc/{process.pid}/fd")
@@ -195,7 +195,7 @@ def test_a_killed_rank_of_this_machine_is_the_cause() -> None:
 def test_ranks_that_may_start_again_are_forks_of_one_process_on_each_node(
     make_config: MakeConfig, tmp_path: Path, words: list[str], warm: str, starts: list[str]
 ) -> None:
-    """It outlives their restarts. If it has ended, or they are not started by srun, they are new interpreters."""
+    """It outlives their restarts. Without it, or without srun, ranks are new interpreters."""
     complete = python("RunDir(Path(sys.argv[-1])).update(state='completed')")
     ranks = f"echo $* >>{tmp_path}/ranks; {python(RECORD_START)}; [ $(wc -l <{tmp_path}/ranks) = 2 ] && {complete} || exit 3"
     ranks = f'case "$*" in *checkpoints.recovery* | *" cat") exit ;; esac; {ranks}'
@@ -240,7 +240,7 @@ STOPS = f"{python(RECORD_START)}; {python(RECORD_STOP)}; exit 75"
 
 
 def killed_at(make_config: MakeConfig, folder: Path, at: int, ranks: str = STOPS) -> int:
-    """Run a job whose supervisor dies at its n-th operation, and return how many it made. The job must come back once."""
+    """Run a job whose supervisor dies at its n-th operation. Return its number of operations."""
     counts = folder / "counts"
     (folder / "hook.py").write_text(HOOK.format(at=at, counts=str(counts)))
     real = make(make_config).supervisor
@@ -268,7 +268,7 @@ def test_ranks_end_with_a_supervisor_that_dies_right_after_their_start(
 def test_a_complete_run_stays_complete_if_its_supervisor_is_killed(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
-    """Such as while the last message is sent: nothing is left to do, so the job does not come back."""
+    """During the last message nothing is left to do, so the job does not come back."""
     scontrol = SCONTROL.format(batch=1, folder=tmp_path)
     complete = python("RunDir(Path(sys.argv[-1])).update(state='completed')")
     done = run_script(
@@ -296,7 +296,7 @@ def test_a_node_that_slurm_took_out_of_the_job_is_not_waited_for(
 
 
 def test_a_signal_while_slurm_does_not_answer_shortens_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The warning ahead of a time limit counts from the moment it comes, not from the first failure."""
+    """The time after the warning counts from the warning, not from the first failure."""
     reader, writer = os.pipe()
     options = argparse.Namespace(
         run=Path("/run"), scheduler="slurm", fewest=None, program=False, signal_seconds=0

@@ -1,4 +1,4 @@
-"""Members of a sweep have the configurations that Hydra alone composes for them."""
+"""Members of a sweep have the configurations that plain Hydra composes."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""What `dry_run=true` prints for a run on this machine."""
+"""The output of `dry_run=true` for a run on this machine."""
 
 from collections.abc import Callable
 from dataclasses import replace

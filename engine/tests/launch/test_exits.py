@@ -1,4 +1,4 @@
-"""How a process exits: in time, with its own code, recorded, and not later than its parent."""
+"""A process exits in time, with its own code, recorded, and not after its parent."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""What stands in the log when a rank ends: the cause, in full and once; of a consequence a sentence that names its debug file."""
+"""The log of a failed rank: the full cause once, and a message for each consequence."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from train_anywhere.errors import STOPPED, LostRankError, ProjectError
 from train_anywhere.files import ROOT
 from train_anywhere.launch import failure
 from train_anywhere.launch.failure import report_failure, save_traceback, wait_for_cause, watch_threads
-from train_anywhere.runs.debug import CAUSE, append_debug, claim_first
+from train_anywhere.runs.attempts import CAUSE, append_debug, claim_first
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.summary import describe_error, display_path
 from train_anywhere.testing.frameworks import FIRST, FRAMEWORKS, PAGES
@@ -48,7 +48,7 @@ class Trouble(Callback):
             return
         if self.how == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
-        elif self.how == "told to stop":
+        elif self.how == "asked to stop":
             return os.kill(os.getppid(), signal.SIGTERM)
         raise LookupError(f"nothing in row {{41 + int(os.environ['RANK'])}}")
 """
@@ -76,7 +76,7 @@ def ended(train: Train, tmp_path: Path) -> Callable[[str, str, str], "CompletedP
 
 
 def details(sentence: str) -> str:
-    """The text of the debug file that a sentence names."""
+    """Return the content of the debug file that a message names."""
     return Path(sentence.rpartition(" Details: ")[2]).read_text()
 
 
@@ -138,7 +138,7 @@ def once(done: "CompletedProcess[str]", how: str) -> None:
 def test_a_planned_stop_is_a_summary(
     ended: Callable[..., "CompletedProcess[str]"], tmp_path: Path, framework: str, strategy: str
 ) -> None:
-    done = ended(framework, strategy, "told to stop")
+    done = ended(framework, strategy, "asked to stop")
     assert done.returncode == STOPPED, done.stderr
     assert "Stopped:       by SIGTERM" in done.stdout
     assert not PAGES.search(done.stdout + done.stderr), done.stderr
@@ -196,7 +196,7 @@ def test_an_error_of_an_earlier_start_hides_none_of_this_one(
 
 
 class Writer(threading.Thread):
-    """Keeps its error for whoever uses it, as that of TensorBoard does."""
+    """A helper thread that keeps its error for its user, as that of TensorBoard does."""
 
     exception: Exception | None = None
 
@@ -220,7 +220,7 @@ def test_a_thread_that_hands_on_its_error_says_a_sentence(
 
 
 def test_a_sentence_of_ours_is_a_consequence_too(run: RunDir, tmp_path: Path) -> None:
-    """What libraries write from there on, to the descriptor itself, goes to the debug file."""
+    """Later output of libraries to the descriptor goes to the debug file."""
     program = (
         "import os; from pathlib import Path; from train_anywhere.distributed.topology import Topology\n"
         "from train_anywhere.errors import LostRankError; from train_anywhere.launch.failure import report_failure\n"
@@ -235,7 +235,7 @@ def test_a_sentence_of_ours_is_a_consequence_too(run: RunDir, tmp_path: Path) ->
 
 
 def test_the_last_lines_name_the_line_of_the_user(run: RunDir, capsys: Capture, tmp_path: Path) -> None:
-    """Not that of a library or of the engine; with a checkpoint there is a command to resume."""
+    """The named line is the user's. With a checkpoint there is a command to resume."""
     (tmp_path / "theirs.py").write_text("import json\n\n\ndef step():\n    json.loads('{')\n")
     scope: dict[str, Any] = {}
     exec(compile((tmp_path / "theirs.py").read_text(), str(tmp_path / "theirs.py"), "exec"), scope)
@@ -284,7 +284,7 @@ def test_the_cause_of_a_lost_connection_is_the_error_of_the_rank_that_failed_fir
 
 
 def test_the_whole_traceback_is_kept_where_the_log_has_a_part(run: RunDir, capsys: Capture) -> None:
-    """Lines of the user up to the one that raised are in the log; where no file can be written, all are."""
+    """The user's lines up to the error are in the log. All lines if no file can be written."""
     with pytest.raises(ValueError, match="Expecting") as caught:
         json.loads("{")
     report_failure(run, Topology(), caught.value)

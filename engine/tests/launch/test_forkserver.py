@@ -1,4 +1,4 @@
-"""Programs as forks of a warm process: like new interpreters, isolated, and nothing is initialized before the fork."""
+"""Programs as forks of a warm process are isolated, like new interpreters."""
 
 import json
 import os

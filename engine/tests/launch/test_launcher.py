@@ -1,4 +1,4 @@
-"""What other launchers leave in the log: a sentence for a rank that ended, their own errors in full."""
+"""The log of other launchers: a message for an exited rank, and their own errors in full."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What is known of the data before a run is made: no failed run for what a look at names and headers tells."""
+"""Data is checked by names and headers before a run is made."""
 
 import tempfile
 from collections.abc import Callable
@@ -28,7 +28,7 @@ PROBLEMS = [
     ("data=mnist data.dir=/nope data.download=false", 1, "MNIST is not complete: put train-images-idx3-ubyte.gz"),
     ("data=mnist data.dir=/dev/null/x", 1, "/dev/null is a file, not a folder; use data.dir=FOLDER."),
 ]  # fmt: skip
-"""Overrides, devices, and what is said of them."""
+"""Overrides, devices, and their messages."""
 
 
 def test_one_sentence_each(make_config: Make) -> None:

@@ -136,7 +136,7 @@ def test_ranks_that_are_started_from_outside_are_refused(train: Train, tmp_path:
 
 
 def test_variables_left_from_a_torchrun_do_not_reach_the_ranks(tmp_path: Path) -> None:
-    """With TORCHELASTIC_USE_AGENT_STORE all ranks would wait for ever for a store that torchrun keeps."""
+    """With TORCHELASTIC_USE_AGENT_STORE all ranks would wait forever for torchrun's store."""
     left = {
         "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1",
         "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_USE_AGENT_STORE": "True", "MASTER_ADDR": "gone", "MASTER_PORT": "29500",
@@ -212,7 +212,7 @@ class Killed(lightning.Callback):
 
 
 def test_a_rank_that_lost_another_one_ends_at_once(train: Train, tmp_path: Path) -> None:
-    """The supervisor knows the cause from the killed rank, and the report is not written before a restart."""
+    """The supervisor takes the cause from the killed rank. Reports wait for the last restart."""
     (tmp_path / "ends.py").write_text(KILLED)
     words = ("cluster.retries=1", "trainer.devices=2", "model=mlp", "trainer.max_steps=8", "strategy=ddp")
     every = ("checkpoint.every_n_steps=1", "monitor.tensorboard=false", f"paths.results={tmp_path}")
@@ -243,7 +243,7 @@ def test_ranks_that_cannot_be_forks_are_new_interpreters(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """The log says why, once."""
+    """The log has the reason once."""
     write_frozen(RunDir(tmp_path), make_config(), [])
     monkeypatch.setattr(launch, "fork_server", lambda *_: ForkServer(["no_such_module"]))
     monkeypatch.setattr(launch, "build_rank_command", lambda _: [sys.executable, "-c", ""])

@@ -1,4 +1,4 @@
-"""What a rank says of the end of a run, and its exit code."""
+"""The end of a run as a rank reports it, and its exit code."""
 
 import errno
 from collections.abc import Callable

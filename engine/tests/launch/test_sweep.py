@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from train_anywhere.config.command.compose import compose
-from train_anywhere.launch import local_sweep
+from train_anywhere.launch import local_run
 
 
 def test_between_members_signals_are_the_sweep_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,7 +23,7 @@ def test_between_members_signals_are_the_sweep_s(tmp_path: Path, monkeypatch: py
         def get_starter(self, framework: str, ranks: int) -> None: ...
 
     for name, instead in {"run_here": member, "ForkServers": Servers, "protect_output": lambda: None}.items():
-        monkeypatch.setattr(local_sweep, name, instead)
+        monkeypatch.setattr(local_run, name, instead)
     words = [[f"seed={n}", "trainer.fast_dev_run=true", f"paths.results={tmp_path}"] for n in (1, 2)]
-    local_sweep.run_all([compose(typed) for typed in words], words)
+    local_run.run_all([compose(typed) for typed in words], words)
     assert [*found, signal.getsignal(signal.SIGTERM)] == [before] * 3

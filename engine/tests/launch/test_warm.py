@@ -1,4 +1,4 @@
-"""Ranks of srun as forks of a process on their node: what srun gave them, signals, exit codes, and what if there is no such process."""
+"""Ranks of srun as forks of a process on their node, or new interpreters without it."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.files import ENGINE, ROOT
-from train_anywhere.job.steps import find_ranks
+from train_anywhere.job.running_ranks import find_ranks
 from train_anywhere.launch import warm_node
 from train_anywhere.launch.forkserver import ForkServer
 from train_anywhere.slurm.testbed.namespaces import is_running
@@ -97,7 +97,7 @@ def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Task]:
 
 
 def test_a_fork_has_what_srun_gave_to_its_task(task: Task) -> None:
-    """Environment, CPUs, folder, umask, signals: those of the new interpreter that it would be without a fork."""
+    """Environment, CPUs, folder, umask and signals equal those of a new interpreter."""
     said = [task("0", warm).communicate(timeout=60) for warm in (True, False)]
     looks = [json.loads(out) for out, _ in said]
     assert looks[0] == looks[1] and looks[0][3] == [0] and looks[0][4]["CUDA_VISIBLE_DEVICES"] == "3"

@@ -1,4 +1,4 @@
-"""A stand-in for nvidia-smi on machines without a GPU: it prints what the driver's own prints for `--format=csv,noheader,nounits`.
+"""A stand-in for nvidia-smi with `--format=csv,noheader,nounits`.
 
 The rows are as in the manual (`nvidia-smi --help-query-gpu`): one GPU a line, values separated by ", ", [N/A] for what it has not.
 """
@@ -15,7 +15,7 @@ ROWS = """\
 
 
 def fake_nvidia_smi(folder: Path, then: str = "", rows: str = ROWS) -> Path:
-    """Write the program; returns its folder, for PATH.
+    """Write the program and return its folder, for PATH.
 
     Args:
         then: lines of shell that it runs first.
@@ -51,7 +51,7 @@ if "train_anywhere.features.node" in sys.orig_argv:
 
 
 def idle_gpus(folder: Path, warn: float, stop: float) -> dict[str, str]:
-    """Return the environment of a run on idle GPUs of a stand-in, whose monitor waits for fewer minutes."""
+    """Return the environment of a run on a stand-in's idle GPUs and a monitor that waits less."""
     fake_nvidia_smi(folder / "bin", rows=IDLE_ROWS)
     (folder / "sitecustomize.py").write_text(HURRY.format(warn=warn, stop=stop))
     return {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(folder)}

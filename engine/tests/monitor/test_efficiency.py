@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from train_anywhere.distributed.horovod.installation import horovod_problem
+from train_anywhere.distributed.packages import horovod_problem
 from train_anywhere.features import describe
 from train_anywhere.monitor.heartbeat import EVERY_S, WARM_UP, Efficiency
 from train_anywhere.monitor.report import page
@@ -53,7 +53,7 @@ def test_one_of_two_ranks_is_late(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Rank 0 waits nearly the whole step for rank 1, which does not wait: together they use about half of their time."""
+    """Rank 0 waits nearly the whole step for rank 1. Together they use about half of their time."""
     if strategy == "horovod":
         require(not horovod_problem(framework), "run `make horovod`")
     module, hook = HOOKS[framework]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from train_anywhere.monitor.goodput import TITLES, goodput
+from train_anywhere.monitor.verdicts import TITLES, goodput
 
 DAY = "2026-11-22T"
 FIRST = {
@@ -56,7 +56,7 @@ def test_one_attempt() -> None:
 
 
 def test_what_came_after_rank_0s_last_word_is_the_end() -> None:
-    """The launcher's end and the publishing of what ranks left; after a kill, some of it was training that nobody counted."""
+    """The launcher's end and the publishing count. A kill leaves uncounted training in it."""
     late = {"script_ended": f"{DAY}09:20:07+00:00"}
     for ended_by, end, unknown in (
         ("completed", 7, 10),
@@ -71,7 +71,7 @@ def test_what_came_after_rank_0s_last_word_is_the_end() -> None:
 
 
 def test_steps_that_are_trained_again_are_lost() -> None:
-    """200 of the first 1,000 steps, with their part of the waits; the queue between the attempts is not counted."""
+    """200 of the first 1,000 steps with their waits. The queue between attempts does not count."""
     found = goodput([FIRST, SECOND])
     assert found is not None
     assert found.whole == 2400

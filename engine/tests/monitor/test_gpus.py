@@ -1,4 +1,4 @@
-"""What is read from NVML and nvidia-smi. This machine has no GPU: both are stand-ins that answer as the driver does."""
+"""Values of NVML and nvidia-smi, with stand-ins that answer as the driver does."""
 
 import sys
 import types
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.tests.monitor.nvidia import fake_nvidia_smi
-from train_anywhere.features.sampler.gpus import Gpu, reader, visible_gpus
+from train_anywhere.features.sampler.machine import Gpu, reader, visible_gpus
 
 UUIDS = [f"GPU-4f6ba1f1-7d14-1a3c-8a55-d1d0e1c3a00{i}" for i in range(4)]
 
@@ -37,7 +37,7 @@ def test_nvidia_smi_without_an_answer(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_nvidia_smi_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("train_anywhere.features.sampler.gpus.ANSWER_S", 0.2)
+    monkeypatch.setattr("train_anywhere.features.sampler.machine.ANSWER_S", 0.2)
     monkeypatch.setenv("PATH", f"{fake_nvidia_smi(tmp_path, 'exec sleep 600')}:/usr/bin:/bin")
     assert reader()() == []
 
@@ -73,7 +73,7 @@ def of_lost(*_: object) -> None:
 
 
 def test_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in for the module; pynvml 13 has these names, and a GPU with MIG does not answer all of them."""
+    """A stand-in for the module pynvml 13. A GPU with MIG does not answer all functions."""
     memory = types.SimpleNamespace(total=80 << 30, used=8 << 30)
     nvml = types.SimpleNamespace(
         NVMLError=Lost,

@@ -48,10 +48,10 @@ def ranks(*differences: dict[str, Any]) -> list[RankStatus]:
     ("fields", "seconds"),
     [
         ({"longest": 100.0}, 500.0),  # several times the longest seen
-        ({"longest": 0.5}, 180.0),  # the floor
+        ({"longest": 0.5}, 180.0),  # the lower limit
         ({"longest": 1000.0}, 1800.0),  # the bound
         ({"beats": 3}, 1800.0),  # nothing is known yet
-        ({"section": "checkpoint", "longest": 1.0}, 1800.0),  # one says nothing of the next
+        ({"section": "checkpoint", "longest": 1.0}, 1800.0),  # they are independent
         ({"section": "start", "longest": 1.0}, 1800.0),
     ],
 )
@@ -91,7 +91,7 @@ def test_among_equals_the_one_with_another_stack_is_named() -> None:
 
 
 def test_ranks_that_wait_for_one_at_work_do_not_hang() -> None:
-    """Rank 0 alone writes a checkpoint, for longer than a step may take."""
+    """Only rank 0 writes a checkpoint, for longer than a step may take."""
     waiting = {"silent": 200.0, "turn": 4}
     at_work = {"section": "checkpoint", "place": "", "turn": 3, "silent": 200.0}
     assert find_hang(ranks(at_work, waiting), 1800.0) is None

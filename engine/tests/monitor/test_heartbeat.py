@@ -1,4 +1,4 @@
-"""What a rank writes into its node's memory, and what is read of it from another process."""
+"""Values that a rank writes into its node's memory and another process reads."""
 
 import os
 import shutil
@@ -126,7 +126,7 @@ def test_a_folder_that_is_somebody_elses_is_done_without(run: RunDir) -> None:
 
 
 def test_a_step_costs_little_more_than_its_three_writes(beat: Heartbeat) -> None:
-    """Twice as much as the clock and `pack_into` by hand; three system calls would be five times as much."""
+    """Twice the time of clock and `pack_into` by hand. Three system calls would take five times."""
     memory, layout = bytearray(SIZE), struct.Struct("=16Q")
 
     def by_hand(step: int) -> None:

@@ -1,4 +1,4 @@
-"""`monitor.idle` on trainings and a program whose GPUs do nothing: stand-ins of nvidia-smi; in a job: tests/slurm/test_given_back.py."""
+"""`monitor.idle` on trainings and a program on idle GPUs of a stand-in for nvidia-smi."""
 
 import os
 import signal
@@ -17,7 +17,7 @@ from train_anywhere.features import problems
 from train_anywhere.features.idle.idle_gpus import IdleWatch
 from train_anywhere.features.node import node_name
 from train_anywhere.files import ROOT
-from train_anywhere.files.plain_json import dumps
+from train_anywhere.files.atomic import dumps
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.runs.attempts import request_stop, stop_request, was_killed
 from train_anywhere.runs.folder import RunDir
@@ -42,7 +42,7 @@ time.sleep(100)
 
 
 def run(tmp_path: Path, program: str, *words: str, stop: float = 0.06) -> tuple[int, str, Path]:
-    """Run a command on idle GPUs of a stand-in; returns its exit code, its output and its run folder."""
+    """Run a command on idle GPUs of a stand-in. Return exit code, output and run folder."""
     command = [sys.executable, str(ROOT / "src" / program), f"paths.results={tmp_path / 'results'}", *words]
     environ = {**os.environ, "OMP_NUM_THREADS": "1", **idle_gpus(tmp_path, warn=0.01, stop=stop)}
     done = subprocess.run(
@@ -104,7 +104,7 @@ def test_a_warning_ends_nothing(tmp_path: Path) -> None:
 
 
 class Samples:
-    """Samples of two nodes, and the lines of the watch on the first one, whose clock the test sets."""
+    """Samples of two nodes and the first node's watch, whose clock the test sets."""
 
     def __init__(
         self, run: RunDir, config: Config, monkeypatch: pytest.MonkeyPatch, job: str = "SLURM_JOB_ID"
@@ -158,7 +158,7 @@ def test_a_node_without_new_samples_does_not_look_idle(samples: Samples) -> None
 
 
 def test_a_time_without_samples_does_not_count(samples: Samples) -> None:
-    """Such as 45 minutes in which the shared disk did not answer."""
+    """The gap is 45 minutes in which the shared disk did not answer."""
     samples.take(10, {"one": [0], "other": [0]})
     samples.minute += 45
     samples.take(40, {"one": [0], "other": [0]})

@@ -1,4 +1,4 @@
-"""live.json, written by its real thread onto real disks; only what the training does is made up."""
+"""live.json is written by its real thread onto real disks. Only the training is a stand-in."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def until(there: Callable[[], bool], seconds: float = 10.0) -> None:
 
 
 def read(run: Path) -> dict[str, Any]:
-    """A reader never meets a half-written file; before the first one there is none."""
+    """A reader never meets a half-written file. Before the first one there is none."""
     path = run / "monitor" / "live.json"
     return json.loads(path.read_text()) if path.exists() else {}
 
@@ -97,7 +97,7 @@ def test_something_else_in_its_place_stays(
 
 
 def test_a_slow_disk_takes_a_thousandth_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk of 50 ms a file, which is made up, is next written to after the longest rest; the end is written all the same."""
+    """After 50 ms a file, the disk is written to after the longest rest, and at the end."""
     writes = []
 
     def slow(path: Path, content: object) -> None:

@@ -1,4 +1,4 @@
-"""What this machine does, and which of its memory is the job's."""
+"""Measurements of this machine, and the share of its memory that is the job's."""
 
 import os
 import subprocess
@@ -43,7 +43,7 @@ def test_the_cpus_are_those_of_the_affinity() -> None:
 
 
 def test_the_memory_of_ranks_and_of_their_children(tmp_path: Path) -> None:
-    """Two processes of 300 MiB: one as a rank is called, and a child of it as a worker is; a third of another run does not count."""
+    """Two processes of 300 MiB, a rank and its worker, count. One of another run does not."""
     script = tmp_path / "src" / "train.py"
     script.parent.mkdir()
     script.write_text(

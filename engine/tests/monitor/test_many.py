@@ -1,4 +1,4 @@
-"""Pages, tables and lists of many nodes, GPUs, ranks, metrics and members, as commands that a user types."""
+"""Pages, tables and lists of many nodes, GPUs, ranks, metrics and members."""
 
 import csv
 import io
@@ -39,7 +39,7 @@ def command(results: Path, script: str, *words: str, code: int = 0) -> tuple[str
 def make_run(
     results: Path, nodes: int = 1, gpus: int = 0, metrics: int = 1, samples: int = 30, idle: bool = False
 ) -> Path:
-    """Write the folder of a run that trains on this machine, as its monitors and rank 0 write it."""
+    """Write the folder of a running training as its monitors and rank 0 do."""
     run = results / "digits" / ID
     (run / "monitor").mkdir(parents=True)
     (results / "latest").symlink_to(run)
@@ -182,7 +182,7 @@ SWEEP = ("-m", "seed=1,2,3,4,5,6,7", "model=mlp", "trainer.max_epochs=2", "train
 
 
 def local_sweep(folder: Path, *words: str, spoil: str = "") -> subprocess.CompletedProcess[str]:
-    """Run a sweep here; `spoil` is Python code that runs in the command at its start."""
+    """Run a sweep here. `spoil` is Python code that runs at the command's start."""
     (folder / "sitecustomize.py").write_text(spoil)
     call = [
         sys.executable,

@@ -1,4 +1,4 @@
-"""The side process: real ones, started on a run folder as the batch script and `engine/train_anywhere/launch/processes.py` start them."""
+"""Real side processes, started on a run folder as the batch script does."""
 
 import os
 import signal
@@ -169,7 +169,7 @@ def fail(error: Exception) -> None:
 def test_a_service_that_fails_or_hangs_leaves_the_others(
     make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A refusing disk is tried again; a bug ends its service, with the traceback in the run folder; a driver that hangs holds up nobody."""
+    """A refusing disk is tried again, a bug ends its service, a hanging driver delays nothing."""
     monkeypatch.setattr("train_anywhere.features.node.CLOSING_S", 0.1)
     _, run = make_run()
     good, refused = Service(lambda: None), Service(lambda: fail(OSError("no space")))

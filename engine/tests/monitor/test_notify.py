@@ -1,4 +1,4 @@
-"""`monitor.notify` with real commands and a real web server on this machine; of a killed rank: tests/slurm/test_killed_rank_message.py."""
+"""`monitor.notify` with real commands and a real web server on this machine."""
 
 import json
 import socket
@@ -29,7 +29,7 @@ SECRET = "T00/B00/secret"
 
 
 class Webhook(BaseHTTPRequestHandler):
-    """Keep what is posted; answer with the server's status."""
+    """Keep the posted messages and answer with the server's status."""
 
     server: "Server"
 
@@ -101,7 +101,7 @@ def test_a_command_that_fails_changes_nothing(tmp_path: Path, train: Train) -> N
 def test_whatever_goes_wrong_is_one_line(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It has no secret: of a command nothing, of a URL only the host, in whichever letters it is typed."""
+    """The printed target hides a command and all of a URL but its host."""
     monkeypatch.setattr(program, "LIMIT_S", 5.5)
     run, began = RunDir(tmp_path / "digits" / "1"), time.monotonic()
 
@@ -177,7 +177,7 @@ def test_the_run_of_another_job_has_not_failed(make_run: MakeRun) -> None:
 
 
 def test_events_are_sent_while_the_run_trains_and_at_its_end(server: Server, make_run: MakeRun) -> None:
-    """Each once; the monitor waits for none."""
+    """Each is sent once, and the monitor does not wait."""
     config, run = make_run(
         f"monitor.notify={server.url}", "monitor.sample_seconds=null", "monitor.hang_minutes=null"
     )

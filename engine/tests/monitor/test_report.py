@@ -15,10 +15,10 @@ import pytest
 
 from train_anywhere import features
 from train_anywhere.files import ROOT
-from train_anywhere.monitor.goodput import goodput
 from train_anywhere.monitor.report.figures import MOST_POINTS, chart, describe, figure, thin_out
 from train_anywhere.monitor.report.page import page, period, provenance, set_keys, tile_columns, tiles
 from train_anywhere.monitor.run_facts import Facts, read_facts
+from train_anywhere.monitor.verdicts import goodput
 from train_anywhere.runs.folder import RunDir, open_run
 
 SMALL = ("model=mlp", "trainer.max_epochs=2", "trainer.log_every_n_steps=2", "trainer.accelerator=cpu")

@@ -1,9 +1,8 @@
-"""Requests of `jobs.py` to a run, also those that a dead run or a killed command left behind."""
+"""Requests of `jobs.py` to a run, including those left by a dead run or killed command."""
 
 from pathlib import Path
 
-from train_anywhere.monitor.live import write
-from train_anywhere.monitor.requests import PROFILE, SAVE, SAVED, Requests, read_id, send, withdraw
+from train_anywhere.monitor.live import PROFILE, SAVE, SAVED, Requests, read_id, send, withdraw, write
 
 
 def test_a_checkpoint_is_requested_once(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_a_sample_is_a_row_the_newest_and_points_of_curves(
     curves = EventAccumulator(str(run.tensorboard / "node7")).Reload()
     assert [point.step for point in curves.Scalars("gpu0/use_percent")] in ([0, 10], [0, 9])
     again = Sampler(run, config.monitor, config.trainer.max_nodes, "node7").curves
-    assert again and again.began == round(now, 3)  # the next attempt goes on to the right
+    assert again and again.began == round(now, 3)  # the next attempt continues on the right
     assert {"node/memory_used_gib", "gpu2/temperature_c"} <= {*curves.Tags()["scalars"]}
     # measured over less than half a second: psutil would give 0
     assert newest["sample"]["cpu_use_percent"] is None

@@ -1,4 +1,4 @@
-"""The TensorBoard server of the first node: a real one, and what is said of how to reach it."""
+"""The real TensorBoard server of the first node, and the printed address."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from engine.tests.monitor.test_node import MakeRun, command, wait_for
-from train_anywhere.features.serve.servers import is_first, lines, server_address
+from train_anywhere.features.serve import is_first, lines, server_address
 from train_anywhere.files import ROOT
 from train_anywhere.runs.folder import RunDir
 
@@ -66,7 +66,7 @@ def test_a_server_that_can_t_listen_is_said_and_nothing_else(make_run: MakeRun) 
 
 
 def test_a_dashboard_of_one_s_own(make_run: MakeRun) -> None:
-    """Any command that serves a page; here Python's own server, with a process of its own."""
+    """Python's own server stands for any command that serves a page."""
     serves = f'sh -c "{sys.executable} -m http.server --bind {{address}} {{port}}; true"'
     _, run = make_run(f"monitor.dashboard={serves!r}", "monitor.sample_seconds=null")
     pipe = subprocess.PIPE

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from engine.tests.monitor.test_hangs import RANK
-from train_anywhere.distributed.launcher_env import hosts_by_rank
+from train_anywhere.distributed.discover import hosts_by_rank
 from train_anywhere.features.hangs.hangs import StartupWatch
 from train_anywhere.monitor.ranks import RankStatus
 

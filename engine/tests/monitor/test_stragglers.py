@@ -12,7 +12,7 @@ from train_anywhere.monitor.ranks import RankStatus
 
 
 def windows(stragglers: Stragglers, *paces: tuple[float, ...], whole: float = 0.1) -> list[str]:
-    """Windows of 10 s, in each of which the ranks work so many seconds by themselves in a batch of `whole` seconds."""
+    """Yield windows of 10 s with each rank's own seconds in a batch of `whole` seconds."""
     said, ranks = (
         [],
         [replace(RANK, rank=n, host=f"node{n}", own=0.0, data=0.0, trained=0) for n in range(len(paces[0]))],

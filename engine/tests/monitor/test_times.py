@@ -1,4 +1,4 @@
-"""What the report counts as waiting for a slow rank."""
+"""Time that the report counts as waiting for a slow rank."""
 
 import json
 

@@ -70,7 +70,7 @@ def test_gpus_without_a_task() -> None:
 
 
 def test_one_process_uses_all_gpus_of_a_node() -> None:
-    """Such as Keras with strategy=mirrored."""
+    """The process uses Keras with strategy=mirrored."""
     nodes = (node("gpu33", [90, 90, 1, 90, 0], ranks=1),)
     known = facts(nodes=nodes, attempts=[{"devices": 4}], world_size=1)
     unused, idle = verdicts(known)
@@ -81,7 +81,7 @@ def test_one_process_uses_all_gpus_of_a_node() -> None:
 def test_waiting_for_data() -> None:
     (said,) = verdicts(facts(attempts=[{"seconds": {"step": 100, "data": 40}}]))
     assert said == "training waited 40% of each step for data: raise data.workers (now 2)."
-    assert verdicts(facts(attempts=[{"seconds": {"step": 10, "data": 4}}])) == []  # too short to say
+    assert verdicts(facts(attempts=[{"seconds": {"step": 10, "data": 4}}])) == []  # too short to judge
 
 
 def test_waiting_for_others() -> None:

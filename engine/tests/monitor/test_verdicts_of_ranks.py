@@ -1,4 +1,4 @@
-"""Verdicts made true on real ranks. Only the length of a run from which a rule speaks is shorter here than a minute.
+"""Verdicts of real ranks, with a shorter minimal length of a run.
 
 What this machine can't have is in test_verdicts.py: GPUs, a node of many CPUs. Slow and hung ranks: engine/tests/slurm/test_watch.py.
 """
@@ -81,7 +81,7 @@ def test_data_that_is_late(framework: str, train: Train, tmp_path: Path) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_rank_that_all_others_wait_for(framework: str, train: Train, tmp_path: Path) -> None:
-    """Of three ranks, two wait for most of each step."""
+    """Two of three ranks wait for most of each step."""
     module, hook = HOOKS[framework]
     (tmp_path / "late.py").write_text(LATE.format(module=module, hook=hook, sleep=SLEEP_S))
     words = [

@@ -1,4 +1,4 @@
-"""The watch on real processes: light ones that only write heartbeats, and two ranks of a training."""
+"""The watch on real processes that only write heartbeats, and on two ranks of a training."""
 
 import io
 import json
@@ -17,8 +17,8 @@ import pytest
 from engine.tests.monitor import test_hangs
 from train_anywhere.config.schema import Config
 from train_anywhere.features.hangs.hangs import Hang
-from train_anywhere.features.hangs.kill_ranks import is_repeated_hang
 from train_anywhere.features.hangs.rank_watch import Watch
+from train_anywhere.features.hangs.stacks import is_repeated_hang
 from train_anywhere.features.hangs.supervisor import Stragglers
 from train_anywhere.files import ROOT
 from train_anywhere.monitor.heartbeat import place_of
@@ -57,7 +57,7 @@ for step in range(10**6):
 
 @pytest.fixture
 def ranks() -> Iterator[Callable[..., list["subprocess.Popen[bytes]"]]]:
-    """`ranks(run, 5, 5)`: two processes that hang at step 5; `slow` seconds of rank 1's own work in each step."""
+    """`ranks(run, 5, 5)`: two processes that hang at step 5. `slow` delays rank 1's steps."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start(run: RunDir, *hang_at: int, slow: float = 0.0) -> list["subprocess.Popen[bytes]"]:
@@ -262,7 +262,7 @@ def test_ranks_of_an_earlier_start_are_not_seen(
 def test_the_first_node_learns_of_the_others_by_their_files(
     make_run: Make, ranks: Callable[..., Any]
 ) -> None:
-    """Two watches with two names stand for two nodes; what runs here is rank 1, of the second."""
+    """Two named watches stand for two nodes. The local process is rank 1, of the second."""
     config, run = make_run("monitor.hang_minutes=0.05")
     hosts = {"TRAIN_HOSTS": "here:1,there:1"}
     first, second = (Watch(run, config, host, hosts) for host in ("here", "there"))
@@ -300,7 +300,7 @@ def test_an_ended_run_has_no_hang(make_run: Make) -> None:
     ids=lambda w: w[0],
 )
 def test_one_of_two_ranks_of_a_training_is_stopped(tmp_path: Path, words: list[str]) -> None:
-    """Named with its stack after its limit of 6 s; then the run is ended, and says how to go on."""
+    """It is named with its stack after 6 s. Then the run exits and prints how to resume."""
     options = ["trainer.devices=2", "trainer.max_epochs=500", "model.width=8", "monitor.tensorboard=false"]
     watch = ["monitor.hang_minutes=0.1", "monitor.hang=requeue", "monitor.progress=none"]
     command = [

@@ -1,4 +1,4 @@
-"""A program that writes what it got to a file: arguments, environment, signals, umask, folder, module path."""
+"""Write this program's arguments, variables, signals, umask, folder and path to a file."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Programs of any kind on this machine: the environment is the user's; scripts, modules and commands; folder and processes."""
+"""Programs of any kind on this machine keep the user's environment and folder."""
 
 import json
 import os
@@ -91,7 +91,7 @@ def test_a_lightning_run_keeps_the_backend(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_module_in_its_folder(run: Run, tmp_path: Path) -> None:
-    """`python -m pkg.train` of a folder outside of the project, and a script below it that imports from the folder."""
+    """`python -m pkg.train` of a folder outside the project, and a script that imports from it."""
     package = tmp_path / "nano" / "pkg"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
@@ -126,7 +126,7 @@ def tools(tmp_path: Path) -> Path:
 
 
 def test_commands_of_the_environment(run: Run, tmp_path: Path, tools: Path) -> None:
-    """The Python of a shell script is that of the run, although the environment is not activated."""
+    """Python in a shell script is that of the run, although the environment is not activated."""
     environ = {**os.environ, "PATH": f"{tools}:/usr/bin:/bin"}
     printed = ok(run("--", "anomalib", "fit", "--a=$HOME", env=environ))
     assert "anomalib: fit --a=$HOME" in printed

@@ -13,8 +13,7 @@ from train_anywhere.checkpoints.disk.copy_files import Copier
 from train_anywhere.checkpoints.disk.staging import open_staging
 from train_anywhere.checkpoints.recovery import recover_leftovers
 from train_anywhere.config.schema import Config
-from train_anywhere.files.owned_folder import MARKER, OwnedFolder, make_owned
-from train_anywhere.files.removal import temporary_name
+from train_anywhere.files.removal import MARKER, OwnedFolder, make_owned, temporary_name
 from train_anywhere.program.run_program import _copy_the_rest
 from train_anywhere.runs.folder import RunDir
 
@@ -91,7 +90,7 @@ def test_open_files_of_what_a_program_starts_are_seen_by_way_of_a_link(copier: C
 
 
 def test_hidden_files_and_empty_folders_are_copied(copier: Copier) -> None:
-    """Such as torch.distributed.checkpoint's .metadata, and Zarr's .zarray."""
+    """Examples are .metadata of torch.distributed.checkpoint and Zarr's .zarray."""
     (copier.source / "deep" / ".array").mkdir()
     for name in (MARKER, ".metadata", f"deep/.array/{MARKER}", ".a.pt.123"):
         write(copier.source / name, name)
@@ -144,7 +143,7 @@ def test_a_link_that_leads_out_of_the_folder_is_reported(
 def test_files_of_killed_ranks_are_copied(
     make_run: Callable[..., tuple[Config, RunDir]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One rank has failed: srun has killed the others, whose files are still on the disk of the node."""
+    """After one rank failed, srun has killed the others, whose files are on the node's disk."""
     words = (f"checkpoint.local={tmp_path / 'disk'}", "program.command=[examples/programs/resumable.py]")
     run = make_run(*words)[1]
     staging = open_staging(run, str(tmp_path / "disk"))

@@ -1,4 +1,4 @@
-"""The example programs on two ranks of this machine: killed, resumed, and as if they had not been killed."""
+"""The example programs on two ranks of this machine end as if they had not been killed."""
 
 import os
 import re

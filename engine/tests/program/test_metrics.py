@@ -1,4 +1,4 @@
-"""The metrics of a program: lines of JSON, event files, printed lines; and what shows them."""
+"""The metrics of a program: JSON lines, event files, printed lines, and their readers."""
 
 import json
 import os
@@ -58,7 +58,7 @@ for step in range(1, 6):
 
 
 def test_a_line_of_python(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Curves, best, report, list, diff; only rank 0 writes."""
+    """Curves, best, report, list and diff show them. Only rank 0 writes."""
     done = run(LOGS, "trainer.devices=2", "trainer.accelerator=cpu")
     assert done.returncode == 0, done.stderr
     folder = latest(tmp_path)
@@ -77,7 +77,7 @@ def test_a_line_of_python(run: Run, tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_lines_of_json(run: Run, tmp_path: Path) -> None:
-    """A line that is not JSON is skipped with one note; nan is a value; words are none."""
+    """A line that is not JSON is skipped with one note. NaN is a value, strings are not."""
     lines = [
         '{"step": 10, "loss": 0.5, "note": "x", "epoch": 2}',
         "no",
@@ -103,7 +103,7 @@ for i in range(3):
 
 
 def test_printed_lines(run: Run, tmp_path: Path) -> None:
-    """Both streams, with progress bars and colors; `__` in a name is a slash."""
+    """Both streams are read, with progress bars and colors. `__` in a name is a slash."""
     pattern = r"program.metrics=iter (?P<step>\d+): loss (?P<loss>[0-9.]+),|bar (?P<epoch>\d+) val loss (?P<val__loss>[0-9.]+)"
     done = run(PRINTS, pattern)
     assert done.returncode == 0, done.stderr
@@ -115,7 +115,7 @@ def test_printed_lines(run: Run, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("framework", ["lightning", "keras"])
 def test_event_files(run: Run, tmp_path: Path, framework: str) -> None:
-    """Those of torch, and of Keras' callback in subfolders."""
+    """The event files are torch's, and Keras' in subfolders."""
     torch = (
         "import os; from torch.utils.tensorboard import SummaryWriter\nw = SummaryWriter(os.environ['TRAIN_TENSORBOARD'])\n"
         "for s in range(3):\n    w.add_scalar('val/loss', 1.5 - s, s); w.add_scalar('train/loss', 2 * s, s)\n"
@@ -133,7 +133,7 @@ def test_event_files(run: Run, tmp_path: Path, framework: str) -> None:
     assert done.returncode == 0, done.stderr
     found = curves(latest(tmp_path) / "metrics.csv")
     assert found["val/loss"] == [(0, 1.5), (1, 0.5), (2, -0.5)]
-    assert not [name for name in found if "node/" in name]  # the samples of the node are no metrics
+    assert not [name for name in found if "node/" in name]  # the node's samples are not metrics
     if framework == "lightning":
         assert found["train/loss"] == [(0, 0), (1, 2), (2, 4)]
 

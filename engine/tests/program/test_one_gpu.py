@@ -1,4 +1,4 @@
-"""Each process of the examples of programs uses one GPU of its node, seen with devices that stand in for GPUs."""
+"""Each process of the example programs uses one GPU of its node, with stand-in devices."""
 
 import os
 import subprocess
@@ -52,7 +52,7 @@ runpy.run_path(sys.argv[3], run_name="__main__")
 
 
 def used(code: str, rank: int, seen: int, *program: str) -> str:
-    """Return what a program, as a process with this local rank, has used of the GPUs that it sees."""
+    """Return the GPUs that a process with this local rank has used of the visible ones."""
     variables = {"LOCAL_RANK": str(rank), "RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
     environ = {**os.environ, **variables, "MASTER_PORT": "0", "CUDA_VISIBLE_DEVICES": ""}
     name, *words = program
@@ -76,7 +76,7 @@ def used(code: str, rank: int, seen: int, *program: str) -> str:
 @pytest.mark.parametrize("program", ["main.py", "main.py --ddp", "train_hvd.py", "horovod_minimal.py"])
 @pytest.mark.parametrize("framework", ["lightning"])
 def test_of_torch(framework: str, program: str, rank: int, seen: int, number: int) -> None:
-    """A process that sees all GPUs of its node takes that of its rank; one that sees a single GPU takes that."""
+    """A process that sees all GPUs takes its rank's one. Another takes the only visible one."""
     assert used(TORCH, rank, seen, *program.split()) == f"used ['cuda:{number}']"
 
 

@@ -1,4 +1,4 @@
-"""`python src/run.py` on this machine and by dry run: what it accepts, what it refuses, and what the program gets."""
+"""`python src/run.py` on this machine and as a dry run: accepted and refused arguments."""
 
 import errno
 import json
@@ -69,7 +69,7 @@ def run(tmp_path: Path) -> Run:
 def stopped(
     *words: str, number: int = signal.SIGUSR1, reaches: str = "it", environ: Mapping[str, str] | None = None
 ) -> tuple[int, str]:
-    """Send a signal when the program is ready; returns exit code and output.
+    """Send a signal when the program is ready. Return exit code and output.
 
     It reaches `src/run.py`, or its process "group" as from mpirun, or "all" that it has started as from Slurm without cgroups.
     """
@@ -130,7 +130,7 @@ def test_arguments_arrive_as_they_are(run: Run, script: str, tmp_path: Path) -> 
     assert info(folder)["state"] == "completed"
     assert environ["TRAIN_PERSISTENT_CHECKPOINTS"] == str(folder / "checkpoints")
     assert environ["PYTHONPATH"].split(":")[:2] == [*dict.fromkeys((str(ROOT), str(ENGINE)))]
-    # resumed by the run folder alone, with the same arguments
+    # resumed by only the run folder, with the same arguments
     (folder / "run.json").write_text(json.dumps({**info(folder), "state": "failed"}))
     (folder / "seen-0").unlink()
     done = run(f"resume={folder}")
@@ -242,7 +242,7 @@ def test_what_can_not_be_started_is_refused_with_one_message(run: Run, script: s
 
 @pytest.mark.parametrize("handles", ["SIGUSR1", "SIGTERM", ""])
 def test_a_signal_reaches_the_program(tmp_path: Path, handles: str) -> None:
-    """It gets the one that it handles; one that handles none ends, and the run can be resumed."""
+    """A program gets the signal that it handles. Without a handler it exits and can be resumed."""
     path = ROOT / "examples" / "programs" / f"waits_{os.getpid()}.py"
     handler = (
         f"signal.signal(signal.{handles}, lambda *_: (print('saved', flush=True), sys.exit(0)))"
@@ -283,7 +283,7 @@ print("signals:", len(got), flush=True)
 @pytest.mark.parametrize("handles", ["SIGUSR1", "SIGTERM"])
 @pytest.mark.quick("SIGUSR1-it", "SIGUSR1-all")
 def test_a_program_in_a_job_gets_one_signal(script: str, tmp_path: Path, handles: str, reaches: str) -> None:
-    """From Slurm with cgroups, from mpirun, from Slurm without cgroups; at once, although it keeps a file open.
+    """Signals come from Slurm, with or without cgroups, or mpirun. A kept file does not delay.
 
     USR1 that Slurm sends to all processes ends a program that handles only TERM, as without this project.
     """
@@ -365,7 +365,7 @@ time.sleep(60)
 def test_the_end_of_an_earlier_start_does_not_count(
     run: Run, script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Containers start the same process ids again; the arguments may change when a run is resumed."""
+    """Containers start the same process ids again, and arguments may change at a resume."""
     (ROOT / script).write_text(STOPS)
     monkeypatch.setenv("MASTER_PORT", "12345")  # part of the name of a start
     assert run("--", script, "--fails").returncode == 7
@@ -375,7 +375,7 @@ def test_the_end_of_an_earlier_start_does_not_count(
 
 
 def test_a_signal_to_all_processes_leaves_the_older_copy(script: str, tmp_path: Path) -> None:
-    """Slurm signals the program too, which is then dead before this project could ask which files it writes."""
+    """Slurm signals the program too, which may exit before its files are known."""
     (ROOT / script).write_text(STOPS)
     keys = [
         f"paths.results={tmp_path / 'results'}",
@@ -389,7 +389,7 @@ def test_a_signal_to_all_processes_leaves_the_older_copy(script: str, tmp_path: 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_ctrl_c_in_a_terminal_reaches_the_program_once(script: str, tmp_path: Path, ranks: int) -> None:
-    """Ranks that another process started are not in the terminal's foreground, so they pass it on."""
+    """Ranks of another process are not in the terminal's foreground, so they pass it on."""
     (ROOT / script).write_text(
         "import time\ntry:\n    print('ready', flush=True)\n    time.sleep(60)\n"
         "except KeyboardInterrupt:\n    time.sleep(1)\n    print('saved', flush=True)\n"
@@ -420,7 +420,7 @@ def of_a_job(run: RunDir, stop: Stop, launched_by: str = "srun") -> RankProcess:
 
 @pytest.mark.parametrize("launched_by", ["srun", "local"])
 def test_rank_0_does_not_end_the_step_while_others_save(make_run: MakeRun, launched_by: str) -> None:
-    """`srun --kill-on-bad-exit` and `LocalRanks` would kill them at any other code than 0; their callers read the state."""
+    """srun and `LocalRanks` kill them at any code but 0, so their callers read the state."""
     config, run = make_run()
     stop = Stop()
     stop.requested = "SIGUSR1"

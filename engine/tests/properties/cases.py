@@ -1,4 +1,4 @@
-"""What properties share: how many examples, a good configuration, and odd values."""
+"""Shared settings of properties: the number of examples, a good configuration, odd values."""
 
 from functools import cache
 from typing import Any
@@ -12,7 +12,7 @@ EXAMPLES = 150
 
 
 def bounded(examples: int = EXAMPLES) -> settings:
-    """So many examples, the same ones each time, without a limit on the time of one: machines are slow at times."""
+    """Limit a property to a number of repeatable examples, without a time limit for each."""
     return settings(
         max_examples=examples,
         deadline=None,
@@ -24,7 +24,7 @@ def bounded(examples: int = EXAMPLES) -> settings:
 
 @cache
 def composed(*overrides: str) -> dict[str, Any]:
-    """A good tree; not to be changed."""
+    """Return a good tree, which tests must not change."""
     return compose(overrides)
 
 

@@ -56,7 +56,7 @@ def with_value(tree: dict[str, Any], place: tuple[str, ...], value: Any) -> dict
 def test_any_value_in_any_place_is_accepted_or_named(chosen: str, place: tuple[str, ...], value: Any) -> None:
     problems: list[str] = []
     made = build(Config, with_value(composed(chosen), place, value), problems)
-    assert made is not None or problems  # beside problems, what was made has stand-ins in it
+    assert made is not None or problems  # besides problems, what was made has stand-ins in it
     for problem in problems:
         assert place[0] in problem
         assert not re.search(r"[\n\r]", problem), problem

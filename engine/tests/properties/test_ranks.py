@@ -12,10 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.tests.properties.cases import DIGITS, TEXT, bounded
-from train_anywhere.distributed.discover import discover
-from train_anywhere.distributed.launcher_env import job_port, read_number, train_hosts
-from train_anywhere.distributed.network.hostlist import expand_hosts, expand_tasks, first_host
-from train_anywhere.distributed.topology import Topology
+from train_anywhere.distributed.discover import discover, job_port, read_number, train_hosts
+from train_anywhere.distributed.topology import Topology, expand_hosts, expand_tasks, first_host
 from train_anywhere.errors import TopologyError
 
 NAME = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)

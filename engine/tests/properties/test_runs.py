@@ -15,7 +15,7 @@ from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.checkpoints.disk.staging import Retention
 from train_anywhere.config.load import load
 from train_anywhere.errors import ConfigError
-from train_anywhere.features.interval import MAX_OVERHEAD, Interval, mtbf, optimal
+from train_anywhere.features.observers import MAX_OVERHEAD, Interval, mtbf, optimal
 from train_anywhere.slurm.script import units
 from train_anywhere.training.plan import make_plan
 
@@ -82,7 +82,7 @@ def test_the_next_checkpoint_has_a_time(costs: list[float], seconds: float | Non
 
 @st.composite
 def checkpoints(draw: st.DrawFn) -> list[SavedCheckpoint]:
-    """Some, of different steps, in any order; a value may be missing or no number."""
+    """Draw checkpoints of different steps in any order, some without a value."""
     steps = draw(st.lists(st.integers(1, 40), unique=True, max_size=12))
     values = st.none() | st.floats(-1, 1) | st.sampled_from([math.nan, math.inf, -math.inf])
     return [SavedCheckpoint(s, s // 4, s % 4, {}, draw(values), "mine", Path(str(s))) for s in steps]
@@ -136,7 +136,7 @@ def test_every_form_of_a_time(form: tuple[str, Callable[..., int]], d: int, h: i
 
 
 def refused(read: Callable[[Any], int], value: Any) -> Iterator[str]:
-    """The sentence if a value is refused; a number is never negative."""
+    """Return the message if a value is refused. A number is never negative."""
     try:
         assert read(value) >= 0
     except ValueError as error:

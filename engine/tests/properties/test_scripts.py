@@ -1,4 +1,4 @@
-"""Values of any text reach the ranks as they are: the real bash reads the script."""
+"""Values with any characters reach the ranks unchanged through the real bash."""
 
 import dataclasses
 import re
@@ -27,7 +27,7 @@ HOSTILE = st.text(
 @bounded(25)
 @given(st.lists(HOSTILE, min_size=6, max_size=6))
 def test_values_reach_the_ranks_as_they_are(values: list[str]) -> None:
-    """Folders, interpreter, module and options are hostile at once; programs of the cluster are shell functions."""
+    """Folders, interpreter, module and options are hostile at once."""
     code, python, module, account, comment, conda = values
     conda = conda.replace("/", " ")  # a folder is made absolute
     account, comment = (re.sub(r"[\n\r\0]", " ", v) for v in (account, comment))

@@ -1,4 +1,4 @@
-"""The tables of docs/reference have the names that the code has: exit codes, environment variables, files of a run folder."""
+"""Tables of docs/reference name the code's exit codes, variables and files of a run folder."""
 
 import ast
 import re
@@ -9,7 +9,7 @@ import pytest
 
 from train_anywhere import errors
 from train_anywhere.files import ENGINE, ROOT
-from train_anywhere.runs import links
+from train_anywhere.runs.reopen import frozen
 from train_anywhere.testing.frameworks import FRAMEWORKS
 from train_anywhere.testing.plugin import Command
 
@@ -46,7 +46,7 @@ def test_exit_codes() -> None:
 
 
 def strings() -> Iterator[str]:
-    """Yield the strings of the code that runs and submits, and the variables that its templates export."""
+    """Yield strings of the code that runs and submits, and variables of its templates."""
     tops = [ENGINE / "train_anywhere", ROOT / "src", ROOT / "slurm", ROOT / "tools"]
     files = [path for top in tops for path in top.rglob("*") if not {"testbed", "testing"} & set(path.parts)]
     for path in files:
@@ -87,11 +87,11 @@ def patterns() -> list[str]:
 
 
 def test_every_name_that_a_run_writes_is_on_the_page() -> None:
-    """`runs.links` lists what a run writes: files and folders directly in the run folder, and in checkpoints/."""
+    """`runs.links` lists files and folders that a run writes directly and in checkpoints/."""
     tops = {name.split("/")[0] for name in first_cells("run-folder.md")}
     written = [
-        *links.FOLDERS.split("|"),
-        *re.split(r"\|(?![^(]*\))", links.FILES),
+        *frozen.FOLDERS.split("|"),
+        *re.split(r"\|(?![^(]*\))", frozen.FILES),
         "code",
         "code-<n>",
         "before-<n>",
@@ -99,7 +99,7 @@ def test_every_name_that_a_run_writes_is_on_the_page() -> None:
     shown = {name.replace("<job>", "1") for name in tops}
     assert [one for one in written if not any(re.fullmatch(one, name) for name in shown)] == []
     for top in tops:
-        known = re.fullmatch(links.FILES + "|" + links.FOLDERS, top.replace("<job>", "1"))
+        known = re.fullmatch(frozen.FILES + "|" + frozen.FOLDERS, top.replace("<job>", "1"))
         assert known or top in ("code", "code-<n>", "before-<n>") or re.search(r"\.(before-)?<n>$", top), top
 
 

@@ -5,6 +5,7 @@ laptop     a copy of the project with configs/hosts/site.yaml, and its commands
 """
 
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,17 @@ from train_anywhere.testing.projects import copy_project
 NEEDED = {"sshd": "openssh-server", "ssh": "openssh-client", "rsync": "rsync", "unshare": "util-linux"}
 
 
+SERVE = """
+import os, socket, subprocess, sys
+listener, running = socket.socket(fileno=int(sys.argv[1])), []
+while True:
+    connection, _ = listener.accept()
+    running.append(subprocess.Popen(sys.argv[2:], stdin=connection, stdout=connection))
+    connection.close()
+"""
+"""A program that starts an sshd for each connection to a socket that is listened to elsewhere."""
+
+
 class Site:
     """A machine behind an sshd of its own.
 
@@ -32,11 +44,25 @@ class Site:
         home: the only folder that its commands can write.
         settings: more lines of sshd_config.
         disk: size of a disk on which the folder is, which only the host sees; None: none of its own.
+        environment: more variables of its commands.
+        first: a command of the host before its sshd starts, which may mount.
+        user: who logs in.
+        enter: prefix of a command on another machine of this one, whose network is its own: there the sshd runs.
     """
 
-    def __init__(self, home: Path, settings: str = "", disk: str | None = None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        settings: str = "",
+        disk: str | None = None,
+        environment: str = "",
+        first: str = ":",
+        user: str = "root",
+        enter: Sequence[str] = (),
+    ) -> None:
         self.home, self.folder = home, home / "jobs" / "my project's ünü"
-        self.first = f"mkdir {home}/jobs && mount -t tmpfs -o size={disk} none {home}/jobs" if disk else ":"
+        self.user, self.enter = user, enter
+        self.first = f"mkdir {home}/jobs && mount -t tmpfs -o size={disk} none {home}/jobs" if disk else first
         (home / "tmp").mkdir(parents=True)
         keys = ("host", "user")
         for name in keys:
@@ -51,7 +77,7 @@ class Site:
         self.config.write_text(
             f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey {home}/host_key\nAuthorizedKeysFile {home}/authorized\n"
             f"PidFile {home}/sshd.pid\nStrictModes no\nUsePAM no\nPermitRootLogin yes\nMaxStartups 100\n"
-            f"SetEnv XDG_STATE_HOME={home}/state TMPDIR={home}/tmp OMP_NUM_THREADS=1 LANG=C.UTF-8\n{settings}"
+            f"SetEnv XDG_STATE_HOME={home}/state TMPDIR={home}/tmp OMP_NUM_THREADS=1 LANG=C.UTF-8 {environment}\n{settings}"
         )
         self.start()
 
@@ -59,15 +85,19 @@ class Site:
         """Start the sshd."""
         Path("/run/sshd").mkdir(exist_ok=True)
         inside = ["unshare", "--mount", "--propagation", "private", "bash", "-c", INSIDE, "confined"]
-        command = [
-            *inside,
-            str(self.home),
-            "bash",
-            "-c",
-            f"{self.first} && exec {shutil.which('sshd')} -D -e -f {self.config}",
-        ]
+        sshd, passed = f"{shutil.which('sshd')} -D -e -f {self.config}", []
+        if self.enter:
+            listener = socket.create_server(("127.0.0.1", self.port))
+            passed = [listener.fileno()]
+            serve = [sys.executable, "-c", SERVE, str(passed[0]), *sshd.replace(" -D", " -i").split()]
+            sshd = shlex.join(serve)
+        command = [*self.enter, *inside, str(self.home), "bash", "-c", f"{self.first} && exec {sshd}"]
         with open(self.home / "sshd.log", "a") as log:
-            self.process = warm.NEW(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            self.process = warm.NEW(command, pass_fds=passed, **streams)
+        if self.enter:
+            listener.close()
+            return
         end = time.monotonic() + 20
         while True:
             try:
@@ -134,7 +164,7 @@ class Laptop:
         known.write_text(f"[127.0.0.1]:{site.port} {key}")
         with open(self.folder / "ssh_config", "a") as config:
             config.write(
-                f"Host {name}-login\n HostName 127.0.0.1\n Port {site.port}\n User root\n IdentityFile {site.home}/user_key\n"
+                f"Host {name}-login\n HostName 127.0.0.1\n Port {site.port}\n User {site.user}\n IdentityFile {site.home}/user_key\n"
                 f" IdentitiesOnly yes\n UserKnownHostsFile {known}\n"
             )
         lines = {
@@ -178,12 +208,16 @@ class Laptop:
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     def close(self) -> None:
-        """Close the shared connections."""
+        """Close the shared connections, and delete their folder."""
+        self.close_connections()
+        shutil.rmtree(self.runtime)
+
+    def close_connections(self) -> None:
+        """Close the shared connections: the next command logs in."""
         for socket_file in Path(self.runtime).glob("ta-*"):
             subprocess.run(
                 [self.ssh, "-O", "exit", "-o", f"ControlPath={socket_file}", "x"], capture_output=True
             )
-        shutil.rmtree(self.runtime)
 
 
 @pytest.fixture(scope="session")
@@ -196,8 +230,8 @@ def site_for(
     require(os.getuid() == 0, "run as root: the test starts an sshd")
     up: list[Site] = []
 
-    def start(settings: str = "", disk: str | None = None) -> Site:
-        up.append(Site(tmp_path_factory.mktemp("site") / "home", settings, disk))
+    def start(settings: str = "", **options: Any) -> Site:
+        up.append(Site(tmp_path_factory.mktemp("site") / "home", settings, **options))
         return up[-1]
 
     yield start

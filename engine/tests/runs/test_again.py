@@ -1,4 +1,4 @@
-"""Whether ranks that failed are started again: what the batch script is answered."""
+"""The answer to the batch script: failed ranks are started again or not."""
 
 import os
 from pathlib import Path
@@ -7,8 +7,14 @@ import pytest
 
 from train_anywhere.errors import REFUSED, STOPPED
 from train_anywhere.job.restart import Decision, Failure, Nodes, decide, read_failure
-from train_anywhere.runs.attempts import add_bad_node
-from train_anywhere.runs.debug import CAUSE, NODE, claim_first, describe_exit_code, read_claim
+from train_anywhere.runs.attempts import (
+    CAUSE,
+    NODE,
+    add_bad_node,
+    claim_first,
+    describe_exit_code,
+    read_claim,
+)
 from train_anywhere.runs.folder import RunDir, create
 from train_anywhere.runs.recorder import RunRecorder
 
@@ -110,7 +116,7 @@ def test_ranks_that_refused_would_refuse_again() -> None:
 def test_a_program_is_started_again_as_often_as_retries_allow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its steps are not known, and 2 is its own exit code, not that of ranks that refuse to start."""
+    """Its steps are unknown, and 2 is its own exit code, not that of ranks that refuse to start."""
     run, reasons = new_run(tmp_path), []
     for start, code in enumerate((0, 0, 1)):
         monkeypatch.setenv("TRAIN_STARTED", f"170000000{start}")

@@ -6,7 +6,7 @@ from dataclasses import replace
 from train_anywhere.config.schema import Config
 from train_anywhere.launch.rank import run_rank
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.reopen.completion import completion_message, is_complete
+from train_anywhere.runs.reopen.resume import completion_message, is_complete
 
 MakeRun = Callable[..., tuple[Config, RunDir]]
 

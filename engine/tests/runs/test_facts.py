@@ -18,7 +18,7 @@ BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def make(tmp_path: Path, live: Any = None, **attempt: Any) -> tuple[RunDir, dict[str, Any]]:
-    """A run that began at BEGAN, with the text or object of its live.json; returns it and its run.json."""
+    """Make a run that began at BEGAN with this live.json. Return it and its run.json."""
     (tmp_path / "monitor").mkdir()
     if live is not None:
         (tmp_path / "monitor" / "live.json").write_text(live if isinstance(live, str) else json.dumps(live))

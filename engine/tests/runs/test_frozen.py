@@ -1,4 +1,4 @@
-"""A damaged run folder is refused with all that is wrong with it, and nothing in it has changed."""
+"""A damaged run folder is refused with all its faults and stays unchanged."""
 
 import os
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def contents(run: RunDir) -> dict[str, bytes | None]:
 
 
 def refusal(run: RunDir) -> str:
-    """What `resume=` says; it must leave everything as it is."""
+    """Return the refusal of `resume=`, which must leave everything unchanged."""
     before = contents(run)
     with pytest.raises(CheckpointError) as caught:
         load_saved_overrides([f"resume={run.path}", "trainer.max_epochs=9"])
@@ -52,6 +52,11 @@ DAMAGED = [
     ("run.json", b"\xff", "is damaged (not UTF-8); rename it"),
     ("run.json", b"[1, 2]", "is not what this project writes there; rename it"),
     ("run.json", b'{"format": 1, "attempts": 5}', "is not what this project writes there; rename it"),
+    (
+        "run.json",
+        b'{"format": 1, "attempts": [{"step": "x"}]}',
+        "is not what this project writes there; rename it",
+    ),
     ("run.json", b"[" * 100_000, "is damaged (no JSON)"),
 ]
 

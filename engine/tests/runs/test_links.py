@@ -1,4 +1,4 @@
-"""What a run writes to must be ordinary; what nothing writes to may be anything."""
+"""Files that a run writes must be ordinary. Others may be anything."""
 
 import os
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import pytest
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import CheckpointError
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.links import find_special_files, refuse_links
+from train_anywhere.runs.reopen.frozen import find_special_files, refuse_links
 
 MakeRun = Callable[..., tuple[Config, RunDir]]
 
@@ -30,7 +30,7 @@ WRITTEN = [
 
 
 def planted(run: RunDir, name: str, target: Path) -> str:
-    """Return the refusal of a run in which `name` is a link to `target`; "" if it is not refused."""
+    """Return the refusal of a run in which `name` is a link to `target`, or ""."""
     path = run.path / name
     path.parent.mkdir(parents=True, exist_ok=True)
     kept = path.rename(run.path / "kept") if path.exists() else None

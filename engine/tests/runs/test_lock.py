@@ -1,4 +1,4 @@
-"""Two jobs on one run folder: the second is refused; the lock of a killed one is taken over."""
+"""A second job on a run folder is refused. The lock of a killed one is taken over."""
 
 import json
 import os
@@ -126,7 +126,7 @@ def test_the_same_job_started_again(run: RunDir, squeue: Path) -> None:
 def test_the_heartbeat_counts_when_nothing_else_shows_who_lives(
     run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the clocks say: the other one's may be wrong by years."""
+    """Clocks do not matter: the other machine's may be wrong by years."""
     monkeypatch.setattr(lock, "STALE_AFTER_S", 2.0)
     left_behind(run, host="elsewhere")
     beating = "import os, sys, time\nwhile True: time.sleep(.2); os.utime(sys.argv[1], (time.time(), 1e6 + time.time()))"

@@ -1,4 +1,4 @@
-"""What ranks report, for people and for programs."""
+"""Reports of ranks for people and for programs."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A run folder from someone else sends nothing, listens nowhere, reads no variable and writes nowhere before someone has said so."""
+"""An untrusted run folder sends nothing, listens nowhere, and reads no variables."""
 
 import shutil
 import socket
@@ -18,7 +18,7 @@ from train_anywhere.inference.trained_model import read_config
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.resume import load_saved_overrides, merge_resumed
 from train_anywhere.runs.reopen.trust import find_outward_values
-from train_anywhere.search.local_trials import LocalTrials
+from train_anywhere.search.trials import LocalTrials
 
 Make = Callable[..., tuple[Config, RunDir]]
 Train = Callable[..., "CompletedProcess[str]"]
@@ -36,7 +36,7 @@ def resume(run: RunDir, *typed: str) -> dict[str, object]:
 
 
 def asked(run: RunDir, *typed: str) -> list[str]:
-    """What the refusal names: keys, or whole lines of overrides.txt."""
+    """Return the keys or lines of overrides.txt that the refusal names."""
     with pytest.raises(ConfigError) as refused:
         resume(run, *typed)
     start = f"the run folder {run.path} brings "
@@ -118,11 +118,11 @@ HARMLESS = {
     ),
     "trainer.extra",  # its arguments are judged one by one
 }
-"""Keys with free text that neither run nor connect; any other text may be a command."""
+"""Keys with free strings that neither run nor connect. Any other string may be a command."""
 
 
 def keys_of_text(section: type, prefix: str = "") -> Iterator[str]:
-    """Yield the keys of a section and of those in it whose value may be any text."""
+    """Yield keys of a section, and below it, whose value may be any string."""
     for name, hint in get_type_hints(section).items():
         kinds = {hint, *get_args(hint)}
         sections = [kind for kind in kinds if is_dataclass(kind)]
@@ -271,7 +271,7 @@ def test_an_evaluation_asks_only_for_what_it_uses(make_run: Make, monkeypatch: p
 def test_nothing_is_sent_or_written(
     make_run: Make, train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The command as it is typed, and a server that nobody calls."""
+    """The command is typed by a user, and a server waits that no process may call."""
     monkeypatch.setenv("A_SECRET", "hunter2")
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.2)

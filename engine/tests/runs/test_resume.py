@@ -1,4 +1,4 @@
-"""What `resume=RUN` lets the new command change."""
+"""Changes that a new command with `resume=RUN` may make."""
 
 from collections.abc import Callable, Sequence
 

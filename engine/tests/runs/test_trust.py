@@ -1,4 +1,4 @@
-"""What a run folder brings along is not run before someone has said so."""
+"""Code of a run folder does not run before the user trusts it."""
 
 import shutil
 from collections.abc import Callable, Sequence
@@ -22,12 +22,12 @@ SETUP = 'cluster.setup=["touch /tmp/x"]'
 
 
 def copied(run: RunDir) -> RunDir:
-    """What a colleague hands over."""
+    """The run folder that a colleague hands over."""
     return RunDir(Path(shutil.copytree(run.path, run.path.with_name("handed-over"))))
 
 
 def resume(run: RunDir, *typed: str) -> dict[str, object]:
-    """The configuration that goes on, as src/train.py makes it."""
+    """Return the resumed configuration as src/train.py makes it."""
     overrides = [*load_saved_overrides([f"resume={run.path}", *typed]), f"resume={run.path}", *typed]
     return merge_resumed(compose(overrides), run, overrides)
 

@@ -1,4 +1,4 @@
-"""Searches: the loop with trials that end as they are told, and on this machine."""
+"""Searches with scripted trials, and on this machine."""
 
 import re
 import shlex
@@ -16,11 +16,9 @@ from train_anywhere.errors import ConfigError, SubmitError, SubmitInterrupted
 from train_anywhere.files import ROOT
 from train_anywhere.launch.processes import ForkServers
 from train_anywhere.runs.folder import ATTEMPTS, RunDir, now
-from train_anywhere.search import start_search
-from train_anywhere.search.local_trials import LocalTrials
-from train_anywhere.search.loop import RESUMABLE, Search
-from train_anywhere.search.space import Space
-from train_anywhere.search.study import Settings, Study, find_folder, make_folder
+from train_anywhere.search.loop import RESUMABLE, Search, option_problems
+from train_anywhere.search.study import Settings, Space, Study, find_folder, make_folder
+from train_anywhere.search.trials import LocalTrials
 from train_anywhere.testing.weights import info
 
 Train = Callable[..., subprocess.CompletedProcess[str]]
@@ -28,10 +26,10 @@ OPTIONS = {"n_trials": 3, "n_jobs": 1, "sampler": "random", "pruner": "none", "s
 
 
 class Scripted:
-    """Trials that end at once, as the states of `ends` say; those whose list is at its end are completed.
+    """Trials that reach the states of `ends` at once, and are completed after the last one.
 
     Args:
-        ends: states by number of the trial, one for each time it is begun.
+        ends: states by number of the trial, one for each of its starts.
     """
 
     pause = 0.0
@@ -101,7 +99,7 @@ def states(search: Search) -> list[str]:
 def test_a_trial_that_failed_or_was_preempted_does_not_end_the_study(
     search: Callable[..., Search], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One that something else ended is begun again, three times at most; the value is the best one of its curve."""
+    """An interrupted trial starts again, three times at most. The curve's best value counts."""
     made = search({0: ["failed"], 1: ["runs", "node_fail", "runs"], 2: ["preempted"] * 9})
     made.run()
     assert states(made) == ["FAIL", "COMPLETE", "FAIL", "COMPLETE"]
@@ -113,7 +111,7 @@ def test_a_trial_that_failed_or_was_preempted_does_not_end_the_study(
 
 
 def test_an_interrupted_study_goes_on(search: Callable[..., Search], tmp_path: Path) -> None:
-    """With the same trials: one that was running is looked for in its folder, one without a folder has failed."""
+    """The trials are the same: a running one is read, one without a folder failed."""
     first = search({1: ["Ctrl-C"]})
     with pytest.raises(SubmitInterrupted, match=r"2 stopped\. The same command resumes .*study"):
         first.run()
@@ -138,7 +136,7 @@ def test_where_every_trial_fails_it_ends(search: Callable[..., Search]) -> None:
 
 
 def test_hopeless_trials_are_stopped(search: Callable[..., Search], tmp_path: Path) -> None:
-    """By the median of those before, from the sixth on; run.json says so."""
+    """The median of earlier trials decides, from the sixth on, and run.json records it."""
     made = search({n: ["runs"] * 3 for n in range(20)}, trials=20, at_once=1, pruner="median")
     made.run()
     pruned = [t for t in made.study.trials if t.state.name == "PRUNED"]
@@ -161,7 +159,7 @@ def test_the_same_command_finds_its_study(tmp_path: Path) -> None:
 
 def test_options_of_the_sweeper() -> None:
     """engine/tests/bad_inputs/rows/searches.py has those that are refused."""
-    assert start_search.option_problems(OPTIONS) == []
+    assert option_problems(OPTIONS) == []
 
 
 SEARCH = (
@@ -174,7 +172,7 @@ SEARCH = (
 
 
 def test_on_this_machine(train: Train, tmp_path: Path) -> None:
-    """Two at once; the command that is printed for the best one trains it again."""
+    """Two run at once, and the printed command for the best one trains it again."""
     results = tmp_path / "results"
     words = (
         "hydra.sweeper.n_trials=2",
@@ -221,7 +219,7 @@ def test_a_trial_that_kept_gpus_idle_is_not_resumed(
 def test_a_trial_on_two_devices_starts_as_a_new_process_too(
     make_run: Callable[..., tuple[Config, RunDir]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on macOS, where nothing is forked: it finds the engine, which PYTHONPATH does not name."""
+    """Like macOS, which does not fork: it finds the engine without PYTHONPATH."""
     monkeypatch.delenv("PYTHONPATH", raising=False)
     monkeypatch.setattr(ForkServers, "get_starter", lambda *_: subprocess.Popen)
     config, run = make_run("model=mlp", "trainer.max_epochs=1", "trainer.devices=2")

@@ -6,7 +6,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from train_anywhere.search.space import Space, make_space
+from train_anywhere.search.study import Space, make_space
 
 Read = Callable[..., Space]
 

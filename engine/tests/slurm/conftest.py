@@ -1,4 +1,4 @@
-"""Real Slurm clusters for the tests, several at once if need be; every pytest worker has its own.
+"""Real Slurm clusters for the tests, separate for every pytest worker.
 
     testbed              4 nodes of the site `slurm`, up for the whole session
     newer_slurm          the same with the Slurm of a newer Debian
@@ -52,7 +52,7 @@ if "--run" in sys.orig_argv or "fork_main" in str(sys.orig_argv):
 
 @pytest.fixture(scope="session")
 def slurm_root() -> Iterator[Path]:
-    """A folder for this session's testbeds and shared folders; readable by the testbeds' users."""
+    """Return a folder for this session's testbeds and shared folders, readable by their users."""
     root = Path(tempfile.mkdtemp(prefix="slurm-testbed-tests-"))
     root.chmod(0o755)
     (root / "shared").mkdir()
@@ -98,7 +98,7 @@ def newer_slurm(testbed_for: Callable[..., Testbed], require: Callable[[object, 
 
 @pytest.fixture
 def shared_dir(slurm_root: Path) -> Iterator[Path]:
-    """An empty folder on storage that every node sees; anyone may write to it."""
+    """Return an empty folder on storage that every node sees and any user may write to."""
     folder = Path(tempfile.mkdtemp(dir=slurm_root / "shared"))
     folder.chmod(0o1777)
     yield folder
@@ -124,9 +124,9 @@ def on_again(testbed: Testbed) -> Iterator[None]:
 
 @pytest.fixture
 def slow_steps(shared_dir: Path) -> str:
-    """Each step takes at least 50 ms, so that what a test does to a running job meets it in mid-training.
+    """Slow each step to at least 50 ms, so that a test meets a job in mid-training.
 
-    Or as long as `shared_dir / "step_seconds"` says.
+    Or as long as `shared_dir / "step_seconds"` requests.
     """
     set_step_seconds(shared_dir, "0.05")
     (shared_dir / "sitecustomize.py").write_text(SLOW_STEPS)  # Python runs it at its start
@@ -135,7 +135,7 @@ def slow_steps(shared_dir: Path) -> str:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A project of a few files, not yet under git; see train_anywhere.testing.projects."""
+    """Return a project of a few files, not yet under git."""
     root = tmp_path / "project"
     (root / "src").mkdir(parents=True)
     (root / "src" / "a.py").write_text("a = 1\n")

@@ -1,4 +1,4 @@
-"""Clients of Slurm for tests: shell scripts that answer as a test says."""
+"""Stand-ins for Slurm's clients: shell scripts with the answers of a test."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ INVALID = "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1"
 
 
 class Fakes:
-    """Clients of Slurm that do as their script says; what they were asked is in `asked`."""
+    """Clients of Slurm that run a test's script and record their arguments in `asked`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._asked = folder / "bin", folder / "asked"
@@ -19,7 +19,7 @@ class Fakes:
         self.folder.mkdir()
         self.queue.touch()
         self("squeue", f"cat {self.queue}; [ -s {self.queue} ] || {{ {INVALID}; }}")
-        self("sbatch", 'echo "error: a test says what sbatch does" >&2; exit 9')
+        self("sbatch", 'echo "error: a test defines sbatch" >&2; exit 9')
         self("scancel", f"for i; do sed -i s/^$i.*/$i\\|CANCELLED/ {self.queue}; done")
 
     def __call__(self, name: str, script: str) -> None:
@@ -27,13 +27,13 @@ class Fakes:
         (self.folder / name).chmod(0o755)
 
     def chain(self, last: str, good: int = 1) -> None:
-        """Sbatch accepts `good` jobs, 4001 and so on, and then does as `last` says."""
+        """Let sbatch accept `good` jobs, 4001 and so on, and then run `last`."""
         count = f"n=$(grep -c ^sbatch {self._asked})"
         accept = f"echo $((4000 + n))\\|PENDING >>{self.queue}; echo $((4000 + n)); exit 0"
         self("sbatch", f"{count}\nif [ $n -le {good} ]; then {accept}; fi\n{last}")
 
     def asked(self, name: str) -> list[str]:
-        """What a client was asked, without its name."""
+        """Return the recorded arguments of a client."""
         lines = self._asked.read_text().splitlines() if self._asked.exists() else []
         return [line.removeprefix(f"{name} ") for line in lines if line.startswith(f"{name} ")]
 

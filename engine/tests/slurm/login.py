@@ -1,4 +1,4 @@
-"""The project's commands as typed on the login node of a testbed, and what their jobs leave; a tool of several tests."""
+"""The project's commands on a testbed's login node, and readers of their jobs' results."""
 
 import csv
 import re
@@ -13,7 +13,7 @@ from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 from train_anywhere.testing.weights import info
 
 SMALL = ("trainer.max_epochs=1", "monitor.tensorboard=false", "monitor.ranks=true")
-"""A training of seconds whose ranks say where they are."""
+"""A training of seconds whose ranks print their place."""
 
 EACH_STEP = ("model=mlp", "trainer.max_epochs=1000", "trainer.log_every_n_steps=1")
 """A training that `trainer.max_steps` ends; each step has its row in metrics.csv and its point in TensorBoard."""
@@ -55,14 +55,14 @@ class Login:
         )
 
     def train(self, *words: str) -> str:
-        """What `python src/train.py words...` prints, with run folders below `results`."""
+        """Run `python src/train.py words...` with run folders below `results`. Return its output."""
         in_quotes = "'" + str(self.results).replace("'", "\\'") + "'"
         done = self.command("train", *words, f"paths.results={in_quotes}")
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
     def submit(self, *words: str) -> tuple[str, Path]:
-        """Submit; returns the job id (of a chain: the first one) and the run folder (of a sweep: its first member's)."""
+        """Submit. Return the first job id and the run folder, of a sweep those of its first member."""
         said = self.train(*words)
         found = re.match(r"Submitted job (\d+)", said)
         assert found, said
@@ -72,13 +72,13 @@ class Login:
         return found[1], runs[0]
 
     def result(self, *words: str, timeout: float = 240) -> Path:
-        """Submit and wait for a job that must be COMPLETED; returns the run folder."""
+        """Submit and wait for a job that must be COMPLETED. Return the run folder."""
         job, run = self.submit(*words)
         assert self.testbed.wait_job(job, timeout) == "COMPLETED", log(run)
         return run
 
     def jobs(self, *words: str) -> str:
-        """What `python src/jobs.py words...` prints."""
+        """Run `python src/jobs.py words...` and return its output."""
         done = self.command("jobs", *words, "--results", str(self.results))
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -98,7 +98,7 @@ def steps(run: Path) -> list[int]:
 
 
 def check_curve(run: Path, last: int) -> None:
-    """Each step from the first to the last is there, in this order, in metrics.csv and in TensorBoard's files as a whole."""
+    """Check that metrics.csv and TensorBoard's files have each step to the last in order."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     rows = steps(run)
@@ -108,20 +108,20 @@ def check_curve(run: Path, last: int) -> None:
 
 
 def trained(run: Path, part: int = 0) -> int:
-    """Steps that a part of a run (0: the first) has logged so far; 0 before it trains."""
+    """Return the steps that attempt `part` has logged so far, or 0 before it trains."""
     begun = [p["from_step"] for p in info(run).get("attempts", [])[part:] if "from_step" in p]
     return max(steps(run), default=0) - begun[0] if begun else 0
 
 
 def set_step_seconds(shared_dir: Path, seconds: str) -> None:
-    """How long a step takes that is made slow; ranks read it at each step, so it is replaced in one rename."""
+    """Set the duration of slowed steps by a rename, because ranks read the file each step."""
     new = shared_dir / "step_seconds.new"
     new.write_text(seconds)
     new.replace(shared_dir / "step_seconds")
 
 
 def hosts(run: Path) -> dict[int, str]:
-    """Host of each rank, as the ranks said at their start with `monitor.ranks=true`."""
+    """Return the host of each rank, as ranks print it with `monitor.ranks=true`."""
     return {int(r): h for r, h in re.findall(r"rank (\d+) of \d+: .* on node \d+ \((\S+)\)", log(run))}
 
 

@@ -1,4 +1,4 @@
-"""The batch script of a job, run here by the real bash with shell lines in the place of Slurm's programs; a tool of several tests."""
+"""A job's batch script in the real bash, with shell lines as Slurm's programs."""
 
 import dataclasses
 import shlex
@@ -42,7 +42,7 @@ def python(statement: str) -> str:
 
 
 def snapshot(folder: Path) -> None:
-    """What the code snapshot of a job has, in a folder."""
+    """Link what a job's code snapshot has into a folder."""
     for path in (ENGINE / "train_anywhere", ROOT / "configs", ROOT / "src"):
         if not (folder / path.name).exists():
             (folder / path.name).symlink_to(path)
@@ -66,7 +66,7 @@ def run_script(
     scontrol: str = "echo node1",
     **changes: object,
 ) -> subprocess.CompletedProcess[str]:
-    """Run the script of a one-rank job with shell lines in the place of srun: for the ranks, the monitor, and what forks ranks."""
+    """Run a one-rank job's script with shell lines as the srun of ranks, monitor and forks."""
     RunDir(folder).update(state=state)
     snapshot(folder)
     write_frozen(RunDir(folder), make_config(*words), [])

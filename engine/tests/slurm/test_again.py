@@ -1,4 +1,4 @@
-"""Jobs on a real Slurm whose ranks are started again in the same allocation: on fewer nodes, or after a failure."""
+"""Real jobs whose ranks start again in the same allocation, maybe on fewer nodes."""
 
 import json
 import re
@@ -36,7 +36,7 @@ KEPT = (
 def test_a_job_goes_on_without_the_node_that_died(
     login: Login, slow_steps: str, words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of 2-4 nodes three are there at its start, and two in the end; no queue, and the rows and weights of a run on two alone."""
+    """Three of 2-4 nodes start, two complete without a queue: rows and weights equal a run on two."""
     size = ["trainer.devices=1", "trainer.max_steps=160"]
     data = ["data._target_=brought.open_recorded", bring(login, monkeypatch, RECORDED)]
     same = ["cluster=slurm", *words, *EACH_STEP, *KEPT, *size, *data]
@@ -93,7 +93,7 @@ def open_recorded():
 
 
 def rows_of_batches(folder: Path, job: str) -> list[list[list[int]]]:
-    """The rows that the ranks have read together, sorted, of each batch in its order; for each start of the ranks."""
+    """Return the sorted rows of each batch of all ranks, in order, for each start of the ranks."""
     starts: dict[str, list[Path]] = {}
     for file in sorted(folder.glob(f"rows-{job}-*")):
         starts.setdefault(file.name.split("-")[2], []).append(file)
@@ -127,7 +127,7 @@ def test_a_node_that_is_back_is_taken_in_by_the_next_requeue(login: Login, slow_
 @pytest.mark.slow
 @pytest.mark.usefixtures("on_again")
 def test_a_job_whose_script_died_goes_back_to_the_queue(login: Login, slow_steps: str) -> None:
-    """Slurm alone would keep it RUNNING, with nothing in it, until its time limit."""
+    """Plain Slurm would keep it RUNNING without processes until its time limit."""
     size = ["trainer.nodes=2-4", "trainer.devices=1", "trainer.max_steps=120"]
     job, run = login.submit("cluster=slurm", *EACH_STEP, *KEPT, *size, slow_steps)
     wait_for(lambda: trained(run) > 30, run, 300)
@@ -146,7 +146,7 @@ def test_a_job_whose_script_died_goes_back_to_the_queue(login: Login, slow_steps
 
 @pytest.mark.slow
 def test_killed_ranks_are_started_again_so_often(login: Login, slow_steps: str) -> None:
-    """Twice at different steps: the run completes; a third time is one too often."""
+    """After two failures at different steps the run completes. A third is one too many."""
     size = ["trainer.nodes=2", "trainer.devices=1", "trainer.max_steps=300"]
     job, run = login.submit("cluster=slurm", "cluster.retries=2", *EACH_STEP, *KEPT, *size, slow_steps)
     for part in range(2):
@@ -197,7 +197,7 @@ OF_A_START = re.compile(
 def test_a_forked_rank_has_the_environment_and_the_cpus_of_one_that_srun_started(
     login: Login, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of the second start, after a rank was killed. Without retries no rank is a fork."""
+    """The second start, after a kill, is compared. Without retries no rank is a fork."""
     words = ["callbacks.seen._target_=brought.Seen", bring(login, monkeypatch, SEEN)]
     size = ["trainer.nodes=2", "trainer.devices=2", "trainer.max_steps=40", *KEPT, "trainer.accelerator=cpu"]
     looks = []
@@ -278,9 +278,9 @@ class Timed(keras.callbacks.Callback):
 def test_a_restart_takes_less_than_so_many_cold_starts(
     login: Login, monkeypatch: pytest.MonkeyPatch, strategy: str, failure: str, words: list[str], bound: float
 ) -> None:
-    """From the moment at which the failure is noticed to the next new step; the times of docs/how-to/elastic-jobs.md.
+    """Time from noticing the failure to the next new step, as in docs/how-to/elastic-jobs.md.
 
-    A job that is requeued makes a second cold start, which noise makes longer than the first; its time in the queue does not count.
+    A job that is requeued makes a second cold start, which noise makes longer than the first. Its time in the queue does not count.
     """
     keras = strategy == "multiworker_mirrored"
     words = [
@@ -352,7 +352,7 @@ def test_a_failure_that_repeats_ends_the_job(login: Login, monkeypatch: pytest.M
 
 @pytest.mark.slow
 def test_a_job_comes_back_without_the_node_that_fails(login: Login, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its rank fails at two steps, and no retry is left; Slurm gives the job another node."""
+    """Its rank fails at two steps without a retry left, and Slurm gives the job another node."""
     words = ["callbacks.trouble._target_=brought.Trouble", bring(login, monkeypatch, DEFECTIVE)]
     size = ["trainer.nodes=2", "trainer.devices=1", "trainer.max_steps=60", "cluster.retries=1"]
     job, run = login.submit("cluster=slurm", *EACH_STEP, *KEPT, *size, *words)
@@ -388,7 +388,7 @@ class Trouble(lightning.Callback):
 
 
 def bring(login: Login, monkeypatch: pytest.MonkeyPatch, code: str) -> str:
-    """A module `brought`, as a user has it on the shared disk; what tells the job where."""
+    """Write a module `brought` on the shared disk. Return the override that makes jobs find it."""
     monkeypatch.setenv("PYTHONPATH", str(login.folder))
     (login.folder / "brought.py").write_text(code)
     return f"cluster.setup=['export PYTHONPATH={login.folder}']"

@@ -1,4 +1,4 @@
-"""Stopped jobs where Slurm tracks processes by control groups: it signals the tasks of a step, but not their children."""
+"""Stopped jobs on Slurm with control groups, which signals tasks but not their children."""
 
 import os
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 
 FREEZER = Path("/sys/fs/cgroup/freezer/cgroup.procs")
 
-# alone: testbeds share the control groups of nodes with the same name
+# not parallel: testbeds share the control groups of nodes with the same name
 pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.slurm, pytest.mark.needs_root]
 
 
@@ -37,7 +37,7 @@ while time.monotonic() < end:
 
 
 def test_a_child_of_a_task_gets_no_signal(testbed: Testbed, shared_dir: Path) -> None:
-    """What the other tests rely on."""
+    """The other tests rely on this."""
     program, out = shared_dir / "child.py", shared_dir / "out.txt"
     program.write_text(CHILD)
     script = f"srun python3 {program} & sleep 3; kill -USR1 $!; wait $!"

@@ -1,4 +1,4 @@
-"""Submissions while slurmctld hesitates, and what a submission is when it is made again. Slurm itself is real."""
+"""Submissions to a real Slurm whose clients hesitate, and repeated submissions."""
 
 import re
 import shutil
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.tests.slurm.login import SMALL, Login
-from train_anywhere.features.restarts import script_watch
+from train_anywhere.features import restarts
 from train_anywhere.runs import lock
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.slurm.scheduler import client
@@ -124,7 +124,7 @@ def test_resubmit_keeps_the_options_of_the_submission(login: Login, monkeypatch:
 def test_the_lock_of_a_member_that_has_ended_is_not_held_by_the_others(
     testbed: Testbed, shared_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Locks name a member as 24_1; those of earlier versions by its number, which for one member is the array's."""
+    """Locks name a member as 24_1. Earlier versions wrote its number, which may be the array's."""
     monkeypatch.setenv("PATH", testbed.env()["PATH"])
     (shared_dir / "a.sh").write_text("#!/bin/bash\nsleep 300\n")
     submitted = ["sbatch", "--parsable", "--array=0-2", "--output=/dev/null", f"{shared_dir}/a.sh"]
@@ -257,7 +257,7 @@ def test_a_notebook_that_is_a_batch_job_may_submit(login: Login) -> None:
 def test_a_member_whose_script_is_gone_goes_back_to_the_queue_alone(
     testbed: Testbed, shared_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if Slurm does not answer at the first try. The member is the one whose number is that of the array."""
+    """Slurm may not answer the first try. The member has the array's own number."""
     monkeypatch.setenv("PATH", f"{shared_dir}:{testbed.env()['PATH']}")
     (shared_dir / "a.sh").write_text("#!/bin/bash\nsleep 300\n")
     submitted = [
@@ -279,13 +279,13 @@ def test_a_member_whose_script_is_gone_goes_back_to_the_queue_alone(
     [leader] = re.findall(rf"^JobId={array} .*ArrayTaskId=(\d+)", shown, re.MULTILINE)
     for name, value in {"JOB_ID": array, "ARRAY_JOB_ID": array, "ARRAY_TASK_ID": leader}.items():
         monkeypatch.setenv(f"SLURM_{name}", value)
-    monkeypatch.setattr(script_watch, "SILENT_S", 0.0)
-    monkeypatch.setattr(script_watch, "answers", lambda job, host: False)
+    monkeypatch.setattr(restarts, "SILENT_S", 0.0)
+    monkeypatch.setattr(restarts, "answers", lambda job, host: False)
     real = shutil.which("scontrol", path=testbed.env()["PATH"])
     once = f"[ $1 != requeue ] || [ -e {shared_dir}/failed ] || {{ touch {shared_dir}/failed; exit 1; }}"
     (shared_dir / "scontrol").write_text(f'#!/bin/bash\n{once}\nexec {real} "$@"\n')
     (shared_dir / "scontrol").chmod(0o755)
-    watch = script_watch.ScriptWatch(RunDir(shared_dir), True, 1, "node1")
+    watch = restarts.ScriptWatch(RunDir(shared_dir), True, 1, "node1")
     for _ in range(3):
         watch.poll(0.0)
     assert states()[f"{array}_{1 - int(leader)}"] == "RUNNING"

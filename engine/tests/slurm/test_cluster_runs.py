@@ -1,4 +1,4 @@
-"""The whole loop on a real Slurm: the command line submits, nodes run the ranks, the job ends, the metrics are there."""
+"""The whole loop on a real Slurm: submission, ranks on nodes, end of the job, metrics."""
 
 import csv
 import json
@@ -54,7 +54,7 @@ def sampled(run: Path) -> list[str]:
 
 
 def check_samples(run: Path, nodes: int, gpus: int) -> None:
-    """Each node has rows of what its CPUs and the job's GPUs did, and the log says nothing of it."""
+    """Each node has rows of its CPUs and the job's GPUs, and the log does not mention them."""
     assert sampled(run) == sorted(info(run)["hosts"]) and len(sampled(run)) == nodes
     for table in (run / "monitor").glob("*.csv"):
         with open(table) as file:
@@ -70,7 +70,7 @@ def check_samples(run: Path, nodes: int, gpus: int) -> None:
 def test_neuron_itself_refuses_what_our_rule_refuses(
     testbed_for: Callable[..., Testbed], shared_dir: Path
 ) -> None:
-    """The rule is the site's: Slurm says no to a script without the comment."""
+    """The rule is the site's: Slurm refuses a script without the comment."""
     neuron = Login(testbed_for("neuron"), shared_dir)
     done = neuron.command(
         "train", "cluster=neuron", ELSEWHERE, "cluster.site.comment=null", f"paths.results={neuron.results}"
@@ -146,7 +146,7 @@ def test_horovodrun_reaches_the_other_node_without_ssh(
 def test_ranks_in_a_container(
     login: Login, shared_dir: Path, launch: str, require: Callable[[object, str], None]
 ) -> None:
-    """With the testbed's stand-in for pyxis: the image shows this machine's programs and not the results folder."""
+    """The testbed's stand-in for pyxis shows this machine's programs but not the results folder."""
     from train_anywhere.slurm.testbed.testbed_config import PACKAGES, can_build, make_image
 
     require(can_build(), f"install {PACKAGES}")
@@ -164,7 +164,7 @@ def test_ranks_in_a_container(
 
 @pytest.mark.mpi
 def test_pbs_on_debian_s_qsub_for_slurm(testbed_for: Callable[..., Testbed], shared_dir: Path) -> None:
-    """No PBS server is in Debian: its qsub for Slurm takes the script and sets PBS_NODEFILE. GPUs it does not know."""
+    """Debian's qsub for Slurm takes the script and sets PBS_NODEFILE. It does not know GPUs."""
     pbs = Login(testbed_for("sockeye_pbs"), shared_dir)
     words = ["cluster=sockeye_pbs", "cluster.account=st-pi-1-gpu", ELSEWHERE, "cluster.site.write_below=[]"]
     few = ["trainer.nodes=2", "trainer.devices=2", "cluster.cpus_per_task=2", "cluster.mem=4G"]
@@ -191,7 +191,7 @@ def test_torchrun_in_a_pbs_job_is_told_to_stop(testbed_for: Callable[..., Testbe
 
 
 def of_rank(login: Login, rank: int) -> list[str]:
-    """The beginnings of what a rank of the newest run has said of its place, as `logs --rank` prints them."""
+    """Return the start of each line about a rank's place that `logs --rank` prints."""
     return [
         line.partition(": local rank")[0]
         for line in login.jobs("logs", "--rank", str(rank)).splitlines()
@@ -205,7 +205,7 @@ def pbs_log(run: Path) -> str:
 
 def test_the_exit_code_of_a_failed_training_is_the_job_s(login: Login) -> None:
     (login.folder / "empty").mkdir()
-    on_nodes = f"cluster.local_disk={login.folder}/empty"  # so that nobody looks for the pictures here
+    on_nodes = f"cluster.local_disk={login.folder}/empty"  # so that the pictures are not checked here
     job, _ = login.submit("cluster=slurm", "data=imagefolder", f"paths.data={login.folder}/empty", on_nodes)
     assert login.testbed.wait_job(job, 90) == "FAILED"
     assert "ExitCode=1:0" in login.testbed.run(["scontrol", "show", "job", job]).stdout

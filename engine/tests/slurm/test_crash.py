@@ -1,4 +1,4 @@
-"""What a real Slurm's jobs lose when nodes or ranks die, and a second job that wants the run folder of a first one."""
+"""Losses of real jobs when nodes or ranks die, and a second job for the same run folder."""
 
 import json
 import re
@@ -19,7 +19,7 @@ INTERVAL = 100
 @pytest.mark.usefixtures("on_again")
 @pytest.mark.parametrize("dies", [["second"], ["second", "first"]], ids=["one", "both"])
 def test_nodes_powered_off_in_mid_epoch(login: Login, slow_steps: str, dies: list[str]) -> None:
-    """One job loses the second of its two nodes, the other one the first; both go on from what was published."""
+    """One job loses its second node, the other its first. Both resume from checkpoints."""
     kept = ["checkpoint.every_n_epochs=1000", f"checkpoint.every_n_steps={INTERVAL}", "data.batch_size=24"]
     size = ["trainer.nodes=2", "trainer.devices=1", "trainer.max_steps=250"]
     words = ["cluster=slurm", *size, *EACH_STEP, *kept, slow_steps]
@@ -47,7 +47,7 @@ def test_nodes_powered_off_in_mid_epoch(login: Login, slow_steps: str, dies: lis
 @pytest.mark.slow
 @pytest.mark.parametrize("dies", ["rank 0", "srun and its ranks"])
 def test_what_a_killed_rank_left_on_its_node_is_published(login: Login, slow_steps: str, dies: str) -> None:
-    """The run folder takes no checkpoints for a while; when it does again, rank 0 is dead, or the whole launch."""
+    """The run folder refuses checkpoints for a while, until rank 0 or the whole launch is dead."""
     kept = ["checkpoint.every_n_epochs=1000", "checkpoint.every_n_steps=20"]
     size = ["trainer.nodes=2", "trainer.devices=1", "trainer.max_steps=200"]
     job, run = login.submit("cluster=slurm", *EACH_STEP, *kept, *size, slow_steps)
@@ -81,7 +81,7 @@ def test_what_a_killed_rank_left_on_its_node_is_published(login: Login, slow_ste
 
 @pytest.mark.slow
 def test_a_second_job_in_the_run_folder_is_refused(login: Login, slow_steps: str) -> None:
-    """With the first one's job id: at submission, and in the job where the script was submitted by hand."""
+    """The refusal has the first job's id, at submission and in a job submitted by hand."""
     first, run = login.submit("cluster=slurm", *EACH_STEP, slow_steps)
     wait_for(lambda: trained(run) > 0, run, 300)
     resumed = login.command("train", f"resume={run}")

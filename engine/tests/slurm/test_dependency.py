@@ -1,4 +1,4 @@
-"""`after=RUN`: what sbatch is told, what is refused, and on a real Slurm three commands that return at once."""
+"""`after=RUN`: options of sbatch, refusals, and three commands in a row on a real Slurm."""
 
 import json
 import os
@@ -74,7 +74,7 @@ def test_a_run_that_will_not_be_complete_is_refused(fakes: Fakes, queue: str, st
 
 
 def test_what_init_needs_of_a_run_that_is_not_there_yet_is_looked_at_by_the_job(fakes: Fakes) -> None:
-    """What its configuration says already is refused at once."""
+    """Problems that its configuration shows are refused at once."""
     fakes.submit()
     first = newest(fakes)
     with pytest.raises(ConfigError, match="has no checkpoint"):
@@ -111,7 +111,7 @@ def test_pbs_is_told_in_its_words(fakes: Fakes) -> None:
 def test_three_commands_that_return_at_once(
     login: Login, train: Callable[..., object], shared_dir: Path
 ) -> None:
-    """Trained, trained on and evaluated in this order; where the first fails, the others end, and say why."""
+    """Training, training and evaluation run in order. If the first fails, the others end."""
     words = ("cluster=slurm", "model=mlp", *SMALL)
     go = shared_dir / "go"  # jobs wait for it: a busy machine takes long to submit the others
     held = f"until [ -e {go} ]; do sleep 0.2; done"

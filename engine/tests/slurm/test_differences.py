@@ -1,4 +1,4 @@
-"""The comparison of a preset with facts of Slurm, without a Slurm; `test_facts.py` has the same with one."""
+"""A preset is compared with given facts of Slurm. `test_facts.py` uses a real one."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ A100 = Kind("gpu", "a100", 4, (64, 64), 500000)
 
 @pytest.fixture
 def slurm(monkeypatch: pytest.MonkeyPatch) -> SlurmFacts:
-    """Return the facts of a site with a default partition without GPUs, and of a user in one account."""
+    """Return facts of a site with a default partition without GPUs, and a user in one account."""
     monkeypatch.setenv("PATH", "/nothere")
     facts = SlurmFacts()
     facts.kinds[A100] = 9

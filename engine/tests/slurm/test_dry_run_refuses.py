@@ -1,4 +1,4 @@
-"""A dry run refuses what a submission from this machine refuses: the same checks, in the same words."""
+"""A dry run refuses what a submission from this machine refuses, with the same message."""
 
 import dataclasses
 import shlex

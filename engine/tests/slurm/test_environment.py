@@ -1,4 +1,4 @@
-"""What the shell of a submission has exported changes nothing of the job."""
+"""Exported variables of the submitting shell change nothing of the job."""
 
 import os
 import re
@@ -47,7 +47,7 @@ OF_SBATCH = {
 
 @pytest.fixture
 def script(testbed: Testbed, shared_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A batch script of this project on storage that the login node sees; Slurm's clients are those of the testbed."""
+    """Return a batch script on the shared storage, with the testbed's clients of Slurm."""
     monkeypatch.setenv("PATH", testbed.env()["PATH"])
     path = shared_dir / "job.sbatch"
     job = make_job(
@@ -58,7 +58,7 @@ def script(testbed: Testbed, shared_dir: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def shown(testbed: Testbed, script: Path) -> str:
-    """What Slurm knows of a job of the script, without what differs between any two jobs."""
+    """Return Slurm's facts of a job of the script, without values that differ between jobs."""
     job = submit_script("slurm", script)
     said = testbed.run(["scontrol", "show", "job", "--details", job]).stdout
     queue.cancel("slurm", [job])
@@ -95,7 +95,7 @@ def test_options_that_users_set_once_for_all_jobs_hold(
 def test_a_job_of_a_shell_of_an_earlier_allocation_trains(
     login: Login, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All but the job's number, which our message says to unset, and others left from debugging."""
+    """All are kept but the job's number, which a message names, and others from debugging."""
     left = {
         "SLURM_MEM_PER_CPU": "500", "SLURM_JOB_NODELIST": "node[7-8]", "SLURM_NNODES": "2", "SLURM_CPU_BIND": "map_cpu:0",
         "SLURM_GPUS_PER_TASK": "1", "SLURM_STEP_ID": "0", "SLURM_PROCID": "1", "SLURM_DISTRIBUTION": "cyclic",

@@ -1,4 +1,4 @@
-"""An evaluation as a job of a real Slurm: the same metrics, in the run folder; refused, it leaves nothing."""
+"""An evaluation as a job of a real Slurm has the same metrics. A refused one leaves nothing."""
 
 import json
 import re
@@ -23,7 +23,7 @@ HEAVY = {"torch", "tensorflow", "lightning", "keras", "numpy"}
 
 
 def test_a_run_is_evaluated_by_a_job(login: Login, testbed: Testbed) -> None:
-    """The folder of the job holds its code, its script and its log; nothing else of the run has changed."""
+    """The job's folder holds its code, script and log. The rest of the run is unchanged."""
     login.train(*SMALL, "model=mlp", "trainer.accelerator=cpu")
     run = (login.results / "latest").resolve()
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
@@ -58,7 +58,7 @@ def trained(train: Callable[..., object], tmp_path: Path) -> Path:
 
 
 def test_what_is_refused_or_shown_leaves_nothing(trained: Path, tmp_path: Path) -> None:
-    """Without a scheduler sbatch refuses; a dry run shows the script, and neither imports numpy."""
+    """Without a scheduler sbatch refuses. A dry run shows the script. Neither imports numpy."""
 
     def evaluate(*words: str) -> "subprocess.CompletedProcess[str]":
         command = [

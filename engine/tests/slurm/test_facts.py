@@ -1,4 +1,4 @@
-"""The facts of a preset, compared with a real Slurm: what differs is found, and the patch removes the difference."""
+"""A preset is compared with a real Slurm, and the printed patch removes the differences."""
 
 import re
 import subprocess
@@ -137,7 +137,7 @@ class Site:
 
 @pytest.fixture(scope="session")
 def site(testbed_for: Callable[..., Testbed], tmp_path_factory: pytest.TempPathFactory) -> Site:
-    """Once for a process: pytest-xdist may hand it this file's tests in parts, and an account is added only once."""
+    """Start once per process, because an account can be added only once."""
 
     def write_all(layout: testbed_config.Layout) -> None:
         write(layout)
@@ -155,7 +155,7 @@ def site(testbed_for: Callable[..., Testbed], tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture
 def differences(site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Compare:
-    """Compare the preset in this process; returns the exit code, the output and the errors."""
+    """Return a comparison in this process: exit code, output and errors."""
     monkeypatch.setenv("PATH", site.testbed.env()["PATH"])
     monkeypatch.setattr(doctor, "ROOT", site.project)
     site.preset.write_text(PRESET)
@@ -207,7 +207,7 @@ def test_a_change_of_the_site_is_found(site: Site, differences: Compare, name: s
 
 
 def found_and_removed(site: Site, differences: Compare, says: str) -> None:
-    """The comparison prints the difference, and the preset with its patch has none and keeps its comments."""
+    """The difference is printed. The patched preset has none and keeps its comments."""
     before = site.preset.read_text()
     code, printed, errors = differences()
     assert (code, errors) == (1, "")

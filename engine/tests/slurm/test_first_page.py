@@ -1,4 +1,4 @@
-"""The first command of a site that wants a comment with each job: refused once, with the command that keeps the comment."""
+"""The first command at a site that requires a comment is refused once with the fix."""
 
 import os
 import re
@@ -17,7 +17,7 @@ from train_anywhere.testing.projects import copy_project
 
 @pytest.fixture(scope="module")
 def clone() -> Iterator[Path]:
-    """Return a copy of this project without settings of its own, on a disk that a job may use."""
+    """Return a copy of this project without local settings on a disk for jobs."""
     folder = Path(
         copy_project(Path(subprocess.check_output(["mktemp", "-d", "-p", "/var/tmp"], text=True).strip()))
     )
@@ -40,7 +40,7 @@ def activated(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def run(clone: Path, *words: str, shell: str = "") -> subprocess.CompletedProcess[str]:
-    """Run a script of the clone by its words, or a line of a shell with this Python on PATH, in the clone."""
+    """Run a script of the clone, or a line of a shell with this Python on PATH."""
     command = ["bash", "-c", shell] if shell else [sys.executable, *words]
     return subprocess.run(
         command, cwd=clone, env=activated(os.environ), capture_output=True, text=True, timeout=120

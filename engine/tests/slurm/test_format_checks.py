@@ -1,4 +1,4 @@
-"""The facts of a preset are read before anything else: each that can't be is a sentence with its key."""
+"""Facts of a preset are checked before anything else, with the key in each message."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def tree() -> dict[str, Any]:
 
 
 def problems(tree: dict[str, Any], preset: str) -> list[str]:
-    """What a submission with this preset says, in the YAML of a preset file."""
+    """Return the messages of a submission with this preset in YAML."""
     given = yaml.safe_load(preset)
     cluster = {**tree["cluster"], **given, "site": {**tree["cluster"]["site"], **given.get("site", {})}}
     try:
@@ -64,7 +64,7 @@ IMPOSSIBLE = [
     ("scheduler: slurm", "scheduler: slurm\nchain: 0", "cluster.chain=0 must be at least 1."),
     ("scheduler: slurm", "scheduler: slurm\nqos: ' '", "cluster.qos=' ' is empty; use null for no value."),
 ]  # fmt: skip
-"""What a preset has, what stands there instead, and what is said of it; engine/tests/bad_inputs/rows/clusters.py has more."""
+"""What a preset has, what stands there instead, and the message; engine/tests/bad_inputs/rows/clusters.py has more."""
 
 
 def test_each_fact_that_can_not_be(tree: dict[str, Any]) -> None:

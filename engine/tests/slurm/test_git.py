@@ -1,4 +1,4 @@
-"""What git says about a project: its files, the commit, whether anything differs from it."""
+"""Facts that git reports about a project: its files, the commit, local changes."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.git
 
 
 def status(root: Path) -> str:
-    """What a person would look at."""
+    """Return the status that a person would read."""
     return git(root, "status", "--porcelain", "--untracked-files=all", "--", ".")
 
 

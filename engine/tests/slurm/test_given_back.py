@@ -1,4 +1,4 @@
-"""`monitor.idle=stop` in a chain of jobs of a real Slurm, on idle GPUs that a stand-in of nvidia-smi shows."""
+"""`monitor.idle=stop` in a chain of real jobs on a stand-in's idle GPUs."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Where a job's time went, beside figures by hand: what Slurm says of its jobs, and delays and losses that were made on purpose."""
+"""Goodput of real jobs against Slurm's times and planned delays and losses."""
 
 import json
 import re
@@ -13,13 +13,13 @@ import pytest
 
 from engine.tests.slurm.login import Login, log, steps, wait_for
 from train_anywhere.features import verdicts
-from train_anywhere.monitor.goodput import goodput
 from train_anywhere.monitor.run_facts import read_facts
+from train_anywhere.monitor.verdicts import goodput
 from train_anywhere.runs.folder import open_run
 from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 from train_anywhere.testing.weights import info
 
-# alone: it compares shares of the time with those by hand
+# not parallel: it compares shares of the time with those by hand
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root, pytest.mark.slow, pytest.mark.alone]
 
 STEP_S, LATE_S = 0.05, 0.1
@@ -41,7 +41,7 @@ class Late(pl.Callback):
 
 
 class Clock:
-    """How long jobs have run, by Slurm."""
+    """A clock of the time that jobs have run according to Slurm."""
 
     def __init__(self, testbed: Testbed) -> None:
         self.testbed = testbed

@@ -1,4 +1,4 @@
-"""What a submission may cost, counted before it is submitted."""
+"""The cost of a submission, counted beforehand."""
 
 from collections.abc import Callable
 

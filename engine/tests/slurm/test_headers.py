@@ -1,6 +1,6 @@
-"""Headers of batch scripts from public repositories and sites' pages, as overrides of the presets: none that is valid is refused.
+"""Headers of public batch scripts and sites' pages as overrides: no valid one is refused.
 
-`headers.tsv` has the options only. Nobody here saw such a job run, so `source` tells how sure it is: a page of the site, or a
+`headers.tsv` has the options only. These jobs did not run here, so `source` states its reliability: a page of the site, or a
 public script. `refused` is part of the message of a refusal, with the reason after a colon.
 """
 
@@ -50,7 +50,7 @@ OURS = {"output", "error", "job-name", "chdir", "array", "signal", "requeue", "n
 
 
 def read_options(text: str) -> dict[str, str]:
-    """Return the options by their long names; of an option that is given twice, the last counts, as for sbatch."""
+    """Return the options by long names. The last of repeated options counts, as for sbatch."""
     found: dict[str, str] = {}
     words = shlex.split(text)
     for i, word in enumerate(words):
@@ -145,7 +145,7 @@ def preset(name: str) -> Any:
 
 
 def verdict(row: Row) -> str:
-    """Return the refusals of a header, "" if there is none. The folders of this machine do not count."""
+    """Return the refusals of a header or "". The folders of this machine do not count."""
     tree: Any = deepcopy(preset(row.preset))
     for key, value in overrides(row, tree["cluster"]["site"]["account_example"]):
         section, name = key.split(".")

@@ -1,4 +1,4 @@
-"""A home that is a link on the login node, and a mount on the nodes, which do not have what the link leads to."""
+"""A home that is a link on the login node, and a mount on nodes without the link's target."""
 
 import os
 import re
@@ -41,7 +41,7 @@ def project(testbed_for: Callable[..., Testbed], shared_dir: Path) -> Path:
 
 
 def typed(testbed: Testbed, folder: Path, *words: str) -> str:
-    """What a command prints that is typed in a folder."""
+    """Return the output of a command that is typed in a folder."""
     environ = {**testbed.env(), "OMP_NUM_THREADS": "1", "PWD": str(folder)}
     done = subprocess.run(words, cwd=folder, env=environ, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""Submissions that the scheduler refuses, loses or leaves half done. Its clients are scripts: a real one does not fail when told to."""
+"""Submissions that the scheduler refuses, loses or leaves half done, with scripted clients."""
 
 import json
 import os
@@ -77,7 +77,7 @@ LOST = {
     "kill -9 $$": "sbatch failed with signal 9.",
     "echo Socket timed out on send/recv operation >&2; exit 1": "sbatch failed with exit code 1: Socket timed out on send/recv operation.",
 }
-"""What sbatch does, and what is said of it."""
+"""What sbatch does, and the message."""
 
 
 @pytest.mark.parametrize("fault", LOST)
@@ -121,7 +121,7 @@ def test_a_lost_job_is_found_by_its_script(fakes: Fakes) -> None:
 
 
 def test_a_lost_job_of_pbs_is_looked_for_by_the_user(fakes: Fakes) -> None:
-    """Its queue does not say which script a job is of."""
+    """Its queue does not name the script of a job."""
     fakes("qsub", "true")
     fakes("qstat", "exit 1")
     refused(fakes, UnclearError, "cluster=pbs")
@@ -202,7 +202,7 @@ def test_variables_of_squeue_do_not_hide_jobs(
 @pytest.mark.parametrize("jobs", ["4001", "4001 4002"])
 @pytest.mark.quick("4001")
 def test_ctrl_c_while_jobs_are_awaited(fakes: Fakes, jobs: str) -> None:
-    """As in a terminal, squeue gets it too; the jobs continue, and nothing cancels them."""
+    """Squeue gets it too, as in a terminal. The jobs continue, and nothing cancels them."""
     count = len(jobs.split())
     fakes.chain("exit 9", good=count)
     fakes("squeue", f"cat {fakes.queue}; sleep 1")
@@ -230,7 +230,7 @@ def test_ctrl_c_while_jobs_are_awaited(fakes: Fakes, jobs: str) -> None:
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.quick("True")
 def test_ctrl_c_while_sbatch_runs(fakes: Fakes, again: bool) -> None:
-    """Sbatch is let end, and what it accepted is cancelled; a second Ctrl-C ends it, and the folder stays."""
+    """Sbatch may end, and its job is cancelled. A second Ctrl-C ends it, and the folder stays."""
     fakes("sbatch", f"sleep {60 if again else 2}; echo 4001\\|PENDING >>{fakes.queue}; echo 4001")
     command = [
         sys.executable,

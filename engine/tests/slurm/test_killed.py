@@ -1,4 +1,4 @@
-"""Submissions that are killed at each of their file operations: no job is lost, none is submitted twice, none loses its folder.
+"""Submissions are killed at each file operation: no job is lost or submitted twice.
 
 The clients of the scheduler are scripts with a queue in a file, because a real Slurm forgets no job when the test ends.
 """
@@ -18,7 +18,7 @@ from engine.tests.slurm.fakes import Fakes
 from train_anywhere.checkpoints.store import refuse_unreadable
 from train_anywhere.commands import jobs
 from train_anywhere.config.command.compose import compose
-from train_anywhere.errors import ConfigError, SubmitError
+from train_anywhere.errors import ConfigError
 from train_anywhere.launch.preflight import data_problems
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.slurm.scheduler import client
@@ -70,7 +70,7 @@ def ask(fakes: Fakes, *words: str) -> str:
 
 
 def check(fakes: Fakes, runs: list[Path], links: int) -> str:
-    """Check what the verbs make of runs whose submission was killed; return what was found."""
+    """Check the verbs on runs whose submission was killed. Return the counts."""
     mine = queued(fakes)
     name = str(runs[0]) if len(runs) == 1 else str(runs[0]).rpartition("-")[0]
     shown = ask(fakes, "status", name)
@@ -97,7 +97,7 @@ def check(fakes: Fakes, runs: list[Path], links: int) -> str:
 
 
 def kill_each(call: Callable[[], object], fakes: Fakes, links: int = 1) -> dict[str, int]:
-    """Kill a submission at each of its operations, each time from the same state, and count what was found."""
+    """Kill a submission at each operation, always from the same state. Return the counts."""
     kept = fakes.queue.with_name("kept")
     shutil.rmtree(kept, ignore_errors=True)
     if fakes.results.exists():
@@ -173,7 +173,7 @@ def test_a_submission_whose_sbatch_outlives_it(fakes: Fakes, monkeypatch: pytest
 
 
 def test_a_job_whose_record_is_missing_is_found_after_its_end(fakes: Fakes) -> None:
-    """By its log, even if Slurm has forgotten it; an old submission that left neither is lost, and may be deleted."""
+    """Its log proves it, even if Slurm has forgotten it. Without both an old submission is lost."""
     run = ended(fakes)
     (run / "jobs.txt").write_text("?\n")
     fakes.queue.write_text("")
@@ -207,8 +207,3 @@ def test_a_run_is_not_waited_for_while_its_job_is_not_known(fakes: Fakes) -> Non
     fakes.queue.write_text("")
     with pytest.raises(ConfigError, match="whether a job of that run is queued is not known yet"):
         fakes.submit(f"after={run}")
-
-
-def test_a_dry_run_refuses_to_wait_for_a_run_that_does_not_exist(fakes: Fakes) -> None:
-    with pytest.raises(SubmitError, match="after=nope: no run is called 'nope'"):
-        fakes.submit("after=nope", "dry_run=true")

@@ -1,4 +1,4 @@
-"""Programs whose ranks are killed, as the kernel does at the memory limit: the log, run.json and `status` name the reason."""
+"""Programs whose ranks are killed as at the memory limit: log, run.json and `status` agree."""
 
 import re
 

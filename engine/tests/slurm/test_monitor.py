@@ -1,4 +1,4 @@
-"""The side processes of real jobs: killed at any moment they change nothing; the TensorBoard server is reached by the printed command."""
+"""Side processes of real jobs: kills change nothing, and the TensorBoard server is reached."""
 
 import json
 import random
@@ -23,7 +23,7 @@ JOBS = 5
 
 
 def test_killed_side_processes_change_nothing(login: Login, slow_steps: str) -> None:
-    """Twenty kills: those of four nodes in five jobs, each at a moment of its own; the weights are those of a job left alone."""
+    """Twenty kills in five jobs of four nodes leave the weights of an undisturbed job."""
     words = ["trainer.nodes=4", "trainer.devices=1", "trainer.max_steps=320", "monitor.sample_seconds=0.2"]
     words = ["cluster=slurm", *EACH_STEP, *words, slow_steps]
     alone = final_weights(login.result(*words))
@@ -44,14 +44,14 @@ def test_killed_side_processes_change_nothing(login: Login, slow_steps: str) -> 
 
 
 def killed(testbed: Testbed, node: str) -> bool:
-    """Whether a side process was there to be killed."""
+    """Kill a side process. Return if there was one."""
     return testbed.run(["pkill", "-KILL", "-f", SIDE], node=node).returncode == 0
 
 
 def test_the_printed_tunnel_leads_to_tensorboard(
     testbed_for: Callable[..., Testbed], shared_dir: Path, slow_steps: str
 ) -> None:
-    """As typed on the login node, which stands for the user's machine: from there by way of a login node to the first node."""
+    """Typed on the login node as the user's machine, through a login node to the first node."""
     login = Login(testbed_for("slurm", nodes=2, ssh=True), shared_dir)
     words = ["trainer.nodes=2", "trainer.devices=1", "monitor.serve=true", "monitor.sample_seconds=0.5"]
     job, run = login.submit("cluster=slurm", *EACH_STEP, *words, slow_steps, "cluster.site.login=login")

@@ -1,4 +1,4 @@
-"""Nodes whose names lead to themselves only, or that Slurm knows by names of its own."""
+"""Nodes whose names resolve only to themselves, or that Slurm knows by other names."""
 
 import re
 import tempfile
@@ -18,7 +18,7 @@ TWO = ("cluster=slurm", "trainer.nodes=2", "trainer.devices=1", *SMALL)
 
 
 def set_hosts(testbed: Testbed, node: str, lines: list[str]) -> None:
-    """Give a node an /etc/hosts of its own."""
+    """Give a node its own /etc/hosts."""
     file = testbed.dir / "etc" / f"hosts-{node}"
     file.write_text("\n".join(["127.0.0.1 localhost", f"{testbed_config.GATEWAY} login", *lines]) + "\n")
     done = testbed.run(["mount", "--bind", str(file), "/etc/hosts"], node=node)
@@ -38,7 +38,7 @@ def debian(testbed_for: Callable[..., Testbed]) -> Testbed:
 
 @pytest.fixture(scope="module")
 def renamed(slurm_root: Path) -> Iterator[Testbed]:
-    """Slurm calls the nodes c1 and c2, which no resolver knows; the system calls them node1 and node2, each of which knows itself only."""
+    """Slurm's names c1 and c2 are unknown to resolvers. The system has node1 and node2."""
 
     class Renamed(Testbed):
         def _all_idle(self) -> bool:

@@ -1,4 +1,4 @@
-"""Trainings on a newer Slurm than the installed one: what it gives to a job differs from version to version.
+"""Trainings on a newer Slurm, whose values for jobs differ between versions.
 
 Not with Horovod: its wheel is built with the installed Open MPI, whose C++ library the newer one does not have.
 """
@@ -81,7 +81,7 @@ def test_an_elastic_job_loses_a_node_and_takes_it_in_again(login: Login, slow_st
 
 
 def test_members_of_an_array_stop_alone(login: Login, slow_steps: str) -> None:
-    """One is cancelled and stays away, one is requeued, the third is undisturbed; Slurm knows the second by the array's number."""
+    """One is cancelled, one requeued, the third undisturbed. The second has the array's number."""
     words = ["-m", "seed=1,2,3", *EACH_STEP, "trainer.max_steps=300", "trainer.devices=1", slow_steps]
     job, _ = login.submit("cluster=slurm", *words)
     runs = {path.read_text().split()[0]: path.parent for path in login.results.glob("*/*/jobs.txt")}

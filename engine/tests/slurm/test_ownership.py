@@ -1,4 +1,4 @@
-"""`jobs.py cancel` on a real Slurm: a run folder that someone else has made can't name the jobs of this user."""
+"""`jobs.py cancel` on a real Slurm: another user's run folder can't name this user's jobs."""
 
 import json
 import re
@@ -37,7 +37,7 @@ def make(folder: Path, script: bool = True) -> RunDir:
 
 
 def submitted(run: RunDir, **options: str) -> str:
-    """Submit the script of a run; returns the job's id."""
+    """Submit the script of a run and return the job's id."""
     job = submit_script("slurm", run.path / "job.sbatch", **options)
     run.jobs.write_text(f"{job}\n")
     return job
@@ -102,10 +102,11 @@ def test_a_job_without_a_script_is_cancelled_only_if_this_user_runs_it_in_its_al
 
 @pytest.mark.usefixtures("queue")
 def test_a_search_stops_only_trials_of_its_own(shared_dir: Path) -> None:
-    from train_anywhere.slurm.submission import resubmit
+    from train_anywhere.search.trials import ClusterTrials
 
     mine, foreign = make(shared_dir / "mine" / "run"), make(shared_dir / "theirs" / "run")
     foreign.jobs.write_text(submitted(mine) + "\n")
+    trials = ClusterTrials(2)
     with pytest.raises(SubmitError, match="was not submitted from that folder"):
-        resubmit.cancel_trial(foreign)
-    resubmit.cancel_trial(mine)
+        trials.stop(foreign)
+    trials.stop(mine)

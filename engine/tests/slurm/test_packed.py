@@ -1,4 +1,4 @@
-"""An environment that was packed runs where it is unpacked, with nothing of the place that it comes from."""
+"""A packed environment runs where it is unpacked, independent of its origin."""
 
 import json
 import os
@@ -15,9 +15,9 @@ import pytest
 from engine.tests.slurm.login import Login, log
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import SubmitError
-from train_anywhere.features.pack_env import archive, unpack, virtual_env
+from train_anywhere.features.pack_env import archive, unpack
 from train_anywhere.files import ROOT
-from train_anywhere.files.owned_folder import MARKER
+from train_anywhere.files.removal import MARKER
 from train_anywhere.slurm.script.job import make_job
 from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 
@@ -29,7 +29,7 @@ def venv(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A virtual environment with one package, and links: inside, to the outside, to nothing."""
     folder = tmp_path_factory.mktemp("shared disk") / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-    packages = virtual_env.read(folder).packages
+    packages = archive.read(folder).packages
     info = packages / "mine-1.dist-info"
     info.mkdir()
     (info / "RECORD").write_text("mine.py,sha256=aaaa,10\n")
@@ -47,7 +47,7 @@ def packed(venv: Path) -> Path:
     """The archive of an environment that is gone."""
     copy = venv.with_name("gone")
     shutil.copytree(venv, copy, symlinks=True)
-    made = archive.pack(virtual_env.read(copy), venv.parent / "results")
+    made = archive.pack(archive.read(copy), venv.parent / "results")
     shutil.rmtree(copy)
     return made
 
@@ -62,32 +62,32 @@ def unpacked(packed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_key_changes_with_what_is_installed(venv: Path) -> None:
-    before = virtual_env.read(venv).key()
-    assert virtual_env.read(venv).key() == before
-    record = virtual_env.read(venv).packages / "mine-1.dist-info" / "RECORD"
+    before = archive.read(venv).key()
+    assert archive.read(venv).key() == before
+    record = archive.read(venv).packages / "mine-1.dist-info" / "RECORD"
     old = record.read_text()
     record.write_text(old.replace("aaaa", "bbbb"))
-    assert virtual_env.read(venv).key() != before
+    assert archive.read(venv).key() != before
     record.write_text(old)
-    assert virtual_env.read(venv).key() == before
+    assert archive.read(venv).key() == before
 
 
 def test_later_submissions_use_the_archive_that_is_there(
     venv: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = venv.parent / "twice"
-    first = archive.pack(virtual_env.read(venv), results)
+    first = archive.pack(archive.read(venv), results)
     assert re.search(r"Packing .* for the nodes: done, \d+\.\d MB in \d+ s\.\n$", capsys.readouterr().err)
-    assert archive.pack(virtual_env.read(venv), results) == first
+    assert archive.pack(archive.read(venv), results) == first
     assert capsys.readouterr().err == ""
     os.utime(first.parent / MARKER, (1, 1))
-    archive.pack(virtual_env.read(venv), results)
+    archive.pack(archive.read(venv), results)
     assert time.time() - (first.parent / MARKER).stat().st_mtime < 600, "it is in use"
     os.utime(first.parent / MARKER, (1, 1))
-    record = virtual_env.read(venv).packages / "mine-1.dist-info" / "RECORD"
+    record = archive.read(venv).packages / "mine-1.dist-info" / "RECORD"
     old = record.read_text()
     record.write_text("another\n")
-    second = archive.pack(virtual_env.read(venv), results)
+    second = archive.pack(archive.read(venv), results)
     record.write_text(old)
     assert [*(results / ".environments").iterdir()] == [second.parent]
 
@@ -100,7 +100,7 @@ def test_it_runs_where_it_was_unpacked(unpacked: Path) -> None:
     ).stdout  # fmt: skip
     prefix, library, package, two, path = json.loads(said)
     assert prefix == str(unpacked / "venv") and two == 2
-    assert not (virtual_env.read(unpacked / "venv").packages / "linked.py").is_symlink()
+    assert not (archive.read(unpacked / "venv").packages / "linked.py").is_symlink()
     assert all(p.startswith(str(unpacked)) for p in (library, package, *path[1:])), said
 
 
@@ -108,9 +108,9 @@ def test_the_system_s_python_is_not_packed(venv: Path, tmp_path: Path) -> None:
     copy = tmp_path / "venv"
     shutil.copytree(venv, copy, symlinks=True)
     (copy / "pyvenv.cfg").write_text("home = /usr/bin\n")
-    assert virtual_env.read(copy).base is None
-    assert virtual_env.read(copy).key() != virtual_env.read(venv).key()
-    made = archive.pack(virtual_env.read(copy), tmp_path / "results")
+    assert archive.read(copy).base is None
+    assert archive.read(copy).key() != archive.read(venv).key()
+    made = archive.pack(archive.read(copy), tmp_path / "results")
     assert made.stat().st_size < 1_000_000
     folder, _ = unpack.unpack_environment(made, tmp_path / f"shared-{os.getuid()}" / "environment-1")
     assert (folder / "venv" / "pyvenv.cfg").read_text() == "home = /usr/bin\n"
@@ -132,7 +132,7 @@ def test_code_has_a_key_of_its_own(tmp_path: Path) -> None:
 
 
 def ask(unpacked: Path, code: Path, *words: str) -> list[str]:
-    """What the script `python` runs: words, working folder and interpreter."""
+    """Return arguments, folder and interpreter of the script `python`."""
     program = "import os, sys; print(*sys.argv[1:], os.getcwd(), sys.executable, sep='|')"
     environ = {
         "TRAIN_PACKED": str(unpacked),
@@ -186,12 +186,12 @@ def test_a_node_without_room_says_so(
 
 
 def test_what_cannot_be_packed_is_refused(tmp_path: Path, venv: Path) -> None:
-    assert "it has no pyvenv.cfg" in virtual_env.problem(tmp_path)
+    assert "it has no pyvenv.cfg" in archive.problem(tmp_path)
     (tmp_path / "pyvenv.cfg").touch()
-    assert "has no Python" in virtual_env.problem(tmp_path)
+    assert "has no Python" in archive.problem(tmp_path)
     (tmp_path / "conda-meta").mkdir()
-    assert "conda environment" in virtual_env.problem(tmp_path)
-    assert virtual_env.problem(venv) == ""
+    assert "conda environment" in archive.problem(tmp_path)
+    assert archive.problem(venv) == ""
 
 
 def test_a_disk_that_is_full_leaves_no_archive(
@@ -214,13 +214,13 @@ def test_a_disk_that_is_full_leaves_no_archive(
 def test_ranks_of_two_nodes_run_it_and_one_that_has_no_room_does_without(
     testbed: Testbed, login: Login
 ) -> None:
-    """A job whose ranks say where their Python, their code and Horovod are."""
+    """Return a job whose ranks print the places of Python, code and Horovod."""
     (login.folder / "sitecustomize.py").write_text(
         "import atexit, sys\n"
-        "def tell():\n"
+        "def report():\n"
         "    files = (sys.modules[name].__file__ for name in ('horovod', 'train_anywhere'))\n"
         "    print('runs', sys.prefix, sys.path[0], *files, flush=True)\n"
-        "if '--run' in sys.orig_argv: atexit.register(tell)\n"
+        "if '--run' in sys.orig_argv: atexit.register(report)\n"
     )
     disk = "/tmp/disk-of-test-packed"
     where = [f"cluster.local_disk={disk}", f'cluster.setup=["export PYTHONPATH={login.folder}"]']

@@ -1,4 +1,4 @@
-"""Any program as a job of a real Slurm: ranks by each launcher, stopped and started again, its files on the node's disk."""
+"""Any program as a real Slurm job: launchers, stops and restarts, files on the node's disk."""
 
 import json
 import os
@@ -19,7 +19,7 @@ TWO = ("cluster=slurm", "trainer.nodes=2", "trainer.devices=2")
 
 
 def submit(login: Login, *words: str) -> tuple[str, Path]:
-    """`python src/run.py words...` for a program; returns the job id and the run folder."""
+    """Run `python src/run.py words...` and return the job id and the run folder."""
     at = words.index("--")
     done = login.command("run", *words[:at], f"paths.results={login.results}", *words[at:])
     assert done.returncode == 0, done.stdout + done.stderr
@@ -37,7 +37,7 @@ def script(name: str) -> str:
 
 
 def finished(login: Login, *words: str) -> Path:
-    """Submit and wait for a program that must end with 0; returns its run folder."""
+    """Submit and wait for a program that must exit with 0. Return its run folder."""
     job, run = submit(login, *words)
     assert login.testbed.wait_job(job, 240) == "COMPLETED", log(run)
     assert info(run)["state"] == "completed"
@@ -45,7 +45,7 @@ def finished(login: Login, *words: str) -> Path:
 
 
 def test_a_program_is_killed_requeued_and_goes_on(login: Login) -> None:
-    """It handles no signal; its checkpoints are written to the node's disk and copied at the end."""
+    """It handles no signal. Its checkpoints go to the node's disk and are copied at the end."""
     words = ("--epochs", "120", "--seconds", "0.1")
     job, run = submit(login, "cluster=slurm", "trainer.devices=1", "--", script("resumable.py"), *words)
     wait_for(lambda: "epoch 20/120" in log(run), run, 90)
@@ -85,7 +85,7 @@ SPREAD = "spread of the weights 0"
 def test_programs_of_guides(
     login: Login, launch: str, program: str, arguments: list[str], there: str
 ) -> None:
-    """Four ranks on two nodes find each other by each launcher; each line has the mark of its rank."""
+    """Four ranks on two nodes connect with each launcher, and each line has its rank's mark."""
     run = finished(login, *TWO, f"launch={launch}", "--", script(program), *arguments)
     lines = [line for line in log(run).splitlines() if there in line]
     assert sorted(re.findall(r"\[rank (\d)\]", "\n".join(lines))) == ["1", "2", "3"], log(run)
@@ -189,7 +189,7 @@ def test_a_rank_that_fails_fails_the_job(login: Login) -> None:
 @pytest.mark.slow
 @pytest.mark.mpi
 def test_two_nodes_are_stopped_and_go_on(login: Login) -> None:
-    """All ranks end after the signal, by each launcher; the job is requeued once, and a cancelled one is not."""
+    """All ranks exit after the signal. The job is requeued once unless cancelled."""
     for launch in ("srun", "torchrun", "mpirun"):
         words = (*TWO, f"launch={launch}", "--", script("resumable.py"), "--epochs", "150")
         job, run = submit(login, *words)
@@ -235,7 +235,7 @@ def plain(environ: dict[str, str]) -> dict[str, str]:
 def test_the_environment_is_that_of_a_plain_srun(
     login: Login, launch: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Variables, ignored and blocked signals, umask; only the variables of the ranks are added."""
+    """Variables, ignored and blocked signals and umask: only the ranks' variables are added."""
     from train_anywhere.files import ROOT
 
     monkeypatch.setenv("KERAS_BACKEND", "jax")
@@ -270,7 +270,7 @@ echo "launched on $(hostname) by $0 $*: NODE_RANK=$NODE_RANK NNODES=$NNODES RANK
 
 
 def test_a_launcher_starts_once_on_each_node(login: Login, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With all GPUs of its node; accelerate reads no variables, so it gets options, and those that are typed stay."""
+    """The ranks use all GPUs of a node. accelerate gets options, and typed ones stay."""
     tools = folder_of(login, "tools")
     for name in ("accelerate", "deepspeed"):
         (tools / name).write_text(LAUNCHES)
@@ -298,7 +298,7 @@ def test_torchrun_on_two_nodes(login: Login) -> None:
 
 
 def test_a_program_from_outside_is_copied_with_its_repository(login: Login) -> None:
-    """A module of a git repository in the job's copy; what git ignores stays."""
+    """The module is a git repository's in the job's copy. Ignored files stay."""
     top = folder_of(
         login, "nano", train_py="import helper, os; print('in', os.getcwd())", helper_py="print('helped')"
     )
@@ -332,7 +332,7 @@ for step in range(1, 4):
 
 
 def test_a_sweep_is_an_array(login: Login) -> None:
-    """With a throttle; the failed member is run again; table and best."""
+    """With a throttle the failed member runs again, and table and best include it."""
     top = folder_of(login, "swept", mine_py=SWEPT)
     words = (
         "-m",
@@ -395,7 +395,7 @@ print("done", flush=True)
 
 
 def test_lightning_requeues_itself_once(login: Login) -> None:
-    """Its handler of USR1 saves, calls scontrol requeue, and continues from its own checkpoint; nobody requeues a second time."""
+    """Its own handler of USR1 requeues the job, which is not requeued a second time."""
     top = folder_of(login, "pl", mine_py=LIGHTNING)
     job, run = submit(
         login, "cluster=slurm", "trainer.devices=1", "checkpoint.local=null", "--", str(top / "mine.py")
@@ -423,7 +423,7 @@ for i in range(start, 60):
 
 
 def test_a_script_with_an_argument_to_resume(login: Login) -> None:
-    """As nanoGPT's: killed, requeued, continued with --init_from=resume; one curve."""
+    """Like nanoGPT: killed, requeued, resumed with --init_from=resume, with one curve."""
     top = folder_of(login, "gpt", train_py=GPT)
     keys = (
         r"program.metrics=iter (?P<step>\d+): loss (?P<loss>[0-9.]+)",
@@ -449,7 +449,7 @@ def test_a_script_with_an_argument_to_resume(login: Login) -> None:
     ],
 )
 def test_hugging_face_on_two_nodes(login: Login, package: str, words: list[str]) -> None:
-    """Killed in the middle, requeued, continued: the weights of a run that was not killed, on each rank."""
+    """After a kill and a requeue each rank has the weights of an undisturbed run."""
     at = Path(pytest.importorskip(package).__file__).parents[1]
     setup = f"cluster.setup=['export PYTHONPATH={at} PATH={at}/bin:$PATH']"
     keys = (*TWO[:2], "trainer.devices=1", "checkpoint.every_n_seconds=1", setup)

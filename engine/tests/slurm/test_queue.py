@@ -1,4 +1,4 @@
-"""What a real Slurm answers, and PBS' words from its manual (no PBS server is at hand: qstat is a script)."""
+"""Answers of a real Slurm, and of PBS' manual through a scripted qstat."""
 
 import os
 from pathlib import Path

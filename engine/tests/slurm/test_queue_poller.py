@@ -1,4 +1,4 @@
-"""Waiting through times without an answer; squeue is a script, because a real one does not fail when told to."""
+"""Waiting through times without an answer, with a scripted squeue."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ DOWN = "echo Unable to contact slurm controller >&2; exit 1"
 
 @pytest.fixture
 def squeue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A squeue that is not there for two questions, then shows a running member of an array, then its end."""
+    """A squeue that is missing twice, then shows a running array member, then its end."""
     said = [DOWN, DOWN, "echo '7_0|COMPLETED'; echo '7_1|RUNNING'", "echo '7_0|COMPLETED'; echo '7_1|FAILED'"]
     cases = "\n".join(f"{n}) {line};;" for n, line in enumerate(said, 1))
     program = tmp_path / "squeue"

@@ -1,4 +1,4 @@
-"""A job of two nodes that is submitted, watched and fetched from a laptop, through a real sshd on the login node."""
+"""A job of two nodes is submitted, watched and fetched through a real sshd."""
 
 import re
 import subprocess

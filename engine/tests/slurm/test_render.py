@@ -27,10 +27,10 @@ from engine.tests.slurm.scripts import (
     tool,
 )
 from train_anywhere.config.schema import Config
-from train_anywhere.distributed.launcher_env import job_port
+from train_anywhere.distributed.discover import job_port
 from train_anywhere.errors import ConfigError
 from train_anywhere.files import ENGINE, ROOT
-from train_anywhere.job.steps import find_ranks
+from train_anywhere.job.running_ranks import find_ranks
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import write_frozen
 from train_anywhere.slurm.script import render as renderer
@@ -60,7 +60,7 @@ HOSTILE = [
 def test_files_of_a_program_are_copied_from_all_nodes(
     make_config: Callable[..., Config], tmp_path: Path, words: tuple[str, ...], nodes: int
 ) -> None:
-    """A rank that fails ends those of other nodes too; a training has its checkpoints on the first node."""
+    """A failed rank ends those of other nodes. A training's checkpoints are on the first node."""
     ranks = f'case "$*" in *checkpoints.recovery*) echo "$@" >>{tmp_path}/copied; exit ;; esac; exit 9'
     environ = {"SLURM_JOB_NODELIST": "node[1-2]"}
     done = run_script(make_config, tmp_path, ranks, words=("trainer.nodes=2", *words), environ=environ)
@@ -72,7 +72,7 @@ def test_files_of_a_program_are_copied_from_all_nodes(
 @pytest.mark.parametrize("value", HOSTILE)
 @pytest.mark.quick("a b", "* ? [a]")
 def test_the_ranks_of_a_launcher_are_found_and_nothing_else(tmp_path: Path, value: str) -> None:
-    """torchrun and horovodrun pass no signal on. Run folder, code folder and interpreter have any name."""
+    """torchrun and horovodrun pass no signal on. Folders and the interpreter have odd names."""
     run = f"{tmp_path}/run{value}"
     python, train = tmp_path / f"env-1{value}" / "python", tmp_path / f"code{value}" / "train.py"
     for path in (python, train):
@@ -102,7 +102,7 @@ def test_the_ranks_of_a_launcher_are_found_and_nothing_else(tmp_path: Path, valu
 def test_hostile_values_reach_the_program_as_they_are(
     make_config: Callable[..., Config], tmp_path: Path, value: str
 ) -> None:
-    """The run folder, the code folder, the interpreter, modules, environments and the local disk are hostile at once."""
+    """Folders, interpreter, modules, environments and the local disk are hostile at once."""
     run, code, tools = (
         tmp_path / f"run{value}".replace("\n", " "),
         tmp_path / f"code{value}",
@@ -229,7 +229,7 @@ def test_ranks_that_do_not_start_have_a_message(make_config: Callable[..., Confi
 def test_idle_ranks_that_were_killed_lose_no_complete_checkpoint(
     make_config: Callable[..., Config], tmp_path: Path, code: int
 ) -> None:
-    """Those that ended by themselves have published it."""
+    """Ranks that exited by themselves have published it."""
     called = tmp_path / "called"
     (tmp_path / "monitor").mkdir()
     ranks = f'case "$*" in *checkpoints.recovery*) touch {called}; exit ;; esac; echo 7/0 >{tmp_path}/monitor/stop'
@@ -246,7 +246,7 @@ def test_idle_ranks_that_were_killed_lose_no_complete_checkpoint(
 def test_a_variable_of_the_profile_does_not_decide_about_the_requeue(
     make_config: Callable[..., Config], tmp_path: Path, value: str, batch: int
 ) -> None:
-    """The scheduler is asked whether the job is a batch job, which comes back, or an allocation, which can't."""
+    """The scheduler distinguishes batch jobs, which come back, from allocations, which can't."""
     scontrol = SCONTROL.format(batch=batch, folder=tmp_path)
     stop = f"{python(RECORD_STOP)}; exit 75"
     done = run_script(make_config, tmp_path, stop, environ={"ENVIRONMENT": value}, scontrol=scontrol)
@@ -275,7 +275,7 @@ def test_variables_of_the_setup_are_not_those_of_the_script(
 def test_the_gpus_of_an_allocation_are_kept(
     make_config: Callable[..., Config], tmp_path: Path, allocation: str
 ) -> None:
-    """Those that the submitting shell has left are not."""
+    """Locales of the submitting shell are not counted."""
     environ = {"SLURM_GPUS": "3", "ENVIRONMENT": "production", "TRAIN_ALLOCATION": allocation}
     done = run_script(make_config, tmp_path, 'echo "gpus=${SLURM_GPUS:-none}"', environ=environ)
     assert f"gpus={'3' if allocation else 'none'}" in done.stdout, done.stderr
@@ -284,7 +284,7 @@ def test_the_gpus_of_an_allocation_are_kept(
 def test_idle_ranks_cancel_only_the_next_jobs_of_their_own_script(
     make_config: Callable[..., Config], tmp_path: Path
 ) -> None:
-    """Whatever jobs.txt names: a copied folder lists the jobs of the other run, and anyone may write anything into it."""
+    """jobs.txt has no effect: a copied folder lists another run's jobs, and users may edit it."""
     (tmp_path / "monitor").mkdir()
     (tmp_path / "jobs.txt").write_text("7\n8\n777\n--me\n--user=root\n")
     (copy := tmp_path / "copy").mkdir()
@@ -332,7 +332,7 @@ def test_a_signal_is_passed_on_and_waited_for(make_config: Callable[..., Config]
 def test_whatever_the_side_process_does_the_job_ends_as_its_ranks(
     make_config: Callable[..., Config], tmp_path: Path, side: str
 ) -> None:
-    """It fails, is killed, does not end before `_run` gives up, or complains: the exit code and the log are those of the ranks."""
+    """It fails, is killed, hangs or complains. Exit code and log are those of the ranks."""
     done = run_script(make_config, tmp_path, "echo trained", side=side)
     assert (done.returncode, done.stdout.replace("\n", ""), done.stderr) == (0, "trained", "")
 
@@ -368,7 +368,7 @@ def test_an_environment_script_may_read_unset_variables(
 def test_each_start_of_a_job_meets_at_another_port(
     make_config: Callable[..., Config], tmp_path: Path
 ) -> None:
-    """As train_anywhere.distributed computes it; what the user has exported is the first start's, where it is free and a port."""
+    """train_anywhere.distributed computes it. A free port that the user exported is used first."""
     ranks = "echo port=$MASTER_PORT; exit 0"
 
     def port(**environ: str) -> str:
@@ -390,7 +390,7 @@ def test_each_start_of_a_job_meets_at_another_port(
 def test_each_step_of_a_job_has_the_environment_and_whole_nodes(
     make_config: Callable[..., Config], tmp_path: Path, launch: str
 ) -> None:
-    """Each srun exports all. One that runs next to the ranks has no variable that would give it a part of its node."""
+    """Each srun exports all variables. Steps next to the ranks have none that limits them."""
     left = {"SLURM_CPUS_PER_TASK": "1", "SRUN_CPUS_PER_TASK": "1", "SLURM_TRES_PER_TASK": "cpu:1"}
     environ = {"SLURM_JOB_NODELIST": "node[1-2]", "SLURM_GPUS_ON_NODE": "2", **left}
     setup = "cluster.setup=['export SLURM_CPUS_PER_TASK=1 SRUN_CPUS_PER_TASK=1 SLURM_TRES_PER_TASK=cpu:1']"
@@ -449,7 +449,7 @@ def templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_example_of_the_page(make_config: Callable[..., Config], templates: Path) -> None:
-    """docs/how-to/batch-script.md: a line for all jobs, and a word around the command that starts the ranks."""
+    """docs/how-to/batch-script.md: a line for all jobs, and a wrapper of the ranks' command."""
     page = (ROOT / "docs/how-to/batch-script.md").read_text()
     (line,) = re.findall(r"```jinja title=\"slurm/templates/environment.sh.j2\"\n(.*?\n)```", page, re.S)
     (command,) = re.findall(r"```bash\n(sed -i .*)\n```", page)
@@ -506,7 +506,7 @@ def test_templates_that_can_not_be_kept(
 def test_mpirun_passes_what_the_setup_exports(
     make_config: Callable[..., Config], tmp_path: Path, cluster: str
 ) -> None:
-    """A daemon that ssh starts has none of the variables: each name is an option, once, also one with its old value."""
+    """A daemon of ssh has none of the variables: each name is an option once."""
     setup = '["export NCCL_SOCKET_IFNAME=ib0 HF_HOME=\'/a b\'","export KEPT","source $HOME/own.sh","other=1"]'
     words = [f"cluster={cluster}", "launch=mpirun", "trainer.nodes=2", f"cluster.setup={setup}"]
     (tmp_path / "own.sh").write_text("export FROM_FILE=$'a\\nb' PATH=$PATH:/own\n")

@@ -10,7 +10,7 @@ from train_anywhere.files import ROOT
 
 @pytest.mark.needs_root
 def test_a_user_without_a_name_is_a_number() -> None:
-    """In a container or with a broken directory service nobody knows the user's name."""
+    """The user's name is unknown in a container or with a broken directory service."""
     program = "import os, pwd, getpass; from train_anywhere.slurm.rules.job_rules import user_name; os.setuid(54321); print(user_name())"
     command = [
         "env",

@@ -1,4 +1,4 @@
-"""Jobs of a real Slurm that are stopped and started again: one run folder, one curve, nothing lost."""
+"""Real jobs are stopped and started again: one run folder, one curve, nothing lost."""
 
 import os
 import random
@@ -70,7 +70,7 @@ def test_a_job_that_is_told_to_stop_requeues_itself_and_goes_on(login: Login, wo
 @pytest.mark.slow
 @pytest.mark.long
 def test_early_signals_of_many_kills_bring_a_job_back_once_each(login: Login) -> None:
-    """`scancel` sends USR1 at a random moment of the first 5 s of each start; at last it cancels the jobs, which stay away."""
+    """`scancel` sends USR1 in the first 5 s of each start. Cancelled jobs stay away."""
     count, at_once = max(1, int(os.environ.get("CHAOS_KILLS", "8")) // 4), 4
     program = str(ROOT / "examples" / "programs" / "resumable.py")
     keys = (
@@ -126,7 +126,7 @@ def test_a_cancelled_job_stays_away(login: Login) -> None:
 
 @pytest.mark.slow
 def test_a_time_limit_that_is_too_short(login: Login, slow_steps: str) -> None:
-    """Slurm looks at limits every 30 s, and signals a second ahead of this one after 29 to 59 s; 1200 steps take a minute."""
+    """Slurm checks limits every 30 s and signals up to 31 s early. 1200 steps take a minute."""
     limit = ["cluster.time=1", "cluster.signal_seconds=1"]
     job, run = login.submit("cluster=slurm", *limit, *EACH_STEP, "trainer.max_steps=1200", slow_steps)
     assert login.testbed.wait_job(job, 900) == "COMPLETED", log(run)
@@ -151,7 +151,7 @@ def test_a_time_limit_that_is_too_short(login: Login, slow_steps: str) -> None:
 def test_preemption_by_a_job_of_a_higher_partition(
     login: Login, slow_steps: str, shared_dir: Path, launches: list[str]
 ) -> None:
-    """The ranks are in a step of 5 s then, and nothing may end them before they have finished it and saved."""
+    """The ranks are in a step of 5 s, which must finish and be saved."""
     words = ["trainer.devices=1", *EACH_STEP, "trainer.max_steps=100", "cluster.partition=preemptible"]
     set_step_seconds(shared_dir, "1")
     jobs = [
@@ -201,7 +201,7 @@ class Lingering(pl.Callback):
 def test_a_node_whose_ranks_are_done_leaves_the_others_their_time(
     login: Login, slow_steps: str, shared_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At a preemption the first rank ends 15 s after the other. Slurm kills a step in which a task failed after 10 s (KillWait)."""
+    """The first rank exits 15 s after the other. Slurm kills a step 10 s after a failed task."""
     (shared_dir / "lingering.py").write_text(LINGERING)
     environ = {**login.testbed.env(), "PYTHONPATH": str(shared_dir)}
     monkeypatch.setattr(login.testbed, "env", lambda: environ)
@@ -221,7 +221,7 @@ def test_a_node_whose_ranks_are_done_leaves_the_others_their_time(
 
 @pytest.mark.slow
 def test_requeued_again_and_again(login: Login, slow_steps: str) -> None:
-    """Three times, or a twentieth of CHAOS_KILLS, by itself and by its owner; beside it the same run that nobody disturbs."""
+    """Preempted jobs and their owner's requeues, compared with an undisturbed run."""
     times = max(3, int(os.environ.get("CHAOS_KILLS", "0")) // 20)
     words = ["trainer.devices=2", *EACH_STEP, f"trainer.max_steps={30 * times}", slow_steps]
     undisturbed, whole = login.submit("cluster=slurm", *words)
@@ -242,7 +242,7 @@ def test_requeued_again_and_again(login: Login, slow_steps: str) -> None:
 def test_a_chain_for_sites_where_jobs_can_t_requeue_themselves(
     testbed_for: Callable[..., Testbed], shared_dir: Path, slow_steps: str
 ) -> None:
-    """The first job is told to stop as ahead of a time limit, the second goes on, the third has nothing to do."""
+    """The first job stops as at a time limit, the second resumes, the third has nothing to do."""
     trillium = Login(testbed_for("trillium"), shared_dir)
     words = ["cluster=trillium", "cluster.chain=3", *TRILLIUM, "trainer.devices=1", *EACH_STEP]
     first, run = trillium.submit(*words, "trainer.max_steps=50", slow_steps)
@@ -257,7 +257,7 @@ def test_a_chain_for_sites_where_jobs_can_t_requeue_themselves(
 
 
 def went_on_without_loss(login: Login, job: str, run: Path, last: int) -> None:
-    """One folder, one curve from the first step to the last, and `jobs.py status` says so."""
+    """One folder has one curve from the first step to the last, and `status` confirms it."""
     resumed = len(info(run)["attempts"]) - 1
     assert [path.name for path in login.results.glob("*/*")].count(run.name) == 1
     assert f"resumed {resumed} time{'s' if resumed > 1 else ''}, 0 steps lost" in login.jobs("status", job)

@@ -254,7 +254,7 @@ def test_packages_for_cpus_are_noted_if_the_job_requests_gpus(
 
 
 def packages(folder: Path, built: str | None) -> None:
-    """An import path with torch and TensorFlow, and a Horovod that was `built` so; None: without one."""
+    """Write an import path with both frameworks and a Horovod `built` for one, or without it."""
     versions = {"torch": "2.13.0", "tensorflow": "2.21.0"} | ({"horovod": f"0.28.1+{built}"} if built else {})
     for name, version in versions.items():
         info = folder / f"{name}-{version}.dist-info"

@@ -1,4 +1,4 @@
-"""The batch script on a real Slurm: members of arrays, signals at any moment, a Slurm that does not answer, what a shell has left."""
+"""The batch script on a real Slurm: array members, signals, no answers, a shell's leftovers."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.tests.slurm.login import EACH_STEP, Login, hosts, log, trained, wait_for
-from train_anywhere.distributed.launcher_env import job_port
+from train_anywhere.distributed.discover import job_port
 from train_anywhere.files import ROOT
 from train_anywhere.testing.weights import info
 
@@ -45,7 +45,7 @@ def exported(login: Login, monkeypatch: pytest.MonkeyPatch, **variables: str) ->
 
 @pytest.mark.slow
 def test_only_the_member_that_stops_is_requeued(login: Login, slow_steps: str) -> None:
-    """Of three running members one is cancelled, the last one is stopped: its number is that of the array."""
+    """One of three running members is cancelled. The last is stopped and has the array's number."""
     login.train("-m", "seed=1,2,3", *ONE, *EACH_STEP, "trainer.max_steps=150", slow_steps)
     runs = sorted({p.parent for p in login.results.glob("*/*/jobs.txt")}, key=lambda run: run.name)
     array = (runs[0] / "jobs.txt").read_text().partition("_")[0]
@@ -63,7 +63,7 @@ def test_only_the_member_that_stops_is_requeued(login: Login, slow_steps: str) -
 @pytest.mark.parametrize("signal", ["USR1", "TERM"])
 @pytest.mark.quick("USR1")
 def test_a_signal_before_the_ranks_is_not_lost(login: Login, shared_dir: Path, signal: str) -> None:
-    """While the environment is set up, which no signal interrupts: the ranks start at the next start of the job only."""
+    """No signal interrupts the setup. Then the ranks start only at the next start of the job."""
     setup = f"echo setting up; while [ ! -e '{shared_dir}/go' ]; do sleep 0.1; done"
     job, run = login.submit(*SHORT, f'cluster.setup=["{setup}"]')
     wait_for(lambda: "setting up" in log(run), run, 60)
@@ -76,7 +76,7 @@ def test_a_signal_before_the_ranks_is_not_lost(login: Login, shared_dir: Path, s
 
 
 def test_a_signal_ends_a_step_ahead_of_the_ranks(login: Login, shared_dir: Path) -> None:
-    """The data set is copied to the nodes, which takes long: the job does not wait for it, and exits with 75 without a requeue."""
+    """The job does not wait for the copied data set, and exits with 75 without a requeue."""
     (srun := shared_dir / "srun").write_text(
         f"#!/bin/bash\ncase $* in *train_anywhere.features.stage.each_node*) touch '{shared_dir}/copies'; exec sleep 600; esac\nexit 1\n"
     )
@@ -88,7 +88,7 @@ def test_a_signal_ends_a_step_ahead_of_the_ranks(login: Login, shared_dir: Path)
         "data=imagefolder",
         "data.stage=true",
         f"paths.data={shared_dir}/x",
-        f"cluster.local_disk={shared_dir}/x",  # so that nobody looks for the pictures here
+        f"cluster.local_disk={shared_dir}/x",  # so that the pictures are not checked here
     ]
     job, run = login.submit(*words, f"cluster.setup=['export PATH={shared_dir}:$PATH']")
     wait_for(lambda: (shared_dir / "copies").exists(), run, 60)
@@ -121,7 +121,7 @@ exec {real} "$@"
 
 
 def broken_scontrol(login: Login, which: str, fails: int, how: str) -> str:
-    """What sets up a job whose scontrol fails for some calls."""
+    """Return the setup of a job whose scontrol fails for some calls."""
     (folder := login.folder / "bin").mkdir()
     real = login.testbed.run(["sh", "-c", "command -v scontrol"], node="node1").stdout.strip()
     tool = folder / "scontrol"

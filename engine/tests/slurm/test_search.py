@@ -1,4 +1,4 @@
-"""A search as jobs of a real Slurm: a node is lost, the command is interrupted and typed again."""
+"""A search on a real Slurm: a node is lost, the command is interrupted and repeated."""
 
 import json
 import re
@@ -26,7 +26,7 @@ SEARCH = (
 @pytest.mark.needs_root
 @pytest.mark.slow
 def test_on_a_cluster_that_loses_a_node(login: Login, slow_steps: str) -> None:
-    """Twelve trials, three at once; the command is interrupted and typed again, a node is powered off."""
+    """Twelve trials, three at once, with an interrupted command and a lost node."""
     words = [
         *SEARCH,
         "cluster=slurm",

@@ -1,4 +1,4 @@
-"""Folders below the nodes' own disk are refused before a job is submitted, and doubtful ones are noted."""
+"""Folders below a node's own disk are refused before a submission, doubtful ones noted."""
 
 import os
 import subprocess
@@ -42,7 +42,7 @@ def disk(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def find(make_config: MakeConfig, disk: Path, tmp_path: Path) -> Callable[..., tuple[str, str]]:
-    """Return a function for the problem and the notes about folders of a job, whose results are elsewhere by default."""
+    """Return a function for the problem and the notes of a job's folders."""
 
     def found(*words: str, on_node: bool = False) -> tuple[str, str]:
         usual = (f"cluster.local_disk={disk}", f"paths.results={tmp_path}/results")
@@ -63,7 +63,7 @@ def test_folders_that_all_nodes_share_are_accepted(find) -> None:
 def test_a_folder_of_path_that_can_t_be_looked_into_is_no_trouble(
     find, shared_project: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such as one of another user; root may read all, but no disk has a name so long."""
+    """The folder may be another user's. Root may read all, but a name can be too long."""
     monkeypatch.setenv("PATH", f"/{'x' * 300}/bin:{shared_project}")
     assert find() == ("", "")
 
@@ -111,7 +111,7 @@ def test_the_environment_is_refused_and_so_is_the_python_that_supervises(find) -
 def test_what_a_testbed_shows_to_its_nodes_is_shared(
     find, testbed: Testbed, shared_dir: Path, disk: Path, monkeypatch
 ) -> None:
-    """Its commands are on PATH, or this is its login node. Other folders on the nodes' disk are refused there too."""
+    """A login node has the commands on PATH. Other folders on the nodes' disk are refused too."""
     below = (f"cluster.local_disk={shared_dir.parents[1]}", f"paths.results={shared_dir}/results")
     assert find(*below)[0]
     monkeypatch.setenv("PATH", testbed.env()["PATH"])
@@ -140,7 +140,7 @@ def test_a_named_environment_and_an_image(find, disk: Path) -> None:
 
 
 def test_runs_that_a_job_reads(find, disk: Path, tmp_path: Path, make_config: MakeConfig) -> None:
-    """The run of `init=`, and the one that a job evaluates; neither is named by `paths.results`."""
+    """The run of `init=` and an evaluated run are not named by `paths.results`."""
     config = make_config("cluster=slurm", f"cluster.local_disk={disk}", f"paths.results={tmp_path}/results")
     begun = replace(config, init=replace(config.init, run=f"{disk}/results/digits/1"))
     request = Request(begun, placeholder_job(begun, None, None), data_problems)

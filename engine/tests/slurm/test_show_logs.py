@@ -1,4 +1,4 @@
-"""Logs of several members and ranks as one text; what real launchers make of the marks is tested in test_cluster_runs.py."""
+"""Logs of several members and ranks as one output."""
 
 from pathlib import Path
 

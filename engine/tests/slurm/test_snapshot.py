@@ -44,7 +44,7 @@ def test_the_tests_stay_behind(project: Path, under_git: bool) -> None:
 def test_the_engine_is_copied_from_where_it_was_imported(
     project: Path, under_git: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From an environment, or from engine/ of the project: without its tests, caches and what else is there."""
+    """The engine comes from an environment or the project, without tests and caches."""
     installed = project / ".venv" / "lib" / "site-packages"
     for folder in (installed / "train_anywhere", project / "engine" / "train_anywhere"):
         (folder / "slurm" / "__pycache__").mkdir(parents=True)
@@ -82,7 +82,7 @@ def test_the_engine_is_copied_from_where_it_was_imported(
 
 
 def test_links_are_copied_with_what_they_lead_to(project: Path) -> None:
-    """The target may be edited too; a folder that is no part of the project is data."""
+    """The target may be edited too. A folder outside the project is data."""
     (project.parent / "images").mkdir()
     (project / "data").symlink_to("../images")
     (project / "b.py").symlink_to("src/a.py")

@@ -25,7 +25,7 @@ def pictures(folder: Path) -> Path:
 
 @pytest.mark.slow
 def test_each_node_copies_it_once(login: Login) -> None:
-    """Two ranks on each of two nodes read one copy there; a second job finds it, and ends with the same loss."""
+    """Two ranks on each of two nodes read one copy. A second job finds it, with the same loss."""
     data = pictures(login.folder / "pictures")
     words = [
         "cluster=slurm",

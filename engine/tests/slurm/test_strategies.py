@@ -1,4 +1,4 @@
-"""Every strategy on two nodes with two devices each, started by every launch method: `make matrix` prints the table."""
+"""Every strategy with every launch method on two nodes with two devices each."""
 
 import re
 import shutil
@@ -10,7 +10,7 @@ import pytest
 
 from engine.tests.slurm.login import Login, log, wait_for
 from train_anywhere.config.checks.strategy_table import SUPPORTED
-from train_anywhere.distributed.horovod.installation import horovod_problem
+from train_anywhere.distributed.packages import horovod_problem
 from train_anywhere.files import ROOT
 from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 from train_anywhere.testing.frameworks import PAGES
@@ -24,7 +24,7 @@ pytestmark = [
 ]
 
 SAME = (
-    "model=mlp",  # no batch normalisation: each rank has batch statistics of its own
+    "model=mlp",  # no batch normalisation: each rank has its own batch statistics
     "model.hidden=[32]",
     "model.dropout=0",
     "optimizer=sgd",
@@ -57,7 +57,7 @@ STRANGERS = (
     "trainer.max_epochs=2",
     *SAME[-4:],
 )
-"""A module with steps, metrics and data of its own, which knows nothing of this project: 12 steps."""
+"""A module with steps, metrics and data, independent of this project: 12 steps."""
 
 CELLS = [
     (framework, strategy, launch)
@@ -127,7 +127,7 @@ def test_matrix_of_drop_in_modules(
     monkeypatch: pytest.MonkeyPatch,
     chosen: list[tuple[str, str, str]],
 ) -> None:
-    """Any LightningModule and keras.Model: the same on two nodes with every strategy and launch method; dp is refused."""
+    """Any LightningModule and keras.Model gives the same with every strategy. dp is refused."""
     brought = login.folder / "brought"  # in the environment, as an installed package is
     brought.mkdir()
     for framework in SUPPORTED:
@@ -161,7 +161,7 @@ def agree(
     metric: str,
     *more: str,
 ) -> None:
-    """Run the cells and compare them with one process; `metric` names one that is shown, by the end of its name."""
+    """Run the cells and compare them with one process. `metric` ends the name of a shown metric."""
     alone = {framework: final_weights(run) for framework, run in single(login, same).items()}
 
     def result(cell: tuple[str, str, str]) -> Path:
@@ -204,7 +204,7 @@ def nodes(cell: tuple[str, str, str]) -> int:
 
 
 def devices(cell: tuple[str, str, str], chosen: list[tuple[str, str, str]]) -> int:
-    """On each node: two; in the covering choice only with launch methods that start the ranks of a node in their own way."""
+    """Each node has two devices. The short form covers each way to start the ranks of a node."""
     return 2 if chosen is not COVERING or cell[2] in ("torchrun", "horovodrun") else 1
 
 
@@ -249,7 +249,7 @@ NAMED = {
 def test_a_rank_killed_in_the_middle_ends_the_job(
     login: Login, framework: str, strategy: str, launch: str
 ) -> None:
-    """The others end within a minute, each with a sentence, the log names the dead one, the job is FAILED and the run too."""
+    """The others exit within a minute with a message, and the job and the run are FAILED."""
     words = (f"framework={framework}", f"strategy={strategy}", f"launch={launch}")
     size = ("trainer.nodes=2", "trainer.devices=2", "trainer.max_epochs=100000")
     job, run = login.submit("cluster=slurm", *SAME, *words, *size)
@@ -295,7 +295,7 @@ BASES = {
 def test_the_traceback_of_an_error_is_in_the_log_once(
     login: Login, monkeypatch: pytest.MonkeyPatch, framework: str, strategy: str, launch: str
 ) -> None:
-    """That of the rank whose code failed; the others say sentences, and so does what has launched them."""
+    """The cause is the failed rank's. Other ranks and the launcher print messages."""
     monkeypatch.setenv("PYTHONPATH", str(login.folder))
     (login.folder / "brought.py").write_text(BROUGHT.format(base=BASES[framework]))
     words = (f"framework={framework}", f"strategy={strategy}", f"launch={launch}")
@@ -313,7 +313,7 @@ def test_the_traceback_of_an_error_is_in_the_log_once(
 
 
 def kill_rank(testbed: Testbed, node: str, variable: str) -> str:
-    """Kill the youngest rank of a node, which is not the launcher's process; returns its number."""
+    """Kill the youngest rank of a node, which is not the launcher. Return its number."""
     process = testbed.run(["pgrep", "-f", r"train\.py --run"], node=node).stdout.split()[-1]
     found = testbed.run(["grep", "-azo", f"^{variable}=[0-9]*", f"/proc/{process}/environ"], node=node).stdout
     testbed.run(["kill", "-KILL", process], node=node)

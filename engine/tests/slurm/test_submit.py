@@ -1,4 +1,4 @@
-"""Submitting to a real Slurm: in an allocation, a sweep, code that changes, values that a shell would take apart."""
+"""Submissions to a real Slurm: allocations, sweeps, changing code, hostile values."""
 
 import json
 import os
@@ -50,7 +50,7 @@ CHOOSE = 'scontrol show hostnames; exec "$1" "$2" "cluster.nodelist=$(scontrol s
     ["srun", *(pytest.param(n, marks=pytest.mark.slow) for n in ("torchrun", "mpirun", "horovodrun"))],
 )
 def test_some_nodes_of_an_allocation(login: Login, launch: str) -> None:
-    """The second of two nodes runs all ranks; a node that is not in the allocation is refused."""
+    """The second of two nodes runs all ranks. A node outside the allocation is refused."""
     # the shell of a site with LaunchParameters=use_interactive_step is on the first node
     salloc = ["salloc", "--nodes=2", "--ntasks-per-node=1", "--cpus-per-task=4"]
     shell = ["srun", "--nodes=1", "--ntasks=1", "--overlap", "bash", "-c", CHOOSE, "-", sys.executable]
@@ -76,7 +76,7 @@ def test_wait_and_logs_follow_until_the_end(login: Login) -> None:
 
 @pytest.mark.slow
 def test_ctrl_c_while_waiting_leaves_the_job(login: Login) -> None:
-    """The job continues until it is cancelled, which is no error of its monitor."""
+    """The job continues until it is cancelled, which is not an error of its monitor."""
     words = ["cluster=slurm", "wait=true", *EACH_STEP, f"paths.results={login.results}"]
     command = [sys.executable, str(ROOT / "src" / "train.py"), *words]
     environ = {**login.testbed.env(), "OMP_NUM_THREADS": "1"}
@@ -152,7 +152,7 @@ HOSTILE = 'we\'ird "q"; $(touch HACKED) `touch HACKED` #x %j \\ é'
 
 @pytest.mark.slow
 def test_hostile_values_survive_the_real_sbatch(testbed: Testbed, shared_dir: Path) -> None:
-    """The results folder and the comment are hostile; the comment comes back from Slurm as it was."""
+    """The results folder and the comment are hostile. Slurm returns the comment unchanged."""
     folder = shared_dir / "my $(touch HACKED) 'results'; #1"
     hostile = Login(testbed, folder)
     value = HOSTILE.replace("'", "\\'")  # in Hydra's quotes
@@ -167,7 +167,7 @@ def test_hostile_values_survive_the_real_sbatch(testbed: Testbed, shared_dir: Pa
 def test_a_user_without_rights_submits_too(
     testbed: Testbed, shared_dir: Path, require: Callable[[object, str], None]
 ) -> None:
-    """As alice; root owns the project."""
+    """Alice submits a project that root owns."""
     python, packages = sys.executable, sysconfig.get_path("purelib")
     # alice can't run an interpreter below /root: she takes the system's, with our packages
     if os.path.realpath(python).startswith("/root/"):

@@ -1,4 +1,4 @@
-"""The testbed is a real cluster: everything that the project's Slurm tests lean on, shown once."""
+"""The testbed is a real cluster: proofs of what the Slurm tests rely on."""
 
 import re
 import subprocess

@@ -11,7 +11,6 @@ from engine.tests.slurm.testbeds import AS_ASKED, wait_for
 from train_anywhere.slurm.testbed.namespaces import TestbedError
 from train_anywhere.slurm.testbed.sites import SITES
 from train_anywhere.slurm.testbed.testbed_cluster import REPOSITORY, Testbed
-from train_anywhere.slurm.testbed.testbed_config import describe_missing
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 
@@ -102,16 +101,6 @@ def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(TestbedError, match="not empty"):
         Testbed(tmp_path).up()
     assert (tmp_path / "thesis.tex").exists()
-
-
-def test_missing_programs_are_named_with_the_command_that_installs_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("train_anywhere.slurm.testbed.testbed_config.SBIN", "")
-    monkeypatch.setenv("PATH", "/nonexistent")
-    assert describe_missing() == (
-        "the testbed needs programs that are not installed: apt-get install -y iproute2 munge slurm-wlm util-linux"
-    )
 
 
 def test_without_root_it_says_so(tmp_path: Path) -> None:

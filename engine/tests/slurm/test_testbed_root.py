@@ -30,7 +30,7 @@ umount "$folder/var"
 
 
 class Maker:
-    """Processes that make a folder with a debootstrap that works from its n-th call on; only `scratch` can be written."""
+    """Makers of a folder whose debootstrap works from its n-th call on, confined to `scratch`."""
 
     def __init__(self, scratch: Path) -> None:
         self.scratch, self.folder, self.calls = scratch, scratch / "cache/root", scratch / "calls"

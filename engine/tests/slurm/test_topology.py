@@ -1,6 +1,4 @@
-"""Ranks of real jobs know who they are, and Horovod starts from that on nodes with different numbers of
-ranks.
-"""
+"""Ranks of real jobs know their place, and Horovod starts from it on uneven nodes."""
 
 import json
 import shutil
@@ -9,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.distributed.horovod.installation import horovod_problem
+from train_anywhere.distributed.packages import horovod_problem
 from train_anywhere.slurm.testbed.testbed_cluster import REPOSITORY, Testbed
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
@@ -73,9 +71,7 @@ def test_real_ranks(testbed, shared_dir, require, launcher, options, command, pl
 @pytest.mark.horovod
 @pytest.mark.parametrize("framework", ["lightning", "keras"])
 def test_horovod_on_uneven_nodes_without_mpi(testbed, shared_dir, require, framework):
-    """3 ranks on 2 nodes, under plain srun: the weights of one process with the whole batch, on every
-    rank.
-    """
+    """3 ranks on 2 nodes under plain srun have the weights of one process with the whole batch."""
     require(not horovod_problem(), "run `make horovod`")
     worker = f"{sys.executable} -W ignore {REPOSITORY}/engine/tests/training/{framework}/strategies/horovod_worker.py {shared_dir} plain"
     submit(testbed, shared_dir, UNEVEN, f"srun --kill-on-bad-exit=1 {worker}\n{worker}")

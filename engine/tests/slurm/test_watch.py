@@ -1,4 +1,4 @@
-"""Jobs of a real Slurm with a rank that hangs, is slow or never comes: named in the job's log, under every launcher."""
+"""Real jobs with a hanging, slow or missing rank, which the job's log names."""
 
 import json
 import os
@@ -28,11 +28,11 @@ import os, socket, sys, time
 if "--run" in sys.orig_argv and os.environ["TRAIN_HOSTS"].split(":")[0] != socket.gethostname():
     time.sleep(600)
 """
-"""Python runs it at its start, so that every rank but those of the first node sleeps before it can say that it is there."""
+"""Python runs it at its start, so that every rank but those of the first node sleeps before it can report its start."""
 
 
 def second_rank(run: Path) -> dict[str, Any]:
-    """Rank 1, once its node has told of it."""
+    """Return rank 1 once its node has reported it."""
     for path in (run / "monitor").glob("ranks-*.json"):
         for rank in json.loads(path.read_text())["ranks"]:
             if rank["rank"] == 1:
@@ -79,7 +79,7 @@ def test_a_rank_that_never_comes_is_named_within_a_minute(login: Login, shared_d
 
 
 def test_a_slow_rank_is_named_with_its_factor(login: Login) -> None:
-    """Stopped and continued in turns by a process of its node, it works a sixth of the time; a busy machine slows both ranks."""
+    """A rank that is stopped and continued in turns works a sixth of the time."""
     job, run = login.submit(*TWO, "launch=srun", "trainer.max_epochs=100000")
     wait_for(lambda: second_rank(run).get("step", 0) > 10, run, 200)
     rank = second_rank(run)

@@ -1,4 +1,4 @@
-"""What tests of the testbed share."""
+"""Helpers for tests of the testbed."""
 
 import time
 from collections.abc import Callable
@@ -10,7 +10,7 @@ AS_ASKED = ["--account=def-me", "--comment=field=nlp;appl=pytorch"]  # required 
 
 
 def submit(testbed: Testbed, folder: Path, script: str, *options: str, user: str | None = None) -> str:
-    """Write a batch script, submit it from `folder` and return the job id; output goes to out-<job id>."""
+    """Write and submit a batch script. Return the job id. Output goes to out-<job id>."""
     path = folder / "job.sh"
     path.write_text("#!/bin/bash\n" + script)
     words = ["sbatch", "--parsable", "--output=out-%j", "--open-mode=append", *options, str(path)]

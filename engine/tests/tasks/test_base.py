@@ -1,4 +1,4 @@
-"""Every task: what it says of itself, and its metrics."""
+"""Facts and metrics of every task."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""`make test ARGS=--testmon-forceselect` runs the tests that a change can affect, and no others."""
+"""`make test ARGS=--testmon-forceselect` runs only the tests that a change can affect."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""The build script: build, detection, what it says when something is missing, and one real build."""
+"""The build script: detection, messages about missing tools, and one real build."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ from train_anywhere.distributed.horovod.build import (
     make_plan,
     wheel_cache,
 )
-from train_anywhere.distributed.horovod.installation import horovod_problem, installed_horovod
+from train_anywhere.distributed.packages import horovod_problem, installed_horovod
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = [sys.executable, "-m", "train_anywhere.distributed.horovod.build"]
@@ -163,7 +163,7 @@ def test_second_call_needs_neither_cache_nor_network(tmp_path, require):
 
 
 def test_wheel_built_with_other_corrections_is_not_taken(monkeypatch):
-    """So whoever edits a correction, or CI after that, builds anew."""
+    """An edited correction needs a new build."""
     before = Plan({"torch": "2.13.0"}).version
     monkeypatch.setattr(build, "CORRECTIONS", CORRECTIONS[:-1])
     assert Plan({"torch": "2.13.0"}).version != before
@@ -171,7 +171,7 @@ def test_wheel_built_with_other_corrections_is_not_taken(monkeypatch):
 
 @pytest.mark.horovod
 def test_cached_wheel_is_not_built_again(require):
-    """`make test` has built it where the cache did not have it: in CI, on a clean machine, from nothing."""
+    """`make test` builds it without the cache, in CI on a clean machine."""
     require(find_cached_wheel(make_plan().version, wheel_cache()), "run `make horovod`")
     run = subprocess.run([*SCRIPT, "--wheel-only"], capture_output=True, text=True, check=True)
     assert "is built" in run.stdout and "built in" not in run.stdout

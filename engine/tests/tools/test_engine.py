@@ -1,4 +1,4 @@
-"""`make detach`, `make attach` and `make update` in a copy of the project with an environment of its own."""
+"""`make detach`, `make attach` and `make update` in a copy of the project."""
 
 import os
 import re
@@ -168,7 +168,7 @@ def test_detached_updated_attached(project: Path, newer: Path, tmp_path: Path) -
 
 @pytest.mark.new_process
 def test_upstream_is_merged_after_a_detach(project: Path) -> None:
-    """The two commands of the page, where git alone has a conflict in each file of engine/ that upstream has changed."""
+    """The page's two commands, where plain git has a conflict in each changed file of engine/."""
     page = (ROOT / "docs/how-to/get-updates.md").read_text().partition("## Without engine/")[2]
     (merge, install) = [line for line in page.splitlines() if "upstream/main" in line]
     git(project, "branch", "-M", "main")
@@ -203,7 +203,7 @@ def test_upstream_is_merged_after_a_detach(project: Path) -> None:
 
 
 def test_this_python_is_one_of_the_project() -> None:
-    """The tests above run the tool with another Python: it needs nothing but the standard library until it builds."""
+    """The tool needs only the standard library until it builds. Other tests use another Python."""
     done = subprocess.run(
         [sys.executable, "-I", "-S", ROOT / "tools/engine.py", "attach"], capture_output=True, text=True
     )

@@ -1,4 +1,4 @@
-"""An active environment that has all is used as it is, by every target; one that lacks something is not."""
+"""An active environment with all packages is used by every target, and another is not."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ FRAMEWORKS = sorted(path.parent.name for path in ROOT.glob("src/models/*/__init_
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """What `make setup` reads, without a .venv."""
+    """Return the files that `make setup` reads, without a .venv."""
     made = tmp_path / "project"
     for name in ("tools", "requirements"):
         shutil.copytree(ROOT / name, made / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -30,7 +30,7 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def prefix(tmp_path: Path) -> Path:
-    """A real environment in which every package of one framework is recorded as installed, as conda would have it."""
+    """Return an environment in which each package of one framework is recorded as installed."""
     made = tmp_path / "env"
     venv.create(made, symlinks=True)
     for name in ("common", "dev", *(f"{FRAMEWORKS[0]}{end}" for end in ("", "-dev", "-cpu"))):

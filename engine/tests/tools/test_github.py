@@ -1,4 +1,4 @@
-"""What GitHub and editors read has the keys that they need, and names what is there.
+"""Files that GitHub and editors read have their keys and name existing things.
 
 Sources: docs.github.com ("Syntax for GitHub's form schema", "Workflow syntax for GitHub Actions", "Dependabot options reference"),
 citation-file-format.github.io, containers.dev; checked 2026-11.
@@ -49,7 +49,7 @@ def test_workflows_run_targets_that_exist_and_tests_as_root(path: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.M))
     for job in workflow["jobs"].values():
         assert job["runs-on"] and int(job["timeout-minutes"]) < 360  # GitHub's own limit
-        # other systems have no Slurm of their own
+        # other systems have no Slurm
         elsewhere = path.stem in ("docs", "release") or "matrix" in job["runs-on"]
         assert elsewhere or "--privileged" in job["container"]["options"]
         assert all(("run" in step) != ("uses" in step) for step in job["steps"])

@@ -1,4 +1,4 @@
-"""`tools/engine.py` is killed at each of its file operations, in a project without git: the engine is always whole."""
+"""`tools/engine.py` is killed at each file operation: the engine is always whole."""
 
 import hashlib
 import re
@@ -70,7 +70,7 @@ def run_killed_at(at: int, *words: str) -> tuple[bool, int]:
 
 
 def kill_each(state: Callable[[], str], *words: str) -> None:
-    """Kill a command at each operation, check the state, and let the next call of the command finish."""
+    """Kill a command at each operation, check the state, and let the next call finish."""
     saved = engine.ROOT.with_name("saved")
     shutil.rmtree(saved, ignore_errors=True)
     shutil.copytree(engine.ROOT, saved, symlinks=True)

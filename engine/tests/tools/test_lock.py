@@ -1,4 +1,4 @@
-"""The locks are those of the lists, whole, and of one solution; `make setup` refuses others."""
+"""The locks match the lists, are whole and of one solution. `make setup` refuses others."""
 
 import platform
 import re
@@ -28,7 +28,7 @@ def locks_of(name: str) -> list[Path]:
 
 
 def locked(lock: Path) -> dict[str, set[str]]:
-    """Names and versions, without what says how a version was built."""
+    """Return names and versions without their build tags."""
     found: dict[str, set[str]] = {}
     for name, version in re.findall(r"^([\w.-]+)(?:\[.*\])?==([\w.]+)", lock.read_text(), re.MULTILINE):
         found.setdefault(normalize(name), set()).add(version)
@@ -36,7 +36,7 @@ def locked(lock: Path) -> dict[str, set[str]]:
 
 
 def needs(package: str) -> set[str]:
-    """What an installed package requires here, without its extras."""
+    """Return the requirements of an installed package without its extras."""
     try:
         required = metadata.requires(package) or []
     except metadata.PackageNotFoundError:
@@ -78,7 +78,7 @@ MACHINES = [("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64")]
 
 
 def entries(machine: tuple[str, str], locks: Iterable[Path]) -> dict[str, list[str]]:
-    """Return the checksums of each package that these locks install on such a machine, none twice by one lock."""
+    """Return the checksums of each package of these locks. None occurs twice in one lock."""
     system = {"linux": "Linux", "darwin": "Darwin"}[machine[0]]
     there = {"sys_platform": machine[0], "platform_machine": machine[1], "platform_system": system}
     found: dict[str, list[str]] = {}
@@ -107,7 +107,7 @@ def test_each_package_is_locked_once_for_each_machine(machine: tuple[str, str]) 
 
 @pytest.mark.parametrize("machine", MACHINES, ids="-".join)
 def test_the_lists_ask_for_what_is_locked(machine: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """An active environment is compared with the list of its own machine."""
+    """An active environment is compared with the list of its machine."""
     monkeypatch.setattr(sys, "platform", machine[0])
     monkeypatch.setattr(platform, "machine", lambda: machine[1])
     for name in NAMES:
@@ -124,7 +124,7 @@ def test_the_lists_ask_for_what_is_locked(machine: tuple[str, str], monkeypatch:
 
 
 def test_set_up_reads_the_locks_with_the_tools_of_macos(project: Path, tmp_path: Path) -> None:  # noqa: F811
-    """macOS has no `sha256sum`, and its `head` does not know `-c -1`; then only Python's venv is missing."""
+    """macOS has no `sha256sum`, and its `head` has no `-c -1`. Only Python's venv is missing."""
     tools = tmp_path / "bin"
     tools.mkdir()
     for name in ("bash", "cat", "cut", "dirname", "env", "grep", "sed", "uname"):

@@ -1,4 +1,4 @@
-"""What is typed as a variable of `make` reaches the program as it is; stand-ins for its programs record their arguments."""
+"""Variables of `make` reach the program unchanged. Stand-ins record their arguments."""
 
 import os
 import subprocess
@@ -37,7 +37,7 @@ SETUP = ("FRAMEWORK", "WHEELS", "LOCKED")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A project with the Makefile, a Python that records its arguments, and a setup that records its environment."""
+    """Return a project with the Makefile, a recording Python and a recording setup."""
     (tmp_path / "Makefile").write_bytes((ROOT / "Makefile").read_bytes())
     record = f"for word; do printf '%s\\0' \"$word\"; done >{tmp_path}/seen"
     shown = "\n".join(f"printf '%s\\0' \"${name}\" >>{tmp_path}/seen" for name in SETUP)

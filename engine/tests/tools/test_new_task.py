@@ -1,4 +1,4 @@
-"""`make new-task` in a copy of the project: new files only, which train and whose test passes."""
+"""`make new-task` in a copy of the project writes only new files, whose test passes."""
 
 import shutil
 import subprocess

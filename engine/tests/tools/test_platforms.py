@@ -1,4 +1,4 @@
-"""The locks hold on every platform that the page Getting started names, by the metadata of the package index: nothing is installed."""
+"""The locks hold on every platform of the page Getting started, by the index's metadata."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""`make project` writes a project of a user, which trains, tests and gets updates without the product's files."""
+"""`make project` writes a user's project that trains and gets updates."""
 
 import os
 import re
@@ -27,7 +27,7 @@ def make(folder: Path, *words: str, at: Path = ROOT) -> subprocess.CompletedProc
 
 
 def install(project: Path) -> Path:
-    """An environment with the project's engine that sees the packages of this one; return its bin folder."""
+    """Make an environment that sees this one's packages. Return its bin folder."""
     venv.create(project / ".venv", symlinks=True)
     packages = next((project / ".venv").glob("lib/python*/site-packages"))
     (packages / "all.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
@@ -161,7 +161,7 @@ def update(project: Path, source: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_an_update_merges_what_was_edited(tmp_path: Path, newer: Path) -> None:
-    """Unedited files are replaced, edited ones merged, conflicts named, deleted and own files stay."""
+    """Unedited files are replaced, edited ones merged, conflicts named, others stay."""
     project = tmp_path / "mine"
     assert make(project, "NAME=Mine").returncode == 0
     install(project)

@@ -1,4 +1,4 @@
-"""tools/setup.sh: which packages it installs, what .venv remembers, and what is refused. The installer only lists its files."""
+"""tools/setup.sh: installed packages, the memory of .venv, and refusals."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ Setup = Callable[..., tuple[set[str], str]]
 
 @pytest.fixture
 def setup(project: Path, tmp_path: Path) -> Setup:  # noqa: F811
-    """Return a function that runs tools/setup.sh, and returns the files that it installs and its messages."""
+    """Return a runner of tools/setup.sh that returns installed files and messages."""
     programs = tmp_path / "programs"
     programs.mkdir()
     for name, text in PROGRAMS.items():
@@ -87,7 +87,7 @@ def test_what_is_refused_keeps_the_environment(project: Path, setup: Setup) -> N
 
 
 def test_make_uses_the_python_of_the_environment(project: Path) -> None:  # noqa: F811
-    """After `make setup PYTHON=...`, although `python3` is older; not one that belongs to another system."""
+    """A .venv of `make setup PYTHON=...` is used unless it belongs to another system."""
     command = ["make", "-n", "lock"]
     environ = {k: v for k, v in os.environ.items() if k not in ("PYTHON", "VIRTUAL_ENV", "CONDA_PREFIX")}
 

@@ -1,4 +1,4 @@
-"""What tests of strategies share."""
+"""Fixtures for tests of strategies."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from train_anywhere.testing.weights import final_weights
 
 @pytest.fixture(scope="module")
 def single(request, train, tmp_path_factory) -> Callable[[str], dict[str, np.ndarray]]:
-    """Of each framework, the weights of one process with the whole batch; the overrides are SAME of the module."""
+    """Return the weights of one process with the module's SAME, by framework."""
     known: dict[str, dict[str, np.ndarray]] = {}
 
     def weights(framework: str) -> dict[str, np.ndarray]:

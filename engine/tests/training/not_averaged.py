@@ -1,5 +1,5 @@
 # ruff: noqa: E402
-"""One rank of a strategy that is broken: gradients are not averaged. Tests show that they would notice.
+"""One rank of a broken strategy without averaged gradients, which tests must notice.
 
 python engine/tests/training/not_averaged.py RUN     with the variables of one rank
 """
@@ -9,8 +9,9 @@ from pathlib import Path
 
 sys.path[:1] = [str(Path(__file__).resolve().parents[3]), str(Path(__file__).resolve().parents[3] / "engine")]
 
-from train_anywhere.launch.rank import load_frozen, run_rank
+from train_anywhere.launch.rank import run_rank
 from train_anywhere.runs.folder import open_run
+from train_anywhere.runs.reopen.frozen import load_frozen
 
 config = load_frozen(open_run(sys.argv[1]))
 match config.framework, config.strategy.name:
@@ -31,7 +32,7 @@ match config.framework, config.strategy.name:
 
         HorovodStrategy.average = lambda self, gradients, *name: gradients
     case "keras", "mirrored" | "multiworker_mirrored":
-        from train_anywhere.training.keras.strategies.tf_distribute import TfDistribute
+        from train_anywhere.training.keras.strategies.choose import TfDistribute
 
         TfDistribute.average = lambda self, gradients, *name: gradients
     case other:

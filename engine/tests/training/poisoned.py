@@ -23,6 +23,6 @@ class Unreadable:
 
 
 def open_unreadable(length: int) -> Splits:
-    """`length` rows to train on; the validation can't be read."""
+    """Return `length` rows to train on, and a validation that can't be read."""
     splits = open_friedman(length, 96, 1.0)
     return Splits(splits.train, Unreadable(splits.val), splits.test, splits.facts)

@@ -56,11 +56,3 @@ def test_a_postponed_end_is_that_of_the_next_worse_validation(make_config) -> No
     assert not patience.should_stop(rule)
     patience.update(1.0, rule)
     assert patience.should_stop(rule)
-
-
-def test_the_reason_is_one_line(make_config) -> None:
-    words = ("patience=2", "monitor=val/loss", "mode=min")
-    rule = make_config(*(f"trainer.early_stopping.{word}" for word in words)).trainer.early_stopping
-    end = "in 2 validations (trainer.early_stopping.patience)"
-    assert Patience(0.5, 2).describe(rule) == f"stopped early: val/loss was not better than 0.5 {end}"
-    assert Patience(None, 2).describe(rule) == f"stopped early: val/loss was not finite {end}"

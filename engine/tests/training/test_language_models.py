@@ -1,4 +1,4 @@
-"""A language model by every strategy: rows that do not count the same, and yet the weights of one process."""
+"""Every strategy trains a language model of uneven rows to the weights of one process."""
 
 import os
 import random
@@ -11,7 +11,7 @@ import pytest
 
 from engine.tests.chaos.test_ranks import outcome, ranks, start, state, wait_for_checkpoint
 from train_anywhere.config.checks.strategy_table import SUPPORTED
-from train_anywhere.distributed.horovod.installation import horovod_problem
+from train_anywhere.distributed.packages import horovod_problem
 from train_anywhere.testing.weights import final_weights, info, largest_difference
 
 SAME = (
@@ -81,7 +81,7 @@ LONG = (
     ids=lambda words: " ".join(words[:2]),
 )
 def test_all_ranks_killed_and_resumed_give_the_same_bits(choice: tuple[str, ...], tmp_path: Path) -> None:
-    """Weights, optimizer and random states of the end, after SIGKILL to the launcher and its ranks at a random moment."""
+    """Weights, optimizer and random states at the end, after SIGKILL at a random moment."""
     whole = start(*LONG, *choice, f"paths.results={tmp_path / 'whole'}")
     said = whole.communicate(timeout=300)[0]
     assert whole.returncode == 0, said

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from train_anywhere.errors import NotFiniteError
-from train_anywhere.features.nan_watch import NanWatch
-from train_anywhere.files.plain_json import dumps
+from train_anywhere.features.observers import NanWatch
+from train_anywhere.files.atomic import dumps
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.summary import find_nonfinite_loss
 from train_anywhere.training.early_stopping import checkpoint_score
@@ -51,7 +51,7 @@ def test_weights_with_such_a_loss_are_not_the_best() -> None:
 
 
 def strict(text: str) -> Any:
-    """What a reader makes of it that takes JSON and nothing else."""
+    """Return the values that a strict JSON reader reads."""
     return json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
 
 

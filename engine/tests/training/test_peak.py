@@ -33,7 +33,7 @@ def test_chips_by_their_names() -> None:
 
 
 def test_a_share_of_the_peak_of_each_chip() -> None:
-    """GPT-2's size in rows of 1024: 6 * 123.5 M weights and 12 * 12 * 768 * 1024 of attention; 100,000 tokens/s on 2 A100."""
+    """GPT-2 in rows of 1024: 6 * 123.5 M weights, 12 * 12 * 768 * 1024 of attention, 2 A100."""
     needed = flops_per_token(50257, 1024, layers=12, heads=12, kv_heads=12, width=768)
     assert needed == pytest.approx(6 * 123.55e6 + 113.2e6, rel=1e-3)
     most = peak_flops("NVIDIA A100-SXM4-80GB", "bf16-mixed")

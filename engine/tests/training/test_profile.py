@@ -1,16 +1,16 @@
-"""Which steps are profiled, of `trainer.profiler` and of requests; with real profilers: tests/commands/test_running_job.py."""
+"""Profiled steps of `trainer.profiler` and of requests."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from train_anywhere.monitor import requests
-from train_anywhere.monitor.live import write
-from train_anywhere.monitor.requests import read_profiles
+from train_anywhere.monitor import live
+from train_anywhere.monitor.live import read_profiles, write
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.plan import Plan
 from train_anywhere.training.profile import Operation, StepProfile
+from train_anywhere.training.reporting.display import Display
 from train_anywhere.training.reporting.progress import Progress
 
 
@@ -38,7 +38,7 @@ def run(tmp_path: Path) -> RunDir:
 
 
 def ask(run: RunDir, number: int, steps: int, ranks: list[int]) -> None:
-    write(run.monitor / requests.PROFILE, {"number": number, "steps": steps, "ranks": ranks})
+    write(run.monitor / live.PROFILE, {"number": number, "steps": steps, "ranks": ranks})
 
 
 def train(profile: StepProfile, first: int, last: int, at: Callable[[int], None] = lambda step: None) -> None:
@@ -51,7 +51,7 @@ def train(profile: StepProfile, first: int, last: int, at: Callable[[int], None]
 
 
 def found(run: RunDir) -> list[tuple[int, int, int, int]]:
-    """Return number, first and last step of each profile, and the steps that its recording covered."""
+    """Return number, first and last step of each profile, and the recorded steps."""
     return [(one.number, one.first, one.last, one.operations[0][1]) for one in read_profiles(run)]
 
 
@@ -91,11 +91,12 @@ def test_a_request_does_not_replace_the_configured_steps(run: RunDir) -> None:
 
 
 def test_the_first_step_can_be_profiled(run: RunDir) -> None:
-    with Progress("none", Plan(8, 9, 1, 9, 1, 9, 9, 0, 0)) as progress:
-        progress.profile = StepProfile(run, 0, "1-2", Counting, progress.note)
+    display = Display("none", 9)
+    profile = StepProfile(run, 0, "1-2", Counting, display.note)
+    with Progress(display, Plan(8, 9, 1, 9, 1, 9, 9, 0, 0), profile=profile) as progress:
         progress.start_training(0)
         for step in (1, 2):
-            progress.profile.after_step(step)
+            profile.after_step(step)
         assert found(run) == [(0, 1, 2, 2)]
 
 

@@ -1,4 +1,4 @@
-"""Signals set a flag; the second Ctrl-C interrupts at once. Real signals in a real process."""
+"""Real signals set a flag. The second Ctrl-C interrupts at once."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""Every strategy on this machine, as a user types it: the weights are those of one process with the whole batch."""
+"""Every strategy on this machine gives the weights of one process with the whole batch."""
 
 import os
 import subprocess
@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.config.checks.strategy_table import SHARDED_STRATEGIES, SUPPORTED
-from train_anywhere.distributed.horovod.installation import horovod_problem
+from train_anywhere.distributed.packages import horovod_problem
 from train_anywhere.launch.processes import free_port
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.testing.weights import final_weights, fingerprints, info, largest_difference
 
 SAME = (
-    "model=mlp",  # no batch normalisation: each device has batch statistics of its own
+    "model=mlp",  # no batch normalisation: each device has its own batch statistics
     "model.hidden=[32]",
     "model.dropout=0",
     "optimizer=sgd",
@@ -79,7 +79,7 @@ def test_a_missing_average_would_show(framework, strategy, make_run, single, req
 
 
 def start_broken(run: RunDir, ranks: int, noticed: bool) -> str:
-    """Train with not_averaged.py; returns what rank by rank was printed. Weights that part are `noticed` by the ranks."""
+    """Train with not_averaged.py. Return each rank's output. Ranks notice different weights."""
     world = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1"}
     world |= {"MASTER_PORT": str(free_port(ranks)), "OMP_NUM_THREADS": "1"}
     program = [sys.executable, str(Path(__file__).with_name("not_averaged.py")), str(run.path)]

@@ -13,7 +13,7 @@ def test_rates_of_intervals() -> None:
         meter.add_batches(synchronized=batch % 4 == 3)
     assert len(meter.rates) == 2  # the first interval is left out
     assert all(0 < rate <= 8 / 0.01 for rate in meter.rates)
-    assert meter.summary() is None  # too short to say anything
+    assert meter.summary() is None  # too short for a rate
     meter.seconds = MIN_MEASURED_S
     text = meter.summary()
     assert text is not None

@@ -25,7 +25,7 @@ BASE = (
 
 @pytest.fixture
 def run(train: Train, tmp_path: Path) -> Callable[..., tuple[Path, str]]:
-    """Train a run; return its folder and what was printed."""
+    """Train a run and return its folder and output."""
 
     def trained(framework: str, *words: str) -> tuple[Path, str]:
         resumes = any(word.startswith("resume=") for word in words)
@@ -73,7 +73,7 @@ def test_early_stopping_waits_for_min_epochs(run: Callable[..., tuple[Path, str]
 
 @FRAMEWORKS
 def test_validations_within_an_epoch(run: Callable[..., tuple[Path, str]], framework: str) -> None:
-    """Each has a row, a line, points in TensorBoard and a checkpoint; the best one is of a validation within an epoch."""
+    """Each has a row, a line, points in TensorBoard and a checkpoint, and can be the best."""
     words = ("trainer.val_check_interval=0.4", "trainer.max_epochs=2", "checkpoint.keep_last=9")
     first = ("checkpoint.monitor=val/loss", "checkpoint.mode=max")
     folder, out = run(framework, *words, *first, "monitor.progress=plain")
@@ -84,7 +84,7 @@ def test_validations_within_an_epoch(run: Callable[..., tuple[Path, str]], frame
         19,
         24,
         28,
-    ]  # 14 steps: the end of an epoch is no fraction, that of the run is validated
+    ]  # 14 steps: the end of an epoch is not a fraction, that of the run is validated
     assert all(f"step {step}/28" in out for step in validated)
     assert [row["step"] for row in rows(folder)].count("10") == 1
     kept = json.loads((folder / "checkpoints" / "index.json").read_text())
@@ -101,7 +101,7 @@ def newest_seconds(folder: Path) -> float:
 
 @FRAMEWORKS
 def test_the_time_of_training_ends_a_run(run: Callable[..., tuple[Path, str]], framework: str) -> None:
-    """It ends within an epoch, with validation, checkpoint and test; a resumed run goes on counting."""
+    """It ends within an epoch with validation, checkpoint and test. A resume counts on."""
     words = ("trainer.max_epochs=99999", "schedule=constant", "monitor.progress=plain")
     folder, out = run(framework, *words, "trainer.max_time=00:00:00:01")
     step = info(folder)["step"]
@@ -124,7 +124,7 @@ def test_the_time_of_training_ends_a_run(run: Callable[..., tuple[Path, str]], f
 def test_ranks_end_at_the_same_step(
     run: Callable[..., tuple[Path, str]], framework: str, strategy: str
 ) -> None:
-    """The ranks notice the time, and validate within epochs, together: else they would wait for each other forever."""
+    """The ranks notice the time and validate together, or they would wait for each other."""
     words = (
         f"strategy={strategy}",
         "trainer.devices=2",
@@ -219,60 +219,6 @@ def test_extra_arguments_reach_lightning_s_trainer(train: Train, tmp_path: Path)
     assert done.returncode == 0 and "FIT Profiler Report" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["trainer.extra.foo=1"], "trainer.extra.foo is not an argument of Lightning's Trainer"),
-        (["trainer.extra.benchmrk=true"], "Did you mean 'benchmark'?"),
-        (
-            ["trainer.extra.max_epochs=3"],
-            "trainer.extra.max_epochs: this project sets it; use trainer.max_epochs.",
-        ),
-        (
-            ["trainer.extra.logger=false"],
-            "trainer.extra.logger: this project sets it; use loggers.NAME._target_.",
-        ),
-        (["framework=keras", "trainer.extra.benchmark=true"], "framework=keras has none"),
-        (["trainer.extra.max_time=1"], "trainer.extra.max_time: this project sets it; use trainer.max_time."),
-        (
-            ["trainer.extra.val_check_interval=5"],
-            "trainer.extra.val_check_interval: this project sets it; use trainer.val_check_interval.",
-        ),
-        (
-            ["trainer.extra.num_sanity_val_steps=2"],
-            "trainer.extra.num_sanity_val_steps: this project sets it; use trainer.num_sanity_val_steps.",
-        ),
-        (
-            ["trainer.val_check_interval=0"],
-            "trainer.val_check_interval=0 must be at least 1; use a number of optimizer steps",
-        ),
-        (
-            ["trainer.val_check_interval=1.5"],
-            "trainer.val_check_interval=1.5 must be at most 1; use a number of optimizer",
-        ),
-        (
-            ["trainer.check_val_every_n_epoch=null"],
-            "use a number of steps, such as trainer.val_check_interval=1000.",
-        ),
-        (
-            ["trainer.max_time=90"],
-            "trainer.max_time=90 is not a time above 0; use days:hours:minutes:seconds",
-        ),
-        (["trainer.max_time=00:00:00:00"], "is not a time above 0"),
-        (
-            ["trainer.max_time=25:61:61"],
-            "max_time=25:61:61 has minutes or seconds above 59; use 01:02:02:01,",
-        ),
-        (["trainer.max_time=-1:00:00"], "trainer.max_time=-1:00:00 is not a time above 0; use days:hours"),
-        (["trainer.num_sanity_val_steps=-2"], "trainer.num_sanity_val_steps=-2 must be at least -1"),
-        (["trainer.min_epochs=20"], "trainer.min_epochs=20 is more than trainer.max_epochs=15"),
-    ],
-)
-def test_refusals(train: Train, tmp_path: Path, words: list[str], says: str) -> None:
-    done = train(*words, f"paths.results={tmp_path}/none")
-    assert done.returncode == 2 and says in done.stderr and not (tmp_path / "none").exists()
-
-
 def test_help_of_one_section(train: Train) -> None:
     done = train("--help", "checkpoint")
     assert done.stdout.startswith("checkpoint:\n  every_n_epochs: ") and "trainer:" not in done.stdout
@@ -308,3 +254,12 @@ def test_the_first_lines_name_what_is_trained(run: Callable[..., tuple[Path, str
 @FRAMEWORKS
 def test_a_fast_dev_run_records_no_facts(run: Callable[..., tuple[Path, str]], framework: str) -> None:
     assert "steps" not in info(run(framework, "trainer.fast_dev_run=true")[0])
+
+
+def test_an_unknown_argument_of_the_trainer_is_refused(train: Train, tmp_path: Path) -> None:
+    words = ("trainer.extra.foo=1", "trainer.extra.benchmrk=true", f"paths.results={tmp_path}/none")
+    done = train(*words)
+    assert done.returncode == 2 and not (tmp_path / "none").exists()
+    assert (
+        "trainer.extra.foo is not an argument" in done.stderr and "Did you mean 'benchmark'?" in done.stderr
+    )

@@ -2,7 +2,7 @@
 
 The steps of a save:
 
-1. A checkpoint is due: by `features.interval`, or at the end of an epoch, at the end of the run, or after a signal.
+1. A checkpoint is due: by `features.observers`, or at the end of an epoch, at the end of the run, or after a signal.
 2. The training thread waits until the buffers are free and copies its state into them (`checkpointer.wait`).
 3. `checkpointer.save` submits the buffers with a `CheckpointInfo`, and training continues.
 4. A thread (`checkpointer`) writes them to a hidden folder on the node's disk (`disk.staging`), with file sizes in its manifest, and
@@ -16,6 +16,5 @@ The steps of a save:
 
 `disk.event_files` syncs TensorBoard's files over the same two disks, `disk.copy_files` the files of a program. `recovery` opens the
 checkpointer of a new or resumed run, and publishes checkpoints that a killed run left on the node's disk. `resume_check` refuses a
-run that has lost all its checkpoints. `choice` picks a checkpoint to read; `init_run` checks and selects the weights of another run
-(`init=RUN`).
+run that has lost all its checkpoints. `choice` picks a checkpoint to read, and selects the weights of another run (`init=RUN`).
 """

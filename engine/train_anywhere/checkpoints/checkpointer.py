@@ -7,7 +7,6 @@ the same way, see `checkpoints/disk/event_files.py`.
 
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
@@ -18,6 +17,7 @@ from train_anywhere.checkpoints.disk.manifest import CheckpointInfo, SavedCheckp
 from train_anywhere.checkpoints.disk.staging import Staging, Write
 from train_anywhere.checkpoints.store import CheckpointStore
 from train_anywhere.errors import CheckpointError
+from train_anywhere.files.removal import print_once
 
 MAX_RETRY_S = 300.0
 """Maximum time between two tries to write."""
@@ -40,36 +40,33 @@ class WriteRequest:
     local: bool = True
 
 
-class Worker:
-    """The thread that writes the buffers to the node's disk, and copies complete checkpoints from there to the run folder.
+class AsyncCheckpointer:
+    """Background writer of one run's checkpoints, and a context manager that calls `close` at its end.
 
-    A disk error is reported once, and the write is retried with increasing pauses. Any other error stops the worker.
+    Only the training thread may call its methods. A disk error does not stop training: it is reported once, and the write is retried
+    with increasing pauses. Any other error stops the worker and is raised by the next `check`.
 
     Args:
         store: checkpoints in the run folder.
         staging: checkpoints on the node's disk; None: write directly to the run folder.
-        report: prints a line.
+        events: syncs TensorBoard's files from a staging folder, which is `staging` unless that is None. The checkpointer closes it and
+            then removes the staging folder.
 
     Attributes:
         newest: the newest checkpoint in the run folder.
-        trouble: the disk error that keeps the newest state out of the run folder, if any.
-        error: the error that stopped the worker, if any.
         patience_s: how long the last state is retried after training.
         first_retry_s: time until the first retry, doubled for each further one.
     """
 
     patience_s, first_retry_s = 60.0, 1.0
 
-    def __init__(
-        self, store: CheckpointStore, staging: Staging | None, report: Callable[[str], None]
-    ) -> None:
-        self.store, self.staging, self.report = store, staging, report
+    def __init__(self, store: CheckpointStore, staging: Staging | None, events: EventFileSync) -> None:
+        self.store, self.staging, self.events = store, staging, events
         self.newest: SavedCheckpoint | None = None
-        self.trouble: OSError | None = None
-        self.error: BaseException | None = None
+        self._trouble: OSError | None = None  # keeps the newest state out of the run folder
+        self._error: BaseException | None = None  # has stopped the worker
         self._request: WriteRequest | None = None
         self._failures = 0
-        self._reported: set[str] = set()
         self._deadline: float | None = None  # for retries, set when training is over
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="checkpoints", daemon=True)
@@ -77,190 +74,15 @@ class Worker:
 
     # --- called by the training thread --------------------------------------------------------------------
 
+    def check(self) -> None:
+        """Raise CheckpointError, chained to the error of the worker, if it has one. Each step can afford this call."""
+        if self._error:
+            raise CheckpointError(f"a checkpoint could not be written: {self._error!r}") from self._error
+
     @property
     def in_use(self) -> bool:
         """True while the worker reads the buffers or is about to."""
         return self._request is not None and not self._request.released
-
-    def acquire(self) -> None:
-        """Wait until the buffers are free. A state in them that could not be written to any disk is dropped."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self.in_use)
-            self._request = None
-
-    def submit(self, request: WriteRequest) -> None:
-        """Submit a new state in the buffers."""
-        with self._changed:
-            self._request = request
-            self._changed.notify_all()
-
-    def finish(self) -> None:
-        """Wait until everything is written, `patience_s` at most, and stop the thread."""
-        with self._changed:
-            self._deadline, self._failures = time.monotonic() + self.patience_s, 1
-            self._changed.notify_all()
-        self._thread.join()
-
-    # --- the thread itself --------------------------------------------------------------------------------
-
-    def _work(self) -> None:
-        try:
-            self._attempt()
-            while self._wait():
-                self._attempt()
-        except BaseException as error:
-            with self._changed:
-                self.error, self._request = error, None
-                self._changed.notify_all()
-
-    def _wait(self) -> bool:
-        """Wait for a request or for the time to retry; return False when there is nothing more to write."""
-        pause = min(self.first_retry_s * 2 ** (self._failures - 1), MAX_RETRY_S)
-        with self._changed:
-            if self._deadline is None:
-                news = lambda: self.in_use or self._deadline is not None  # noqa: E731
-                return self._changed.wait_for(news, pause if self.trouble else None) or True
-            if self.trouble and not self.in_use:
-                self._changed.wait(pause)
-            return self.in_use or bool(self.trouble and time.monotonic() < self._deadline)
-
-    def _attempt(self) -> None:
-        """Write the state in the buffers, and publish the checkpoints on the node's disk."""
-        try:
-            self._write()
-            self._publish()
-            self.trouble, self._failures = None, 0
-        except OSError as trouble:
-            self.trouble, self._failures = trouble, self._failures + 1
-            why = trouble.strerror or trouble
-            self._report_once(
-                f"{self.store.folder} takes no checkpoints ({why}); training continues, retrying."
-            )
-
-    def _write(self) -> None:
-        request = self._take()
-        if request and not self._write_local(request):
-            self._write_shared(request)
-
-    def _write_local(self, request: WriteRequest) -> bool:
-        """Write to the node's disk; return whether that succeeded."""
-        if not (self.staging and request.local):
-            return False
-        try:
-            self.staging.write(request.write, request.info)
-        except Exception as error:
-            # frameworks raise various errors when a disk is full; an error with another cause is raised by `_write_shared` again
-            request.local = False
-            why = getattr(find_disk_error(error), "strerror", None) or error
-            self._report_once(f"{self.staging.folder} takes no checkpoints ({why}); continuing without it.")
-            return False
-        self._release(request, done=True)
-        return True
-
-    def _write_shared(self, request: WriteRequest) -> None:
-        """Write directly to the run folder; the buffers are released before the data is flushed to disk."""
-        temporary = None
-        try:
-            temporary = self.store.make_temporary(request.info.step)
-            request.write(temporary)
-            self._release(request)
-            self.newest = self.store.commit(temporary, request.info)
-            self._release(request, done=True)
-        except Exception as error:
-            if temporary:
-                self.store.remove_temporary(temporary)
-            self._release(request)
-            if trouble := find_disk_error(error):
-                raise trouble from None
-            raise
-
-    def _publish(self) -> None:
-        """Copy the checkpoints on the node's disk into the run folder, in the order of steps."""
-        while self.staging and (pending := self._list_pending(self.staging)):
-            self.newest = self.store.publish(pending[0].path, self._write_next_locally)
-            self.staging.drop(pending[0].path)
-
-    def _list_pending(self, staging: Staging) -> list[SavedCheckpoint]:
-        """Return the checkpoints to publish; drop those that the rule would not keep."""
-        pending = staging.list_complete()
-        kept = replace(self.store.rule, keep_last=1).reasons([*self.store.all(), *pending])
-        for saved in pending:
-            if saved.path not in kept:
-                staging.drop(saved.path)
-        return [saved for saved in pending if saved.path in kept]
-
-    def _write_next_locally(self) -> None:
-        """Write the next checkpoint to the node's disk while one is copied, so that the buffers are released soon."""
-        request = self._take() if self._request and self._request.local and self.in_use else None
-        if request:
-            self._write_local(request)
-
-    def _take(self) -> WriteRequest | None:
-        with self._changed:
-            if self._request:
-                self._request.released = False
-            return self._request
-
-    def _release(self, request: WriteRequest, done: bool = False) -> None:
-        with self._changed:
-            request.released = True
-            if done and self._request is request:
-                self._request = None
-            self._changed.notify_all()
-
-    def _report_once(self, text: str) -> None:
-        if text not in self._reported:
-            self._reported.add(text)
-            self.report(text)
-
-
-class AsyncCheckpointer:
-    """Background writer of one run's checkpoints, and a context manager that calls `close` at its end.
-
-    Only the training thread may call its methods. A disk error does not stop training: it is reported once and the write is retried.
-    Any other error of the worker is raised by the next `check`.
-
-    Args:
-        store: checkpoints in the run folder.
-        staging: checkpoints on the node's disk; None: write directly to the run folder.
-        events: syncs TensorBoard's files from a staging folder, which is `staging` unless that is None. The checkpointer closes it and
-            then removes the staging folder.
-        report: prints a line; called from the worker.
-    """
-
-    def __init__(
-        self,
-        store: CheckpointStore,
-        staging: Staging | None,
-        events: EventFileSync,
-        report: Callable[[str], None] = print_line,
-    ) -> None:
-        self.store, self.staging, self.events, self.report = store, staging, events, report
-        self.worker = Worker(store, staging, report)
-
-    @property
-    def newest(self) -> SavedCheckpoint | None:
-        """The newest checkpoint that is in the run folder."""
-        return self.worker.newest
-
-    def newest_good(self) -> SavedCheckpoint | None:
-        """Return the newest checkpoint that can be read."""
-        return self.store.newest_good()
-
-    def best(self) -> SavedCheckpoint | None:
-        """Return the best checkpoint."""
-        return self.store.best()
-
-    def check(self) -> None:
-        """Raise the error of the worker, if any; cheap enough to call at each step.
-
-        Raises:
-            CheckpointError: chained to the worker's error.
-        """
-        if self.worker.error:
-            raise CheckpointError(
-                f"a checkpoint could not be written: {self.worker.error!r}"
-            ) from self.worker.error
 
     def wait(self) -> None:
         """Wait until the buffers may be filled. A state in them that could not be written to any disk is dropped.
@@ -268,7 +90,9 @@ class AsyncCheckpointer:
         Raises:
             CheckpointError: as `check`.
         """
-        self.worker.acquire()
+        with self._changed:
+            self._changed.wait_for(lambda: not self.in_use)
+            self._request = None
         self.check()
 
     def save(self, write: Write, info: CheckpointInfo) -> None:
@@ -278,24 +102,35 @@ class AsyncCheckpointer:
             write: writes the files of the checkpoint from the buffers into a folder; called by the worker.
             info: position and metrics of the training.
         """
-        self.worker.submit(WriteRequest(write, info))
+        with self._changed:
+            self._request = WriteRequest(write, info)
+            self._changed.notify_all()
         self.events.sync_soon()
 
     def finish(self) -> None:
-        """Wait until all checkpoints are in the run folder, and stop the worker; event files are still synced.
+        """Wait until all checkpoints are in the run folder, and stop the worker. Event files are still synced.
 
         Raises:
             CheckpointError: as `check`; or the newest state could not be published, and the message names the local copy.
         """
-        self.worker.finish()
+        with self._changed:
+            self._deadline, self._failures = time.monotonic() + self.patience_s, 1
+            self._changed.notify_all()
+        self._thread.join()
         self.check()
-        if self.worker.trouble:
-            raise CheckpointError(self._unpublished_message(self.worker.trouble)) from self.worker.trouble
+        if trouble := self._trouble:
+            left = self.staging.list_complete() if self.staging else []
+            where = f"it is in {left[-1].path} on this node" if left else "it is lost"
+            remedy = f"make room there, then resume{' on this node' if left else ''}"
+            why = trouble.strerror or trouble
+            raise CheckpointError(
+                f"the newest checkpoint can't be written to {self.store.folder} ({why}); {where}: {remedy}."
+            ) from trouble
 
     def write_again(self, write: Write, info: CheckpointInfo) -> SavedCheckpoint:
-        """Write a checkpoint synchronously, after `finish`; it replaces one of the same step. Raises OSError."""
+        """Write a checkpoint synchronously, after `finish`. It replaces one of the same step. Raises OSError."""
         write(temporary := self.store.make_temporary(info.step))
-        self.worker.newest = saved = self.store.commit(temporary, info)
+        self.newest = saved = self.store.commit(temporary, info)
         return saved
 
     def close(self) -> None:
@@ -326,33 +161,102 @@ class AsyncCheckpointer:
             if error is None:
                 raise
             if str(problem) != str(error):  # `error` itself is printed when the process exits
-                self.report(str(problem))
+                print_line(str(problem))
 
-    def _unpublished_message(self, trouble: OSError) -> str:
-        left = self.staging.list_complete() if self.staging else []
-        where = f"it is in {left[-1].path} on this node" if left else "it is lost"
-        remedy = f"make room there, then resume{' on this node' if left else ''}"
-        why = trouble.strerror or trouble
-        return f"the newest checkpoint can't be written to {self.store.folder} ({why}); {where}: {remedy}."
+    # --- the worker ---------------------------------------------------------------------------------------
 
+    def _work(self) -> None:
+        try:
+            self._attempt()
+            while self._wait_for_work():
+                self._attempt()
+        except BaseException as error:
+            with self._changed:
+                self._error, self._request = error, None
+                self._changed.notify_all()
 
-class NoCheckpointer:
-    """The checkpointer of a process that writes no checkpoints: one rank of several, or a `fast_dev_run`."""
+    def _wait_for_work(self) -> bool:
+        """Wait for a request or for the time to retry; return False when there is nothing more to write."""
+        pause = min(self.first_retry_s * 2 ** (self._failures - 1), MAX_RETRY_S)
+        with self._changed:
+            if self._deadline is None:
+                news = lambda: self.in_use or self._deadline is not None  # noqa: E731
+                return self._changed.wait_for(news, pause if self._trouble else None) or True
+            if self._trouble and not self.in_use:
+                self._changed.wait(pause)
+            return self.in_use or bool(self._trouble and time.monotonic() < self._deadline)
 
-    newest: SavedCheckpoint | None = None
-    events: EventFileSync | None = None
+    def _attempt(self) -> None:
+        """Write the state in the buffers, and publish the checkpoints on the node's disk, in the order of steps."""
+        try:
+            request = self._take()
+            if request and not self._write_local(request):
+                self._write_shared(request)
+            while self.staging and (pending := self._list_pending(self.staging)):
+                self.newest = self.store.publish(pending[0].path, self._write_next_locally)
+                self.staging.drop(pending[0].path)
+            self._trouble, self._failures = None, 0
+        except OSError as trouble:
+            self._trouble, self._failures = trouble, self._failures + 1
+            why = trouble.strerror or trouble
+            print_once(f"{self.store.folder} takes no checkpoints ({why}); training continues, retrying.")
 
-    def newest_good(self) -> SavedCheckpoint | None:
-        """Return None."""
+    def _write_local(self, request: WriteRequest) -> bool:
+        """Write to the node's disk; return whether that succeeded."""
+        if not (self.staging and request.local):
+            return False
+        try:
+            self.staging.write(request.write, request.info)
+        except Exception as error:
+            # frameworks raise various errors when a disk is full; an error with another cause is raised by `_write_shared` again
+            request.local = False
+            why = getattr(find_disk_error(error), "strerror", None) or error
+            print_once(f"{self.staging.folder} takes no checkpoints ({why}); continuing without it.")
+            return False
+        self._release(request, done=True)
+        return True
 
-    def best(self) -> SavedCheckpoint | None:
-        """Return None."""
+    def _write_shared(self, request: WriteRequest) -> None:
+        """Write directly to the run folder; the buffers are released before the data is flushed to disk."""
+        temporary = None
+        try:
+            temporary = self.store.make_temporary(request.info.step)
+            request.write(temporary)
+            self._release(request)
+            self.newest = self.store.commit(temporary, request.info)
+            self._release(request, done=True)
+        except Exception as error:
+            if temporary:
+                self.store.remove(temporary)
+            self._release(request)
+            if trouble := find_disk_error(error):
+                raise trouble from None
+            raise
 
-    def finish(self) -> None:
-        """Do nothing."""
+    def _list_pending(self, staging: Staging) -> list[SavedCheckpoint]:
+        """Return the checkpoints to publish; drop those that the rule would not keep."""
+        pending = staging.list_complete()
+        kept = replace(self.store.rule, keep_last=1).reasons([*self.store.all(), *pending])
+        for saved in pending:
+            if saved.path not in kept:
+                staging.drop(saved.path)
+        return [saved for saved in pending if saved.path in kept]
 
-    def __enter__(self) -> Self:
-        return self
+    def _write_next_locally(self) -> None:
+        """Write the next checkpoint to the node's disk while one is copied, so that the buffers are released soon."""
+        request = self._take() if self._request and self._request.local and self.in_use else None
+        if request:
+            self._write_local(request)
 
-    def __exit__(self, *_: object) -> None:
-        """Do nothing."""
+    def _take(self) -> WriteRequest | None:
+        with self._changed:
+            if self._request:
+                self._request.released = False
+            return self._request
+
+    def _release(self, request: WriteRequest, done: bool = False) -> None:
+        with self._changed:
+            request.released = True
+            if done and self._request is request:
+                self._request = None
+            self._changed.notify_all()

@@ -17,7 +17,7 @@ from train_anywhere.checkpoints.disk.staging import open_staging, read_record, w
 from train_anywhere.checkpoints.store import CheckpointStore
 from train_anywhere.config.load import load
 from train_anywhere.errors import CheckpointError, ProjectError
-from train_anywhere.files.ordinary import make_folder
+from train_anywhere.files.atomic import make_folder
 from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.lock import RunLock
 from train_anywhere.runs.reopen.frozen import read_frozen

@@ -29,10 +29,15 @@ from train_anywhere.checkpoints.disk.manifest import (
 )
 from train_anywhere.checkpoints.disk.staging import Retention
 from train_anywhere.errors import CheckpointError
-from train_anywhere.files.atomic import move, set_aside, write_atomic
-from train_anywhere.files.owned_folder import NotOwnedError, OwnedFolder, check_owned
-from train_anywhere.files.plain_json import dumps
-from train_anywhere.files.removal import make_empty, print_once, remove
+from train_anywhere.files.atomic import dumps, move, set_aside, write_atomic
+from train_anywhere.files.removal import (
+    NotOwnedError,
+    OwnedFolder,
+    check_owned,
+    make_empty,
+    print_once,
+    remove,
+)
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
 from train_anywhere.runs.summary import is_program
 
@@ -53,17 +58,12 @@ def refuse_unreadable(run: RunDir) -> None:
     damages = {p: find_damage(p, checksums=False) for p in folders}
     if folders and all(damages.values()):
         raise CheckpointError(unreadable_message(run.path, [f"{p.name}: {d}" for p, d in damages.items()]))
-    if not folders and _had_checkpoint(run):
+    info = {} if folders else run.read_info()
+    if info.get("checkpoint") or any(attempt.get("from_step") for attempt in info.get(ATTEMPTS, [])):
         raise CheckpointError(
             f"{run.path} had a checkpoint, according to its run.json, but {run.checkpoints.name}/ has none: put it back, or "
             f"use resume={run.path} from_scratch=true to start again from step 0."
         )
-
-
-def _had_checkpoint(run: RunDir) -> bool:
-    """Return whether an attempt of the run wrote a checkpoint or started from one."""
-    info = run.read_info()
-    return bool(info.get("checkpoint")) or any(attempt.get("from_step") for attempt in info.get(ATTEMPTS, []))
 
 
 def unreadable_message(run: Path, damages: Sequence[str]) -> str:
@@ -99,13 +99,9 @@ class CheckpointStore:
 
     def make_temporary(self, step: int) -> Path:
         """Make an empty temporary folder for the files of a checkpoint, and return it. Raises OSError."""
-        place = self._place(step, f".{folder_name(step)}.{os.getpid()}")
+        place = self._place(f".{folder_name(step)}.{os.getpid()}")
         make_empty(place)
         return place.path
-
-    def remove_temporary(self, temporary: Path) -> None:
-        """Remove a folder that `make_temporary` made."""
-        self._remove(temporary)
 
     def commit(self, temporary: Path, info: CheckpointInfo) -> SavedCheckpoint:
         """Turn the files below `temporary` into a checkpoint: flush data and manifest to disk first, rename the folder last.
@@ -128,7 +124,7 @@ class CheckpointStore:
             write_manifest(temporary, info, copy_files(source, temporary, pause))
             return self._install(temporary, info.step)
         except OSError:
-            self.remove_temporary(temporary)
+            self.remove(temporary)
             raise
 
     def all(self) -> list[SavedCheckpoint]:
@@ -174,12 +170,8 @@ class CheckpointStore:
 
     def _list_complete(self) -> list[Path]:
         """Return the folders of complete checkpoints by step; of two with the same step, the one to be replaced comes first."""
-        found = [
-            (step, p)
-            for p in self._list_folders()
-            if (step := _parse_folder(p)) is not None and _is_complete(p)
-        ]
-        return [p for _, p in sorted(found, key=lambda pair: (pair[0], not pair[1].name.startswith(".")))]
+        complete = [p for p in self._list_folders() if p.name[0] != "." or p.name.endswith(REPLACED)]
+        return sorted(complete, key=lambda p: (_parse_folder(p) or 0, p.name[0] != "."))
 
     def _list_folders(self) -> list[Path]:
         """Return the folders named like a checkpoint, complete or not; hidden ones first."""
@@ -204,7 +196,7 @@ class CheckpointStore:
         sync_folder(self.folder)
         damage = self._find_damage(final)
         if damage:
-            self._remove(final)
+            self.remove(final)
             raise OSError(f"{final} reads back differently from what was written: {damage}")
         self._clean(final, superseded={replaced, *self._damaged})
         return load_manifest(final)
@@ -212,7 +204,7 @@ class CheckpointStore:
     def _move_replaced(self, final: Path, replaced: Path) -> None:
         if self._is_ours(final) and self._find_damage(final) is None:
             if os.path.lexists(replaced):
-                self._remove(replaced)
+                self.remove(replaced)
             move(final, replaced)
             self._damaged.pop(final, None)
         else:
@@ -232,7 +224,7 @@ class CheckpointStore:
         readable = {s.path for s in complete}
         for path in [p for p in self._list_folders() if p not in why]:
             if path not in self._damaged and (path in readable or path.name.startswith(".")):
-                self._remove(path)
+                self.remove(path)
             elif self._is_ours(path):
                 self._keep_damaged(path)
 
@@ -248,20 +240,18 @@ class CheckpointStore:
 
     # --- folders of this run ---------------------------------------------------------------------------------------------
 
-    def _place(self, step: int, name: str) -> OwnedFolder:
-        run = self.folder.parent
+    def _place(self, name: str) -> OwnedFolder:
+        run, step = self.folder.parent, _parse_folder(Path(name))
+        assert step is not None, name
         return OwnedFolder(run, (self.folder.name, name), ownership_marker(run.name, step))
 
-    def _remove(self, path: Path) -> None:
-        step = _parse_folder(path)
-        assert step is not None, path
-        remove(self._place(step, path.name))
+    def remove(self, path: Path) -> None:
+        """Remove a checkpoint of this run, or a folder that `make_temporary` made."""
+        remove(self._place(path.name))
 
     def _is_ours(self, path: Path) -> bool:
-        step = _parse_folder(path)
-        assert step is not None, path
         try:
-            check_owned(self._place(step, path.name))
+            check_owned(self._place(path.name))
         except (NotOwnedError, FileNotFoundError):
             return False
         return True
@@ -277,7 +267,3 @@ def _parse_folder(path: Path) -> int | None:
     """Return the step of a checkpoint's folder, also if it is partial or to be replaced; None for other names."""
     hidden = re.fullmatch(rf"\.([0-9]+)\.([0-9]+|removed|{REPLACED})", path.name)
     return parse_step(hidden[1] if hidden else path.name)
-
-
-def _is_complete(path: Path) -> bool:
-    return not path.name.startswith(".") or path.name.endswith(REPLACED)

@@ -29,13 +29,13 @@ from train_anywhere.config.command.diagnose import explain_refusal
 from train_anywhere.config.command.yaml_files import read_text, refuse_unusable_files
 from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
-from train_anywhere.distributed.horovod.installation import (
+from train_anywhere.distributed.layout import local_layout, make_layout
+from train_anywhere.distributed.packages import (
+    PACKAGES,
     horovod_problem,
     installed_frameworks,
     installed_horovod,
 )
-from train_anywhere.distributed.layout import local_layout, make_layout
-from train_anywhere.distributed.packages import PACKAGES
 from train_anywhere.errors import REFUSED, ConfigError, SchedulerError
 from train_anywhere.files import ROOT
 from train_anywhere.files.terminal.fit import fit_page, terminal_width

@@ -19,9 +19,9 @@ from typing import NoReturn
 
 from train_anywhere.commands.elsewhere import here_or_there
 from train_anywhere.errors import ProjectError
+from train_anywhere.files.root import refuse_deleted_folder
 from train_anywhere.files.terminal.output import user_frame
 from train_anywhere.files.terminal.printable import printable_output
-from train_anywhere.files.typed_paths import refuse_deleted_folder
 from train_anywhere.inference.request import (
     build_words,
     check_request,

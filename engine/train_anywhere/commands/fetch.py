@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from train_anywhere.commands.elsewhere import here_or_there
 from train_anywhere.config.command.command_line import split_flags, to_hydra_overrides
 from train_anywhere.config.command.compose import CONFIGS, compose, quote_value
 from train_anywhere.config.command.yaml_files import refuse_unusable_files
@@ -19,8 +20,8 @@ from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.features import Features
 from train_anywhere.files import with_engine
+from train_anywhere.files.root import refuse_deleted_folder
 from train_anywhere.files.terminal.fit import fit_page, terminal_width
-from train_anywhere.files.typed_paths import refuse_deleted_folder
 from train_anywhere.launch.command import HELP, run_command
 from train_anywhere.slurm.presets import resolve_current
 
@@ -37,7 +38,7 @@ def main(arguments: list[str]) -> int:
         from train_anywhere.launch.build_once import build
 
         return run_command(lambda: build(read_config(arguments[1:])))
-    return run_command(lambda: fetch(arguments))
+    return here_or_there("fetch.py", lambda: run_command(lambda: fetch(arguments)))
 
 
 def read_config(arguments: list[str]) -> Config:
@@ -66,7 +67,7 @@ def fetch(arguments: list[str]) -> int:
 
 def make_environment(config: Config) -> dict[str, str]:
     """Return the environment of the process that downloads, with the token of the user's own login at the hub."""
-    variables: dict[str, str] = Features.of(config).settings.get("weights", {})
+    variables = Features.of(config).exported.get("weights", {})
     own = os.environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface")
     token = os.environ.get("HF_TOKEN_PATH") or os.path.join(own, "token")
     made = {**os.environ, "HF_TOKEN_PATH": token, **variables}

@@ -10,8 +10,8 @@ import sys
 
 from train_anywhere.errors import ProjectError
 from train_anywhere.files import ROOT
+from train_anywhere.files.root import shell_folder
 from train_anywhere.files.terminal.fit import FittedHelp
-from train_anywhere.files.typed_paths import shell_folder
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -40,10 +40,10 @@ from train_anywhere.commands.running.job_shell import explain_unreachable_schedu
 from train_anywhere.commands.running.job_shell import shell as open_shell
 from train_anywhere.errors import INTERRUPTED, REFUSED, ConfigError, ProjectError, SchedulerError, SubmitError
 from train_anywhere.files import ROOT
-from train_anywhere.files.plain_json import dumps
+from train_anywhere.files.atomic import dumps
+from train_anywhere.files.root import shell_folder
 from train_anywhere.files.terminal.fit import FittedHelp, fit, terminal_width
 from train_anywhere.files.terminal.printable import one_line, printable, printable_output
-from train_anywhere.files.typed_paths import shell_folder
 from train_anywhere.monitor.report.compare_runs import compare_runs
 from train_anywhere.runs.folder import finish_deletions
 from train_anywhere.runs.summary import display_path

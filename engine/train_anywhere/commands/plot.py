@@ -8,7 +8,7 @@ from typing import Any
 
 from train_anywhere.config.strict import did_you_mean
 from train_anywhere.errors import SubmitError
-from train_anywhere.files.typed_paths import shell_folder
+from train_anywhere.files.root import shell_folder
 from train_anywhere.runs.facts import Series, curves
 from train_anywhere.runs.reopen.frozen import typed_overrides
 from train_anywhere.runs.summary import display_path

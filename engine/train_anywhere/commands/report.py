@@ -14,9 +14,9 @@ from pathlib import Path
 from train_anywhere.errors import REFUSED, ProjectError
 from train_anywhere.features import describe
 from train_anywhere.files import ROOT
+from train_anywhere.files.root import shell_folder
 from train_anywhere.files.terminal.fit import FittedHelp
 from train_anywhere.files.terminal.printable import printable_output
-from train_anywhere.files.typed_paths import shell_folder
 from train_anywhere.monitor.report.page import write_report
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.status import find_runs

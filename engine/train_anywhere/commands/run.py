@@ -13,7 +13,6 @@ After it are a script, module or command and its arguments, which it gets as the
 Exit codes: 0 done or submitted, 2 refused (nothing was written), 75 stopped by a signal, 130 after Ctrl-C, else the program's.
 """
 
-import itertools
 import os
 import shlex
 import sys
@@ -29,14 +28,14 @@ from train_anywhere.config.command.compose import compose, quote_value
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.files import ROOT
-from train_anywhere.files.typed_paths import refuse_deleted_folder
+from train_anywhere.files.root import refuse_deleted_folder
 from train_anywhere.launch.command import HELP, run_command
 from train_anywhere.launch.exits import leave
 from train_anywhere.launch.preflight import refuse_unreadable
 from train_anywhere.plugins import SEARCH_OPTIONS
 from train_anywhere.plugins.launchers import print_sweep
 from train_anywhere.plugins.optuna import refuse_without_optuna
-from train_anywhere.plugins.product import list_values, refuse_empty
+from train_anywhere.plugins.product import list_members
 from train_anywhere.program.named_program import (
     FIXED,
     command_problems,
@@ -118,23 +117,21 @@ def _sweep(words: Sequence[str], search: Sequence[str], program: Mapping[str, An
     submits = several or compose(one)["cluster"].get("scheduler") != "none"
     if SEARCH in search:
         refuse_without_optuna()
-        from train_anywhere.search.start_search import search as run_search  # a sweep does not need Optuna
+        from train_anywhere.search.loop import search as run_search  # a sweep does not need Optuna
 
         given = parser.parse_overrides([word for word in search if word != SEARCH])
         options = SEARCH_OPTIONS | {o.key_or_group.removeprefix("hydra.sweeper."): o.value() for o in given}
         added = parser.parse_overrides([f"{key}={value}" for key, value in options.pop("params").items()])
         run_search([*added, *overrides], options, lambda member: _compose(member, program), submits)
         return 0
-    refuse_empty([o for o in overrides if o.is_sweep_override() and o.is_discrete_sweep()])
-    by_key = {o.get_key_element(): list_values(o) for o in overrides}
-    members = [list(m) for m in itertools.product(*by_key.values())]
+    members = list_members(overrides)
     trees = [_compose(member, program) for member in members]
     if submits:
         results = start(trees, members, _job_problems, refuse_unreadable)
         if failed := [one for one in results if isinstance(one, Exception)]:
             raise failed[0]
     else:
-        from train_anywhere.launch.local_sweep import run_all  # a submission does not need it
+        from train_anywhere.launch.local_run import run_all  # a submission does not need it
 
         print_sweep(run_all(trees, members))
     return 0

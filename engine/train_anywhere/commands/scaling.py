@@ -13,25 +13,27 @@ Exit codes: 0 done, 1 a run failed, 2 refused (nothing was written).
 import argparse
 import os
 import shlex
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from train_anywhere.commands.elsewhere import here_or_there
+from train_anywhere.config.command.compose import compose
 from train_anywhere.config.command.diagnose import diagnose, is_configuration_error
 from train_anywhere.config.command.members import COMMAND_KEYS
 from train_anywhere.config.schema import Config
-from train_anywhere.errors import ConfigError
-from train_anywhere.files import ROOT
+from train_anywhere.errors import ConfigError, SubmitError
 from train_anywhere.files.terminal.fit import FittedHelp
 from train_anywhere.files.terminal.printable import printable_output
 from train_anywhere.launch.command import run_command
 from train_anywhere.launch.local_run import local_problems
 from train_anywhere.launch.preflight import data_problems
-from train_anywhere.runs.summary import command_path, display_path, train_command
-from train_anywhere.slurm.scaling import start_table, timing_table
-from train_anywhere.slurm.scaling.start_table import Cell, Table, make_grid, split_overrides
+from train_anywhere.runs.summary import display_path, train_command
+from train_anywhere.slurm.scaling import grid, timing_table
+from train_anywhere.slurm.scaling.grid import Cell, Table
+from train_anywhere.slurm.status.gather import OVER
 from train_anywhere.slurm.submission import prepare
 from train_anywhere.slurm.submission.submit import wait_for_jobs
 
@@ -56,22 +58,22 @@ def _compare_or_show(arguments: list[str] | None) -> int:
 
 def compare(words: Sequence[str], weak: bool) -> int:
     """Check the arguments, then run or submit the cells of the table."""
-    _, others = split_overrides(words)
+    _, others = grid.split_overrides(words)
     base = compose_base(others)
     refuse_switches(base)
-    grid = make_grid([word for word in words if word.partition("=")[0] not in COMMAND_KEYS], base)
+    made = grid.make_grid([word for word in words if word.partition("=")[0] not in COMMAND_KEYS], base)
     batch = base["data"]["batch_size"] if weak else None
     scheduler = base["cluster"]["scheduler"]
     check, dry = local_problems if scheduler == "none" else cluster_problems, bool(base["dry_run"])
-    first, *_ = start_table.load_all(grid, batch, check, dry)
-    print("".join(f"{sentence}\n" for sentence in grid.left_out), end="", flush=True)
+    first, *_ = grid.load_all(made, batch, check, dry)
+    print("".join(f"{sentence}\n" for sentence in made.left_out), end="", flush=True)
+    commands = [(cell, made.words(cell, batch)) for cell in made.cells]
     if dry:
-        for cell in grid.cells:
-            print(f"{train_command()} {shlex.join(start_table.cell_overrides(cell, grid, batch))}")
+        for _, overrides in commands:
+            print(f"{train_command()} {shlex.join(overrides)}")
         return 0
-    table = start_table.create_table(grid, Path(first.paths.results), scheduler, words)
+    table = grid.create_table(made, Path(first.paths.results), scheduler, words)
     print(f"Table: {display_path(table.folder)}", flush=True)
-    commands = [(cell, start_table.cell_overrides(cell, grid, batch)) for cell in grid.cells]
     return run_here(table, commands) if scheduler == "none" else submit(table, commands, bool(base["wait"]))
 
 
@@ -88,11 +90,12 @@ def refuse_switches(base: Mapping[str, Any]) -> None:
 
 def compose_base(words: Sequence[str]) -> dict[str, Any]:
     """Return the configuration of some overrides, or raise ConfigError with all their problems."""
+    quoted = grid.quote_overrides(words)
     try:
-        return start_table.compose_overrides(words)
+        return compose(quoted)
     except Exception as error:
         if is_configuration_error(error):
-            raise diagnose(start_table.quote_overrides(words), error, False) from None
+            raise diagnose(quoted, error, False) from None
         raise
 
 
@@ -107,29 +110,33 @@ def run_here(table: Table, commands: Sequence[tuple[Cell, list[str]]]) -> int:
     try:
         for number, (cell, words) in enumerate(commands, 1):
             print(f"[{number}/{len(commands)}] {cell.name} ...", flush=True)
-            if code := start_table.run_cell(table, cell, words):
+            log = table.folder / cell.name / grid.LOG
+            log.parent.mkdir(exist_ok=True)
+            with open(log, "w") as output:
+                done = subprocess.run(table.command(words), stdout=output, stderr=subprocess.STDOUT)
+            if code := done.returncode:
                 failed.append(cell)
-                print(
-                    f"{cell.name} ended with exit code {code}: {timing_table.log_path(table, cell)}",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                shown = f"{cell.name} ended with exit code {code}: {display_path(log)}"
+                print(shown, file=sys.stderr, flush=True)
     finally:
         show(table)
     return 1 if failed else 0
 
 
 def submit(table: Table, commands: Sequence[tuple[Cell, list[str]]], wait: bool) -> int:
-    """Submit a job for each cell, and return at once unless `wait`."""
+    """Submit a job for each cell, and return at once unless `wait`. Raises SubmitError: a submission failed, with its message."""
     for number, (cell, words) in enumerate(commands, 1):
-        submitted = start_table.submit_cell(table, cell, words)
+        done = subprocess.run(table.command(words), capture_output=True, text=True)
+        if done.returncode:
+            why = done.stderr.strip().removeprefix("error: ")
+            raise SubmitError(f"{cell.name} was not submitted: {why} ({shlex.join(words)})")
+        submitted = next(iter(done.stdout.strip().splitlines()), "")
         print(f"[{number}/{len(commands)}] {cell.name}: {submitted}", flush=True)
     if wait:
         newest = timing_table.find_newest_runs(table).values()
         wait_for_jobs(table.scheduler, [job for run in newest for job in run.job_ids])
         return show(table)
-    again = f"{command_path('python')} {shlex.quote(display_path(ROOT / 'src' / 'scaling.py'))}"
-    print(f"Next:  {again} {shlex.quote(display_path(table.folder))}")
+    print(f"Next:  {train_command('scaling.py')} {shlex.quote(display_path(table.folder))}")
     return 0
 
 
@@ -143,4 +150,5 @@ def show(table: Table) -> int:
         print("\n".join(display_path(path) for path in timing_table.write_files(table, rows)), flush=True)
     except Exception as error:  # the runs decide the exit code
         print(f"The page was not written: {error}", file=sys.stderr)
-    return 1 if any(row.over and row.state != "completed" for row in rows) else 0
+    ended = {row.state for row in rows} & {*OVER, "not run"}
+    return 1 if ended - {"completed"} else 0

@@ -13,7 +13,7 @@ from typing import Annotated
 
 from train_anywhere.errors import DataError
 from train_anywhere.files import ROOT
-from train_anywhere.files.typed_paths import resolve_as_typed
+from train_anywhere.files.root import resolve_as_typed
 
 MAX_NAME, MAX_PATH = 255, 4095
 """Bytes: NAME_MAX, and PATH_MAX without its final zero, from Linux' limits.h."""

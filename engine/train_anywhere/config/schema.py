@@ -47,7 +47,7 @@ ValidationInterval = (
 """Optimizer steps (int) or a fraction of an epoch (float) between two validations."""
 
 DetectNan = Literal["warn", "stop", "off"]
-"""The reaction to a loss of nan or inf, see features/nan_watch."""
+"""The reaction to a loss of nan or inf, see features/observers.py."""
 
 Seed = Annotated[int, Range(at_least=0, at_most=2**32 - 1)]
 Mode = Literal["min", "max"]

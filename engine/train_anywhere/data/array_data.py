@@ -82,7 +82,8 @@ def stack(samples: list[Any], pad: str = "give the data set a collate_fn that pa
     if len({a.shape for a in arrays}) > 1:
         shapes = " and ".join(str(list(s)) for s in sorted({a.shape for a in arrays})[:2])
         raise DataError(f"the samples of a batch have arrays of different shapes ({shapes}); {pad}.")
-    stacked = np.stack(arrays)
+    # np.stack takes long for single numbers
+    stacked = np.array(samples) if isinstance(first, int | float | np.generic) else np.stack(arrays)
     return stacked.astype(np.float32) if stacked.dtype == np.float64 else stacked
 
 

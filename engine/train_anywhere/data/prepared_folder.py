@@ -8,8 +8,7 @@ from pathlib import Path
 from train_anywhere.data.download import wait_for_lock
 from train_anywhere.errors import DataError
 from train_anywhere.files.atomic import move
-from train_anywhere.files.owned_folder import OwnedFolder
-from train_anywhere.files.removal import make_empty, remove
+from train_anywhere.files.removal import OwnedFolder, make_empty, remove
 
 
 def prepare_folder(folder: Path, write: Callable[[Path], None]) -> Path:

@@ -1,11 +1,9 @@
 """The rank of this process and the addresses of the others, known before any framework is imported.
 
-launcher_env     reads the variables that launchers set
-discover         returns the `topology.Topology`, which everything else gets as an argument
-tf_config        passes the topology to TensorFlow; `horovod.rank_variables` does so for Horovod
-network          names, addresses and interfaces of nodes
-horovod          builds, checks and initializes Horovod
-layout           strategy, devices and ranks of a run; `devices` counts GPUs
-programs         runs the scheduler's clients, with limits of time and output
-packages         finds missing packages of a framework
+discover    reads the variables that launchers set, and returns the `topology.Topology`, which everything else gets as an argument
+network     names, addresses and interfaces of nodes, and the variable that TensorFlow reads
+horovod     builds and initializes Horovod
+layout      strategy, devices and ranks of a run; the GPUs of this machine
+programs    runs the scheduler's clients, with limits of time and output
+packages    checks the packages of a framework, and whether Horovod fits them
 """

@@ -79,7 +79,12 @@ def run(
                 start_new_session=True,
             )
         except OSError as error:
-            raise SchedulerError(_not_started(name, error)) from None
+            path = shutil.which(name)
+            if isinstance(error, FileNotFoundError) and not path:
+                why = f"{name} is not on this machine: run this on a login node of the cluster."
+            else:
+                why = f"{path or name} can't be started: {error.strerror}."
+            raise SchedulerError(why) from None
     try:
         out, err = _read_output(process, limit)
     except NoAnswerError as error:
@@ -125,13 +130,6 @@ def _read_output(process: subprocess.Popen[bytes], limit: float) -> tuple[bytes,
                 raise NoAnswerError(f"printed more than {MAX_OUTPUT >> 20} MiB") from None
             if time.monotonic() >= deadline:
                 raise NoAnswerError(f"did not answer within {limit:g} s") from None
-
-
-def _not_started(name: str, error: OSError) -> str:
-    path = shutil.which(name)
-    if isinstance(error, FileNotFoundError) and not path:
-        return f"{name} is not on this machine: run this on a login node of the cluster."
-    return f"{path or name} can't be started: {error.strerror}."
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

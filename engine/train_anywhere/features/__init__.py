@@ -1,4 +1,4 @@
-"""Optional features of a run, each a folder with one class.
+"""Optional features of a run, each a class.
 
 pack_env    `cluster.pack_env`: each node unpacks the environment and the code onto its own disk
 stage       `data.stage`: each node copies the data set to its own disk
@@ -49,41 +49,38 @@ from train_anywhere.runs.folder import RunDir
 __all__ = ["Feature", "NodeService", "Observer", "Rank", "Step"]
 
 BUILT_IN = {
-    "pack_env": "PackEnv",
-    "stage": "Stage",
-    "weights": "WeightsCache",
-    "hangs": "HangWatch",
-    "sampler": "SampleNodes",
-    "idle": "IdleGpus",
-    "notify": "Notify",
-    "serve": "Serve",
-    "interval": "CheckpointInterval",
-    "nan_watch": "ReportNan",
-    "bad_nodes": "BadNodes",
-    "after": "After",
-    "chain": "Chain",
+    "pack_env": "pack_env.PackEnv",
+    "stage": "stage.Stage",
+    "weights": "weights.WeightsCache",
+    "hangs": "hangs.HangWatch",
+    "sampler": "sampler.SampleNodes",
+    "idle": "idle.IdleGpus",
+    "notify": "notify.Notify",
+    "serve": "serve.Serve",
+    "interval": "observers.CheckpointInterval",
+    "nan_watch": "observers.ReportNan",
+    "bad_nodes": "restarts.BadNodes",
+    "after": "restarts.After",
+    "chain": "restarts.Chain",
+    "restarts": "restarts.Restarts",
 }
-"""Folders and their classes, in the order in which they start; they end in the reverse one."""
-
-INNERMOST = {"restarts": "Restarts"}
-"""Feature that comes after those of the project."""
+"""Modules and classes by name, in the order in which they start; they end in the reverse one. The last starts after the project's."""
 
 
-def built_in(classes: Mapping[str, str] | None = None) -> list[Feature]:
+def built_in() -> list[Feature]:
     """Return the features of the engine, on or off."""
-    classes = {**BUILT_IN, **INNERMOST} if classes is None else classes
-    return [getattr(importlib.import_module(f"{__name__}.{name}"), cls)() for name, cls in classes.items()]
-
-
-def _project_features(sections: Mapping[str, FeatureClass], framework: str) -> Iterator[Feature]:
-    for name, section in sections.items():
-        if framework in section.target:
-            yield _make_feature(name, section, framework)
+    found = []
+    for name, dotted in BUILT_IN.items():
+        module, cls = dotted.split(".")
+        feature: Feature = getattr(importlib.import_module(f"{__name__}.{module}"), cls)()
+        feature.name = name
+        found.append(feature)
+    return found
 
 
 def _make_feature(name: str, section: FeatureClass, framework: str) -> Feature:
     where, dotted = f"features.{name}", section.target[framework]
-    if name in (*BUILT_IN, *INNERMOST):
+    if name in BUILT_IN:
         raise ConfigError(f"{where}: {name} is a feature of the engine; choose another name.")
     if not _in_project(dotted):
         raise ConfigError(
@@ -128,33 +125,33 @@ def known() -> list[Feature]:
 
 @dataclass(frozen=True)
 class Features:
-    """The features of a run, in the order of their calls: `"stage" in features`, `features["pack_env"].archive`.
+    """The features of a run, in the order of their calls: `"stage" in features`.
 
     Attributes:
-        settings: settings of a job, by feature name.
+        exported: environment variables of the ranks, by feature name.
         on_node: whether each node runs a monitor process.
     """
 
     all: Sequence[Feature] = ()
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    exported: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     on_node: bool = False
 
     @classmethod
     def of(cls, config: Config) -> "Features":
         """Return the features that a run uses. Raises ConfigError if a feature of the project can't be created."""
-        project = _project_features(config.features, config.framework)
-        found = [*built_in(BUILT_IN), *project, *built_in(INNERMOST)]
+        *found, innermost = built_in()
+        for name, section in config.features.items():
+            if config.framework in section.target:
+                found.append(_make_feature(name, section, config.framework))
+        found.append(innermost)
         for one in found:
             one.config = config
         found = [one for one in found if one.is_on()]
         on_node = not config.trainer.fast_dev_run and any(one.on_node for one in found)
-        return cls(found, {one.name: one.settings() for one in found}, on_node)
+        return cls(found, {one.name: one.variables() for one in found}, on_node)
 
     def __contains__(self, name: str) -> bool:
-        return name in self.settings
-
-    def __getitem__(self, name: str) -> Any:
-        return self.settings[name]
+        return name in self.exported
 
     # --- the batch script
 
@@ -166,7 +163,7 @@ class Features:
     @property
     def variables(self) -> dict[str, str]:
         """Environment variables that the batch script exports."""
-        return {name: value for one in self.all for name, value in one.variables(self[one.name]).items()}
+        return {name: value for found in self.exported.values() for name, value in found.items()}
 
     @property
     def supervising(self) -> list[Feature]:
@@ -179,15 +176,15 @@ class Features:
             stack.enter_context(_printed(one, job))
 
     def prepare(self, results: Path, code: Path | None = None) -> "Features":
-        """Prepare files on the login node, and return features with completed settings. Raises SubmitError, OSError."""
-        return replace(self, settings={f.name: f.prepare(self[f.name], results, code) for f in self.all})
+        """Prepare files on the login node, and return features with completed variables. Raises SubmitError, OSError."""
+        return replace(self, exported={one.name: one.variables(results, code) for one in self.all})
 
     @property
     def in_script(self) -> dict[str, Any]:
-        """Settings of the features that change the batch script, which all members of an array share."""
-        changing = [f for f in self.all if f.python or f.variables(self[f.name])]
+        """The features that change the batch script, which all members of an array share."""
+        changing = {f.name: self.exported[f.name] for f in self.all if f.python or self.exported[f.name]}
         on = {"a process on each node": self.on_node, "a feature around the ranks": bool(self.supervising)}
-        return {one.name: self[one.name] for one in changing} | on
+        return {**changing, **on}
 
     # --- the nodes and the ranks
 
@@ -217,19 +214,20 @@ class Features:
 @contextmanager
 def _printed(one: Feature, job: Any) -> Iterator[None]:
     """Run within the context of a feature, and print its errors."""
-    context = None
+    context = ExitStack()
+    with _print_errors(one):
+        context.enter_context(one.supervise(job))
+    yield
+    with _print_errors(one):
+        context.close()
+
+
+@contextmanager
+def _print_errors(one: Feature) -> Iterator[None]:
     try:
-        context = one.supervise(job)
-        context.__enter__()
+        yield
     except Exception as error:
         print(f"features.{one.name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
-        context = None
-    yield
-    if context:
-        try:
-            context.__exit__(None, None, None)
-        except Exception as error:
-            print(f"features.{one.name}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
 
 
 def problems(config: Config, *stages: Check, members: int = 1) -> list[str]:
@@ -270,6 +268,6 @@ def describe(facts: Facts) -> tuple[list[str], dict[str, str]]:
 
 def _describe_error(one: Feature, error: Exception) -> str:
     """Return the error of a project's feature as a string, so that the status is still shown; raise an engine feature's error."""
-    if one.name in (*BUILT_IN, *INNERMOST):
+    if one.name in BUILT_IN:
         raise error
     return f"{type(error).__name__}: {error}"

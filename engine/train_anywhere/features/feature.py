@@ -28,7 +28,8 @@ class NodeService(Protocol):
         """Do the work that is due at `now`, in Unix seconds."""
 
     def close(self) -> None:
-        """Clean up at the end of the job; nothing waits for this call to finish."""
+        """Clean up at the end of the job, if necessary; nothing waits for this call to finish."""
+        return
 
 
 @dataclass(frozen=True)
@@ -136,16 +137,13 @@ class Feature:
         config: configuration of the run; not set when `verdicts` or `rows` is called.
         name: key of the feature in `Job.features`.
         python: shell word that starts Python in the job; empty: the one from the configuration.
+        on_node: whether `node_services` needs the monitor process on each node.
     """
 
     config: Config
     name = ""
     python = ""
-
-    @property
-    def on_node(self) -> bool:
-        """Whether `node_services` needs the monitor process on each node; a subclass may set it to True."""
-        return False
+    on_node = False
 
     def is_on(self) -> bool:
         """Return whether this run uses the feature. Listing one in `features:` turns it on by default."""
@@ -163,19 +161,12 @@ class Feature:
 
     # --- the batch job
 
-    def settings(self) -> Any:
-        """Return what `variables` and templates read as `job.features[name]`; all members of an array must have the same."""
-        return True
+    def variables(self, results: Path | None = None, code: Path | None = None) -> Mapping[str, str]:
+        """Return environment variables of the ranks, the same for all members of an array; $NAME in a value is another variable there.
 
-    def prepare(self, settings: Any, results: Path, code: Path | None) -> Any:
-        """Prepare files on the login node, and return the completed settings. Raises SubmitError, OSError.
-
-        It is called twice: without `code` before the run folder is made, then with the copied code.
+        A submission also calls it on the login node, to prepare files: with the folder of all results before the run folder is made,
+        then also with the copied code. Raises SubmitError, OSError.
         """
-        return settings
-
-    def variables(self, settings: Any) -> Mapping[str, str]:
-        """Return environment variables of the ranks; $NAME in a value is another variable where they run."""
         return {}
 
     def supervise(self, job: Any) -> AbstractContextManager[Any]:

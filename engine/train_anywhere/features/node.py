@@ -16,13 +16,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from train_anywhere.config.load import load
 from train_anywhere.distributed.network.addresses import node_name
 from train_anywhere.features import Features
 from train_anywhere.features.feature import NodeService
-from train_anywhere.files.ordinary import make_folder, open_file
+from train_anywhere.files.atomic import make_folder, open_file
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.reopen.frozen import read_frozen
+from train_anywhere.runs.reopen.frozen import load_frozen
 
 CHECK_EVERY_S = 1.0
 """Seconds between two checks whether the parent is alive; the end of the input is noticed at once."""
@@ -44,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     lower_priority()
     parent = int(arguments[1]) if len(arguments) > 1 else os.getppid()
     run = RunDir(Path(arguments[0]))
-    run_services(make_services(run, Features.of(load(read_frozen(run)))), lambda: wait_for_end(parent), run)
+    run_services(make_services(run, Features.of(load_frozen(run))), lambda: wait_for_end(parent), run)
     return 0
 
 
@@ -65,7 +64,12 @@ def run_services(services: list[NodeService], done: Callable[[], bool], run: Run
         run: the run folder.
     """
     stop = threading.Event()
-    threads = [threading.Thread(target=_repeat, args=(s, stop, run), daemon=True) for s in services]
+
+    def repeat(service: NodeService) -> None:
+        while not stop.wait(service.every_seconds) and attempt(lambda: service.poll(time.time()), run):
+            pass
+
+    threads = [threading.Thread(target=repeat, args=(service,), daemon=True) for service in services]
     for thread in threads:
         thread.start()
     try:
@@ -77,11 +81,6 @@ def run_services(services: list[NodeService], done: Callable[[], bool], run: Run
         for service, thread in zip(services, threads, strict=True):
             thread.join(max(0.0, end - time.monotonic()))
             attempt(service.close, run)
-
-
-def _repeat(service: NodeService, stop: threading.Event, run: RunDir) -> None:
-    while not stop.wait(service.every_seconds) and attempt(lambda: service.poll(time.time()), run):
-        pass
 
 
 def attempt(do: Callable[[], None], run: RunDir) -> bool:

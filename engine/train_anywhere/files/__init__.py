@@ -1,13 +1,9 @@
 """Files, folders and the terminal, with the standard library only. Every other package may use it.
 
-atomic         replaces files in one step
-ordinary       opens files and makes folders without following a link or waiting for a pipe
-owned_folder   marks and recognises folders that this project made
-removal        the only module that removes anything
+atomic         opens ordinary files without following a link, replaces them in one step; JSON that every parser accepts
+removal        marks folders that this project made, and removes them; the only module that removes anything
 node_disk      folders that all jobs of a user share on a node's disk
-plain_json     JSON that every parser accepts
-root           the folders of the project and of the engine
-typed_paths    paths that keep the links the user typed
+root           the folders of the project and of the engine; paths that keep the links the user typed
 terminal       output that survives a closed terminal; printable strings; progress in bytes
 """
 

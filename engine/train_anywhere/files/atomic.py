@@ -1,15 +1,22 @@
-"""Replace and rename files and folders in one step, without losing any file of the user; the time of a disk."""
+"""Open ordinary files without following links or waiting for pipes, and replace them in one step; JSON that every parser accepts.
+
+Everything written below a run folder goes through this module: the folder may come from another user, and a link in it could lead to a
+file of this user. JSON has no nan and inf: they are written as null and refused when read.
+"""
 
 import errno
+import json
+import math
 import os
 import stat
 import time
 from contextlib import suppress
 from functools import lru_cache
+from io import FileIO
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import BinaryIO
+from typing import Any, BinaryIO, Literal
 
 from train_anywhere.files.removal import remove_file, temporary_name
 
@@ -185,3 +192,140 @@ def _clock_offset(folder: Path, minute: int) -> float:
     with TemporaryFile(dir=folder) as file:
         offset = os.fstat(file.fileno()).st_mtime - time.time()
     return offset if abs(offset) > 1 else 0.0  # time stamps of files are coarse
+
+
+_FLAGS = {
+    "rb": os.O_RDONLY,
+    "rb+": os.O_RDWR,
+    "ab": os.O_WRONLY | os.O_APPEND | os.O_CREAT,
+    "wb": os.O_WRONLY | os.O_CREAT,
+}
+
+
+def open_file(path: Path, mode: Literal["rb", "rb+", "ab", "wb"]) -> FileIO:
+    """Open an ordinary file, unbuffered.
+
+    A file with a second name (a hard link) is replaced by a copy before it is written, so the other name keeps its content.
+
+    Raises:
+        FileExistsError: the path is a link, a folder, a pipe, a socket or a device; nothing has changed then.
+        OSError: the disk failed.
+    """
+    number, status = open_descriptor(path, _FLAGS[mode])
+    try:
+        if mode == "rb" or status.st_nlink < 2:
+            if mode == "wb":
+                os.ftruncate(number, 0)
+            return FileIO(number, mode)
+    except BaseException:
+        os.close(number)
+        raise
+    os.close(number)
+    with open_file(path, "rb") as old:
+        write_atomic(path, old.readall())
+    return open_file(path, mode)
+
+
+def overwrite(path: Path, content: bytes) -> None:
+    """Replace the content of an existing file in place, which works on a full disk if the new content is not longer.
+
+    Shorter content is first padded with newlines, so that no reader sees the end of the old content after it.
+
+    Raises:
+        OSError: the disk failed, or the file is missing or not an ordinary file.
+    """
+    with open_file(path, "rb+") as file:
+        size = os.fstat(file.fileno()).st_size
+        if len(content) > size:
+            _allocate(file, len(content), size)
+        _write(file, content.ljust(size, b"\n"), 0)
+        file.truncate(len(content))
+
+
+def _allocate(file: FileIO, needed: int, size: int) -> None:
+    """Extend a file with newlines to `needed` bytes first: a full disk would write only a part of the new content."""
+    try:
+        _write(file, b"\n" * (needed - size), size)
+        os.posix_fallocate(file.fileno(), 0, needed)
+    except OSError:
+        file.truncate(size)
+        raise
+
+
+def _write(file: FileIO, content: bytes, offset: int) -> None:
+    while content:
+        written = os.pwrite(file.fileno(), content, offset)
+        content, offset = content[written:], offset + written
+
+
+def write_or_overwrite(path: Path, content: str | bytes) -> None:
+    """Write a file with `write_atomic`, or overwrite it in place if the disk has no room for a second file. Raises OSError."""
+    try:
+        write_atomic(path, content)
+    except OSError:
+        try:
+            overwrite(path, content.encode() if isinstance(content, str) else content)
+            return
+        except OSError:  # the first error is raised
+            pass
+        raise
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder unless it exists; its parent must exist. Raises OSError, also if the path is a link or a file."""
+    try:
+        os.mkdir(folder)
+    except FileExistsError:
+        if not stat.S_ISDIR(mode := folder.lstat().st_mode):
+            raise not_ordinary_error(folder, mode, "folder") from None
+
+
+MAX_DIGITS = 20
+"""Characters of a 64-bit integer, with its sign."""
+
+
+def dumps(data: Any) -> str:
+    """Return `data` as indented JSON that ends with a newline."""
+    return json.dumps(finite(data), indent=2, allow_nan=False) + "\n"
+
+
+def loads(text: str) -> Any:
+    """Parse the output of `dumps`.
+
+    Raises:
+        ValueError: the string is not JSON, or contains nan, inf or an integer beyond 64 bits.
+    """
+    try:
+        return json.loads(text, parse_int=_parse_int, parse_float=_parse_float, parse_constant=_parse_float)
+    except RecursionError as error:
+        raise ValueError("too many nested brackets") from error
+
+
+def _parse_int(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise ValueError(f"{digits[:MAX_DIGITS]}... is too large")
+    return int(digits)
+
+
+def _parse_float(digits: str) -> float:
+    if not math.isfinite(number := float(digits)):
+        raise ValueError(f"{digits} is not finite")
+    return number
+
+
+def finite(data: Any) -> Any:
+    """Return the data with nan and inf replaced by None, at any depth."""
+    if isinstance(data, dict):
+        return {key: finite(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file; empty if it can't be read."""
+    try:
+        content = loads(read_text(path))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}

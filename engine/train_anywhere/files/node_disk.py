@@ -20,8 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from train_anywhere.files.atomic import move
-from train_anywhere.files.owned_folder import MARKER, OwnedFolder, make_owned
-from train_anywhere.files.removal import make_empty, remove, remove_in
+from train_anywhere.files.removal import MARKER, OwnedFolder, make_empty, make_owned, remove, remove_in
 from train_anywhere.files.terminal.output import format_bytes
 
 KEEP_DAYS = 30
@@ -66,7 +65,8 @@ def provide(
         else:
             remove(unfinished)
             remove(place, hidden=f".{name}")
-            _remove_old(local_disk)
+            # those not requested for a long time or older than the last boot
+            _remove_if(local_disk, lambda other: not _is_recent(other))
             _free_space(local_disk, size, files)
             refuse_without_space(local_disk, size, files)
             _fill_and_publish(place, unfinished, fill)
@@ -135,11 +135,6 @@ def _is_usable(place: OwnedFolder) -> bool:
     with suppress(OSError):
         return (place.path / BOOT).read_text() == boot_id()
     return False
-
-
-def _remove_old(local_disk: Path) -> None:
-    """Remove folders not requested for a long time or older than the last boot, and unfinished ones of killed processes."""
-    _remove_if(local_disk, lambda place: not _is_recent(place))
 
 
 def _free_space(local_disk: Path, size: int, files: int) -> None:

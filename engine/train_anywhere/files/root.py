@@ -1,4 +1,7 @@
-"""The folders of the project and of the engine, found once when this module is imported."""
+"""The folders of the project and of the engine, found once when this module is imported.
+
+Paths keep the links that the user typed: a link of this machine may be a mounted folder on a node.
+"""
 
 import os
 import sys
@@ -6,8 +9,49 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from train_anywhere.errors import ConfigError
-from train_anywhere.files.typed_paths import resolve_as_typed
+from train_anywhere.errors import ConfigError, ProjectError
+
+
+def resolve_as_typed(path: str | os.PathLike[str]) -> Path:
+    """Resolve a path, but keep the links above it that the user typed or that the shell shows ($PWD).
+
+    A link at the end of the path is followed: results/latest later points to another run.
+    """
+    return restore_links(Path(os.path.realpath(path)), path)
+
+
+def restore_links(path: Path, typed: str | os.PathLike[str] = "") -> Path:
+    """Return an absolute path with the link that the user typed, or that the shell shows, put back; the path itself if there is none."""
+    for link in _links(typed):
+        target = os.path.realpath(link)
+        if target not in (str(link), str(path)) and path.is_relative_to(target):
+            return link / path.relative_to(target)
+    return path
+
+
+def shell_folder() -> Path:
+    """Return the current folder as the shell shows it; / if it was deleted."""
+    shown, here = os.environ.get("PWD", ""), "/"
+    with suppress(OSError):
+        here = os.getcwd()
+        here = shown if os.path.isabs(shown) and os.path.samefile(shown, here) else here
+    return Path(here)
+
+
+def refuse_deleted_folder() -> None:
+    """Raise ProjectError if the current folder was deleted: relative paths would have no meaning."""
+    try:
+        os.getcwd()
+    except FileNotFoundError as error:
+        raise ProjectError("the current folder was deleted: cd to one that exists.") from error
+
+
+def _links(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield the folders above a path, the current folder and this program, each group topmost first."""
+    here = shell_folder()
+    for named in (here / path, here / "*", here / sys.argv[0]):
+        yield from (folder for folder in reversed(named.parents) if {"..", "latest"}.isdisjoint(folder.parts))
+
 
 ENGINE = resolve_as_typed(Path(__file__).parents[1]).parent
 """The folder that holds this package: engine/ of a clone, the snapshot of a job, or site-packages."""
@@ -27,7 +71,10 @@ def find_root() -> Path:
     """
     file = getattr(sys.modules.get("__main__"), "__file__", None)
     program = resolve_as_typed(file) if file and os.path.exists(file) else None
-    if program and _is_installed(program):
+    installed = (ENGINE / "train_anywhere", sys.prefix, sys.base_prefix)
+    if program and (
+        "site-packages" in program.parts or any(program.is_relative_to(folder) for folder in installed)
+    ):
         program = None
     for folder in _candidates(program):
         if (folder / PROJECT_FILE).is_file():
@@ -45,11 +92,6 @@ def find_root() -> Path:
 def _is_inference() -> bool:
     """Return whether the program's first import of the engine is `train_anywhere.inference`, which is being imported now."""
     return "train_anywhere.inference" in sys.modules
-
-
-def _is_installed(program: Path) -> bool:
-    folders = (ENGINE / "train_anywhere", sys.prefix, sys.base_prefix)
-    return "site-packages" in program.parts or any(program.is_relative_to(folder) for folder in folders)
 
 
 def _candidates(program: Path | None) -> Iterator[Path]:

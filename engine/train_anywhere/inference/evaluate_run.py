@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from train_anywhere.errors import ConfigError
-from train_anywhere.files.atomic import write_atomic
-from train_anywhere.files.plain_json import dumps
+from train_anywhere.files.atomic import dumps, write_atomic
 from train_anywhere.inference.output_files import (
     export_file,
     flatten_arrays,

@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.config.paths import write_problem
 from train_anywhere.errors import CheckpointError
-from train_anywhere.files.atomic import read_text, write_atomic
-from train_anywhere.files.ordinary import make_folder
-from train_anywhere.files.plain_json import dumps
-from train_anywhere.files.typed_paths import shell_folder
+from train_anywhere.files.atomic import dumps, make_folder, read_text, write_atomic
+from train_anywhere.files.root import shell_folder
 from train_anywhere.runs.folder import RunDir
 
 if TYPE_CHECKING:

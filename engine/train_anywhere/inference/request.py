@@ -18,8 +18,8 @@ from train_anywhere.config.paths import make_absolute
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.files import ROOT
+from train_anywhere.files.root import resolve_as_typed, shell_folder
 from train_anywhere.files.terminal.fit import FittedHelp
-from train_anywhere.files.typed_paths import resolve_as_typed, shell_folder
 from train_anywhere.inference.output_files import check_new_file, prediction_file
 from train_anywhere.inference.trained_model import find_run, read_config, refuse_export, use_one_device
 from train_anywhere.runs.folder import RunDir, is_waited_for

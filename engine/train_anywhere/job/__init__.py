@@ -7,10 +7,8 @@ It starts the ranks, watches them, decides about a restart or a requeue, and rec
 supervisor       the same decisions for both
 restart          decides after a failure whether the ranks start again, and on which nodes
 batch_job        a job: its nodes, its launcher, commands next to it
-requeue          what a job asks of Slurm's queue
-death            the end of a job whose supervisor was killed
-running_ranks    its launcher while it runs, the processes next to it, and the rank that was killed first
-steps            job steps on one node, or on each
+requeue          what a job asks of Slurm's queue, and the end of a job whose supervisor was killed
+running_ranks    its launcher while it runs, job steps next to it, and the rank that was killed first
 start.sh         what the batch script sources: signals, and the start of the supervisor
 clean.sh         removes variables that an earlier launcher or job has left in the submitting shell
 """

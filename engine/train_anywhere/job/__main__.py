@@ -41,49 +41,34 @@ def main(words: list[str]) -> int:
 def parse(words: list[str]) -> argparse.Namespace:
     """Return the options. `command` starts the ranks, `batch_job.fill` replaces its placeholders."""
     parser = argparse.ArgumentParser(prog="supervise", allow_abbrev=False)
-    parser.add_argument("run", type=Path)
-    parser.add_argument("signals", type=int)
-    parser.add_argument("answers", type=int)
-    parser.add_argument("--scheduler", choices=("slurm", "pbs"), required=True)
-    parser.add_argument(
-        "--signal-seconds", type=int, default=300, help="time between Slurm's signal and the end"
-    )
-    parser.add_argument("--requeue", action="store_true", help="requeue the job after a stop")
-    parser.add_argument(
-        "--exclude", default="", help="nodes that a requeued job must not get, besides bad ones"
-    )
-    parser.add_argument("--array", action="store_true", help="several members start at the same time")
-    parser.add_argument("--restarts", type=int, help="earlier starts of the job, which PBS does not count")
-    parser.add_argument(
-        "--not-started", action="store_true", help="the environment of the ranks could not be set up"
-    )
-    parser.add_argument("--died", type=int, help="exit code of a supervisor that was killed")
-    parser.add_argument("--launcher", type=int, default=0, help="process group of its launcher")
-    parser.add_argument(
-        "--launch", default="srun", help="what starts the ranks: srun, torchrun, mpirun, horovodrun"
-    )
-    parser.add_argument("--ranks", type=int, default=1, help="ranks of each node")
-    parser.add_argument(
-        "--uneven", type=int, help="ranks of all nodes, if Slurm decides how many each node gets"
-    )
-    parser.add_argument("--cpus-per-task", type=int, default=1)
-    parser.add_argument(
-        "--gpus", type=int, default=0, help="GPUs of all nodes, if they have different numbers"
-    )
-    parser.add_argument("--fewest", type=int, help="the fewest nodes on which the job may continue")
-    parser.add_argument("--no-kill", action="store_true", help="it survives the loss of a node")
-    parser.add_argument("--retries", type=int, help="restarts of the ranks after a failure")
-    parser.add_argument("--program", action="store_true", help="the ranks run a program, see src/run.py")
-    parser.add_argument("--monitor", action="store_true", help="start a monitor process on each node")
-    parser.add_argument(
-        "--features", action="store_true", help="features of the run have something to do here"
-    )
-    parser.add_argument("--python", default="python", help="Python of the ranks")
-    parser.add_argument("--inside", default="", help="words before a command that run it in the container")
-    parser.add_argument("--container", default="", help="options of srun that do the same")
-    parser.add_argument(
-        "--export", default="", help="variables that cluster.setup exports, separated by commas"
-    )
+    add = parser.add_argument
+    add("run", type=Path)
+    add("signals", type=int)
+    add("answers", type=int)
+    add("--scheduler", choices=("slurm", "pbs"), required=True)
+    add("--signal-seconds", type=int, default=300, help="time between Slurm's signal and the end")
+    add("--requeue", action="store_true", help="requeue the job after a stop")
+    add("--exclude", default="", help="nodes that a requeued job must not get, besides bad ones")
+    add("--array", action="store_true", help="several members start at the same time")
+    add("--restarts", type=int, help="earlier starts of the job, which PBS does not count")
+    add("--not-started", action="store_true", help="the environment of the ranks could not be set up")
+    add("--died", type=int, help="exit code of a supervisor that was killed")
+    add("--launcher", type=int, default=0, help="process group of its launcher")
+    add("--launch", default="srun", help="what starts the ranks: srun, torchrun, mpirun, horovodrun")
+    add("--ranks", type=int, default=1, help="ranks of each node")
+    add("--uneven", type=int, help="ranks of all nodes, if Slurm decides how many each node gets")
+    add("--cpus-per-task", type=int, default=1)
+    add("--gpus", type=int, default=0, help="GPUs of all nodes, if they have different numbers")
+    add("--fewest", type=int, help="the fewest nodes on which the job may continue")
+    add("--no-kill", action="store_true", help="it survives the loss of a node")
+    add("--retries", type=int, help="restarts of the ranks after a failure")
+    add("--program", action="store_true", help="the ranks run a program, see src/run.py")
+    add("--monitor", action="store_true", help="start a monitor process on each node")
+    add("--features", action="store_true", help="features of the run have something to do here")
+    add("--python", default="python", help="Python of the ranks")
+    add("--inside", default="", help="words before a command that run it in the container")
+    add("--container", default="", help="options of srun that do the same")
+    add("--export", default="", help="variables that cluster.setup exports, separated by commas")
     after = words.index("--") if "--" in words else len(words)
     options = parser.parse_args(words[:after])
     options.command = words[after + 1 :]

@@ -14,14 +14,12 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from train_anywhere.distributed import programs
-from train_anywhere.distributed.launcher_env import job_port
-from train_anywhere.distributed.network.hostlist import expand_hosts
+from train_anywhere.distributed.discover import job_port
+from train_anywhere.distributed.topology import expand_hosts
 from train_anywhere.errors import STOPPED, ProjectError, SchedulerError
-from train_anywhere.job.death import end_after_death
-from train_anywhere.job.requeue import ANSWER_S, QueuedJob
+from train_anywhere.job.requeue import ANSWER_S, QueuedJob, end_after_death
 from train_anywhere.job.restart import Nodes
-from train_anywhere.job.running_ranks import Launcher
-from train_anywhere.job.steps import spawn
+from train_anywhere.job.running_ranks import Launcher, spawn
 from train_anywhere.job.supervisor import Signals, Stopped, Supervisor
 from train_anywhere.runs.attempts import STARTED, next_start, running_job, start_of_job
 
@@ -33,7 +31,7 @@ OWN_OF_PROCESS = re.compile(
 )
 """Variables that mpirun does not pass to ranks on other nodes."""
 
-PASSED = (
+PASSED = {
     "PATH",
     "LD_LIBRARY_PATH",
     "OMP_NUM_THREADS",
@@ -42,7 +40,7 @@ PASSED = (
     STARTED,
     "MASTER_ADDR",
     "MASTER_PORT",
-)
+}
 """Variables that mpirun always passes."""
 
 
@@ -100,29 +98,23 @@ class Job(QueuedJob):
         self._warm: subprocess.Popen[bytes] | None = None
         self._warm_hosts: list[str] = []
         self._parent = os.getppid()
-        self._given_port, self._restarts = os.environ.get("MASTER_PORT", ""), self._count_restarts()
+        self._given_port = os.environ.get("MASTER_PORT", "")
+        counted = os.environ.get("SLURM_RESTART_COUNT") or 0 if self.slurm else 0
+        self._restarts = int(counted if options.restarts is None else options.restarts)
 
     @property
     def several(self) -> bool:
         """True if there are several ranks."""
         return self.options.ranks > 1 or (self.options.uneven or len(self.hosts)) > 1
 
-    def _count_restarts(self) -> int:
-        if self.options.restarts is not None:
-            return int(self.options.restarts)
-        return int(os.environ.get("SLURM_RESTART_COUNT") or 0) if self.slurm else 0
-
     # --- the nodes
 
     def list_hosts(self) -> list[str]:
         """Return the nodes of this job. Raises Stopped: a signal came while Slurm did not answer."""
-        if self.hosts:
-            return self.hosts
-        if not self.slurm:
-            lines = Path(self.environ["PBS_NODEFILE"]).read_text().split()
-            self.hosts = list(dict.fromkeys(lines))
-        else:
+        if not self.hosts and self.slurm:
             self.hosts = expand_hosts(self.environ["SLURM_JOB_NODELIST"])
+        elif not self.hosts:
+            self.hosts = list(dict.fromkeys(Path(self.environ["PBS_NODEFILE"]).read_text().split()))
         return self.hosts
 
     def find_nodes(self) -> Nodes:
@@ -179,11 +171,8 @@ class Job(QueuedJob):
         first = listed.partition(":")[0]
         if number:
             self.environ[STARTED] = next_start(self.environ)
-        self.environ |= {
-            "TRAIN_HOSTS": listed,
-            "MASTER_ADDR": first,
-            "MASTER_PORT": str(self._port(first, number)),
-        }
+        port = str(self._port(first, number))
+        self.environ |= {"TRAIN_HOSTS": listed, "MASTER_ADDR": first, "MASTER_PORT": port}
 
     def _ask_places(self) -> str:
         """Return the nodes with their ranks, as Slurm distributes them."""
@@ -244,7 +233,8 @@ class Job(QueuedJob):
         command = self._warm_command(number)
         process = spawn(fill(command, self._placeholders()), self.environ)
         self.report_launcher(process.pid)  # before anything else, so that the script can end it
-        return Launcher(self, process, self.signals.note, self.script_is_lost)
+        # this process has another parent once the batch script, which would end the job, was killed
+        return Launcher(self, process, self.signals.note, lambda: os.getppid() != self._parent)
 
     def _warm_command(self, number: int) -> list[str]:
         """Return the command of the ranks, which are forks of a process on their node if they may start again."""
@@ -280,16 +270,12 @@ class Job(QueuedJob):
 
     def _placeholders(self) -> dict[str, list[str]]:
         """Return the words for `{nodes}` and the other placeholders of a command."""
-        listed = self.environ["TRAIN_HOSTS"]
         ranks = self.options.uneven or self.options.ranks * len(self.hosts)
-        words = {
-            "nodes": str(len(self.hosts)),
-            "nodelist": ",".join(self.hosts),
-            "ranks": str(ranks),
-            "hosts": listed,
-        }
         return {
-            **{k: [v] for k, v in words.items()},
+            "nodes": [str(len(self.hosts))],
+            "nodelist": [",".join(self.hosts)],
+            "ranks": [str(ranks)],
+            "hosts": [self.environ["TRAIN_HOSTS"]],
             "exports": [w for name in self._exports() for w in ("-x", name)],
         }
 
@@ -298,17 +284,16 @@ class Job(QueuedJob):
 
         A daemon that ssh started on another node has none of the job's variables.
         """
-        before = _initial_environment(self._parent)
+        before: dict[str, str] = {}
+        with suppress(OSError):  # a system without /proc
+            text = Path(f"/proc/{self._parent}/environ").read_bytes().decode(errors="surrogateescape")
+            before = dict(line.split("=", 1) for line in text.split("\0") if "=" in line)
         named = {*self.options.export.split(",")} - {""}
         changed = {
             k for k, v in self.environ.items() if before.get(k) != v and not OWN_OF_PROCESS.fullmatch(k)
         }
-        names = {*PASSED, *named, *changed} & {*self.environ}
+        names = (PASSED | named | changed) & {*self.environ}
         return sorted(name for name in names if re.fullmatch(r"[A-Za-z_]\w*", name))
-
-    def script_is_lost(self) -> bool:
-        """Return whether the batch script, which would end this job, was killed."""
-        return os.getppid() != self._parent
 
     def run_on_each_node(self, command: Sequence[str], inside: bool = True) -> None:
         """Run a command once on each node before the ranks start. A signal ends it."""
@@ -326,12 +311,11 @@ class Job(QueuedJob):
 
     def enter_features(self, stack: ExitStack) -> None:
         """Call the features that have something to do here. One that fails is printed."""
-        from train_anywhere.config.load import load
         from train_anywhere.features import Features
-        from train_anywhere.runs.reopen.frozen import read_frozen
+        from train_anywhere.runs.reopen.frozen import load_frozen
 
         try:
-            features = Features.of(load(read_frozen(self.run)))
+            features = Features.of(load_frozen(self.run))
         except ProjectError as error:  # the ranks report it too
             print(f"error: {error}", file=sys.stderr, flush=True)
             return
@@ -370,13 +354,10 @@ def fill(command: Sequence[str], words: Mapping[str, Sequence[str]]) -> list[str
     """Return a command with its placeholders replaced: `--nodes={nodes}`, or the word `{exports}`."""
     filled: list[str] = []
     for word in command:
+        found = re.fullmatch(r"(--[\w-]+=)\{(\w+)\}", word)
         if word.startswith("{") and word[1:-1] in words:
             filled += words[word[1:-1]]
-        elif (
-            word.startswith("--")
-            and (found := re.fullmatch(r"(--[\w-]+=)\{(\w+)\}", word))
-            and found[2] in words
-        ):
+        elif found and found[2] in words:
             filled.append(found[1] + ",".join(words[found[2]]))
         else:
             filled.append(word)
@@ -389,11 +370,3 @@ def _listens(host: str, port: int) -> bool:
             return True
     except OSError:
         return False
-
-
-def _initial_environment(process: int) -> dict[str, str]:
-    """Return the variables with which a process was started. A system without /proc has none."""
-    with suppress(OSError):
-        text = Path(f"/proc/{process}/environ").read_bytes().decode(errors="surrogateescape")
-        return dict(line.split("=", 1) for line in text.split("\0") if "=" in line)
-    return {}

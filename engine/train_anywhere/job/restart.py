@@ -6,16 +6,22 @@ failed twice, at different steps, is bad: the job continues, or is requeued, wit
 known: its failures use up `cluster.retries`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any
 
 from train_anywhere.errors import REFUSED, STOPPED
 from train_anywhere.files.atomic import read_text
-from train_anywhere.runs.attempts import read_logged_step, read_recorded_step, running_job
-from train_anywhere.runs.debug import NODE, describe_exit_code, launch_id
+from train_anywhere.monitor.ranks import short
+from train_anywhere.runs.attempts import (
+    NODE,
+    describe_exit_code,
+    launch_id,
+    read_logged_step,
+    read_recorded_step,
+    running_job,
+)
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
 
 FAILED = ("failed", "killed")
@@ -141,7 +147,9 @@ def read_failure(run: RunDir, code: int, program: bool, cause: str, environ: Map
     cause = cause or (newest.get("reason") or "" if newest.get("ended_by") == "failed" else "")
     if program:
         return Failure(code, step, 1, cause, program=True)
-    same = 1 + _earlier_failures(attempts[:-1], step)
+    # the latest attempts in a row that failed in this job at the same step
+    like = ((a.get("job"), a.get("ended_by") in FAILED, a.get("step")) for a in reversed(attempts[:-1]))
+    same = 1 + len(list(takewhile(lambda one: one == (running_job(), True, step), like)))
     return Failure(code, step, same, cause, _bad_node(run, environ))
 
 
@@ -153,14 +161,3 @@ def _bad_node(run: RunDir, environ: Mapping[str, str]) -> str:
             nodes[file.name] = read_text(file).strip()
     node = nodes.pop(own, "")
     return short(node) if node in nodes.values() else ""
-
-
-def short(host: str) -> str:
-    """Return a host's name without its domain."""
-    return host.partition(".")[0]
-
-
-def _earlier_failures(attempts: Sequence[Mapping[str, Any]], step: int) -> int:
-    """Return the number of latest attempts in a row that failed in this job at the same step."""
-    like = ((a.get("job"), a.get("ended_by") in FAILED, a.get("step")) for a in reversed(attempts))
-    return len(list(takewhile(lambda one: one == (running_job(), True, step), like)))

@@ -1,17 +1,19 @@
-"""The launcher of the ranks while it runs, and the processes next to it."""
+"""The launcher of the ranks while it runs, and job steps next to it: on one node or on each, inside the container or outside."""
 
+import argparse
 import os
 import re
+import shlex
 import signal
 import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import IO
 
-from train_anywhere.files.atomic import read_text
-from train_anywhere.files.ordinary import make_folder, open_file
-from train_anywhere.job.steps import Steps, find_ranks, spawn
+from train_anywhere.files.atomic import make_folder, open_file, read_text
+from train_anywhere.job.supervisor import default_signals
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.slurm.scheduler.queue import NORMAL_END
 
@@ -29,23 +31,112 @@ ENDED = re.compile(
 """Lines with which launchers report that a rank has failed."""
 
 SIGNALS_OF = {
-    "Killed": "SIGKILL",
-    "Out Of Memory": "SIGKILL",
-    "Segmentation fault": "SIGSEGV",
-    "Aborted": "SIGABRT",
-    "Bus error": "SIGBUS",
-}
+    "Killed": "SIGKILL", "Out Of Memory": "SIGKILL", "Segmentation fault": "SIGSEGV", "Aborted": "SIGABRT", "Bus error": "SIGBUS",
+}  # fmt: skip
 """Signals by their description in these lines."""
 
 LOG_BYTES = 2**16
 """Bytes at the end of the log in which the lines are searched."""
 
 
+PART_OF_NODE = ("SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_TRES_PER_TASK")
+"""Variables with which srun gives a step only a part of the CPUs of its node."""
+
+
+class Steps:
+    """The nodes of a job, and the words that start processes there.
+
+    Args:
+        options: those of the supervisor, see `__main__`.
+
+    Attributes:
+        environ: environment of the ranks.
+        hosts: nodes of the ranks.
+        elastic: whether the ranks may start on fewer nodes than the job has.
+    """
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options, self.run, self.environ = options, RunDir(options.run), {**os.environ}
+        self.slurm, self.elastic = options.scheduler == "slurm", options.fewest is not None
+        self.hosts: list[str] = []
+
+    def container_options(self) -> list[str]:
+        """Return the options of srun that run a step in the container."""
+        return shlex.split(self.options.container)
+
+    def in_container(self, *words: str) -> list[str]:
+        """Return a command of the ranks' Python, inside the container if there is one."""
+        return [*shlex.split(self.options.inside), self.options.python, *words]
+
+    def one_task_on(self, host: str) -> list[str]:
+        """Return the words that start one process on a node, next to the ranks."""
+        gres = ["--gres=none"] if self.options.gpus else []
+        step = ["srun", "--overlap", "--nodes=1", "--ntasks=1", "--mem=0", "--export=ALL", *gres]
+        return [*step, f"--nodelist={host}"]
+
+    def one_task(self, host: str, command: Sequence[str]) -> list[str]:
+        """Return a command that runs another one inside the container on a node, on PBS here."""
+        return [*self.one_task_on(host), *self.container_options(), *command] if self.slurm else [*command]
+
+    def each_node(
+        self, command: Sequence[str], options: Sequence[str] = (), inside: bool = True
+    ) -> list[str]:
+        """Return a command that runs another one once on each node, on PBS only here.
+
+        It gets all CPUs and GPUs that the job has there.
+        """
+        if not self.slurm:
+            return [*command]
+        count = len(self.hosts)
+        step = ["srun", "--overlap", "--whole", "--mem=0", *options, f"--nodes={count}", f"--ntasks={count}"]
+        nodes = ",".join(self.hosts) if self.elastic else self.environ["SLURM_JOB_NODELIST"]
+        gpus = [f"--gpus={self.options.gpus}"] if self.options.gpus else []
+        step += [
+            f"--nodelist={nodes}",
+            "--ntasks-per-node=1",
+            *gpus,
+            "--kill-on-bad-exit=0",
+            "--wait=0",
+            "--export=ALL",
+        ]
+        return [*step, *(self.container_options() if inside else []), *command]
+
+    def whole_environment(self) -> dict[str, str]:
+        """Return the environment of a step that gets whole nodes."""
+        return {k: v for k, v in self.environ.items() if k not in PART_OF_NODE}
+
+
+def spawn(
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    stdin: int = subprocess.DEVNULL,
+    stderr: IO[bytes] | int | None = None,
+) -> "subprocess.Popen[bytes]":
+    """Start a program in a new session, with default signals. A missing one ends with 127."""
+    try:
+        return subprocess.Popen(
+            command,
+            env=environ,
+            stdin=stdin,
+            stderr=stderr,
+            start_new_session=True,
+            preexec_fn=default_signals,
+        )
+    except OSError as error:
+        print(f"{command[0]}: {error.strerror}", file=sys.stderr, flush=True)
+        return spawn(["sh", "-c", "exit 127"], environ)
+
+
+def find_ranks(run: str, number: str = "USR1") -> list[str]:
+    """Return a command that signals the ranks of a run on its node, but not their launcher."""
+    name = re.sub(r"\W", ".", os.path.basename(run), flags=re.ASCII)
+    return ["pkill", f"-{number}", "-f", "--", rf"^([^-]|[^ ]-)+ -u .*/train.py --run .*{name}$"]
+
+
 class Launcher:
     """A started launcher with the processes next to it.
 
     They are the monitor process of each node, and the step that waits for a preemption.
-
 
     Args:
         job: nodes, options and environment.
@@ -70,7 +161,10 @@ class Launcher:
         self._monitor = self._start_monitor() if job.options.monitor else None
         # Slurm signals a preemption only to job steps
         waits = job.slurm and job.options.launch != "srun"
-        self._listener = self._start_listener() if waits else None
+        self._listener: subprocess.Popen[bytes] | None = None
+        if waits:
+            step = [*job.one_task_on(job.hosts[0]), "cat"]
+            self._listener = spawn(step, job.environ, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
     def _start_monitor(self) -> "subprocess.Popen[bytes]":
         job = self.job
@@ -79,10 +173,6 @@ class Launcher:
         with _open_errors(job.run) as errors:
             step = job.each_node(command, options)
             return spawn(step, job.whole_environment(), stdin=subprocess.PIPE, stderr=errors)
-
-    def _start_listener(self) -> "subprocess.Popen[bytes]":
-        step = [*self.job.one_task_on(self.job.hosts[0]), "cat"]
-        return spawn(step, self.job.environ, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
     def poll(self) -> int | None:
         """Return the exit code of the launcher as of a shell, or None while it runs."""
@@ -106,8 +196,11 @@ class Launcher:
             if process and process.stdin:
                 with suppress(OSError):
                     process.stdin.close()  # they exit when their input is closed
-        if self._monitor:
-            _drop_normal_lines(self.job.run)
+        with suppress(OSError, ValueError):
+            errors = self.job.run.monitor / "errors.txt"
+            lines = read_text(errors).splitlines() if self._monitor else []
+            if lines and all(re.match(NORMAL_END, line) for line in lines):
+                open_file(errors, "wb").close()  # only what Slurm prints at any stop
         self._monitor = self._listener = None
 
     def tell(self, name: str) -> None:
@@ -161,14 +254,6 @@ def _open_errors(run: RunDir) -> IO[bytes]:
         make_folder(run.monitor)
         return open_file(run.monitor / "errors.txt", "wb")
     return open(os.devnull, "wb")
-
-
-def _drop_normal_lines(run: RunDir) -> None:
-    """Empty the monitor's file of errors if it has only lines that Slurm prints at any stop."""
-    with suppress(OSError, ValueError):
-        lines = read_text(run.monitor / "errors.txt").splitlines()
-        if lines and all(re.match(NORMAL_END, line) for line in lines):
-            open_file(run.monitor / "errors.txt", "wb").close()
 
 
 def _log_size() -> int:

@@ -23,7 +23,7 @@ supervise() {
         echo "error: ${train_job[2]} does not start on $HOSTNAME (exit code $code), so nothing was trained: the Python that submits a job must be on a disk that all nodes share." >&2
         exit 1
     fi
-    # it was killed, and the ranks must not train without it: see train_anywhere/job/death.py
+    # it was killed, and the ranks must not train without it: see train_anywhere/job/requeue.py
     [ "$1" != --died ] || exit 1
     train_ranks=$ranks
     supervise --died "$code" --launcher "${ranks:-0}" "$@"

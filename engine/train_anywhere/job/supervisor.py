@@ -11,24 +11,27 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from train_anywhere.errors import NOT_FINITE, REFUSED, STOPPED, CheckpointError, ProjectError
-from train_anywhere.files.ordinary import make_folder, open_file
+from train_anywhere.files.atomic import make_folder, open_file
 from train_anywhere.files.terminal.printable import one_line
-from train_anywhere.job.restart import Nodes, decide, read_failure, short
+from train_anywhere.job.restart import Nodes, decide, read_failure
+from train_anywhere.monitor.ranks import short
 from train_anywhere.monitor.report import write_run_report
 from train_anywhere.runs.attempts import (
+    CAUSE,
     ENDS,
     STARTED,
     STOP,
     add_bad_node,
+    describe_exit_code,
     extend_newest,
+    read_claim,
     running_job,
     was_killed,
 )
-from train_anywhere.runs.debug import CAUSE, describe_exit_code, read_claim
 from train_anywhere.runs.folder import ATTEMPTS, RunDir, now
 
 KILLED = 128 + signal.SIGKILL
-"""Exit code of killed ranks, among others those that hung: see features/hangs/kill_ranks.py."""
+"""Exit code of killed ranks, among others those that hung: see features/hangs/stacks.py."""
 
 POLL_S = 0.05
 """Seconds between two looks at the ranks."""
@@ -39,15 +42,8 @@ REPEAT_S = 5.0
 MOST_STARTS = 3
 """Starts of the ranks in a row without a new step, after which a job ends."""
 
-STOPS = {
-    "SIGUSR1": "USR1",
-    "SIGTERM": "TERM",
-    "SIGINT": "Ctrl-C",
-    "USR1": "USR1",
-    "TERM": "TERM",
-    "INT": "Ctrl-C",
-}
-"""Names of signals in messages."""
+STOPS = {"SIGUSR1": "USR1", "SIGTERM": "TERM", "SIGINT": "Ctrl-C", "INT": "Ctrl-C"}
+"""Names of signals in messages, if they are other ones."""
 
 
 class Ranks(Protocol):
@@ -79,7 +75,7 @@ class Place(Protocol):
         announces: whether a line about a stop is printed; the ranks of this machine do that themselves.
         retries: `cluster.retries`; None if the ranks never start again.
         requeues: whether a job can be requeued.
-        start_id: this start of the job, as `features/hangs/kill_ranks.py` writes it.
+        start_id: this start of the job, as `features/hangs/stacks.py` writes it.
         environ: environment of the ranks.
     """
 
@@ -198,13 +194,12 @@ class Supervisor:
 
     def _write_report(self) -> None:
         """Write the report of a run that has failed, which its ranks did not because they might have started again."""
-        from train_anywhere.config.load import load
         from train_anywhere.features import describe
-        from train_anywhere.runs.reopen.frozen import read_frozen
+        from train_anywhere.runs.reopen.frozen import load_frozen
 
         if self.read_info().get("state") == "failed":
             with suppress(ProjectError):  # the ranks report an unreadable configuration
-                for line in write_run_report(load(read_frozen(self.run)), self.run, describe):
+                for line in write_run_report(load_frozen(self.run), self.run, describe):
                     print(line, flush=True)
 
     def _supervise(self) -> int:
@@ -220,9 +215,8 @@ class Supervisor:
                 return code
             decided = self._decide(code)
             self.signals.wait(0)
-            if (
-                decided or self.told
-            ):  # a stop that was requested meanwhile: the next start of the job continues
+            # a stop that was requested meanwhile: the next start of the job continues
+            if decided or self.told:
                 return STOPPED if decided == STOPPED or self.told else code
             self.note_end()
             number += 1
@@ -306,10 +300,8 @@ class Supervisor:
             if code and code != NOT_FINITE and (running or (begun and state == "failed")):
                 self._record_failure(code, ranks.first_exit(), recorded=state == "failed")
         if self.idle and end == STOPPED:
-            self.hung = self.hung or code not in (
-                0,
-                STOPPED,
-            )  # its ranks may have been killed, because they did not end
+            # its ranks may have been killed, because they did not end
+            self.hung = self.hung or code not in (0, STOPPED)
         finished = ranks_of_program and ((code == 0 and running) or (code == STOPPED and not self.told))
         self._left_files = (
             (code not in (0, STOPPED, REFUSED) and state != "preempted") or self.hung or finished

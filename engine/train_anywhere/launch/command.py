@@ -16,10 +16,10 @@ from train_anywhere.config.other_names import OTHER_WAYS, keys_meant, page_addre
 from train_anywhere.config.search_terms import find_page
 from train_anywhere.config.strict import did_you_mean
 from train_anywhere.errors import INTERRUPTED, REFUSED, ConfigError, ProjectError
-from train_anywhere.files.terminal.fit import fit, terminal_width
+from train_anywhere.files.root import refuse_deleted_folder
+from train_anywhere.files.terminal.fit import fit, fit_message, terminal_width
 from train_anywhere.files.terminal.output import escape_characters, output_problem
 from train_anywhere.files.terminal.printable import printable
-from train_anywhere.files.typed_paths import refuse_deleted_folder
 from train_anywhere.runs.reopen.resume import load_saved_overrides
 
 HELP = {"-h", "--help"}
@@ -124,21 +124,16 @@ def run_command(command: Callable[[], int], overrides: bool = True) -> int:
         print("interrupted.", file=sys.stderr)
         return INTERRUPTED
     except Exception as error:
-        message = _output_message(error) or explain_refusal(
-            error, _read_overrides() if overrides else [], _is_sweep()
-        )
+        # an OSError without a file name is one of standard output
+        unnamed = isinstance(error, OSError) and error.errno is not None and error.filename is None
+        sweep = "-m" in sys.argv or "--multirun" in sys.argv
+        message = output_problem() if unnamed else None
+        message = message or explain_refusal(error, _read_overrides() if overrides else [], sweep)
         if message is None:
             raise
         with suppress(OSError):  # the exit code remains
-            shown = fit(f"error: {printable(message)}", terminal_width(sys.stderr))
-            print(shown, file=sys.stderr, flush=True)
+            print(fit_message(f"error: {printable(message)}", sys.stderr), file=sys.stderr, flush=True)
         return error.exit_code if isinstance(error, ProjectError) else REFUSED
-
-
-def _output_message(error: Exception) -> str | None:
-    """Return a message if the error is one of standard output: an OSError without a file name."""
-    unnamed = isinstance(error, OSError) and error.errno is not None and error.filename is None
-    return output_problem() if unnamed else None
 
 
 def _read_overrides() -> list[str]:
@@ -148,7 +143,3 @@ def _read_overrides() -> list[str]:
             return []
         return [quote_value(word) for word in to_hydra_overrides(split_flags(sys.argv[1:]).overrides)]
     return []
-
-
-def _is_sweep() -> bool:
-    return "-m" in sys.argv or "--multirun" in sys.argv

@@ -69,27 +69,20 @@ def list_leftovers() -> list[str]:
     """Describe what keeps this process from exiting: threads, child processes, or an exit handler of user code."""
     frames, main = sys._current_frames(), threading.main_thread()
     threads = [t for t in threading.enumerate() if t is not main and t.ident in frames and not t.daemon]
-    found = [f"thread '{t.name}' ({_place(frames[t.ident])})" for t in threads if t.ident is not None]
+    found = [f"thread '{t.name}' ({_lines(frames[t.ident])[-1]})" for t in threads if t.ident is not None]
     found += [f"process '{p.name}' (pid {p.pid})" for p in multiprocessing.active_children() if not p.daemon]
-    own = [] if found or main.ident not in frames else _user_lines(frames[main.ident])
+    own = [] if found or main.ident not in frames else _lines(frames[main.ident], only_user_code=True)
     return found or ([f"an exit handler ({own[-1]})"] if own else [])
 
 
-def _place(frame: FrameType) -> str:
-    """Return the line that a thread is at: the innermost one of user code if there is one."""
-    lines = _user_lines(frame) or [_line(one) for one in traceback.extract_stack(frame)]
-    return lines[-1]
-
-
-def _user_lines(frame: FrameType) -> list[str]:
-    """Return the lines of a stack outside installed packages, the innermost last."""
-    packages = (sysconfig.get_path("stdlib"), "<frozen")
-    stack = [one for one in traceback.extract_stack(frame) if not one.filename.startswith(packages)]
-    return [_line(one) for one in stack if "-packages" not in one.filename]
-
-
-def _line(one: traceback.FrameSummary) -> str:
-    return f"{one.filename}, line {one.lineno}, in {one.name}"
+def _lines(frame: FrameType, only_user_code: bool = False) -> list[str]:
+    """Return the lines of a stack outside installed packages, the innermost last; all lines if there are none."""
+    stack, packages = traceback.extract_stack(frame), (sysconfig.get_path("stdlib"), "<frozen")
+    users = [
+        one for one in stack if not one.filename.startswith(packages) and "-packages" not in one.filename
+    ]
+    shown = users if users or only_user_code else stack
+    return [f"{one.filename}, line {one.lineno}, in {one.name}" for one in shown]
 
 
 @contextmanager

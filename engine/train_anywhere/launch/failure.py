@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import sys
 import threading
 import time
@@ -11,15 +12,17 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from train_anywhere.config.schema import Config
 from train_anywhere.distributed.network.addresses import lost_rank, node_name
 from train_anywhere.distributed.topology import Topology
-from train_anywhere.errors import LostRankError, NotFiniteError, ProjectError
-from train_anywhere.files.ordinary import open_file
+from train_anywhere.errors import DataError, LostRankError, NotFiniteError, ProjectError, iterate_causes
+from train_anywhere.files.atomic import open_file
 from train_anywhere.files.terminal.fit import fit, terminal_width
 from train_anywhere.files.terminal.output import format_short
 from train_anywhere.files.terminal.printable import one_line
-from train_anywhere.runs.debug import CAUSE, NODE, append_debug, claim_first, read_claim
+from train_anywhere.runs.attempts import CAUSE, NODE, append_debug, claim_first, read_claim
 from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.reopen.resume import read_run_overrides
 from train_anywhere.runs.summary import COLUMN, MOST_CHARACTERS, describe_error, display_path, resume_command
 
 CAUSE_S = 2.0
@@ -42,9 +45,15 @@ def report_failure(run: RunDir, topology: Topology, error: BaseException, report
     elif why := lost_rank(error):
         message = f"error: {me} stops: the connection to another rank was lost ({why})."
         _report_consequence(run, topology, error, message)
-    elif topology.world_size > 1 and (other := claim_first(run, _error_id(error), me)) != me:
-        save_traceback(run, topology, error, f"error: {me} failed where {other} did ({_last_line(error)}).")
     else:
+        # equal in all ranks that fail at the same place
+        lines = re.findall(r'^ *File ".*$', "".join(traceback.format_exception(error)), re.MULTILINE)
+        place = f"{type(error).__name__}-{zlib.crc32(chr(10).join(lines).encode()):08x}"
+        if topology.world_size > 1 and (other := claim_first(run, place, me)) != me:
+            save_traceback(
+                run, topology, error, f"error: {me} failed where {other} did ({_last_line(error)})."
+            )
+            return
         if topology.world_size > 1:
             claim_first(run, CAUSE, f"{me} on {node_name()}: {_last_line(error)}")
             claim_first(run, NODE, node_name())
@@ -120,12 +129,6 @@ def _report_consequence(run: RunDir, topology: Topology, error: BaseException, s
             os.dup2(log.fileno(), 2)
 
 
-def _error_id(error: BaseException) -> str:
-    """Return an id of an error's type and stack, equal in all ranks that fail at the same place."""
-    lines = re.findall(r'^ *File ".*$', "".join(traceback.format_exception(error)), re.MULTILINE)
-    return f"{type(error).__name__}-{zlib.crc32(chr(10).join(lines).encode()):08x}"
-
-
 def _last_line(error: BaseException) -> str:
     return traceback.format_exception_only(error)[-1].strip()
 
@@ -141,3 +144,46 @@ def watch_threads(run: RunDir, topology: Topology) -> None:
             threading.__excepthook__(failed)
 
     threading.excepthook = hook
+
+
+CLIENTS = ("huggingface_hub", "urllib", "requests", "httpx", "httpcore")
+"""Packages whose errors are those of a connection."""
+
+LIBRARIES = (
+    *("huggingface_hub", "transformers", "diffusers", "datasets", "peft", "timm", "torchvision"),
+    *("sentence_transformers", "open_clip", "torch.hub", "keras.src.utils.file_utils"),
+)
+"""Packages and modules that download weights. A callback that reports to a server has none of them in its traceback."""
+
+SENTENCES = re.compile(
+    r"couldn't connect to|can ?not find the requested files|URL fetch failure|outgoing traffic has been disabled|offline mode",
+    re.IGNORECASE,
+)
+"""Matches messages of libraries about files that are not in their caches."""
+
+
+def missing_file_error(config: Config, run: RunDir, error: BaseException) -> DataError | None:
+    """Return the error with the command that fetches the files; None if this is another error, or the run has internet."""
+    offline = config.cluster.scheduler != "none" or os.environ.get("HF_HUB_OFFLINE") == "1"
+    if (isinstance(error, ProjectError) and not error.__cause__) or not offline:
+        return None
+    causes, modules = [*iterate_causes(error)], set[str]()
+    for (
+        cause
+    ) in causes:  # the error, or a function that it came through, is of a library that downloads weights
+        frames = traceback.walk_tb(cause.__traceback__)
+        modules |= {type(cause).__module__, *(str(frame.f_globals.get("__name__")) for frame, _ in frames)}
+    found = next(
+        (c for c in causes if type(c).__module__.partition(".")[0] in CLIENTS or SENTENCES.search(str(c))),
+        None,
+    )
+    if found is None or not any(f"{m}.".startswith(f"{name}.") for m in modules for name in LIBRARIES):
+        return None
+    words: list[str] = []
+    with suppress(ProjectError):
+        words = read_run_overrides(run)
+    why = (str(found).strip().splitlines() or [type(found).__name__])[0]
+    return DataError(
+        f"a file is not in the cache, and this job can't download it ({why.rstrip('.')}). Type on a login node, which has internet: "
+        f"{shlex.join(['python', 'src/fetch.py', *words])}; then resume the run."
+    )

@@ -113,7 +113,9 @@ def serve(requests: socket.socket, before: Mapping[str, str]) -> dict[str, Any] 
             if tie and (why := _refusal(request, before)):
                 answers.sendall(f"{why}\n".encode())
                 request = None
-            child = _fork() if request else -1
+            child = -1
+            with suppress(OSError):  # the system can't start another process
+                child = os.fork() if request else -1
             if not child:
                 signal.set_wakeup_fd(-1)
                 for one in (*sockets, answers, *children.values()):
@@ -129,14 +131,6 @@ def serve(requests: socket.socket, before: Mapping[str, str]) -> dict[str, Any] 
                 tied |= {child} if tie else set()
             else:
                 answers.close()
-
-
-def _fork() -> int:
-    """Return the fork's process id, 0 in the fork, or -1 if the system can't start another process."""
-    try:
-        return os.fork()
-    except OSError:
-        return -1
 
 
 def _report_exits(children: dict[int, socket.socket]) -> None:

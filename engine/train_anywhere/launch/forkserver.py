@@ -15,36 +15,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 from train_anywhere.files import ENGINE, ROOT
 from train_anywhere.launch.fork_main import AFTER_IMPORTS, PADDING, changed_at_import, main, read_line
 
 LOST_EXIT_CODE = -int(signal.SIGKILL)
 """Exit code of a fork whose server was killed, because only the server knows the real one."""
-
-
-class Process(Protocol):
-    """The part of `subprocess.Popen` that this project uses."""
-
-    pid: int
-    returncode: Any
-    stdin: Any
-
-    def poll(self) -> int | None:
-        """Return the exit code, or None while the program runs."""
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Return the exit code; raise subprocess.TimeoutExpired after `timeout` seconds."""
-
-    def send_signal(self, sig: int, /) -> None:
-        """Send a signal, if the program still runs."""
-
-    def terminate(self) -> None:
-        """Send SIGTERM."""
-
-    def kill(self) -> None:
-        """Send SIGKILL."""
 
 
 class ForkedProcess:
@@ -94,6 +71,9 @@ class ForkedProcess:
     def kill(self) -> None:
         """Send SIGKILL."""
         self.send_signal(signal.SIGKILL)
+
+
+Process = ForkedProcess | subprocess.Popen[bytes]
 
 
 class ForkServer:
@@ -178,7 +158,10 @@ class ForkServer:
             numbers[2] = numbers[1] if stderr is subprocess.STDOUT else numbers[2]
             if pipe:
                 streams.callback(os.close, pipe[0])
-            can_fork = self._can_fork(command) and not self.list_differences(environ)
+            # a fork supports only these options
+            words = [word for word in command[1:3] if word != "-u"]
+            can_fork = bool(words) and (words[0] in ("-m", "-c") or not words[0].startswith("-"))
+            can_fork = can_fork and not self.list_differences(environ)
             if can_fork and (forked := self.fork(command, environ, cwd or Path.cwd(), numbers)):
                 forked.stdin = writer
                 return forked
@@ -189,11 +172,6 @@ class ForkServer:
             process.stdin = writer
             return process
 
-    def _can_fork(self, command: Sequence[str]) -> bool:
-        """Return whether a fork supports the command's options."""
-        words = [word for word in command[1:3] if word != "-u"]
-        return bool(words) and (words[0] in ("-m", "-c") or not words[0].startswith("-"))
-
     def list_differences(self, environ: Mapping[str, str]) -> list[str]:
         """Return the environment variables that libraries read while they are imported and that differ from the server's."""
         return changed_at_import(environ, self._environ)
@@ -203,11 +181,8 @@ class ForkServer:
         if not self._socket:
             return f"a fork is not safe on {platform.system()}"
         differing = self.list_differences(environ)
-        return (
-            f"{', '.join(differing)} changed"
-            if differing
-            else "the process that imports the framework has ended"
-        )
+        ended = "the process that imports the framework has ended"
+        return f"{', '.join(differing)} changed" if differing else ended
 
     def pass_on(self, connection: socket.socket) -> None:
         """Let the server serve a process at the other end of a connection, which sends its streams and a request."""
@@ -226,13 +201,8 @@ class ForkServer:
         """
         if not self._socket:
             return None
-        request = {
-            "command": [*command],
-            "environ": {**environ},
-            "cwd": str(cwd),
-            "umask": _umask(),
-            "starter": os.getpid(),
-        }
+        own = {"cwd": str(cwd), "umask": read_umask(), "starter": os.getpid()}
+        request = {"command": [*command], "environ": {**environ}, **own}
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -258,7 +228,8 @@ def _descriptor(streams: ExitStack, stream: Any, number: int) -> int:
     return stream if isinstance(stream, int) else int(stream.fileno())
 
 
-def _umask() -> int:
+def read_umask() -> int:
+    """Return the umask of this process, which can be read only by setting another one."""
     mask = os.umask(0o22)
     os.umask(mask)
     return mask

@@ -14,12 +14,12 @@ import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from train_anywhere.distributed.launcher_env import hosts_by_rank
+from train_anywhere.distributed.discover import hosts_by_rank
 from train_anywhere.distributed.network import addresses
 from train_anywhere.distributed.network.addresses import lost_rank
 from train_anywhere.errors import NOT_FINITE
 from train_anywhere.monitor.ranks import short
-from train_anywhere.runs.debug import append_debug, describe_exit_code
+from train_anywhere.runs.attempts import append_debug, describe_exit_code
 from train_anywhere.runs.folder import RunDir
 
 

@@ -1,20 +1,29 @@
-"""A run on this machine: check the configuration, make or reopen the run folder, train."""
+"""A run on this machine, or the members of a sweep: check the configuration, make or reopen the run folder, train.
 
+Each member of a sweep has its own process, one after the other, because frameworks keep global state: seeds, devices, graphs, threads.
+The process is a fork of one that has imported the framework (launch/forkserver.py).
+"""
+
+import contextlib
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 
 from train_anywhere import features
 from train_anywhere.checkpoints.store import refuse_unreadable
 from train_anywhere.config.checks.contradictions import batch_size_problem, machine_problems
 from train_anywhere.config.checks.targets import import_call_notes, task_has_network, unreadable_target_notes
+from train_anywhere.config.command.members import load_members, refuse_mixed_members
 from train_anywhere.config.load import load
 from train_anywhere.config.paths import results_problems
 from train_anywhere.config.schema import Config
-from train_anywhere.distributed.horovod.installation import horovod_problem
 from train_anywhere.distributed.layout import (
     Layout,
     apple_gpu_problem,
@@ -22,30 +31,34 @@ from train_anywhere.distributed.layout import (
     no_gpu_message,
     visible_gpus,
 )
-from train_anywhere.distributed.packages import framework_problem
-from train_anywhere.errors import CheckpointError
+from train_anywhere.distributed.packages import framework_problem, horovod_problem
+from train_anywhere.errors import STOPPED, CheckpointError
 from train_anywhere.files import ROOT
+from train_anywhere.files.terminal.fit import fit, terminal_width
+from train_anywhere.files.terminal.output import protect_output
 from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.launch.preflight import check_data, data_problems
-from train_anywhere.launch.processes import refuse_nested_launch, run_here, run_monitor
+from train_anywhere.launch.processes import ForkServers, refuse_nested_launch, run_here, run_monitor
 from train_anywhere.runs.folder import (
     ATTEMPTS,
     RunDir,
+    claim_sweep,
     create,
     discard,
+    new_run_id,
     no_empty_folders,
     open_run,
     point_latest,
 )
 from train_anywhere.runs.lock import RunLock
 from train_anywhere.runs.provenance import describe_code
-from train_anywhere.runs.reopen.completion import completion_message, is_complete
 from train_anywhere.runs.reopen.frozen import write_frozen
-from train_anywhere.runs.reopen.resume import merge_resumed, move_aside
+from train_anywhere.runs.reopen.resume import completion_message, is_complete, merge_resumed, move_aside
 from train_anywhere.runs.reopen.trust import remember
 from train_anywhere.runs.summary import display_path
 from train_anywhere.training.plan import make_plan
 from train_anywhere.training.reporting.header import Header, cpu_name
+from train_anywhere.training.stop import SIGNALS
 
 
 def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
@@ -84,15 +97,14 @@ def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
     if config.monitor.progress != "none":
         print(f"{'Run folder:':<15}{display_path(run.path)}", flush=True)
         if not config.program:
-            print(
-                f"{'Starting:':<15}{config.framework.capitalize()} is imported, which takes some seconds",
-                flush=True,
-            )
+            print(f"{'Starting:':<15}importing {config.framework.capitalize()} takes seconds", flush=True)
         for note in import_call_notes(config):
             print(f"note: {note}", flush=True)
     with run_monitor(run, config):
         code = run_here(run, layout, retries=config.cluster.retries)
-    if before and not config.program and never_trained(run):
+    info = run.read_info() if before and not config.program else {}
+    # a run that failed before its first step, such as because of its data
+    if info.get("state") == "failed" and all("from_step" not in a for a in info.get(ATTEMPTS, [])):
         point_latest(results, before)
     return code
 
@@ -139,12 +151,6 @@ def freeze(run: RunDir, config: Config, overrides: Sequence[str], layout: Layout
             f"{error.filename or run.path} can't be written ({error.strerror or error}), so nothing was trained; make room there"
             f"{'.' if config.resume else ', or name another folder with paths.results=...'}"
         ) from error
-
-
-def never_trained(run: RunDir) -> bool:
-    """Return whether a run failed before its first step, such as because of its data, so that `latest` should not point to it."""
-    info = run.read_info()
-    return info.get("state") == "failed" and all("from_step" not in a for a in info.get(ATTEMPTS, []))
 
 
 def local_problems(config: Config) -> list[str]:
@@ -197,7 +203,8 @@ def format_dry_run(config: Config, layout: Layout) -> str:
     }
     lines = [*header.lines(config, plan), *(f"{k + ':':<15}{v}" for k, v in rows.items())]
     notes = [f"note: {note}" for note in [*unreadable_target_notes(config), *import_call_notes(config)]]
-    return "\n".join([*lines, *notes, "dry run: nothing was written or started."])
+    shown = "\n".join([*lines, *notes, "dry run: nothing was written or started."])
+    return fit(shown, terminal_width())
 
 
 def _describe(section: object, framework: str) -> str:
@@ -205,3 +212,68 @@ def _describe(section: object, framework: str) -> str:
     target = getattr(section, "target", {}).get(framework)
     name = str(getattr(section, "name", ""))
     return f"{name} ({target})" if name == "custom" and target else name
+
+
+@dataclass(frozen=True)
+class FinishedMember:
+    """A member that has run, with its exit code."""
+
+    run: RunDir
+    config: Config
+    code: int
+
+
+def run_all(trees: Sequence[Mapping[str, Any]], overrides: Sequence[Sequence[str]]) -> list[FinishedMember]:
+    """Run each member, also after one has failed; a signal stops the sweep.
+
+    Returns:
+        The members that ran; none after a dry run.
+
+    Raises:
+        ConfigError: the problems of all members, before anything is written.
+        KeyboardInterrupt: Ctrl-C, after the running member has saved a checkpoint.
+        SystemExit: another signal, after the same.
+    """
+    refuse_mixed_members(trees, submitted=False)
+    members = load_members(trees, overrides, local_problems)
+    layouts = [local_layout(m.config) for m in members]
+    shared = [w for w in overrides[0] if len(overrides) > 1 and all(w in words for words in overrides)]
+    names = [" ".join(w.lstrip("+") for w in words if w not in shared) for words in overrides]
+    if members[0].config.dry_run:
+        numbers = [format_dry_run(m.config, layout) for m, layout in zip(members, layouts, strict=True)]
+        print("\n\n".join(f"{name}\n{n}" for name, n in zip(names, numbers, strict=True)))
+        return []
+    protect_output()
+    finished, servers, signals, sweep = [], ForkServers(), list[int](), new_run_id()
+    for number, (member, layout) in enumerate(zip(members, layouts, strict=True), 1):
+        print(fit(f"\n[{number}/{len(members)}] {names[number - 1]}", terminal_width()), flush=True)
+        framework = member.config.framework
+        # a program imports nothing of a framework here, and has the environment of a new interpreter
+        start = Popen if member.config.program else servers.get_starter(framework, layout.world_size)
+        run = make_run(member.config, member.overrides, layout, f"{sweep}-{number - 1}")
+        claim_sweep(run)
+        with run_monitor(run, member.config, start), _restore_handlers():
+            code = run_here(run, layout, start, signals, member.config.cluster.retries)
+            finished.append(FinishedMember(run, member.config, code))
+        if signals:
+            left = len(members) - number
+            print(f"\nstopped at member {number} of {len(members)}; {left} did not start.", file=sys.stderr)
+            break
+    if signals:
+        raise KeyboardInterrupt if signal.SIGINT in signals else SystemExit(STOPPED)
+    failed = [name for name, one in zip(names, finished, strict=True) if one.code]
+    if failed:
+        message = f"\n{len(failed)} of {len(finished)} members failed: {'; '.join(failed)}"
+        print(fit(message, terminal_width(sys.stderr)), file=sys.stderr)
+    return finished
+
+
+@contextlib.contextmanager
+def _restore_handlers() -> Iterator[None]:
+    """Restore the signal handlers that a member's launcher replaces, so that Ctrl-C between members stops the sweep."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

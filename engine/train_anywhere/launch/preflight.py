@@ -6,10 +6,9 @@ The checks look at names and headers of files; a damaged row is only found when 
 import inspect
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from train_anywhere.checkpoints.init_run import init_problems, list_weight_files
+from train_anywhere.checkpoints.choice import init_problems, list_weight_files
 from train_anywhere.checkpoints.store import refuse_unreadable as refuse_unreadable
 from train_anywhere.config.checks.targets import task_has_network
 from train_anywhere.config.choices import Data
@@ -46,11 +45,16 @@ def data_problems(config: Config, devices: int, look: bool = True) -> list[str]:
     messages += [
         *known.problems,
         _memory_problem(batch_size, known, devices),
-        *_facts_problems(config, known),
     ]
+    if known.later is not None and not task_has_network(config.task, config.framework):
+        messages += missing_facts(config.model, config.data.name, [*known.facts, *known.later])
     found = [m for m in messages if m] + _missing_packages(config) + init_problems(config)
     if length and not found and batch_size % devices == 0:
-        found += _schedule_problems(config, length, devices)
+        try:
+            # 1, 1: the other splits are counted when they are opened
+            make_plan(config, -(-length // batch_size), 1, 1, devices)
+        except ConfigError as error:
+            return error.problems
     return found
 
 
@@ -108,8 +112,9 @@ def _call_check(dotted: str, section: str, known: Mapping[str, Any]) -> Any:
     """
     *parts, _ = dotted.split(".")
     valid = parts[-1:] == ["checks"] and all(part.isidentifier() for part in parts)
-    folders = _check_folders(parts) if valid else ()
-    if not any(folder.joinpath(*parts).with_suffix(".py").is_file() for folder in folders):
+    # of the installed packages only this one
+    folders = (ROOT, ENGINE) if parts[:1] == ["train_anywhere"] else (ROOT,)
+    if not valid or not any(folder.joinpath(*parts).with_suffix(".py").is_file() for folder in folders):
         raise ConfigError(
             f"{section}.{CHECK}={dotted} would be called before anything starts, so it must be a function in a file checks.py of this "
             "project, such as mine.checks.table; name that, or leave it out."
@@ -121,11 +126,6 @@ def _call_check(dotted: str, section: str, known: Mapping[str, Any]) -> Any:
     return check(**{name: known[name] for name in parameters if name in known})
 
 
-def _check_folders(parts: list[str]) -> tuple[Path, ...]:
-    """Return the folders whose checks may be called: the project, and of the installed packages only this one."""
-    return (ROOT, ENGINE) if parts[0] == "train_anywhere" else (ROOT,)
-
-
 def _memory_problem(batch_size: int, known: Known, devices: int) -> str:
     numbers = math.prod(known.facts.get("shape", (1,)))
     most = MAX_BATCH_NUMBERS * devices // numbers
@@ -135,19 +135,3 @@ def _memory_problem(batch_size: int, known: Known, devices: int) -> str:
         f"data.batch_size={batch_size} of {numbers:,} numbers each do not fit the memory of {devices} ranks; "
         f"use data.batch_size={max(1, most)} or less."
     )
-
-
-def _facts_problems(config: Config, known: Known) -> list[str]:
-    """Return a message for each fact that the model needs and the data set does not give."""
-    if known.later is None or task_has_network(config.task, config.framework):
-        return []
-    return missing_facts(config.model, config.data.name, [*known.facts, *known.later])
-
-
-def _schedule_problems(config: Config, length: int, devices: int) -> list[str]:
-    try:
-        # 1, 1: the other splits are counted when they are opened
-        make_plan(config, -(-length // config.data.batch_size), 1, 1, devices)
-    except ConfigError as error:
-        return error.problems
-    return []

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,7 +14,7 @@ from train_anywhere.config.checks.strategy_table import LAUNCHERS
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.discover import discover
 from train_anywhere.distributed.layout import Layout, local_layout
-from train_anywhere.distributed.network.addresses import node_name
+from train_anywhere.distributed.network.addresses import free_port, node_name
 from train_anywhere.errors import INTERRUPTED, NOT_FINITE, STOPPED, ConfigError, ProjectError
 from train_anywhere.features import Features
 from train_anywhere.files import ROOT, with_engine
@@ -25,10 +24,10 @@ from train_anywhere.job.supervisor import Signals, Supervisor
 from train_anywhere.launch.exits import follow_parent, rank_environment
 from train_anywhere.launch.forkserver import ForkedProcess, ForkServer, Process
 from train_anywhere.launch.launcher import to_shell_code
-from train_anywhere.launch.rank import load_frozen, run_rank
-from train_anywhere.runs.attempts import STARTED, next_start
-from train_anywhere.runs.debug import describe_exit_code
+from train_anywhere.launch.rank import run_rank
+from train_anywhere.runs.attempts import STARTED, describe_exit_code, next_start
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
+from train_anywhere.runs.reopen.frozen import load_frozen
 from train_anywhere.training.stop import SIGNALS
 
 MONITOR_EXIT_S = 0.2
@@ -59,12 +58,8 @@ class ForkServers:
 
 def fork_server(framework: str, ranks: int) -> ForkServer:
     """Return a new server that has imported what ranks and monitor processes of a framework import."""
-    modules = (
-        f"train_anywhere.training.{framework}.run",
-        "train_anywhere.launch.rank",
-        *MONITOR_MODULES,
-        *LATE_IMPORTS[framework],
-    )
+    own = (f"train_anywhere.training.{framework}.run", "train_anywhere.launch.rank")
+    modules = (*own, *MONITOR_MODULES, *LATE_IMPORTS[framework])
     return ForkServer(modules, {**os.environ, **_thread_variables(ranks)})
 
 
@@ -214,19 +209,14 @@ def _run_monitor(run: RunDir, start: Start) -> Iterator[None]:
     try:
         yield
     finally:
-        _stop_monitor(process)
-
-
-def _stop_monitor(process: Process) -> None:
-    """Terminate the monitor, and kill it if it is slow: it has no unwritten data."""
-    process.terminate()
-    try:
-        process.wait(MONITOR_EXIT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    if process.stdin:
-        process.stdin.close()
+        process.terminate()
+        try:
+            process.wait(MONITOR_EXIT_S)
+        except subprocess.TimeoutExpired:  # it has no unwritten data
+            process.kill()
+            process.wait()
+        if process.stdin:
+            process.stdin.close()
 
 
 def refuse_nested_launch() -> None:
@@ -343,28 +333,6 @@ class LocalRanks:
             who = f"rank {rank} of {len(self._processes)}" if several else "the training process"
             rest = "; the other ranks were stopped." if several else "."
             print(f"{who} ended with {describe_exit_code(to_shell_code(code))}{rest}", file=sys.stderr)
-
-
-def free_port(count: int = 1) -> int:
-    """Return the first of `count` consecutive unused TCP ports of the loopback interface.
-
-    The workers of some strategies listen on one port each: the coordinator's port plus their local rank.
-    """
-    while True:
-        with contextlib.ExitStack() as stack:
-            first = _bind(stack, 0)
-            try:
-                for port in range(first + 1, first + count):
-                    _bind(stack, port)
-            except (OSError, OverflowError):
-                continue
-            return first
-
-
-def _bind(stack: contextlib.ExitStack, port: int) -> int:
-    s = stack.enter_context(socket.socket())
-    s.bind(("127.0.0.1", port))
-    return int(s.getsockname()[1])
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.discover import discover
 from train_anywhere.distributed.layout import running_strategy
@@ -28,19 +27,23 @@ from train_anywhere.features import Features, describe
 from train_anywhere.files.terminal.output import keep_log, mark_lines, outlive_terminal, protect_output
 from train_anywhere.files.terminal.printable import printable
 from train_anywhere.launch.exits import catch_os_exit, end_now, follow_parent
-from train_anywhere.launch.failure import is_consequence, report_failure, wait_for_cause, watch_threads
-from train_anywhere.launch.missing_files import missing_file_error
+from train_anywhere.launch.failure import (
+    is_consequence,
+    missing_file_error,
+    report_failure,
+    wait_for_cause,
+    watch_threads,
+)
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.monitor.live import Times
 from train_anywhere.monitor.report import write_run_report
 from train_anywhere.program.run_program import run_program
 from train_anywhere.runs.attempts import IDLE, Outcome, running_job, stop_request
 from train_anywhere.runs.folder import RunDir, open_run
-from train_anywhere.runs.links import refuse_links
 from train_anywhere.runs.lock import RunLock
 from train_anywhere.runs.provenance import read_versions
 from train_anywhere.runs.recorder import RunRecorder, report_location, try_to_record_failure
-from train_anywhere.runs.reopen.frozen import read_frozen
+from train_anywhere.runs.reopen.frozen import load_frozen, refuse_links
 from train_anywhere.runs.summary import (
     describe_error,
     find_nonfinite_loss,
@@ -52,11 +55,6 @@ from train_anywhere.training.stop import Stop
 
 SHARDS = "train_anywhere.data.shards.open.open_shards"
 """The target of data=shards, whose index is written before the ranks connect."""
-
-
-def load_frozen(run: RunDir) -> Config:
-    """Return the configuration that the run was started or resumed with."""
-    return load(read_frozen(run))
 
 
 def run_rank(run: RunDir | str | Path) -> int:
@@ -189,12 +187,8 @@ def _handle_failure(config: Config, process: RankProcess, error: BaseException) 
     if process.recorder and not may_restart and (cause := wait_for_cause(process.run, error)):
         try_to_record_failure(process.recorder, cause)
     written = process.recorder and not may_restart and not isinstance(error, ProjectError)
-    report_failure(
-        process.run,
-        process.topology,
-        error,
-        write_run_report(config, process.run, describe) if written else [],
-    )
+    report = write_run_report(config, process.run, describe) if written else []
+    report_failure(process.run, process.topology, error, report)
     if may_restart and is_consequence(error):
         raise LostRankError("this rank has lost another one") from error
     for disconnect in process.disconnect:

@@ -16,9 +16,9 @@ from typing import Any
 
 from train_anywhere.launch.forkserver import ForkServer
 from train_anywhere.launch.processes import fork_server
-from train_anywhere.launch.rank import load_frozen
 from train_anywhere.launch.warm_rank import SIGNALS, address, is_own
 from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.reopen.frozen import load_frozen
 
 
 def main(run: RunDir) -> None:

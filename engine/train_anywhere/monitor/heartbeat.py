@@ -18,12 +18,11 @@ import struct
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 from train_anywhere.distributed.topology import Topology
-from train_anywhere.files.owned_folder import OwnedFolder, make_owned
-from train_anywhere.files.removal import remove, remove_in
+from train_anywhere.files.removal import OwnedFolder, make_owned, remove, remove_in
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.lock import process_start
 
@@ -83,9 +82,9 @@ SIZE = 4096
 """Size of the file in bytes: one memory page."""
 
 
-@dataclass(frozen=True)
-class Record:
-    """Content of a heartbeat file.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankFields:
+    """The part of a heartbeat that other nodes get too.
 
     Attributes:
         rank, world_size: the rank and the number of ranks.
@@ -95,7 +94,6 @@ class Record:
         turn: number of sections entered so far.
         batch: batches done in this section.
         step: optimizer steps done, counted over the whole run.
-        began, beat: times of the section's start and of the last write, in seconds of the node's monotonic clock.
         longest: longest silence in this section so far, in seconds.
         own: seconds of the rank's own work in all training batches so far: data wait, and compute until it waits for other ranks.
         data: the part of `own` spent waiting for data, in seconds.
@@ -113,8 +111,6 @@ class Record:
     turn: int
     batch: int
     step: int
-    began: float
-    beat: float
     longest: float
     own: float
     data: float
@@ -122,7 +118,23 @@ class Record:
     beats: int
 
 
-_FIELDS = [field.name for field in fields(Record)]
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Record(RankFields):
+    """Content of a heartbeat file.
+
+    Attributes:
+        began, beat: times of the section's start and of the last write, in seconds of the node's monotonic clock.
+    """
+
+    began: float
+    beat: float
+
+
+_FIELDS = (
+    "rank", "world_size", "pid", "started", "stacks", "section", "place", "turn", "batch", "step", "began", "beat", "longest", "own",
+    "data", "trained", "beats",
+)  # fmt: skip
+"""Fields of a `Record`, in the order of the file."""
 
 
 class Heartbeat:

@@ -10,21 +10,19 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from train_anywhere.files.atomic import write_atomic
-from train_anywhere.files.ordinary import make_folder
-from train_anywhere.files.plain_json import dumps, read_json
+from train_anywhere.files.atomic import dumps, make_folder, read_json, write_atomic
 from train_anywhere.files.removal import remove
 from train_anywhere.monitor import heartbeat
-from train_anywhere.monitor.heartbeat import PLACES, Record
+from train_anywhere.monitor.heartbeat import PLACES, RankFields, Record
 from train_anywhere.runs.folder import RunDir
 
 GONE, ENDED = "gone", "ended"
 """Process states in addition to the letters of /proc: the process exited before or after its work was done."""
 
 
-@dataclass(frozen=True, slots=True)
-class RankStatus:
-    """Status of a rank at one moment. For the other attributes see `Record`.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankStatus(RankFields):
+    """Status of a rank at one moment.
 
     Attributes:
         host: name of its node.
@@ -34,25 +32,10 @@ class RankStatus:
         clock: seconds of the node's monotonic clock at this moment, for differences on this node.
     """
 
-    rank: int
-    world_size: int
     host: str
-    pid: int
-    started: int
-    stacks: int
     process: str
-    section: str
-    place: str
-    turn: int
-    batch: int
-    step: int
     seconds: float
     silent: float
-    longest: float
-    own: float
-    data: float
-    trained: int
-    beats: int
     clock: float
 
     @property
@@ -83,8 +66,10 @@ class NodeRanks:
                 process = process_state(record.pid, record.started)
                 if process != GONE or record.rank in self.known:
                     found[record.rank] = rank_status(record, self.host, process)
-        for rank in self.known.keys() - found.keys():
-            found[rank] = _without_heartbeat(self.known[rank])
+        for rank in self.known.keys() - found.keys():  # it removes its heartbeat at its end
+            last = found[rank] = self.known[rank]
+            if process_state(last.pid, last.started) == GONE or last.section == "end":
+                found[rank] = replace(last, process=ENDED)
         self.known = found
         return [found[rank] for rank in sorted(found)]
 
@@ -117,7 +102,7 @@ class OtherNodes:
         self._changed: dict[str, tuple[Any, float]] = {}
         self._newest: list[RankStatus] = []
         self._read_at = 0.0
-        self._old = {path.name: _number(read_json(path)) for path in self._files()}
+        self._old = {path.name: read_json(path).get("number") for path in self._files()}
 
     def read(self) -> list[RankStatus]:
         """Return the ranks of the other nodes, reading their files again after `every` seconds."""
@@ -130,7 +115,7 @@ class OtherNodes:
         now, found = time.monotonic(), []
         for path in self._files():
             content = read_json(path)
-            number = _number(content)
+            number = content.get("number")
             if self._old.get(path.name) == number:  # a file from an earlier start
                 continue
             self._old.pop(path.name, None)
@@ -159,13 +144,6 @@ def rank_status(record: Record, host: str, process: str) -> RankStatus:
     return RankStatus(host=host, process=process, seconds=now - began, silent=now - beat, clock=now, **fields)
 
 
-def _without_heartbeat(last: RankStatus) -> RankStatus:
-    """Return the status of a rank that removed its heartbeat, which it does at its end: ended, if its process is gone."""
-    if process_state(last.pid, last.started) == GONE or last.section == "end":
-        return replace(last, process=ENDED)
-    return last
-
-
 def process_state(pid: int, started: int) -> str:
     """Return the state letter of /proc for a process, such as R, S, D or T; `GONE` if it has exited."""
     try:
@@ -183,7 +161,3 @@ def short(host: str) -> str:
 def mappings(value: object) -> list[dict[str, Any]]:
     """Return the objects in a JSON list; empty for any other value."""
     return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
-
-
-def _number(content: dict[str, Any]) -> Any:
-    return content.get("number")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from train_anywhere.files.plain_json import read_json
+from train_anywhere.files.atomic import read_json
 from train_anywhere.monitor.ranks import mappings, short
 from train_anywhere.runs.attempts import with_script_ends, with_times
 from train_anywhere.runs.facts import Series, curves, number, read_config, rows
@@ -195,14 +195,20 @@ def read_facts(
 def node_use(path: Path, samples: bool, newest: Mapping[str, Any] | None) -> NodeUse | None:
     """Return the use of a node from its file of samples, see `read_facts`; None if that has no samples."""
     facts = newest or read_json(path.with_suffix(".json"))
-    sums = written_sums(facts)
+    try:
+        sums = {name: Sums(*map(float, values)) for name, values in facts["sums"].items()}
+    except (AttributeError, KeyError, TypeError, ValueError):
+        sums = {}
     read = rows(path, MOST_SAMPLES if sums else None) if samples or not sums else []
     read = [row for row in read if number(row.get("time")) is not None]
     if not sums and not read:
         return None
     sums = sums or sum_up(read)
     listed = [g.get("index") for g in mappings(facts.get("gpus"))]
-    numbers = gpu_numbers(read[0]) if read else [n for n in listed if isinstance(n, int)]
+    numbers = [n for n in listed if isinstance(n, int)]
+    if read:
+        columns = (re.fullmatch(r"gpu([0-9]+)_use_percent", name) for name in read[0])
+        numbers = sorted(int(column[1]) for column in columns if column)
     ranks = read_json(path.with_name(f"ranks-{path.stem}.json")).get("ranks")
     return NodeUse(
         host=path.stem,
@@ -215,23 +221,6 @@ def node_use(path: Path, samples: bool, newest: Mapping[str, Any] | None) -> Nod
         every=number(facts.get("every_seconds")) or 10.0,
         sums=sums.get("cpu_use_percent"),
     )
-
-
-def written_sums(facts: Mapping[str, Any]) -> dict[str, Sums]:
-    """Return the sums in the file of a node's newest sample, by column; empty if it has none."""
-    try:
-        return {name: Sums(*map(float, values)) for name, values in facts["sums"].items()}
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return {}
-
-
-def gpu_numbers(row: Mapping[str, str]) -> list[int]:
-    """Return the numbers of the GPUs with columns such as gpu0_use_percent."""
-    ending = "_use_percent"
-    numbers = [
-        n.removeprefix("gpu").removesuffix(ending) for n in row if n.startswith("gpu") and n.endswith(ending)
-    ]
-    return sorted(int(n) for n in numbers if n.isdecimal())
 
 
 def gpu_use(samples: list[dict[str, str]], index: int, sums: Mapping[str, Sums]) -> GpuUse:

@@ -1,15 +1,21 @@
-"""Verdicts on a run: sentences about its problems, and what to do about them.
+"""Verdicts on a run: sentences about its problems, and what to do about them; goodput, the share of its time that made progress.
 
 Each rule is a function of `Facts` that yields a sentence if its threshold, which has a source or was measured, is exceeded.
+
+Progress is time in training steps whose result is in the run's last state: without waits for a batch or a slow rank, and without steps
+that were trained again because an attempt ended before they were saved. The term and the method are those of Google's ML Goodput
+Measurement (https://github.com/AI-Hypercomputer/ml-goodput-measurement).
 """
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import zip_longest
 from typing import Any
 
-from train_anywhere.monitor.goodput import SECTIONS, goodput
 from train_anywhere.monitor.ranks import mappings
-from train_anywhere.monitor.run_facts import IDLE_PERCENT, WARM_UP_S, Facts, NodeUse, Sums
+from train_anywhere.monitor.run_facts import IDLE_PERCENT, WARM_UP_S, Facts, Sums
 from train_anywhere.runs.attempts import step_time
 
 ENOUGH = 6
@@ -25,7 +31,7 @@ OTHERS_SHARE = 0.5
 """Share of a step spent waiting for other ranks: above it, half of the devices would be about as fast."""
 
 CHECKPOINT_SHARE = 0.05
-"""Share of the time: five times what `checkpoint.interval=auto` allows, see `features/interval/__init__.py`."""
+"""Share of the time: five times what `checkpoint.interval=auto` allows, see `features/observers.py`."""
 
 LOST_SHARE = 0.1
 """Share of the allocation spent on steps that were trained twice."""
@@ -109,7 +115,11 @@ def communication_wait(facts: Facts) -> Iterator[str]:
 
 def checkpoint_wait(facts: Facts) -> Iterator[str]:
     """Report a long wait for checkpoints."""
-    spent = seconds(facts)
+    spent: dict[str, float] = {}
+    for attempt in facts.attempts:
+        found: Any = attempt.get("seconds")
+        for name, value in found.items() if isinstance(found, Mapping) else ():
+            spent[name] = spent.get(name, 0.0) + float(value)
     whole, saving = sum(spent.get(name, 0.0) for name in SECTIONS), spent.get("checkpoint", 0.0)
     if whole >= WARM_UP_S and saving / whole > CHECKPOINT_SHARE:
         yield f"training waited {saving / whole:.0%} of the time for checkpoints: use checkpoint.interval=auto."
@@ -125,8 +135,12 @@ def lost_work(facts: Facts) -> Iterator[str]:
 
 def idle_cpus(facts: Facts) -> Iterator[str]:
     """Report CPUs of the job that it did not use."""
-    held = [(node.cpus, used) for node in facts.present if (used := cpus_used(node)) is not None]
-    cpus, busy = sum(c for c, _ in held), sum(used for _, used in held)
+    cpus, busy = 0, 0.0
+    for node in facts.present:
+        sums = node.sums or Sums.of(node.cpu)
+        if sums and sums.settled >= ENOUGH:
+            cpus += node.cpus
+            busy += sums.settled_total / sums.settled / 100 * node.cpus
     if cpus >= MIN_CPUS and busy < CPU_SHARE * cpus and facts.info.get("job_ids"):
         yield f"the job used {max(1, round(busy))} of {cpus} CPUs: lower cluster.cpus_per_task, or raise data.workers."
 
@@ -157,17 +171,103 @@ def gpus_per_rank(facts: Facts) -> int:
     return max(1, int(newest.get("devices") or 1) // int(facts.info.get("world_size") or 1))
 
 
-def cpus_used(node: NodeUse) -> float | None:
-    """Return the mean number of busy CPUs; None if there are too few samples."""
-    sums = node.sums or Sums.of(node.cpu)
-    return sums.settled_total / sums.settled / 100 * node.cpus if sums and sums.settled >= ENOUGH else None
+TITLES = {
+    "progress": "progress",
+    "start": "start",
+    "data": "waiting for data",
+    "slow": "waiting for a slow rank",
+    "validation": "validation",
+    "test": "test",
+    "checkpoint": "checkpoints",
+    "lost": "lost in a crash",
+    "end": "end",
+    "unknown": "not accounted for",
+}
+"""Categories of an allocation's time and their titles, in the order of the report."""
 
 
-def seconds(facts: Facts) -> dict[str, float]:
-    """Return the seconds in each section over all attempts, by the names of `monitor/heartbeat.py`."""
-    total: dict[str, float] = {}
-    for attempt in facts.attempts:
-        spent: Any = attempt.get("seconds")
-        for name, value in spent.items() if isinstance(spent, Mapping) else ():
-            total[name] = total.get(name, 0.0) + float(value)
-    return total
+@dataclass(frozen=True)
+class Goodput:
+    """Time of one or more attempts by category.
+
+    Attributes:
+        seconds: seconds by the keys of `TITLES`; they add up to `whole`.
+        whole: seconds from the start of each job to its end, over all attempts, without the time in the queue.
+        device_hours: `whole` in hours, times the number of allocated devices.
+    """
+
+    seconds: Mapping[str, float]
+    whole: float
+    device_hours: float
+
+    @property
+    def share(self) -> float:
+        """The share of the time that made progress, from 0 to 1."""
+        return self.seconds["progress"] / self.whole if self.whole else 0.0
+
+
+def goodput(attempts: Sequence[Mapping[str, Any]]) -> Goodput | None:
+    """Return the goodput of a run; None if no attempt has recorded its times.
+
+    Args:
+        attempts: attempts of run.json, oldest first. `seconds` is the time in each section; `data` and `slow` are parts of `step`.
+            `allocated` is the start of the job, `until` the end of the attempt or its last sign of life, `script_ended` the time when
+            the batch script was done with it; the time in between counts as `end` if the attempt recorded its own end.
+    """
+    pairs = zip_longest(attempts, attempts[1:])
+    parts = [attempt_goodput(a, after) for a, after in pairs if isinstance(a.get("seconds"), Mapping)]
+    if not parts:
+        return None
+    seconds = {name: sum(part.seconds[name] for part in parts) for name in TITLES}
+    return Goodput(seconds, sum(p.whole for p in parts), sum(p.device_hours for p in parts))
+
+
+def attempt_goodput(attempt: Mapping[str, Any], after: Mapping[str, Any] | None) -> Goodput:
+    """Return the goodput of one attempt. `after` is the next attempt, whose first step shows how much work was saved."""
+    spent = {name: _number(value) for name, value in attempt["seconds"].items()}
+    began = attempt.get("allocated") or attempt.get("started")
+    counted = sum(spent.get(name, 0.0) for name in SECTIONS)
+    after_s = _seconds_between(attempt.get("until"), attempt.get("script_ended"))
+    whole = max(counted, _seconds_between(began, attempt.get("until")) + after_s)
+    stepping, data = spent.get("step", 0.0), spent.get("data", 0.0)
+    slow = min(spent.get("slow", 0.0), max(0.0, stepping - data))
+    # the share of its steps that the next attempt did not train again
+    first, last, saved = attempt.get("from_step"), attempt.get("step"), 1.0
+    resumed = (after or {}).get("from_step", last)
+    if isinstance(first, int) and isinstance(last, int) and isinstance(resumed, int) and last > first:
+        saved = 1 - min(1.0, max(0, last - max(first, resumed)) / (last - first))
+    parts = {
+        "progress": (stepping - data - slow) * saved + spent.get("program", 0.0),
+        "start": spent.get("before", 0.0) + spent.get("start", 0.0),
+        "data": data * saved,
+        "slow": slow * saved,
+        "lost": stepping * (1 - saved),
+        **{name: spent.get(name, 0.0) for name in ("validation", "test", "checkpoint", "end")},
+    }
+    left = max(0.0, whole - sum(parts.values()))
+    # the newest attempt may have no `ended_by` because it was killed
+    if (attempt.get("ended_by") or "killed") not in UNSEEN:
+        parts["end"] += min(left, after_s)
+    parts["unknown"] = max(0.0, whole - sum(parts.values()))
+    return Goodput(parts, whole, whole * int(attempt.get("devices") or 1) / 3600)
+
+
+SECTIONS = ("before", "start", "step", "validation", "test", "checkpoint", "end", "program")
+"""Sections of `monitor/heartbeat.py`, and `before`: the time of the job before its ranks."""
+
+
+UNSEEN = ("killed", "hang")
+"""Values of `ended_by` of attempts without a recorded end: it is unknown how long they trained after the last record."""
+
+
+def _seconds_between(first: Any, then: Any) -> float:
+    """Return the seconds between two times of run.json; 0 if one is unknown."""
+    try:
+        difference = datetime.fromisoformat(str(then)) - datetime.fromisoformat(str(first))
+        return max(0.0, difference.total_seconds())
+    except (ValueError, TypeError):
+        return 0.0
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType, QuotedString
+from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
+from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 if TYPE_CHECKING:
-    from train_anywhere.launch.local_sweep import FinishedMember
+    from train_anywhere.launch.local_run import FinishedMember
 
 PLAIN = (bool, int, float, str, list, QuotedString, type(None))
 """Types of values that replace another value, while a mapping is merged with it."""
@@ -43,6 +45,27 @@ class _Composer(Launcher):
             ConfigLoaderImpl._apply_overrides_to_config(changed, config)
             trees.append(to_plain_tree(config))
         return trees
+
+
+class ComposedSweeper(Sweeper):
+    """Base of both sweepers, whose members one of the launchers of this module composes."""
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """Keep what Hydra passes before `sweep`."""
+        self.context = hydra_context
+        self.launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
+
+    def own_launcher(self) -> _Composer:
+        """Return the launcher. Raises ConfigError if it is not one of this module: it would ignore `cluster=`."""
+        from train_anywhere.errors import ConfigError
+
+        if isinstance(self.launcher, _Composer):
+            return self.launcher
+        raise ConfigError(
+            f"hydra/launcher: {type(self.launcher).__name__} can't be used here; leave it out, cluster= chooses the launcher."
+        )
 
 
 def changed_values(first: list[str], member: list[str], groups: Collection[Any]) -> list[Override] | None:
@@ -94,7 +117,7 @@ class HereLauncher(_Composer):
         Raises:
             ConfigError: lists the problems of all members; nothing was started.
         """
-        from train_anywhere.launch.local_sweep import run_all
+        from train_anywhere.launch.local_run import run_all
         from train_anywhere.slurm.status.best import sweep_result
 
         ended = run_all(self.compose_members(job_overrides), job_overrides)
@@ -115,7 +138,7 @@ def print_sweep(ended: "Sequence[FinishedMember]") -> None:
     code = next((e.code for e in ended if e.code), 0)
     try:
         if len(ended) > 1:
-            print("\n".join(sweep_lines([read_entry(e.run.path) for e in ended])), flush=True)
+            print(sweep_lines([read_entry(e.run.path) for e in ended]), flush=True)
     finally:  # also if nobody reads the table
         if code:
             sys.exit(code)

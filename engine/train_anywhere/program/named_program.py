@@ -14,7 +14,7 @@ from train_anywhere.config.command.compose import compose, install_choice_loader
 from train_anywhere.config.keys import flatten
 from train_anywhere.errors import ConfigError
 from train_anywhere.files import ROOT
-from train_anywhere.files.typed_paths import resolve_as_typed
+from train_anywhere.files.root import resolve_as_typed
 
 SECTIONS = ("cluster", "container", "paths", "features", "program", "args")
 """Sections that a program has too."""
@@ -124,19 +124,14 @@ def unused_key_problems(words: Sequence[str]) -> list[str]:
     ]
 
 
-def default_name(program: Sequence[str]) -> str:
-    """Return the name of the run: that of the script, module or command."""
-    word = program[1].rpartition(".")[2] if program[0] == "-m" and len(program) > 1 else Path(program[0]).stem
-    stem = re.sub(r"[^A-Za-z0-9._=+-]", "-", word).lstrip("._=+-")[:100]
-    return stem if stem and stem.lower() != "latest" else "program"
-
-
 def prepare_words(words: Sequence[str], program: Sequence[str]) -> list[str]:
     """Return the overrides in Hydra's notation, with the name of the run; a value of `args` is a new key."""
     install_choice_loader()
     named = any(word.startswith(("name=", "resume=")) for word in words)
-    quoted = [
-        quote_value(w)
-        for w in ([*words] if named or not program else [f"name={default_name(program)}", *words])
-    ]
-    return [f"++{word}" if word.startswith("args.") else word for word in quoted]
+    if program and not named:
+        # that of the script, module or command
+        module = program[0] == "-m" and len(program) > 1
+        word = program[1].rpartition(".")[2] if module else Path(program[0]).stem
+        stem = re.sub(r"[^A-Za-z0-9._=+-]", "-", word).lstrip("._=+-")[:100]
+        words = [f"name={stem if stem and stem.lower() != 'latest' else 'program'}", *words]
+    return [f"++{word}" if word.startswith("args.") else word for word in map(quote_value, words)]

@@ -1,10 +1,20 @@
-"""The command, folder and environment of a program: the user's variables, ranks for its libraries, the folders of its run."""
+"""The command, folder, environment and process of a program, and the signal that asks it to stop, which it gets once.
 
+The launcher's signal may reach the program too, or only this process: with `proctrack/cgroup` Slurm signals the tasks of a job step
+(https://slurm.schedmd.com/cgroup.conf.html, SignalChildrenProcesses), with other plugins all their descendants, Open MPI the process
+group of a rank, a terminal the group in its foreground. So a second child, which any signal ends, shows whether the program got it.
+"""
+
+import ctypes
 import os
 import re
 import shlex
-import socket
+import signal
+import subprocess
 import sys
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,7 +31,7 @@ from train_anywhere.config.keys import flatten
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.horovod.initialize import gloo_variables
 from train_anywhere.distributed.layout import visible_gpus
-from train_anywhere.distributed.tf_config import tf_config
+from train_anywhere.distributed.network.addresses import free_port, tf_config
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import TopologyError
 from train_anywhere.files import ROOT, with_engine
@@ -89,12 +99,14 @@ def rank_variables(topology: Topology) -> dict[str, str]:
         "LOCAL_WORLD_SIZE": t.local_world_size,
         "NODE_RANK": t.node_rank,
         "MASTER_ADDR": t.coordinator_address,
-        "MASTER_PORT": t.coordinator_port or _free_port(),
+        "MASTER_PORT": t.coordinator_port or free_port(),
     }
     variables = {} if t.launched_by == "torchrun" else {name: str(value) for name, value in found.items()}
     variables["NODE_RANK"] = str(t.node_rank)
     if t.world_size > 1:
-        variables |= _tensorflow(t) | _horovod(t)
+        with suppress(TopologyError):  # the hosts of the ranks are not known
+            variables["TF_CONFIG"] = tf_config(t, t.rendezvous_port + 1)
+        variables |= _horovod(t)
     return variables
 
 
@@ -120,11 +132,7 @@ def launcher_arguments(topology: Topology, devices: int, command: list[str]) -> 
     t = topology
     if launcher_of(command) != "accelerate" or t.nodes == 1:
         return command
-    at = (
-        command.index("launch") + 1
-        if "launch" in command
-        else command.index("accelerate.commands.launch") + 1
-    )
+    at = command.index("launch" if "launch" in command else "accelerate.commands.launch") + 1
     options = {
         "num_machines": t.nodes,
         "machine_rank": t.node_rank,
@@ -132,19 +140,10 @@ def launcher_arguments(topology: Topology, devices: int, command: list[str]) -> 
         "main_process_port": t.rendezvous_port,
         "num_processes": t.nodes * devices,
     }
-    typed = {
-        word.partition("=")[0].lstrip("-").replace("-", "_") for word in command[at:] if word.startswith("--")
-    }
+    names = (word.partition("=")[0] for word in command[at:] if word.startswith("--"))
+    typed = {name.lstrip("-").replace("-", "_") for name in names}
     added = [word for k, v in options.items() if k not in typed for word in (f"--{k}", str(v))]
     return [*command[:at], *added, *command[at:]]
-
-
-def _tensorflow(topology: Topology) -> dict[str, str]:
-    """Return TF_CONFIG, which MultiWorkerMirroredStrategy reads; nothing if the hosts of the ranks are not known."""
-    try:
-        return {"TF_CONFIG": tf_config(topology, topology.rendezvous_port + 1)}
-    except TopologyError:
-        return {}
 
 
 def _horovod(topology: Topology) -> dict[str, str]:
@@ -198,7 +197,83 @@ def build_command(config: Config, environ: dict[str, str], topology: Topology, a
     return [*([sys.executable, "-u"] if is_python(name) else []), str(locate(program, name)), *arguments]
 
 
-def _free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
+class ProgramProcess:
+    """A started program.
+
+    Args:
+        command: its words.
+        environ: its environment.
+        inherits: it keeps the output of this process, else gets pipes.
+        folder: its working folder; None: that of this process.
+        ignored: the signals that it ignores from the start. What this process ignores for itself is not ignored by the program.
+
+    Raises:
+        OSError: it can't be started.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        environ: Mapping[str, str],
+        inherits: bool,
+        folder: Path | None = None,
+        ignored: Collection[int] = (),
+    ) -> None:
+        pipe = None if inherits else subprocess.PIPE
+        # in a terminal only processes of its foreground group may read
+        self._group = -1 if inherits or os.isatty(0) else 0
+        # it ends with this process, which closes its input
+        self._witness = subprocess.Popen(
+            ["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, process_group=self._group
+        )
+        try:
+            self.child = subprocess.Popen(
+                command, env=environ, cwd=folder, stdout=pipe, stderr=pipe, process_group=self._group,
+                preexec_fn=partial(_prepare, ignored),
+            )  # fmt: skip
+        except OSError:
+            self.close()
+            raise
+        self._early = self._witness.poll() is not None  # by a signal that may have come before the program
+
+    def choose_signal(self, received: str) -> int:
+        """Return the signal for the program: Ctrl-C as it was received, else USR1 if the program handles it, else TERM."""
+        if received == "SIGINT":
+            return signal.SIGINT
+        return signal.SIGUSR1 if self.handles(signal.SIGUSR1) else signal.SIGTERM
+
+    def handles(self, number: int) -> bool:
+        """Return whether the program has a handler for a signal; False if /proc does not show it."""
+        with suppress(OSError):
+            status = Path(f"/proc/{self.child.pid}/status").read_text(errors="replace")
+            if found := re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.M):
+                return bool(int(found[1], 16) >> (number - 1) & 1)
+        return False
+
+    def pass_on(self, number: int) -> None:
+        """Send a signal, unless the program has got it, or TERM, at the same time as this process."""
+        if self._early or -(self._witness.poll() or 0) not in (number, signal.SIGTERM):
+            self.child.send_signal(number)
+
+    def kill(self) -> None:
+        """Kill the program, and the processes that it has started if it does not run in a terminal."""
+        if self._group == 0 and self.child.poll() is None:
+            os.killpg(self.child.pid, signal.SIGKILL)
+        else:
+            self.child.kill()
+
+    def close(self) -> None:
+        """End the second child."""
+        self._witness.kill()
+        self._witness.communicate()
+
+
+def _prepare(ignored: Collection[int]) -> None:
+    """Prepare the child: it ignores the same signals as if the user had started it, and ends with this process."""
+    for number in signal.valid_signals():
+        if number in ignored:
+            signal.signal(number, signal.SIG_IGN)
+        elif signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, man 2 prctl

@@ -15,7 +15,7 @@ from train_anywhere.config.checks.monitors import infer_mode
 from train_anywhere.config.schema import Config
 from train_anywhere.features import Features
 from train_anywhere.features.feature import Observers, Rank, Step
-from train_anywhere.files.ordinary import open_file
+from train_anywhere.files.atomic import open_file
 from train_anywhere.monitor.live import Live
 from train_anywhere.runs.folder import ATTEMPTS
 from train_anywhere.training.rank_process import RankProcess
@@ -98,11 +98,8 @@ class ProgramMetrics:
         number = int(step) if isinstance(step, int | float) and math.isfinite(step) else (self.step or 0) + 1
         if isinstance(epoch, int | float) and math.isfinite(epoch):
             self.epoch = int(epoch)
-        metrics = {
-            str(name): float(value)
-            for name, value in row.items()
-            if name not in ("step", "epoch") and isinstance(value, int | float)
-        }
+        found = {name: value for name, value in row.items() if name not in ("step", "epoch")}
+        metrics = {str(k): float(value) for k, value in found.items() if isinstance(value, int | float)}
         if not metrics or number < 0:
             return
         if self._csv is None:
@@ -158,10 +155,8 @@ class ProgramMetrics:
             except ValueError:
                 if not self._noted:
                     self._noted = True
-                    print(
-                        f"note: lines of $TRAIN_METRICS that are not JSON objects are skipped, such as {line[:60]!r}.",
-                        flush=True,
-                    )
+                    skipped = "lines of $TRAIN_METRICS that are not JSON objects are skipped"
+                    print(f"note: {skipped}, such as {line[:60]!r}.", flush=True)
 
     def _read_printed(self) -> Iterator[dict[str, Any]]:
         assert self._pattern or not self._printed
@@ -178,11 +173,7 @@ class ProgramMetrics:
         for path in sorted(folder.rglob("events.out.tfevents.*")):
             if (self._process.run.monitor / f"{path.parent.name}.csv").exists():
                 continue  # the samples of a node, which features/sampler writes
-            prefix = (
-                ""
-                if path.parent == folder
-                else f"{path.parent.relative_to(folder)}/".replace("validation/", "val/")
-            )
+            prefix = f"{path.parent.relative_to(folder)}/".replace("validation/", "val/").removeprefix("./")
             row: dict[str, Any] = {}
             for step, tag, value in self._read_scalars(path):
                 if row and row["step"] != step:
@@ -221,14 +212,12 @@ class ProgramMetrics:
 
     def _state(self) -> dict[str, Any]:
         """Return the content of live.json; another thread calls it."""
-        return {
-            "section": self._process.heartbeat.name,
-            "epoch": self.epoch or None,
-            "step": self.step,
-            "rate": self.rate,
-            "unit": "steps",
-            "metrics": {**self.values},
-        }
+        return {"section": self._process.heartbeat.name, **self.facts(), "epoch": self.epoch or None}
+
+    def facts(self) -> dict[str, Any]:
+        """Return the newest step and metrics, as run.json has them."""
+        known = {"step": self.step, "epoch": self.epoch, "metrics": {**self.values}}
+        return {**known, "rate": self.rate, "unit": "steps"}
 
     @property
     def rate(self) -> float | None:

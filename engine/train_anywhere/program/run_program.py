@@ -10,7 +10,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from train_anywhere import ENVIRON, IGNORED
 from train_anywhere.checkpoints.disk.copy_files import EVERY_S, Copier, copy_leftovers
@@ -22,16 +22,26 @@ from train_anywhere.distributed.layout import visible_gpus
 from train_anywhere.distributed.topology import ZERO_EXIT_LAUNCHERS
 from train_anywhere.errors import INTERRUPTED, NOT_FINITE, STOPPED, NotFiniteError, ProjectError
 from train_anywhere.features import describe
-from train_anywhere.files.atomic import read_text, write_atomic
-from train_anywhere.files.ordinary import make_folder
-from train_anywhere.files.owned_folder import OwnedFolder, make_owned
-from train_anywhere.files.removal import remove
+from train_anywhere.files.atomic import make_folder, read_text, write_atomic
+from train_anywhere.files.removal import OwnedFolder, make_owned, remove
 from train_anywhere.files.terminal.printable import one_line, printable
-from train_anywhere.program.program_environment import build_command, build_environment, working_folder
+from train_anywhere.program.program_environment import (
+    ProgramProcess,
+    build_command,
+    build_environment,
+    working_folder,
+)
 from train_anywhere.program.program_metrics import ProgramMetrics
-from train_anywhere.program.program_process import ProgramProcess
-from train_anywhere.runs.attempts import IDLE, running_job, stop_request
-from train_anywhere.runs.debug import CAUSE, claim_first, describe_exit_code, is_claimed, launch_id
+from train_anywhere.runs.attempts import (
+    CAUSE,
+    IDLE,
+    claim_first,
+    describe_exit_code,
+    is_claimed,
+    launch_id,
+    running_job,
+    stop_request,
+)
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
 from train_anywhere.runs.recorder import try_to_record_failure
 from train_anywhere.runs.summary import (
@@ -106,20 +116,15 @@ def _open_local_folder(config: Config, run: RunDir, rank: int) -> tuple[Path | N
         return None, None
     place = staging.rank_folder(rank)
     try:
-        if place.path.is_dir() and (
-            why := copy_leftovers(place, run.checkpoints)
-        ):  # of an attempt that was killed here
-            print(f"{why}; continuing without it.", file=sys.stderr, flush=True)
-            return None, None
-        make_owned(place, private=True)
+        # of an attempt that was killed here
+        why = copy_leftovers(place, run.checkpoints) if place.path.is_dir() else ""
+        if not why:
+            make_owned(place, private=True)
+            return place.path, place
     except OSError as error:
-        print(
-            f"{place.path} can't be used ({error.strerror or error}); continuing without it.",
-            file=sys.stderr,
-            flush=True,
-        )
-        return None, None
-    return place.path, place
+        why = f"{place.path} can't be used ({error.strerror or error})"
+    print(f"{why}; continuing without it.", file=sys.stderr, flush=True)
+    return None, None
 
 
 def _copy_the_rest(copier: Copier | None, place: OwnedFolder | None, killed: bool) -> None:
@@ -128,12 +133,9 @@ def _copy_the_rest(copier: Copier | None, place: OwnedFolder | None, killed: boo
         return
     left = copier.finish(killed)
     if left:
-        print(
-            f"not copied to {copier.target}: {', '.join(left[:3])}{' ...' if len(left) > 3 else ''} of {copier.source}, which the program "
-            "was writing when it was killed; earlier copies stay.",
-            file=sys.stderr,
-            flush=True,
-        )
+        names = f"{', '.join(left[:3])}{' ...' if len(left) > 3 else ''} of {copier.source}"
+        why = "which the program was writing when it was killed; earlier copies stay."
+        print(f"not copied to {copier.target}: {names}, {why}", file=sys.stderr, flush=True)
     if copier.failed:
         print(f"error: {copier.describe_failed()}.", file=sys.stderr, flush=True)
     else:
@@ -211,9 +213,8 @@ def _run(
                 process.recorder.record_progress()
                 recorded = now
             if stop.requested and requested is None:
-                requested = (
-                    now  # passed on at the next look: the launcher may still be sending it to other processes
-                )
+                # passed on at the next look: the launcher may still be sending it to other processes
+                requested = now
             elif requested is not None and not passed:
                 number = program.choose_signal(stop.requested or "")
                 # a program that the signal ends may first complete the file that it is writing
@@ -224,11 +225,8 @@ def _run(
                         copier.open = writing
                     program.pass_on(number)
             elif requested is not None and now - requested > patience:
-                print(
-                    "the program ignores the signal: killing it, to copy its files in time.",
-                    file=sys.stderr,
-                    flush=True,
-                )
+                why = "the program ignores the signal: killing it, to copy its files in time."
+                print(why, file=sys.stderr, flush=True)
                 if copier:
                     copier.open = copier.find_open(child.pid)
                 program.kill()
@@ -300,7 +298,7 @@ def _finish(config: Config, process: RankProcess, code: int, metrics: ProgramMet
         name = shlex.join(config.program.command[: 2 if config.program.command[0] == "-m" else 1])
         reason = f"rank {topology.rank}: {name} ended with {describe_exit_code(code)}{memory}"
         print(f"{reason}.", file=sys.stderr, flush=True)
-        if several or running_job():  # in a job, features/restarts/restart.py reads it
+        if several or running_job():  # in a job, job/restart.py reads it
             reason = claim_first(run, CAUSE, reason)
         try_to_record_failure(recorder, one_line(reason[:MOST_CHARACTERS]))
         return code
@@ -310,15 +308,7 @@ def _finish(config: Config, process: RankProcess, code: int, metrics: ProgramMet
         state, ended_by = "preempted", IDLE if stop_request(run) else stop.requested or "exit code 75"
     else:  # the other ranks of a job may still fail: the batch script records that it is complete
         state, ended_by = "running" if several else "completed", "completed"
-    facts: dict[str, Any] = {}
-    if metrics and metrics.step is not None:
-        facts = {
-            "step": metrics.step,
-            "epoch": metrics.epoch,
-            "metrics": metrics.values,
-            "rate": metrics.rate,
-            "unit": "steps",
-        }
+    facts = metrics.facts() if metrics and metrics.step is not None else {}
     if not recorder.record_program_end(state, ended_by, **facts):
         print(f"error: {not_recorded_message(run, state)}", file=sys.stderr, flush=True)
         return 1
@@ -330,11 +320,8 @@ def _finish(config: Config, process: RankProcess, code: int, metrics: ProgramMet
             print("\n".join(map(printable, write_report(run, describe))), flush=True)
         except Exception as error:
             print(f"The report was not written: {error}", file=sys.stderr, flush=True)
-    if (
-        state == "completed"
-        and config.trainer.detect_nan != "off"
-        and find_nonfinite_loss(facts.get("metrics", {}))
-    ):
+    bad = config.trainer.detect_nan != "off" and find_nonfinite_loss(facts.get("metrics", {}))
+    if state == "completed" and bad:
         return NOT_FINITE
     if not stopped or topology.launched_by in ZERO_EXIT_LAUNCHERS:
         return 0

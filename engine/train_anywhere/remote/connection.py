@@ -17,8 +17,8 @@ LOST = 255
 """Exit code of ssh if it can't connect, or if the connection is lost."""
 
 FAILURES = {
-    r"identification has changed|host key for .* has changed": "its host key is not the one that you know: it was reinstalled, or another "
-    "machine answers. Ask its administrators; if the new key is right: `ssh-keygen -R {address}`, then `ssh {ssh}`.",
+    r"offending .* key in|identification has changed": "its host key is not the one that you know: it was reinstalled, or another "
+    "machine answers. Ask its administrators; if the new key is right, delete the line that ssh names, then `ssh {ssh}`.",
     r"host key verification failed|no .* host key is known": "its host key is not known yet: type `ssh {ssh}` once, and compare the "
     "fingerprint with that of its documentation.",
     r"permission denied \(|too many authentication|no supported authentication": "it refused your log-in: try `ssh {ssh}`. `ssh-add -l` "
@@ -33,8 +33,13 @@ FAILURES = {
 MARK = "@train-anywhere"
 """Line that separates what a script prints from what the profile of the login shell prints."""
 
-FULL = re.compile("no space left|quota exceeded|exceeded .*quota", re.IGNORECASE)
-"""Matches messages about a full disk or quota."""
+REFUSALS = {
+    r"no space left|quota exceeded|exceeded .*quota": "the disk or your quota is full in {where}: make room there; nothing was submitted.",
+    r"rsync: (command )?not found|Unknown command:? '?rsync": "{name} has no rsync, which brings the files: ask its administrators, or "
+    "install one for yourself, such as `conda install rsync` in the base environment.",
+    r"is your shell clean": "your login shell on {name} prints something: let `ssh {ssh} true` print nothing, by a silent ~/.bashrc there.",
+}
+"""Messages of programs there, and what each means."""
 
 Answer = subprocess.CompletedProcess[str]
 
@@ -54,13 +59,14 @@ class Connection:
     def __init__(self, host: Host, limit: float | None = None) -> None:
         self.host, self.limit = host, limit
         options = ["ConnectTimeout=20", "ServerAliveInterval=15", "ServerAliveCountMax=4", "LogLevel=ERROR"]
+        options += ["ClearAllForwardings=yes", "RemoteCommand=none"]  # those of a user's own log-ins
         options += [*(["BatchMode=yes"] if limit else []), *_sharing(host.ssh)]
-        self.ssh = ["ssh", "-a", "-x", *(word for option in options for word in ("-o", option))]
+        self.ssh = ["ssh", "-a", "-x", "-T", *(word for option in options for word in ("-o", option))]
 
     def run(self, script: str, tty: bool = False) -> int:
         """Run a script of bash there with the streams of this process; return its exit code, or `LOST`."""
         command = [*self.ssh, *(["-t"] if tty else []), self.host.ssh, wrap(script)]
-        return _start(command, stdin=None if tty else subprocess.DEVNULL).wait()
+        return _wait(_start(command, stdin=None if tty else subprocess.DEVNULL))
 
     def capture(self, script: str, stdin: bytes = b"") -> Answer:
         """Run a script of bash there and return what it prints.
@@ -86,7 +92,7 @@ class Connection:
         words = [*options, "-e", shlex.join(self.ssh), f"--rsync-path={there}", *places]
         done = self._captured(["rsync", *words], stdin)
         broken = (12, 30, 35)  # the stream broke, or a time-out
-        if done.returncode in broken and not FULL.search(done.stderr):
+        if done.returncode in broken and not _meaning(REFUSALS, done.stderr):
             raise self._lost(done.stderr)
         if done.returncode not in (0, 24):  # 24: a file was removed meanwhile
             raise SubmitError(self.describe_failure(done, folder))
@@ -95,9 +101,9 @@ class Connection:
     def describe_failure(self, done: Answer, folder: str) -> str:
         """Return the message for a call that failed in a folder there."""
         where = f"{folder} on {self.host.name}"
-        if FULL.search(done.stderr):
-            return f"the disk or your quota is full in {where}: make room there; nothing was submitted."
-        words = " ".join(done.stderr.split()).replace("error: ", "") or "no answer"
+        if found := _meaning(REFUSALS, done.stderr):
+            return found[0].format(where=where, name=self.host.name, ssh=self.host.ssh)
+        words = " ".join((done.stderr.strip() or done.stdout).split()).replace("error: ", "") or "no answer"
         return f"{where}: {words[:600]} (exit code {done.returncode}; nothing was submitted)"
 
     def _lost(self, err: str) -> LostConnectionError:
@@ -109,36 +115,48 @@ class Connection:
         with TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err:
             given.write(stdin)
             given.seek(0)
-            process = _start(command, stdin=given, stdout=out, stderr=err)
             try:
-                code = process.wait(self.limit)
+                code = _wait(_start(command, stdin=given, stdout=out, stderr=err), self.limit)
             except subprocess.TimeoutExpired:
-                process.kill()
                 raise SubmitError(f"{self.host.name} did not answer within {self.limit:g} s.") from None
             out.seek(0)
             err.seek(0)
             done = Answer(command, code, os.fsdecode(out.read()), os.fsdecode(err.read()))
         if code != LOST:
             return done
-        for pattern, advice in FAILURES.items():
-            if re.search(pattern, done.stderr, re.IGNORECASE):
-                names = {
-                    "ssh": self.host.ssh,
-                    "address": self.host.ssh.rpartition("@")[2],
-                    "name": self.host.name,
-                }
-                last = done.stderr.strip().splitlines()[-1].strip().removeprefix("ssh: ")
-                raise SubmitError(f"{self.host.name} ({self.host.ssh}): {advice.format(**names)} ssh: {last}")
+        if found := _meaning(FAILURES, done.stderr):
+            advice = found[0].format(ssh=self.host.ssh, name=self.host.name)
+            raise SubmitError(f"{self.host.name} ({self.host.ssh}): {advice} ssh: {found[1]}")
         raise self._lost(done.stderr)
 
 
 def wrap(script: str, login: bool = True) -> str:
     """Return a command that runs a script of bash, whatever the login shell is: csh and fish quote in other ways.
 
-    `login` reads the profile of the user, where sites put Slurm and modules on the PATH.
+    `login` reads the profile of the user, where sites put Slurm and modules on the PATH; what it prints goes to standard error.
     """
     code = base64.b64encode(os.fsencode(script)).decode()
-    return f"exec bash {'-l ' if login else ''}-c 'eval \"`echo {code} | base64 -d`\"' bash"
+    inner = f'exec >&3 3>&-; unset CDPATH; eval "`echo {code} | base64 -d`"'
+    profile = "-l " if login else ""
+    return f"exec bash -c 'exec 3>&1 >&2; exec bash {profile}-c \"$0\" bash \"$@\"' '{inner}'"
+
+
+def _meaning(known: dict[str, str], text: str) -> tuple[str, str] | None:
+    """Return what a message means, and its line; None if no pattern of `known` matches."""
+    for pattern, meaning in known.items():
+        for line in reversed(text.splitlines()):
+            if re.search(pattern, line, re.IGNORECASE):
+                return meaning, line.strip().removeprefix("ssh: ")
+    return None
+
+
+def _wait(process: "subprocess.Popen[bytes]", limit: float | None = None) -> int:
+    """Wait for a process, which does not outlive this call; return its exit code."""
+    try:
+        return process.wait(limit)
+    except BaseException:
+        process.kill()
+        raise
 
 
 def _start(command: Sequence[str], **streams: Any) -> "subprocess.Popen[bytes]":
@@ -148,16 +166,28 @@ def _start(command: Sequence[str], **streams: Any) -> "subprocess.Popen[bytes]":
         raise SubmitError(
             f"{command[0]} is not installed here: install openssh-client and rsync with your system's packages."
         ) from None
+    except OSError as error:  # such as too many arguments
+        raise SubmitError(
+            f"{command[0]} can't be started: {error.strerror}; nothing was submitted."
+        ) from None
 
 
 def _sharing(host: str) -> list[str]:
     """Return options of ssh with which all calls share one log-in; none if the user's configuration has its own."""
-    asked = _start(["ssh", "-G", host], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).communicate()[0]
+    process = _start(["ssh", "-G", host], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    asked, err = process.communicate()
+    if process.returncode:
+        raise SubmitError(
+            f"ssh can't read its configuration for {host}: {' '.join(os.fsdecode(err).split())}."
+        )
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     folder = Path(runtime if os.path.isdir(runtime) else os.path.expanduser("~/.ssh")).absolute()
     # the longest name of a socket has 104 bytes with its end; %C has 40, and ssh adds 17 for a moment
     long = len(f"{folder}/ta-") + 40 + 18 > 104
     if re.search(rb"^controlpath (?!none)", asked, re.M) or long or re.search(r"[\s%]", str(folder)):
         return []
-    folder.mkdir(mode=0o700, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError:  # without a home folder
+        return []
     return ["ControlMaster=auto", f"ControlPath={folder}/ta-%C", "ControlPersist=10m"]

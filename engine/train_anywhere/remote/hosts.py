@@ -63,6 +63,8 @@ def read_host(name: str) -> Host:
     host = build(Host, read_mapping(HOSTS / f"{name}.yaml"), problems, f"hosts/{name}")
     if host and not re.fullmatch(r"[^\s-]\S*", host.ssh):
         problems.append(f"hosts/{name}.ssh={host.ssh} is not a host of ssh, such as an alias or user@host.")
+    if host and not (host.folder.strip() and host.python.strip()):
+        problems.append(f"hosts/{name}: `folder:` or `python:` is empty; name a path there.")
     if host is None or problems:
         raise ConfigError(*problems)
     return replace(host, name=name)

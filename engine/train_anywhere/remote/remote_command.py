@@ -1,6 +1,7 @@
 """Run a command of src/ on a host: send the files, make the environment there, start it once, and show its output here."""
 
 import hashlib
+import math
 import os
 import re
 import shlex
@@ -8,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 
 from train_anywhere.errors import ConfigError, SubmitError, SubmitInterrupted, UnclearError
@@ -23,17 +25,28 @@ from train_anywhere.runs.reopen.trust import state_folder
 PAUSES_S = (1.0, 5.0, 15.0)
 """Pauses before each new try after a lost connection."""
 
-START = "import sys; sys.path[:1] = ['engine']; from train_anywhere.remote.request_there import main; sys.exit(main(sys.argv[1:]))"
+START = """
+import sys
+sys.path[:1] = ["engine"]
+try:
+    from train_anywhere.remote.request_there import main
+except ImportError as error:
+    print(f"error: {sys.executable} has no engine ({error}): correct `python:` or `setup:` of the host.", file=sys.stderr)
+    sys.exit(2)
+sys.exit(main(sys.argv[1:]))"""
 """Program for the Python of the project there, which starts a request or shows its answer."""
 
 SETUP = r"""
+exec 9>.remote/lock
+flock -n 9 || {{ echo "Waiting for the setup of another call" >&2; flock 9; }}
 if [ "$(cat .remote/setup 2>/dev/null)" != {digest} ] || ! command -v -- {python} >/dev/null; then
     echo {title} >&2
     {{ {setup}
     }} </dev/null >&2 || {failed}
     echo {digest} > .remote/setup
-fi"""
-"""Script that makes the environment if the requirements have changed, or Python is missing."""
+fi 9>&-
+exec 9>&-"""
+"""Script that makes the environment if the requirements have changed, or Python is missing; one call at a time."""
 
 
 def run_elsewhere(program: str, words: Sequence[str]) -> int | None:
@@ -53,8 +66,6 @@ def run_elsewhere(program: str, words: Sequence[str]) -> int | None:
     if len(named) > 1 or not named[0]:
         raise ConfigError(f"{' '.join(f'on={name}' for name in named)}: name one host, such as on=neuron.")
     hosts, files = [read_host(name) for name in named[0].split(",")], find_files()
-    for sentence in files.notes:
-        print(f"note: {sentence}", file=sys.stderr)
     keys = {word.lstrip("+").partition("=")[0] for word in own}
     shows = program == "scaling.py" and len(own) == 1 and "=" not in own[0]  # a table
 
@@ -64,34 +75,34 @@ def run_elsewhere(program: str, words: Sequence[str]) -> int | None:
 
     host = hosts[0] if len(hosts) == 1 else _earliest(hosts, command, files)
     code = run_once(host, command(host), files)
-    if not code and "dry_run" not in keys and program != "evaluate.py":
+    if not code and "dry_run" not in keys and program not in ("evaluate.py", "fetch.py"):
         print(f"On {host.name}: python src/jobs.py --on {host.name} status, logs -f, cancel", file=sys.stderr)
     return code
 
 
 def _earliest(hosts: Sequence[Host], command: Callable[..., list[str]], files: SentFiles) -> Host:
     """Return the host that accepts the dry run and expects the earliest start, or that may have the command already."""
-    starts: dict[str, Host] = {}
+    starts: list[tuple[float, int, Host]] = []
     for host in hosts:
         if _pending(host, command(host)).exists():
             return host
     for host in hosts:
         try:
-            connection = Connection(host)
-            folder, dry = shlex.quote(transfer(connection, files)), command(host, "dry_run=true")
-            done = connection.capture(_script(host, folder, [os.urandom(8).hex(), *dry], files))
-            start = re.search(r"^Expected start: (\d{4}-\S+)", done.stdout, re.M)
-            said = f"expected start {start[1] if start else 'not known'} (an estimate)"
+            done = run_new(host, command(host, "dry_run=true"), files)
+            zone = Connection(host).capture("date +%z").stdout.strip()
+            start = re.search(r"^Expected start: (\d{4}-\d\d-\d\dT[\d:]+)", done.stdout, re.M)
+            said = f"expected start {start[1] if start else 'not known'} (an estimate), UTC{zone}"
             if done.returncode:
-                said = done.stderr[done.stderr.rfind("error: ") :].strip()
+                said = "".join(done.stderr.strip().rpartition("error: ")[1:])
             else:
-                starts.setdefault(start[1] if start else "unknown", host)
+                when = datetime.fromisoformat(start[1] + zone).timestamp() if start else math.inf
+                starts.append((when, len(starts), host))
         except SubmitError as error:
             said = f"error: {error}"
         print(printable(f"{host.name}: {said}"), file=sys.stderr, flush=True)
     if not starts:
         raise SubmitError("no host accepts this command; see the lines above.")
-    return starts[min(starts)]
+    return min(starts)[2]
 
 
 def _pending(host: Host, command: Sequence[str]) -> Path:
@@ -138,9 +149,9 @@ def run_once(host: Host, command: Sequence[str], files: SentFiles | None) -> int
     )
 
 
-def run_new(host: Host, command: Sequence[str]) -> Answer:
+def run_new(host: Host, command: Sequence[str], files: SentFiles) -> Answer:
     """Send the project, make its environment with the progress shown here, and return what a command prints there."""
-    connection, files = Connection(host), find_files()
+    connection = Connection(host)
     folder = shlex.quote(transfer(connection, files))
     for words in (["-c", ""], command):
         script = _script(host, folder, [os.urandom(8).hex(), *words], files)
@@ -157,7 +168,8 @@ def _script(host: Host, folder: str, request: Sequence[str], files: SentFiles | 
     if files and host.setup:
         digest = hashlib.sha256(f"{host.setup} {host.python} {host.modules} {host.conda}".encode())
         for name in sorted(name for name in files.names if name.startswith(("requirements/", "wheels/"))):
-            digest.update(os.fsencode(name) + (ROOT / name).read_bytes())
+            with suppress(OSError):  # such as a broken link
+                digest.update(os.fsencode(name) + (ROOT / name).read_bytes())
         setup = SETUP.format(
             digest=digest.hexdigest()[:16],
             python=python,
@@ -188,5 +200,9 @@ def _enter(host: Host, folder: str, setup: str = "") -> list[str]:
     no_python = refusal(
         f"{host.name} has no Python at {host.python}: correct `python:` or `setup:` in {file}."
     )
+    old_python = refusal(
+        f"{host.python} on {host.name} is older than Python 3.11: correct `python:` in {file}."
+    )
     enter = f"cd -- {folder} 2>/dev/null || {no_folder}"
-    return [enter, *host.activation(), setup, f"command -v -- {python} >/dev/null || {no_python}"]
+    version = f"{python} -SEc 'import sys; sys.exit(sys.version_info < (3, 11))' || {old_python}"
+    return [enter, *host.activation(), setup, f"command -v -- {python} >/dev/null || {no_python}", version]

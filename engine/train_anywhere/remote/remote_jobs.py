@@ -61,8 +61,10 @@ def list_everywhere(words: Sequence[str]) -> tuple[list[Report], list[str]]:
                 for run in json.loads(answer[answer.index("{") :])["runs"]
                 if not run["trouble"]
             ]
-        except (ProjectError, ValueError) as error:
+        except ProjectError as error:
             return str(error)
+        except (ValueError, LookupError, TypeError) as error:  # of another version
+            return f"{name}: its answer can't be read ({error!r}): python src/train.py on={name} dry_run=true sends this version."
 
     if not (names := list_hosts()):
         raise SubmitError(

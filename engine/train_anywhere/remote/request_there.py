@@ -26,13 +26,15 @@ COMMAND = 'folder=$0; "$@"; code=$?; echo $code > "$folder/.code" && mv "$folder
 def main(arguments: Sequence[str]) -> int:
     """Start the command of a request, unless it was started before, and show its output; return its exit code."""
     folder, command = REQUESTS / arguments[0], [sys.executable, *arguments[1:]]
-    REQUESTS.mkdir(parents=True, exist_ok=True)
     try:
-        folder.mkdir()
+        folder.mkdir(parents=True)
     except FileExistsError:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(folder.stat().st_mtime))
         note = f"note: this command was started at {when}; its answer was lost, and is shown now"
         print(note, file=sys.stderr, flush=True)
+    except OSError as error:  # such as a full disk
+        print(f"error: {REQUESTS.resolve()} can't be written: {error.strerror}.", file=sys.stderr)
+        return 2
     else:
         with open(folder / "out", "wb") as out, open(folder / "err", "wb") as err:
             started = subprocess.Popen(
@@ -43,7 +45,8 @@ def main(arguments: Sequence[str]) -> int:
                 start_new_session=True,
             )
         (folder / "process").write_text(f"{started.pid} {socket.gethostname()}")
-    _follow(folder)
+    if not _follow(folder):
+        return 0
     try:
         return min(int((folder / "code").read_text()), 254)  # ssh itself exits with 255
     except (OSError, ValueError):
@@ -55,22 +58,25 @@ def main(arguments: Sequence[str]) -> int:
         return 2
 
 
-def _follow(folder: Path) -> None:
-    """Copy the output to this process's streams until the command ends, or the reader has gone."""
+def _follow(folder: Path) -> bool:
+    """Copy the output to this process's streams until the command ends; return False if the reader has gone before."""
     end = time.monotonic() + START_S
     while not (folder / "process").exists():
         if time.monotonic() > end:
-            return
+            return True
         time.sleep(0.1)
     listening = select.poll()
     listening.register(1, 0)  # reports only that the other end is closed
     with open(folder / "out", "rb") as out, open(folder / "err", "rb") as err:
         ended = False
-        while not ended and not listening.poll(POLL_MS):
+        while not ended:
+            if listening.poll(POLL_MS):
+                return False
             ended = _is_over(folder)
             for source, target in ((out, sys.stdout), (err, sys.stderr)):
                 target.buffer.write(source.read())
                 target.flush()
+    return True
 
 
 def _is_over(folder: Path) -> bool:

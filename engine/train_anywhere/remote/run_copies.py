@@ -65,7 +65,7 @@ def push(name: str, run: RunDir) -> str:
     there, folder = query(connection, ["-c", ADOPT.format("prepare"), target]).rstrip("\n").split(" ", 1)
     _refuse_older(int(there), _attempts(run.path), f"{target} on {name}")
     left_out = [f"--exclude=/{file}" for file in OF_A_PLACE]
-    connection.rsync(folder, [*OPTIONS, *left_out], (f"{run.path}/", f":{target}/"))
+    connection.rsync(f"{folder}/{target}", [*OPTIONS, *left_out], (f"{run.path}/", ":./"))
     query(connection, ["-c", ADOPT.format("adopt"), target, str(ROOT)])
     return target
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from train_anywhere.errors import SubmitError
 from train_anywhere.files import ROOT
 from train_anywhere.files.atomic import write_atomic
-from train_anywhere.files.owned_folder import MARKER
+from train_anywhere.files.removal import MARKER
 from train_anywhere.files.terminal.printable import mask_urls, printable
 from train_anywhere.remote.connection import Connection
 from train_anywhere.remote.hosts import Host, shell_path
@@ -31,7 +31,7 @@ GENERATED = ("pyvenv.cfg", "conda-meta", MARKER)
 """Entries of environments and run folders, which are not sent even if git does not ignore them."""
 
 LISTED = 5
-"""Most files that are named one by one after a transfer."""
+"""Most files that are named one by one after a transfer; of each reason not to send files it is four times as many."""
 
 NOTIFY = re.compile(r"""\bnotify["']?\s*:\s*["']?([^\s"'#,}]*://[^\s"'#,}]*)""")
 """The address of `monitor.notify` in YAML."""
@@ -47,40 +47,46 @@ OPTIONS = [
 """Options of rsync, which the one of macOS knows too; no option deletes."""
 
 PREPARE = r"""
+export LC_ALL=C
 owner={owner}
 mkdir -p -- {folder} && cd -- {folder} || exit 45
 if [ -e .remote/owner ]; then
     [ "$(head -n 1 .remote/owner)" = "$owner" ] || {{ tail -n 1 .remote/owner; exit 42; }}
 elif [ ! -d .remote ] && [ -n "$(ls -A)" ]; then exit 43
-else mkdir -p .remote && printf '%s\n%s\n' "$owner" {described} > .remote/owner || exit 45
+else mkdir -p .remote && printf '%s\n%s\n' "$owner" {described} > .remote/mark && mv .remote/mark .remote/owner || exit 45
 fi
-export LC_ALL=C
 touch .remote/sent && sort -zu > .remote/new || exit 45
-comm -z -23 .remote/new .remote/sent | while IFS= read -r -d '' name; do
-    if [ -e "$name" ] || [ -L "$name" ]; then printf '%s\n' "$name"; fi
-done > .remote/others
-if [ -s .remote/others ]; then head -n 5 .remote/others; exit 44; fi
-sort -zu .remote/new .remote/sent > .remote/both && mv .remote/both .remote/sent || exit 45
-printf '\n@folder %s\n' "$PWD"
-"""
-"""Script that checks and marks the folder, and records what may be sent before it is; it reads the names of the files."""
-
-FINISH = r"""
-export LC_ALL=C
+only() {{ sort -z "$1" "$2" "$2" | uniq -zu; }}
+others=$(only .remote/new .remote/sent | while IFS= read -r -d '' name; do
+    if [ ! -L "$name" ]; then
+        while [ ! -e "$name" ] && [ "$name" != "${{name%/*}}" ]; do name=${{name%/*}}; done
+        if [ ! -e "$name" ] || [ -d "$name" ]; then continue; fi
+    fi
+    printf '%s\0' "$name" | only - .remote/sent
+done | tr '\0' '\n' | head -n 5)
+if [ -n "$others" ]; then printf '%s\n' "$others"; exit 44; fi
 here=$(pwd -P)
-comm -z -13 .remote/new .remote/sent | while IFS= read -r -d '' name; do
-    parent=$(dirname -- "$name")
+only .remote/sent .remote/new | while IFS= read -r -d '' name; do
+    parent=$(dirname -- "$name") base=${{name##*/}}
     [ "$parent" = . ] && inside=$here || inside=$here/$parent
     if [ "$(cd -P -- "$parent" 2>/dev/null && pwd)" = "$inside" ]; then
-        rm -f -- "./$name" && [ "$parent" = . ] || rmdir -p --ignore-fail-on-non-empty -- "$parent"
+        rm -f -- "./$name" "./$parent/__pycache__/${{base%.py}}".*.pyc
+        rmdir -- "./$parent/__pycache__" 2>/dev/null
+        [ "$parent" = . ] || rmdir -p --ignore-fail-on-non-empty -- "$parent"
     fi
 done
-find .remote/requests -mindepth 2 -name code -mtime +30 -printf '%h\0' 2>/dev/null | xargs -0r rm -r --
-mv .remote/new .remote/sent && printf '%s\n' {commit} > .remote/commit
+mv .remote/new .remote/sent || exit 45
+printf '\n@folder %s\n' "$PWD"
 """
-"""Script that deletes the files that an earlier transfer has sent and this one has not. A link on the way keeps a file.
+"""Script that checks and marks the folder, deletes what earlier transfers have sent and this one does not, and records the files.
 
-The answers of requests are deleted after 30 days: files count against quotas."""
+It reads their names. A link on the way keeps a file."""
+
+FINISH = r"""
+find .remote/requests -mindepth 2 -name code -mtime +30 -printf '%h\0' 2>/dev/null | xargs -0r rm -r --
+printf '%s\n' {commit} > .remote/commit
+"""
+"""Script that records the commit of the files, and deletes answers of requests after 30 days: files count against quotas."""
 
 
 @dataclass(frozen=True)
@@ -90,31 +96,33 @@ class SentFiles:
     Attributes:
         names: the files.
         commit: the current commit and whether anything differs from it, as `provenance.read_state` reads them there.
-        notes: sentences about what is left out, and about addresses in what is sent.
     """
 
     names: list[str]
     commit: str
-    notes: list[str]
 
 
 def find_files(root: Path = ROOT) -> SentFiles:
-    """Return the files that git tracks or does not ignore and those of configs/local, without keys, data and environments."""
+    """Return the files that git tracks or does not ignore and those of configs/local, without keys, data and environments.
+
+    Notes are printed about what is left out, and about addresses in what is sent.
+    """
     left_out: dict[str, str] = {}
     known = provenance.read_state(root)
     new, listed = list_names(root, root / "results", known, left_out, NOT_SENT)
     local = (str(p.relative_to(root)) for p in (root / "configs" / "local").rglob("*") if p.is_file())
     names = [one for name in dict.fromkeys([*listed, *local]) for one in _files_of(root, name, left_out)]
-    notes = [f"{name} is not sent: {why}." for name, why in [*left_out.items()][:LISTED]]
-    notes += [f"{len(left_out) - LISTED} more files are not sent."] if len(left_out) > LISTED else []
+    for why in dict.fromkeys(left_out.values()):
+        these = [printable(name) for name in left_out if left_out[name] == why]
+        more = f" and {len(these) - 4 * LISTED} more" if len(these) > 4 * LISTED else ""
+        print(f"note: not sent, since {why}: {', '.join(these[: 4 * LISTED])}{more}", file=sys.stderr)
     for name in names:  # the address may be a secret
-        if re.match(r"configs/.*\.yaml$", name) and (
-            found := NOTIFY.search((root / name).read_text(errors="replace"))
-        ):
-            notes.append(f"{name} is sent with the address of monitor.notify: {mask_urls(found[1])}")
+        if re.match(r"configs/.*\.yaml$", name) and (found := NOTIFY.search(_read(root / name))):
+            address = printable(f"{name} is sent with the address of monitor.notify: {mask_urls(found[1])}")
+            print(f"note: {address}", file=sys.stderr)
     changed = known is None or known.changed or bool(new)
     commit = known.commit if known and known.commit else "none"
-    return SentFiles(names, f"{commit} {'changed' if changed else 'unchanged'}", notes)
+    return SentFiles(names, f"{commit} {'changed' if changed else 'unchanged'}")
 
 
 def _files_of(root: Path, name: str, left_out: dict[str, str]) -> Iterator[str]:
@@ -124,12 +132,29 @@ def _files_of(root: Path, name: str, left_out: dict[str, str]) -> Iterator[str]:
         return
     if why := why_not_copied(root, name):
         left_out[name] = why
-    elif path.is_dir() and not path.is_symlink():
-        for inner in sorted(path.iterdir()):
-            if inner.name != ".git":
-                yield from _files_of(root, str(inner.relative_to(root)), left_out)
+    elif path.is_symlink():
+        outside = os.path.relpath(os.path.join(path.parent, os.readlink(path)), root).startswith("..")
+        if (outside or os.path.isabs(os.readlink(path))) and not path.is_file():
+            left_out[name] = (
+                "it is a link to a folder, or to nothing, that is named from outside of the project"
+            )
+        else:
+            yield name
+    elif path.is_dir():
+        inner: dict[str, str] = {}
+        for one in list_names(path, path / "results", provenance.read_state(path), inner, ())[1]:
+            yield from _files_of(root, os.path.join(name, one), left_out)
+        left_out.update({os.path.join(name, one): why for one, why in inner.items()})
     else:
         yield name
+
+
+def _read(path: Path) -> str:
+    """Return the text of a file; empty if it can't be read, such as a broken link."""
+    try:
+        return path.read_text(errors="surrogateescape")
+    except OSError:
+        return ""
 
 
 @cache
@@ -142,13 +167,16 @@ def _is_generated(folder: Path, root: Path) -> bool:
 
 def remote_folder(host: Host) -> str:
     """Return a word of bash for the folder of the project on a host."""
-    return shell_path(host.folder.replace("{branch}", _branch().replace("/", "-") or "none"))
+    return shell_path(host.folder.replace("{branch}", re.sub(r"[^\w.-]", "-", _branch()) or "none"))
 
 
 @cache
 def _branch() -> str:
     asked = ["git", "-C", str(ROOT), "symbolic-ref", "--short", "-q", "HEAD"]
-    return subprocess.run(asked, capture_output=True, text=True).stdout.strip()
+    try:
+        return os.fsdecode(subprocess.run(asked, capture_output=True).stdout).strip()
+    except OSError:  # no git
+        return ""
 
 
 def transfer(connection: Connection, files: SentFiles) -> str:
@@ -158,7 +186,8 @@ def transfer(connection: Connection, files: SentFiles) -> str:
         SubmitError: the folder has other files or those of another branch, or its disk is full.
         LostConnectionError: the connection was lost; typed again, the command continues.
     """
-    name, names = connection.host.name, b"".join(os.fsencode(name) + b"\0" for name in files.names)
+    name, present = connection.host.name, [one for one in files.names if os.path.lexists(ROOT / one)]
+    names = b"".join(os.fsencode(one) + b"\0" for one in present)
     state = state_folder() / "remote"
     state.mkdir(parents=True, exist_ok=True, mode=0o700)
     with open(state / f"{name}.lock", "w") as lock:
@@ -168,9 +197,7 @@ def transfer(connection: Connection, files: SentFiles) -> str:
         printed = connection.rsync(folder, OPTIONS, (f"{ROOT}/", ":."), names, finish)
     sent = [printable(line) for line in printed.splitlines() if not line.endswith("/")]
     shown = f": {', '.join(sent)}" if 0 < len(sent) <= LISTED else ""
-    print(
-        f"Sent {len(sent)} of {len(files.names)} files to {name}:{folder}{shown}", file=sys.stderr, flush=True
-    )
+    print(f"Sent {len(sent)} of {len(present)} files to {name}:{folder}{shown}", file=sys.stderr, flush=True)
     return folder
 
 
@@ -188,7 +215,7 @@ def _prepare(connection: Connection, names: bytes, machine: Path) -> str:
     said = ["", *map(printable, done.stdout.strip().splitlines())]
     messages = {
         42: f"{where} has {said[-1]}, and this is {described}: put {{branch}} into `folder:` of {file} for a folder per branch, or replace "
-        f"its files by these: `ssh {host.ssh} rm {host.folder}/.remote/owner`.",
+        f"its files by these: `ssh {host.ssh} {shlex.quote(f'rm {remote_folder(host)}/.remote/owner')}`.",
         43: f"{where} has files that were not sent from here: name a folder that does not exist yet in `folder:` of {file}.",
         44: f"{where} has files that were not sent from here and would be replaced: {', '.join(said[1:][-5:])}. Rename one.",
     }

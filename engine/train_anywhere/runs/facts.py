@@ -11,8 +11,7 @@ from typing import Any
 
 import yaml
 
-from train_anywhere.files.atomic import disk_time, read_text
-from train_anywhere.files.plain_json import read_json
+from train_anywhere.files.atomic import disk_time, read_json, read_text
 from train_anywhere.runs.attempts import step_time
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
 from train_anywhere.runs.reopen.frozen import load_yaml, typed_overrides
@@ -137,19 +136,24 @@ def age(path: Path, recorded: float) -> float:
 
 
 def read_nodes(run: RunDir, info: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the newest file of each node's monitor process in the newest attempt, by host."""
+    """Return the newest file of each node's monitor process in the newest attempt, by host.
+
+    `age_seconds` is added: the seconds since its newest sample, if it has one.
+    """
     hosts = info.get("hosts")
     known = hosts if isinstance(hosts, list) else []
-    named = {h: run.path / "monitor" / f"{h}.json" for h in known if _is_name(h)}
-    read = {host: read_json(path) for host, path in named.items()}
-    return {host: {**content, **_age(named[host], content)} for host, content in read.items() if content}
-
-
-def _age(path: Path, content: Mapping[str, Any]) -> dict[str, float]:
-    """Return the seconds since a node's newest sample under the key `age_seconds`; nothing if it has no sample."""
-    sample = content.get("sample")
-    recorded = _number(sample.get("time")) if isinstance(sample, dict) else None
-    return {} if recorded is None else {"age_seconds": age(path, recorded)}
+    found = {}
+    for host in known:
+        if not isinstance(host, str) or host in (*NOT_HOSTS, "") or "/" in host:
+            continue
+        path = run.path / "monitor" / f"{host}.json"
+        content = read_json(path)
+        sample = content.get("sample")
+        if isinstance(sample, dict) and (recorded := _number(sample.get("time"))) is not None:
+            content["age_seconds"] = age(path, recorded)
+        if content:
+            found[host] = content
+    return found
 
 
 def read_overrides(run: RunDir) -> dict[str, str]:
@@ -202,10 +206,6 @@ def _moment(text: object) -> float | None:
         return datetime.fromisoformat(str(text)).timestamp()
     except ValueError:
         return None
-
-
-def _is_name(host: object) -> bool:
-    return isinstance(host, str) and host not in (*NOT_HOSTS, "") and "/" not in host
 
 
 def curves(path: Path) -> dict[str, Series]:

@@ -10,12 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from train_anywhere.errors import CheckpointError
-from train_anywhere.files.atomic import link_atomic, read_text
-from train_anywhere.files.ordinary import write_or_overwrite
-from train_anywhere.files.owned_folder import OwnedFolder, make_owned
-from train_anywhere.files.plain_json import dumps, loads
-from train_anywhere.files.removal import hidden_name, print_once, remove, remove_empty, remove_link
-from train_anywhere.files.typed_paths import resolve_as_typed
+from train_anywhere.files.atomic import dumps, link_atomic, loads, read_text, write_or_overwrite
+from train_anywhere.files.removal import (
+    OwnedFolder,
+    hidden_name,
+    make_owned,
+    print_once,
+    remove,
+    remove_empty,
+    remove_link,
+)
+from train_anywhere.files.root import resolve_as_typed
 
 Check = Callable[[object], bool]
 
@@ -36,10 +41,6 @@ def _is_string_list(value: object) -> bool:
     return isinstance(value, list) and all(map(_is_string, value))
 
 
-def _is_number_mapping(value: object) -> bool:
-    return isinstance(value, Mapping) and all(map(_is_number, value.values()))
-
-
 INFO: dict[str, Check] = {
     **dict.fromkeys(("world_size", "restarts", "epoch", "step"), _is_integer),
     **dict.fromkeys(("state", "framework", "strategy", "launch", "cluster", "started", "ended", "checkpoint"), _is_string),
@@ -55,17 +56,11 @@ ATTEMPT: dict[str, Check] = {
     **dict.fromkeys(("step", "from_step", "devices"), _is_integer),
     **dict.fromkeys(("started", "until", "allocated", "ended_by", "reason", "job"), _is_string),
     "hosts": _is_string_list,
-    **dict.fromkeys(("seconds", "restart"), _is_number_mapping),
+    **dict.fromkeys(
+        ("seconds", "restart"), lambda v: isinstance(v, Mapping) and all(map(_is_number, v.values()))
+    ),
 }
 """Checks of the values in each attempt."""
-
-
-def is_info(content: object, attempts: str) -> bool:
-    """Return whether `content` can be a run.json; `attempts` is the key of its attempts."""
-    if not isinstance(content, dict) or not _fits(content, INFO):
-        return False
-    listed = content.get(attempts, [])
-    return isinstance(listed, list) and all(map(is_attempt, listed))
 
 
 def is_attempt(content: object) -> bool:
@@ -128,9 +123,14 @@ class RunDir:
             content = loads(read_text(self.info_file))
         except FileNotFoundError:
             return {**self._deferred}
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"{self.info_file} {_describe_error(error)}; {REMEDY}") from error
-        if not is_info(content, ATTEMPTS):
+        except OSError as error:
+            why = f"can't be read ({error.strerror or error})"
+            raise CheckpointError(f"{self.info_file} {why}; {REMEDY}") from error
+        except ValueError as error:
+            why = "not UTF-8" if isinstance(error, UnicodeDecodeError) else "no JSON"
+            raise CheckpointError(f"{self.info_file} is damaged ({why}); {REMEDY}") from error
+        listed = content.get(ATTEMPTS, []) if isinstance(content, dict) and _fits(content, INFO) else None
+        if not isinstance(listed, list) or not all(map(is_attempt, listed)):
             raise CheckpointError(f"{self.info_file} is not what this project writes there; {REMEDY}")
         _refuse_other_format(self.path, content)
         content |= self._deferred
@@ -168,7 +168,7 @@ class RunDir:
                 self.update_or_defer()
 
     def _with_servers(self, content: dict[str, Any]) -> dict[str, Any]:
-        """Add the addresses of the servers of a running run, from the files that features/serve/servers.py writes."""
+        """Add the addresses of the servers of a running run, from the files that features/serve/__init__.py writes."""
         for kind in SERVER_KEYS:
             content.pop(kind, None)
             if content.get("state") != "running":
@@ -185,13 +185,6 @@ _writing = threading.RLock()
 
 REMEDY = "rename it to continue without the history that it holds."
 """End of the messages about a damaged run.json."""
-
-
-def _describe_error(error: Exception) -> str:
-    """Return why a file could not be read, to follow its name in a message."""
-    if isinstance(error, OSError):
-        return f"can't be read ({error.strerror or error})"
-    return f"is damaged ({'not UTF-8' if isinstance(error, UnicodeDecodeError) else 'no JSON'})"
 
 
 def _refuse_other_format(folder: Path, info: Mapping[str, Any]) -> None:

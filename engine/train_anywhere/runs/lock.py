@@ -18,8 +18,7 @@ from typing import Any, Self
 
 from train_anywhere.distributed import programs
 from train_anywhere.errors import CheckpointError, SchedulerError
-from train_anywhere.files.atomic import claim, read_text, replace
-from train_anywhere.files.plain_json import loads
+from train_anywhere.files.atomic import claim, loads, read_text, replace
 from train_anywhere.files.removal import remove_file
 from train_anywhere.runs.attempts import job_name
 from train_anywhere.runs.folder import RunDir
@@ -61,7 +60,8 @@ class RunLock:
     ) -> None:
         self._over.set()
         self._beats.join()
-        self._count()
+        if self.recorder:
+            self.recorder.record_progress()
         with suppress(OSError):  # a lock that stays names an exited process, so the next job takes it over
             if read_holder(self.path) == self.me:
                 self._remove_left_behind(self.me)
@@ -81,7 +81,12 @@ class RunLock:
             time.sleep(WRITE_GRACE_S)
             holder = read_holder(self.path)
         if holder is not None and is_alive(self.path, holder, self.me):
-            raise CheckpointError(refusal_message(self.path.parent, holder))
+            who = f"job {holder['job']}" if holder["job"] else f"process {holder['pid']}"
+            cancel = f"scancel {holder['job']}" if holder["job"] else f"kill {holder['pid']}"
+            raise CheckpointError(
+                f"{who} on {holder['host']} trains in {self.path.parent}: two would overwrite each other's checkpoints. "
+                f"Wait for its end, stop it ({cancel}), or start a new run."
+            )
         return holder
 
     def _create(self) -> bool:
@@ -112,11 +117,8 @@ class RunLock:
         while not self._over.wait(HEARTBEAT_S):
             with suppress(OSError):  # a full or absent disk is reported by the checkpointer
                 os.utime(self.path)
-            self._count()
-
-    def _count(self) -> None:
-        if self.recorder:
-            self.recorder.record_progress()
+            if self.recorder:
+                self.recorder.record_progress()
 
 
 def identity(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
@@ -201,13 +203,3 @@ def watch_heartbeat(path: Path) -> bool:
     except FileNotFoundError:
         pass
     return False
-
-
-def refusal_message(folder: Path, holder: dict[str, Any]) -> str:
-    """Return the message for a job that finds the lock held."""
-    who = f"job {holder['job']}" if holder["job"] else f"process {holder['pid']}"
-    cancel = f"scancel {holder['job']}" if holder["job"] else f"kill {holder['pid']}"
-    return (
-        f"{who} on {holder['host']} trains in {folder}: two would overwrite each other's checkpoints. "
-        f"Wait for its end, stop it ({cancel}), or start a new run."
-    )

@@ -63,15 +63,9 @@ def read_state(root: Path) -> GitState | None:
         return None
     files = [entry.split(" ", 1) for entry in listed]
     commit, changed = _read_commit(root) or (None, True)
-    tracked = dict.fromkeys(
-        path for tag, path in files if tag != "?"
-    )  # a file in conflict is listed three times
-    return GitState(
-        tracked=list(tracked),
-        untracked=[path for tag, path in files if tag == "?"],
-        commit=commit,
-        changed=changed,
-    )
+    # a file in conflict is listed three times
+    tracked = dict.fromkeys(path for tag, path in files if tag != "?")
+    return GitState([*tracked], [path for tag, path in files if tag == "?"], commit, changed)
 
 
 def describe_code(root: Path) -> dict[str, Any]:

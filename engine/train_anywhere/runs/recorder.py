@@ -10,9 +10,15 @@ from typing import Any
 from train_anywhere.distributed.network.addresses import node_name
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError
-from train_anywhere.files.atomic import read_text, write_atomic
-from train_anywhere.files.ordinary import make_folder, open_file, overwrite
-from train_anywhere.files.plain_json import dumps, loads
+from train_anywhere.files.atomic import (
+    dumps,
+    loads,
+    make_folder,
+    open_file,
+    overwrite,
+    read_text,
+    write_atomic,
+)
 from train_anywhere.runs.attempts import (
     ENDS,
     IDLE,
@@ -49,6 +55,10 @@ class RunRecorder:
         self.run, self.time_spent = run, time_spent
         self.steps_done: Callable[[], int] | None = None
 
+    def follow(self, steps_done: Callable[[], int] | None) -> None:
+        """Use this function as `steps_done`."""
+        self.steps_done = steps_done
+
     def record_start(
         self,
         world_size: int,
@@ -58,9 +68,8 @@ class RunRecorder:
     ) -> None:
         """Record the start of an attempt on `devices` devices. An earlier attempt without `ended_by` was killed."""
         run = self.run
-        with suppress(
-            OSError
-        ):  # replaces a hard link by a copy, because the batch script appends to this file
+        # replaces a hard link by a copy, because the batch script appends to this file
+        with suppress(OSError):
             open_file(run.monitor / ENDS, "rb+").close()
         for name in (STOP, KILLED):  # they were for an earlier attempt
             with suppress(OSError):

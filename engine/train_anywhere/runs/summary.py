@@ -7,15 +7,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import CheckpointError, ProjectError
 from train_anywhere.files import ROOT
+from train_anywhere.files.root import shell_folder
 from train_anywhere.files.terminal.fit import fit, terminal_width
 from train_anywhere.files.terminal.output import user_frame
 from train_anywhere.files.terminal.printable import one_line
-from train_anywhere.files.typed_paths import shell_folder
 from train_anywhere.runs.attempts import IDLE
 from train_anywhere.runs.folder import RunDir
 
@@ -45,21 +44,16 @@ def format_summary(run: RunDir, config: Config, signal: str | None = None, repor
     """
     info = run.read_info()
     metrics = info.get("metrics", {})
-    member = (
-        info.get("launch") == "local" and run.id.count("-") > 2
-    )  # the end of its sweep has the next commands
+    # the end of its sweep has the next commands
+    member = info.get("launch") == "local" and run.id.count("-") > 2
     rows = []
     if tested := [name for name in metrics if "test" in name]:
         rows.append(("Test", "   ".join(f"{name} {format_metric(metrics, name)}" for name in tested)))
     if bad := find_nonfinite_loss(metrics):
         rows.append(("Warning", f"the final {bad} is not a number"))
     if signal:
-        rows.append(
-            (
-                "Stopped",
-                f"by {STOPPED_BY.get(signal, signal)} in epoch {info['epoch'] + 1}, after {info['step']} steps",
-            )
-        )
+        at = f"in epoch {info['epoch'] + 1}, after {info['step']} steps"
+        rows.append(("Stopped", f"by {STOPPED_BY.get(signal, signal)} {at}"))
     rows.append(("Run folder", display_path(run.path)))
     if info.get("checkpoint"):
         rows.append(("Checkpoint", display_path(Path(info["checkpoint"]))))
@@ -67,7 +61,12 @@ def format_summary(run: RunDir, config: Config, signal: str | None = None, repor
         logs = shlex.quote(display_path(run.path.parent))
         rows.append(("TensorBoard", f"{command_path('tensorboard')} --logdir {logs}"))
     lines = [*(f"{name + ':':<{COLUMN}}{one_line(text)}" for name, text in rows), *report]
-    if (command := next_command(run, info, signal)) and not member:
+    command = ""
+    if signal and run.config.exists():  # a folder that was removed meanwhile can't be resumed
+        command = resume_command(run)
+    elif info.get("checkpoint"):
+        command = f"{train_command('evaluate.py')} {shlex.quote(display_path(run.path))}"
+    if command and not member:
         lines.append(f"{'Next:':<{COLUMN}}{one_line(command)}")
     return "\n" + fit("\n".join(lines), terminal_width(), COLUMN)
 
@@ -86,15 +85,6 @@ def not_recorded_message(run: RunDir, state: str) -> str:
         f"the run is {state}, but {run.info_file} can't be written, so it does not record that; make room there, then: "
         f"{resume_command(run)}"
     )
-
-
-def next_command(run: RunDir, info: Mapping[str, Any], signal: str | None) -> str:
-    """Return a command that fits the end of this run; empty if there is none."""
-    if signal and run.config.exists():  # a folder that was removed meanwhile can't be resumed
-        return resume_command(run)
-    if not info.get("checkpoint"):
-        return ""
-    return f"{train_command('evaluate.py')} {shlex.quote(display_path(run.path))}"
 
 
 def train_command(script: str = "train.py") -> str:

@@ -1,24 +1,28 @@
-"""The trials of a search, in a journal in the study's folder, so that an interrupted search can be resumed."""
+"""The search space, Hydra's sweeps as Optuna's distributions, and the trials of a study.
 
-from collections.abc import Callable, Sequence
+The trials are in a journal in the study's folder, so that an interrupted search can be resumed.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import optuna
+from hydra.core.override_parser.types import ChoiceSweep, IntervalSweep, Override, RangeSweep, Sweep
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
-from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from train_anywhere.errors import ConfigError
-from train_anywhere.files.atomic import read_text, write_atomic
-from train_anywhere.files.owned_folder import OwnedFolder, make_owned
-from train_anywhere.files.plain_json import dumps, loads
-from train_anywhere.files.removal import remove
+from train_anywhere.files.atomic import dumps, read_json, write_atomic
+from train_anywhere.files.removal import OwnedFolder, make_owned
 from train_anywhere.runs.folder import new_run_id
-from train_anywhere.search.space import Space
+
+LOG = "log"
+"""Tag of an interval that is sampled uniformly in the logarithm."""
 
 COMMAND = "study.json"
 JOURNAL = "study.log"
@@ -32,9 +36,103 @@ SAMPLERS: dict[str, Callable[[int], optuna.samplers.BaseSampler]] = {
 
 PRUNERS = {"none": optuna.pruners.NopPruner, "median": optuna.pruners.MedianPruner}
 
-DIRECTION = {"min": StudyDirection.MINIMIZE, "max": StudyDirection.MAXIMIZE}
+Distribution = CategoricalDistribution | FloatDistribution | IntDistribution
 
-ENDED_STATES = (TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED)
+
+@dataclass(frozen=True)
+class Space:
+    """The overrides of a search.
+
+    Attributes:
+        fixed: overrides with one value, equal in all trials.
+        distributions: the distribution of each searched key.
+        added: searched keys that Hydra may have to add (`++task.hidden`).
+    """
+
+    fixed: tuple[str, ...]
+    distributions: Mapping[str, Distribution]
+    added: frozenset[str] = frozenset()
+
+    def words(self, values: Mapping[str, Any]) -> list[str]:
+        """Return the overrides of a trial."""
+        return [*self.fixed, *(f"{'++' * (key in self.added)}{key}={value}" for key, value in values.items())]
+
+    def extremes(self) -> list[list[str]]:
+        """Return the overrides of two trials: one with all lowest (or first) values, one with all highest (or last)."""
+        ends = {
+            key: d.choices if isinstance(d, CategoricalDistribution) else (d.low, d.high)
+            for key, d in self.distributions.items()
+        }
+        return [self.words({key: values[at] for key, values in ends.items()}) for at in (0, -1)]
+
+
+def make_space(overrides: Sequence[Override]) -> Space:
+    """Split overrides into fixed and searched ones; if a key occurs twice, the last one counts.
+
+    Raises:
+        ConfigError: lists all sweeps that can't be searched.
+    """
+    by_key = {o.get_key_element(): o for o in overrides}
+    fixed = [f"{k}={o.get_value_element_as_str()}" for k, o in by_key.items() if not o.is_sweep_override()]
+    distributions: dict[str, Distribution] = {}
+    problems = []
+    for key, override in by_key.items():
+        if override.is_sweep_override():
+            try:
+                distributions[key.lstrip("+")] = make_distribution(override)
+            except ValueError as error:
+                problems.append(f"{str(override.input_line).lstrip('+')}: {error}.")
+    if not by_key or not (distributions or problems):
+        problems.append(
+            "hydra/sweeper=optuna has nothing to search: give a key several values, such as 'optimizer.lr=tag(log,interval(1e-4,1e-1))' "
+            "or model=cnn,mlp."
+        )
+    if problems:
+        raise ConfigError(*problems)
+    added = frozenset(key.lstrip("+") for key in by_key if key.startswith("+"))
+    return Space(tuple(fixed), distributions, added)
+
+
+def make_distribution(override: Override) -> Distribution:
+    """Return the distribution of one override. Raises ValueError if there is none; its message ends a sentence."""
+    value = override.value()
+    if unknown := set(getattr(value, "tags", ())) - ({LOG} if isinstance(value, IntervalSweep) else set()):
+        raise ValueError(
+            f"the tag {', '.join(sorted(unknown))} can't be used here: only an interval can have a tag, {LOG}"
+        )
+    if isinstance(value, ChoiceSweep) and any(isinstance(choice, Sweep) for choice in value.list):
+        raise ValueError("one of its values is a sweep itself")
+    if isinstance(value, IntervalSweep):
+        return _interval(value)
+    if isinstance(value, RangeSweep) and not value.shuffle:
+        return _range(value)
+    if not (choices := list(override.sweep_string_iterator())):
+        raise ValueError("an empty sweep, it has no values")
+    return CategoricalDistribution(choices)
+
+
+def _interval(sweep: IntervalSweep) -> Distribution:
+    low, high, log = sweep.start, sweep.end, LOG in sweep.tags
+    if low is None or high is None or not low < high:
+        raise ValueError(
+            f"an interval goes from a lower to a higher number, and this one from {low} to {high}"
+        )
+    if log and low <= 0:
+        raise ValueError(f"a logarithmic interval starts above 0, and this one at {low}")
+    if isinstance(low, int) and isinstance(high, int):
+        return IntDistribution(low, high, log=log)
+    return FloatDistribution(float(low), float(high), log=log)
+
+
+def _range(sweep: RangeSweep) -> Distribution:
+    """Return the distribution of a range, which excludes its end as in Hydra."""
+    start, step = sweep.start or 0, sweep.step
+    if sweep.stop is None or step <= 0 or not start < sweep.stop:
+        raise ValueError("an empty range, it has no values")
+    last = start + int((sweep.stop - start) / step - 1e-9) * step
+    if all(isinstance(n, int) for n in (start, sweep.stop, step)):
+        return IntDistribution(int(start), int(last), step=int(step))
+    return FloatDistribution(float(start), float(last), step=float(step))
 
 
 @dataclass(frozen=True)
@@ -63,55 +161,45 @@ class Study:
 
     Attributes:
         folder: folder of the study; the run folder of trial n is `<folder>-<n>`.
-        optuna: Optuna's study.
     """
 
     def __init__(self, folder: Path, settings: Settings, space: Space) -> None:
         self.folder, self.space, self.settings = folder, space, settings
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self.optuna = optuna.create_study(
+        self._optuna = optuna.create_study(
             storage=_storage(folder),
             study_name=folder.name,
             pruner=PRUNERS[settings.pruner](),
-            direction=DIRECTION[settings.mode],
+            direction="minimize" if settings.mode == "min" else "maximize",
             load_if_exists=True,
         )
         # another seed after each start: the same seed would propose the same values again
-        self.optuna.sampler = SAMPLERS[settings.sampler](settings.seed + len(self.trials))
+        self._optuna.sampler = SAMPLERS[settings.sampler](settings.seed + len(self.trials))
 
     @property
     def trials(self) -> list[FrozenTrial]:
         """All trials so far, by number."""
-        return self.optuna.get_trials(deepcopy=False)
+        return self._optuna.get_trials(deepcopy=False)
 
     @property
     def remaining(self) -> int:
         """Number of trials that have not been started."""
         return self.settings.trials - len(self.trials)
 
-    def list_running(self) -> list[int]:
-        """Return the numbers of the trials that have started and not ended."""
-        return [t.number for t in self.trials if t.state == TrialState.RUNNING]
-
     def ask(self) -> Trial:
         """Return a new trial."""
-        return self.optuna.ask(dict(self.space.distributions))
+        return self._optuna.ask(dict(self.space.distributions))
 
-    def tell(self, number: int, value: float | None, state: TrialState = TrialState.COMPLETE) -> None:
+    def tell(self, number: int, value: float | None, pruned: bool = False) -> None:
         """Record the end of a trial; without a value it has failed or was pruned."""
         if value is None or value != value:  # nan
-            pruned = state == TrialState.PRUNED
-            self.optuna.tell(number, state=TrialState.PRUNED if pruned else TrialState.FAIL)
+            self._optuna.tell(number, state=TrialState.PRUNED if pruned else TrialState.FAIL)
         else:
-            self.optuna.tell(number, value)
+            self._optuna.tell(number, value)
 
     def run_folder(self, number: int) -> Path:
         """Return the run folder of a trial."""
         return self.folder.with_name(f"{self.folder.name}-{number}")
-
-    def words(self, values: dict[str, Any]) -> list[str]:
-        """Return the overrides of a trial."""
-        return self.space.words(values)
 
 
 def _storage(folder: Path) -> JournalStorage:
@@ -130,7 +218,7 @@ def make_folder(folder: Path, arguments: Sequence[str], trials: int) -> None:
         ConfigError: the folder is of another command, or can't be made.
     """
     if (folder / COMMAND).is_file():
-        if (other := _read_command(folder).get("arguments")) != list(arguments):
+        if (other := read_json(folder / COMMAND).get("arguments")) != list(arguments):
             typed = " ".join(map(str, other)) if isinstance(other, list) else "its study.json is damaged"
             raise ConfigError(
                 f"hydra.sweeper.study_name={folder.name} is a study of another command: {typed}; use that command, or choose another name."
@@ -145,17 +233,12 @@ def make_folder(folder: Path, arguments: Sequence[str], trials: int) -> None:
     write_atomic(folder / COMMAND, dumps({"arguments": list(arguments), "trials": trials}))
 
 
-def discard(folder: Path) -> None:
-    """Remove a study without started trials."""
-    remove(owned_folder(folder))
-
-
 def find_folder(results: Path, name: str, arguments: Sequence[str], study_name: str | None) -> Path:
     """Return the named folder, else the newest one of the same command with trials left, else a new one."""
     if study_name:
         return results / name / study_name
     for path in sorted((results / name).glob(f"*/{COMMAND}"), reverse=True):
-        if _read_command(path.parent).get("arguments") == list(arguments) and not _is_over(path.parent):
+        if read_json(path).get("arguments") == list(arguments) and not _is_over(path.parent):
             return path.parent
     return results / name / new_run_id()
 
@@ -163,12 +246,5 @@ def find_folder(results: Path, name: str, arguments: Sequence[str], study_name: 
 def _is_over(folder: Path) -> bool:
     with suppress(Exception):  # a study with an unreadable journal is not resumed
         trials = optuna.load_study(study_name=None, storage=_storage(folder)).get_trials(deepcopy=False)
-        return sum(t.state in ENDED_STATES for t in trials) >= _read_command(folder)["trials"]
+        return sum(t.state.is_finished() for t in trials) >= read_json(folder / COMMAND)["trials"]
     return True
-
-
-def _read_command(folder: Path) -> dict[str, Any]:
-    with suppress(OSError, ValueError):
-        found = loads(read_text(folder / COMMAND))
-        return found if isinstance(found, dict) else {}
-    return {}

@@ -14,9 +14,8 @@ from train_anywhere.config.command.command_line import to_hydra_overrides
 from train_anywhere.config.command.compose import compose, quote_value
 from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
-from train_anywhere.distributed.horovod.installation import horovod_problem
 from train_anywhere.distributed.layout import local_layout
-from train_anywhere.distributed.packages import framework_problem
+from train_anywhere.distributed.packages import framework_problem, horovod_problem
 from train_anywhere.files import ROOT
 from train_anywhere.launch.local_run import make_run as new_run
 from train_anywhere.runs.folder import RunDir

@@ -1,19 +1,28 @@
 """The numbers of batches and optimizer steps of a run, when it validates, and what resuming changes, for both frameworks."""
 
 import math
-from collections.abc import Collection, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.config.checks.contradictions import batch_size_problem
 from train_anywhere.config.checks.strategy_table import FrameworkName
-from train_anywhere.config.choices import Model, NamedSchedule, Optimizer, OtherSchedule, Schedule
+from train_anywhere.config.choices import (
+    Model,
+    NamedSchedule,
+    Optimizer,
+    OtherSchedule,
+    ParameterGroup,
+    Schedule,
+)
 from train_anywhere.config.instantiate import instantiate
 from train_anywhere.config.limits import MAX_COUNT
 from train_anywhere.config.schema import Config, LimitBatches, Trainer
 from train_anywhere.config.strict import did_you_mean
 from train_anywhere.errors import CheckpointError, ConfigError
+from train_anywhere.files.terminal.printable import printable
 
 
 @dataclass
@@ -313,3 +322,34 @@ def device_count_message(before: int, now: int) -> str:
         f"resuming a {before}-device checkpoint on {now}: batches, weights and optimizer stay as they were, "
         "but dropout draws new random numbers."
     )
+
+
+MAX_NAMES = 8
+"""Maximum number of names in a message."""
+
+
+def matching_groups(groups: Sequence[ParameterGroup], name: str) -> list[ParameterGroup]:
+    """Return the groups whose pattern matches the whole name of a parameter."""
+    return [group for group in groups if re.fullmatch(group.match, name)]
+
+
+def group_settings(groups: Iterable[ParameterGroup]) -> tuple[float | None, float | None]:
+    """Return learning rate and weight decay, each of the last group that sets it; None if none does."""
+    lr = weight_decay = None
+    for group in groups:
+        lr = lr if group.lr is None else group.lr
+        weight_decay = weight_decay if group.weight_decay is None else group.weight_decay
+    return lr, weight_decay
+
+
+def refuse_unmatched(groups: Sequence[ParameterGroup], names: Sequence[str]) -> None:
+    """Raise ConfigError for each pattern that matches none of the names."""
+    shown = ", ".join(names[:MAX_NAMES]) + (", ..." if len(names) > MAX_NAMES else "")
+    problems = [
+        f"optimizer.groups[{n}].match={group.match} matches no parameter; a pattern has to match the whole name. The names are "
+        f"{printable(shown)}."
+        for n, group in enumerate(groups)
+        if not any(re.fullmatch(group.match, name) for name in names)
+    ]
+    if problems:
+        raise ConfigError(*problems)

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from train_anywhere.config.limits import span_bounds
-from train_anywhere.files.ordinary import make_folder
-from train_anywhere.files.plain_json import read_json
-from train_anywhere.monitor import requests
+from train_anywhere.files.atomic import make_folder, read_json
+from train_anywhere.monitor import live
 from train_anywhere.monitor.live import write
 from train_anywhere.runs.folder import RunDir
 
@@ -97,7 +96,7 @@ class StepProfile:
         """Profile the steps of a request of `jobs.py profile` next; all ranks call this after the same step."""
         end, asked = time.monotonic() + FILE_S, dict[str, Any]()
         while asked.get("number") != number and time.monotonic() < end:
-            asked = read_json(self.run.path / "monitor" / requests.PROFILE)
+            asked = read_json(self.run.path / "monitor" / live.PROFILE)
             if asked.get("number") != number:
                 time.sleep(0.1)
         ranks, count = asked.get("ranks"), asked.get("steps")

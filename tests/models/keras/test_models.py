@@ -44,7 +44,7 @@ def test_variables_have_unique_paths(make_config, overrides: str) -> None:
 @pytest.mark.parametrize("name", ["cnn", "resnet18"])
 def test_a_batch_is_a_tenth_of_the_moving_statistics(make_config, name: str) -> None:
     """The momentum is that of torch, which calls 0.1 what Keras calls 0.9."""
-    from train_anywhere.training.keras.dropin.trainable import find_batch_norms
+    from train_anywhere.training.keras.dropin.gradients import find_batch_norms
 
     model = build_network(make_config("framework=keras", f"model={name}"), {"shape": (8, 8, 1), "outputs": 2})
     batch = np.random.default_rng(0).normal(size=(4, 8, 8, 1)).astype(np.float32)

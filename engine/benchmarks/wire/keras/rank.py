@@ -33,7 +33,7 @@ from train_anywhere.data.open_data import open_splits
 from train_anywhere.distributed.discover import discover
 from train_anywhere.distributed.horovod.initialize import import_horovod, start_horovod
 from train_anywhere.distributed.layout import local_layout
-from train_anywhere.distributed.tf_config import tf_config
+from train_anywhere.distributed.network.addresses import tf_config
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.launch.local_run import make_run
 from train_anywhere.training.keras import run as side

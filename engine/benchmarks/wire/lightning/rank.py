@@ -41,14 +41,16 @@ from train_anywhere.data.torch.samples import Reader
 from train_anywhere.distributed.discover import discover
 from train_anywhere.distributed.horovod.initialize import import_horovod, start_horovod
 from train_anywhere.distributed.topology import Topology
+from train_anywhere.features.feature import Observers
+from train_anywhere.training.early_stopping import Timer
 from train_anywhere.training.lightning.loop import fast_loop
-from train_anywhere.training.lightning.loop.metrics import TaskMetrics
-from train_anywhere.training.lightning.module import TaskModule
-from train_anywhere.training.lightning.optim import make_optimizer
-from train_anywhere.training.lightning.strategies.blocks import shard
+from train_anywhere.training.lightning.loop.callbacks import Agreement, TaskMetrics
+from train_anywhere.training.lightning.module import TaskModule, make_optimizer
 from train_anywhere.training.lightning.strategies.choose import make_strategy
+from train_anywhere.training.lightning.strategies.fsdp import shard
 from train_anywhere.training.lightning.trainer import make_trainer
 from train_anywhere.training.plan import build_network, make_plan
+from train_anywhere.training.reporting.display import Display
 from train_anywhere.training.reporting.progress import Progress
 from train_anywhere.training.stop import Stop
 
@@ -77,7 +79,9 @@ def with_trainer(config: Config, topology: Topology, flag: bool) -> None:
         fast_loop.FastEpochLoop._broadcast_sigterm_tensor = theirs
     trainer.apply_plan(plan)
     trainer.callbacks.append(Watched())
-    trainer.callbacks.append(TaskMetrics(task, config, plan, Stop(), Progress("none", plan)))
+    progress = Progress(Display("none", plan.total_steps), plan)
+    agreement = Agreement(Stop(), Timer(config.trainer), progress, Observers(), writes=False)
+    trainer.callbacks.append(TaskMetrics(task, config, plan, progress, agreement))
     network = build_network(config, splits.facts)
     trainer.fit(TaskModule(task, network, config, plan, world_size), loader(config, topology))
 

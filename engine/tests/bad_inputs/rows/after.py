@@ -1,4 +1,4 @@
-"""`src/evaluate.py` and `init=`: runs that are none, checkpoints that can't be read, files that are there, formats of the other framework."""
+"""`src/evaluate.py` and `init=`: wrong runs, unreadable checkpoints, taken files, other formats."""
 
 from engine.tests.bad_inputs.row import Damage, Row, edited, fifo, folder, gone, link, unreadable
 from engine.tests.bad_inputs.rows.resume import CHECKPOINTS

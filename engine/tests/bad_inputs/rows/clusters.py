@@ -1,4 +1,4 @@
-"""What a site or its scheduler would refuse, and presets that are wrong themselves."""
+"""Refusals of a site or its scheduler, and presets that are wrong themselves."""
 
 from engine.tests.bad_inputs.row import Damage, Row, fifo, folder, gone, link, with_mode
 
@@ -138,7 +138,7 @@ BROKEN: dict[str, Damage] = {
     "a word": "cluster\n",
     "a control character": "cluster:\n  name: a\0b\n",
     "an unknown default": "defaults:\n  - nothere\ncluster:\n  name: mine\n",
-    "defaults that are no list": "defaults: slurm\ncluster:\n  name: mine\n",
+    "defaults that are not a list": "defaults: slurm\ncluster:\n  name: mine\n",
     "itself among its defaults": "# @package _global_\ndefaults:\n  - mine\n  - _self_\ncluster:\n  name: mine\n",
     "an alias of nothing": "cluster: *nothere\n",
     "a Python object": "cluster: !!python/object/apply:os.system [touch /tmp/HACKED]\n",
@@ -193,9 +193,9 @@ ROWS = [
       for what, damage in BROKEN.items()),
     Row("cluster=mine", "mine", files={PRESET: ""}, name="a preset that is empty"),
     Row("cluster=mine", r"mine\.yaml.*([Pp]ermission|can't be read)", files={PRESET: with_mode(0)}, name="a preset that can't be read"),
-    *(Row("cluster=current", r"(mine\.yaml|is not a login node)", files={PRESET: THERE[what]}, name=f"cluster=current beside a preset with {what}")
+    *(Row("cluster=current", r"(mine\.yaml|is not a login node)", files={PRESET: THERE[what]}, name=f"cluster=current next to a preset with {what}")
       for what in BREAKS_CURRENT),
-    Row("cluster=current", r"(mine\.yaml|is not a login node)", files={PRESET: ""}, name="cluster=current beside an empty preset"),
+    Row("cluster=current", r"(mine\.yaml|is not a login node)", files={PRESET: ""}, name="cluster=current next to an empty preset"),
     *(Row("cluster=current", r"(mine|is not a login node|cluster\.site\.hosts)", files=preset(f), name=f"cluster=current and {f}")
       for f in ("hosts: login", "hosts: 3", "hosts: [[a]]", "hosts: [null]", "hosts: {a: b}")),
     Row("cluster=current", r"fits mine and other", files={**preset('hosts: ["*"]'), PRESET.replace("mine", "other"): '# @package _global_\ncluster:\n  site:\n    hosts: ["*"]\n'},

@@ -6,7 +6,7 @@ HUGE = "1" + "0" * 400
 
 
 def numbers(key: str, values: str, says: str, around: str = "") -> list[Row]:
-    """A row for each of `values`; `says` follows the key in the sentence."""
+    """Return a row for each of `values`. `says` follows the key in the message."""
     plain = key.replace(".", r"\.")
     return [
         Row(
@@ -27,10 +27,10 @@ ROWS = [
     *numbers("trainer.max_epochs", "0 -1 1.5 nan false null ''", COUNT),
     *numbers("trainer.max_steps", "0 -1 1.5 nan", COUNT),
     *numbers("trainer.accumulate_grad_batches", "0 -1 0.5", COUNT),
-    *numbers("trainer.check_val_every_n_epoch", "0 -1", COUNT),
+    *numbers("trainer.check_val_every_n_epoch", "0 -1 null", COUNT + "|use a number of steps"),
     *numbers("trainer.val_check_interval", "0 -1 0.0 1.5 nan true '' null", "at least 1|above 0|at most|finite|number"),
     *numbers("trainer.num_sanity_val_steps", "-2 1.5 null", "at least -1|whole number"),
-    *numbers("trainer.max_time", "0 90 12h 1:30 '' true 00:00:00", "is not a time above 0|a time such as|is empty"),
+    *numbers("trainer.max_time", "0 90 12h 1:30 '' true 00:00:00 25:61:61 -1:00:00", "is not a time above 0|a time such as|is empty|minutes or seconds above 59"),
     *numbers("trainer.log_every_n_steps", "0 -1 1e3", COUNT),
     *numbers("checkpoint.every_n_epochs", "0 -1", COUNT),
     *numbers("checkpoint.every_n_steps", "0 -1 1.5", COUNT),

@@ -1,4 +1,4 @@
-"""Keys that no other theme has: of a job, its container, its side process, the loop; and values of the wrong kind for each."""
+"""Keys of a job, its container, its side process and the loop, with values of the wrong kind."""
 
 from engine.tests.bad_inputs.row import Damage, Row
 from engine.tests.bad_inputs.rows.targets import FILES

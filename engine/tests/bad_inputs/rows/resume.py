@@ -1,4 +1,4 @@
-"""`resume=` of folders that are not runs, of damaged ones, and with changes that would make it another run."""
+"""`resume=` of folders that are not runs, of damaged ones, and with changes of the run."""
 
 from collections.abc import Iterator
 
@@ -159,5 +159,5 @@ ROWS = [
     Row("resume={run} dry_run=true", "'hydra.callbacks.a._target_=os.makedirs' belongs to one command", code=0, files={"{run}/overrides.txt": "hydra.callbacks.a._target_=os.makedirs\n+hydra.callbacks.a.name=HACKED\n"},
         name="resume= of a run whose overrides.txt has callbacks of Hydra"),
     Row("init={run} dry_run=true", "init.run=.* was trained with model._target_=os.system", files={"{run}/config.yaml": edited("src.models.lightning.cnn.cnn", "os.system")}, name="init= of a run that brings a model"),
-    Row("resubmit {job}", "is not a script that you have submitted from there, and it would run as you", command="jobs", programs={"squeue": "echo '4001|FAILED'", "sbatch": "echo 9"}, name="resubmit of a script of someone else"),
+    Row("resubmit {job}", "is not a script that you have submitted from there, and it would run as you", command="jobs", programs={"squeue": "echo '4001|FAILED'", "sbatch": "echo 9"}, name="resubmit of another user's script"),
 ]  # fmt: skip

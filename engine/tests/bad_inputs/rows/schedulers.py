@@ -1,4 +1,4 @@
-"""Schedulers that are missing, fail, hang or print bytes; jobs of odd folders; environments of other starts."""
+"""Schedulers that are missing, fail, hang or print bytes, odd jobs, other environments."""
 
 from engine.tests.bad_inputs.row import (
     Damage,
@@ -116,7 +116,7 @@ RUNS: dict[str, tuple[str, dict[str, Damage], str]] = {
     "jobs.txt is a FIFO": ("status {job}", {"{job}/jobs.txt": fifo}, r"jobs\.txt"),
     "the script is gone": ("resubmit {job}", {"{job}/job.sbatch": gone}, "no longer has a batch script; resume it with `.*resume="),
     "the script can't be read": ("resubmit {job}", {"{job}/job.sbatch": unreadable}, "job.sbatch"),
-    "the script is no UTF-8": ("resubmit {job}", {"{job}/job.sbatch": b"\xff"}, "job.sbatch"),
+    "the script is not UTF-8": ("resubmit {job}", {"{job}/job.sbatch": b"\xff"}, "job.sbatch"),
     "the log can't be read": ("logs {job}", {"{job}/slurm-4001.out": unreadable}, "slurm-4001.out"),
     "the log is a folder": ("logs {job}", {"{job}/slurm-4001.out": folder}, "slurm-4001.out"),
     "the log is a FIFO": ("logs {job}", {"{job}/slurm-4001.out": fifo}, "slurm-4001.out|no log"),

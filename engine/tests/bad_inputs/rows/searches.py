@@ -1,4 +1,4 @@
-"""Searches: keys that the sweeper does not have, spaces that are none, a study that is damaged."""
+"""Searches: unknown keys of the sweeper, invalid spaces, a damaged study."""
 
 from engine.tests.bad_inputs.row import Row
 

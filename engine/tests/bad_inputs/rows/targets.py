@@ -1,4 +1,4 @@
-"""Targets: what someone brings, misspelt."""
+"""Misspelt targets of user code."""
 
 from engine.tests.bad_inputs.row import Damage, Row
 

@@ -1,4 +1,4 @@
-"""What is typed wrong: keys, groups, choices, types, quotes, flags."""
+"""Wrong keys, groups, choices, types, quotes and flags."""
 
 from engine.tests.bad_inputs.row import Row
 
@@ -26,6 +26,13 @@ MEANT = {
     "resum=x": "resume",
     "dryrun=true": "dry_run",
     "dataset=mnist": "data",
+    "trainer.extra.max_epochs=3": r"this project sets it; use trainer\.max_epochs",
+    "trainer.extra.logger=false": r"this project sets it; use loggers\.NAME\._target_",
+    "trainer.extra.max_time=1": r"this project sets it; use trainer\.max_time",
+    "trainer.extra.val_check_interval=5": r"this project sets it; use trainer\.val_check_interval",
+    "trainer.extra.num_sanity_val_steps=2": r"this project sets it; use trainer\.num_sanity_val_steps",
+    "trainer.min_epochs=20": r"is more than trainer\.max_epochs=15",
+    "data=[]": "is not a choice",
     "größe=3": "is not (a key|of the form)",
     "data/x=mnist": "is not a key",
     "trainer..max_epochs=3": "is not (a key|of the form)",
@@ -196,6 +203,7 @@ ROWS = [
     *(Row(words, says) for words, says in GRAMMAR.items()),
     *(Row(words, says) for words, says in FLAGS.items() if says),
     Row("trainer.max_epoch=3 framework=kears seed=x model=mlpp", "^error: 4 problems:", name="four at once, all listed"),
+    Row("trainer.extra.benchmark=true framework=keras", r"trainer\.extra.*framework=keras has none"),
     Row("trainer.max_epoch=3 trainer.max_epoch=4", r"trainer\.max_epochs", name="the same twice"),
     Row("optimizer.lr=0,1", r"optimizer\.lr.*(-m|sweep|0\.1)", name="a decimal comma"),
     Row("optimizer.lr=1e", r"optimizer\.lr='1e' is not a number"),
@@ -203,7 +211,7 @@ ROWS = [
     Row("trainer.max_epochs=²", r"trainer\.max_epochs=.*whole number", name="a superscript"),
     Row("trainer.max_epochs='3\u200b'", r"trainer\.max_epochs=.*whole number", name="an invisible space"),
     Row("trainer.max_epochs=“3”", r"trainer\.max_epochs=.*whole number", name="typographic quotes"),
-    Row("–m seed=1,2", "–m", name="a dash that is no hyphen"),
+    Row("–m seed=1,2", "–m", name="a dash that is not a hyphen"),
     Row("trainer.max_epochs=" + "9" * 5000, r"trainer\.max_epochs=?.*", name="a number of 5,000 digits"),
     Row("model=mlp 'model.hidden=" + "[" * 300 + "1" + "]" * 300 + "'", r"model\.hidden", name="300 brackets deep"),
 ]  # fmt: skip

@@ -12,7 +12,7 @@ Project = Callable[..., Callable[[str], Definition]]
 
 
 def write_project(folder: Path, mine: str = "", **others: str) -> Callable[[str], Definition]:
-    """Write `mine.py` and other files by their name without `.py`; return what reads names there."""
+    """Write `mine.py` and other files, named without `.py`. Return a reader of their names."""
     for name, source in {"mine": mine, **others}.items():
         file = folder / f"{name.replace('__in__', '/')}.py"
         file.parent.mkdir(parents=True, exist_ok=True)

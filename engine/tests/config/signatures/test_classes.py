@@ -1,4 +1,4 @@
-"""What a call of a class takes: compared with what `inspect.signature` says of the really imported class."""
+"""The arguments of a class equal those of `inspect.signature` for the imported class."""
 
 import importlib
 import inspect

@@ -66,7 +66,7 @@ UNKNOWN = [
 
 
 def hints(project: Project, *annotations: str, default: str = "") -> list[Any]:
-    """Return the hint of one argument for each annotation; all of them are read from one file."""
+    """Return the hint of one argument for each annotation, all read from one file."""
     functions = [f"def f{n}(x: {annotation}{default}): ..." for n, annotation in enumerate(annotations)]
     read = project("\n".join([HEAD, *functions, ""]))
     return [read(f"mine.f{n}").parameters["x"].hint for n in range(len(annotations))]
@@ -109,7 +109,7 @@ def test_nothing_of_a_hint_runs(project: Project, capsys: pytest.CaptureFixture[
 def test_an_alias_of_another_file_of_the_project(
     project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether or not the project's folder is one that Python searches; of a circle of imports nothing is known."""
+    """The project's folder need not be on Python's search path. Circular imports give no hint."""
     numbers = f"{HEAD}\nLayers = Annotated[int, Range(at_least=2)]\nfrom mine import Twice\n"
     mine = "from numbers_of_mine import Layers as Deep, Twice\ndef f(x: Deep | None, y: Twice): ...\n"
     for searched in (False, True):

@@ -1,4 +1,4 @@
-"""Every public class and function of installed packages: what an import says is accepted, and no more is required."""
+"""Public classes and functions of installed packages: arguments that an import accepts pass."""
 
 import importlib
 import inspect
@@ -40,7 +40,7 @@ FEWEST = {
 
 
 def differences(modules: list[str]) -> list[str]:
-    """For each name that would be refused wrongly, a line; the last line is the number of signatures compared."""
+    """Print a line for each wrongly refused name, then the number of compared signatures."""
     wrong, compared = [], 0
     for module in map(importlib.import_module, modules):
         public = {n: v for n, v in vars(module).items() if not n.startswith("_") and not inspect.ismodule(v)}
@@ -50,7 +50,7 @@ def differences(modules: list[str]) -> list[str]:
                 continue
             try:
                 real = inspect.signature(value).parameters.values()
-            except ValueError:  # compiled, and says nothing
+            except ValueError:  # compiled, without a signature
                 continue
             named = {
                 p.name: p.default is p.empty for p in real if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
@@ -67,7 +67,7 @@ def differences(modules: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_what_an_import_says_is_accepted(package: str) -> None:
-    """In a process of its own: two frameworks are never in one."""
+    """A separate process, because two frameworks never share one."""
     program = (
         "from engine.tests.config.signatures.test_installed import differences\n"
         f"print(*differences({PACKAGES[package]}), sep='\\n')"

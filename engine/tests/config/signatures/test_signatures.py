@@ -1,4 +1,4 @@
-"""Real names of the environment, names that do not exist, and text that is no name; nothing of it is imported."""
+"""Real names, names that do not exist, and strings that are not names. Nothing is imported."""
 
 import inspect
 import pkgutil
@@ -102,7 +102,7 @@ def test_nothing_is_imported() -> None:
 
 
 def test_a_name_is_read_in_few_function_calls() -> None:
-    """At most 75,000 were counted for one name, about 30 ms; an import of torch makes a hundred times as many."""
+    """At most 75,000 were counted for one name. An import of torch makes 100 times as many."""
     program = (
         "import sys; from train_anywhere.config.signatures import read\n"
         f"for name in {list(NAMES)}:\n"

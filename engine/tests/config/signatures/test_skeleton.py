@@ -17,7 +17,7 @@ REAL = [
 
 
 def signatures(text: str) -> list[str]:
-    """Everything but the bodies of functions that are no constructors, with line numbers."""
+    """Return everything but the bodies of functions that are not constructors."""
     tree = ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name not in (

@@ -1,4 +1,4 @@
-"""Models, data and callbacks of a user, made from a drawn program; `SPEC` is the program of this process."""
+"""A user's models, data and callbacks made from a drawn program, the `SPEC` of this process."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -133,7 +133,7 @@ def own_compute_loss(
 
 
 def own_compile(self: Any, optimizer: Any, factor: float = 1.0, **more: Any) -> None:
-    """Keep an argument of its own."""
+    """A layer with its own argument."""
     keras.Model.compile(self, optimizer=optimizer, **more)
     self.factor = factor
 
@@ -187,7 +187,7 @@ def make_model(ranks: bool = False) -> keras.Model:
 
 
 def rows_of(split: str) -> tuple[np.ndarray, ...]:
-    """Return the arrays of a split; the first column is the number of the row in 64ths."""
+    """Return the arrays of a split. The first column is the number of the row in 64ths."""
     count = {"train": SPEC["rows"], "val": 7, "test": 6}[split]
     r = np.random.default_rng(["train", "val", "test"].index(split))
     x = r.normal(size=(count, COLUMNS)).astype("float32")
@@ -243,7 +243,7 @@ def endless(arrays: tuple[np.ndarray, ...], batch: int) -> Iterator[Any]:
 
 
 def open_data() -> dict[str, Any]:
-    """Return the splits for the engine; class weights are sample weights."""
+    """Return the splits for the engine, with class weights as sample weights."""
     splits = {name: found for name in ("train", "val", "test") if (found := open_split(name)) is not None}
     if SPEC["class_weight"]:
         x, y = splits["train"]

@@ -1,4 +1,7 @@
-"""Compare random Keras programs with Keras alone: `run.py --programs 400 --seed 1 [--stops] [--ranks 2]`."""
+"""Compare random Keras programs with plain Keras.
+
+run.py --programs 400 --seed 1 [--stops] [--ranks 2]
+"""
 
 import argparse
 import json
@@ -42,7 +45,7 @@ def short(line: str, width: int = 400) -> str:
 
 
 def main() -> int:
-    """Run the programs; the exit code is 1 if there is a difference outside the table."""
+    """Run the programs. The exit code is 1 if a difference is not in the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--programs", type=int, default=400)
     parser.add_argument("--seed", type=int, default=1)

@@ -1,4 +1,4 @@
-"""Run a program with Keras alone, and with the engine, each in a fork of this process; return what a user can see."""
+"""Run a program with plain Keras and with the engine in forks, and return the results."""
 
 import csv
 import os
@@ -24,7 +24,7 @@ from train_anywhere.distributed.layout import local_layout
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.launch.local_run import make_run as new_run
 from train_anywhere.runs.folder import open_run
-from train_anywhere.training.keras.checkpoint.position import disable_graph_optimizer
+from train_anywhere.training.keras.checkpoint import disable_graph_optimizer
 from train_anywhere.training.keras.dropin.gradients import name_variables
 from train_anywhere.training.keras.loop.callbacks import TrainingCallback
 from train_anywhere.training.keras.run import train
@@ -38,7 +38,7 @@ SEED = 5
 
 
 def fork(function: Callable[..., Result], *arguments: Any, timeout_s: float = 90) -> Result:
-    """Return the result of a function that runs in a fork of this process, or {"error": its last words}."""
+    """Return the result of a function in a fork, or {"error": its last words}."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "result"
         if (child := os.fork()) == 0:
@@ -98,7 +98,7 @@ class Ordered(programs.Batches):
 
 
 class Averages(keras.callbacks.Callback):
-    """Evaluates the moving averages, exchanged bit for bit, as SwapEMAWeights does with rounding."""
+    """A callback that evaluates exactly exchanged averages. SwapEMAWeights rounds them."""
 
     def on_test_begin(self, logs: Any = None) -> None:
         o = self.model.optimizer
@@ -119,7 +119,7 @@ class Weights(keras.callbacks.Callback):
 
 
 def run_alone(spec: Spec, keys: set[str]) -> Result:
-    """Return the result of `fit` and `evaluate`; `keys` are the intended differences that are followed."""
+    """Return the result of `fit` and `evaluate`. `keys` are the intended differences to follow."""
     programs.SPEC = spec
     keras.utils.clear_session()
     if "keras-graph-optimizer" in keys:
@@ -181,7 +181,7 @@ def overrides(spec: Spec, ranks: int) -> list[str]:
 
 
 def run_ours(spec: Spec, folder: str, stop: int | None = None, ranks: int = 1) -> Result:
-    """Return the result of the engine: of a new run in an empty folder, or of the resumed run in it; `stop` is a step."""
+    """Return the engine's result of a new or resumed run. `stop` is a step."""
     programs.SPEC = spec
     words = overrides(spec, ranks)
     config = load(compose([*words, f"paths.results={folder}"]))
@@ -286,7 +286,7 @@ def items(value: Any) -> Any:
 
 
 def same(one: Any, other: Any, tolerance: float) -> bool:
-    """Return whether two structures of numbers are equal; NaN is equal to NaN."""
+    """Return whether two structures of numbers are equal. NaN is equal to NaN."""
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         return len(one) == len(other) and all(same(a, b, tolerance) for a, b in zip(one, other, strict=True))
     if isinstance(one, float) and isinstance(other, float | int):

@@ -1,4 +1,4 @@
-"""Random programs as plain dicts: drawn from a seed, and made smaller by entries that are taken away."""
+"""Random programs as plain dicts, drawn from a seed and reduced by removing entries."""
 
 import random
 from collections import Counter

@@ -1,4 +1,4 @@
-"""A few random Keras programs, compared with Keras alone; `run.py` compares more."""
+"""A few random Keras programs are compared with plain Keras. `run.py` compares more."""
 
 import json
 import os
@@ -15,7 +15,7 @@ RUN = Path(__file__).with_name("run.py")
 
 
 def test_programs_equal_keras_alone() -> None:
-    """In a process of its own, which forks: TensorFlow must not have started there."""
+    """A separate process that forks before TensorFlow has started."""
     command = [sys.executable, str(RUN), "--programs", "4", "--seed", "24"]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=280, env={**os.environ, "OMP_NUM_THREADS": "1"}

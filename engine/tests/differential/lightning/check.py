@@ -1,4 +1,4 @@
-"""Run drawn programs with Lightning alone and with this project, and return the differences."""
+"""Run drawn programs with plain Lightning and with this project, and return the differences."""
 
 import math
 from collections.abc import Callable
@@ -35,7 +35,7 @@ INTENDED: dict[str, Callable[[str, int], bool]] = {
 
 
 def check(spec: Spec, ranks: int = 1, stops: bool = False, fault: str = "") -> Differences | str:
-    """Return the differences of a program; a string if Lightning alone refuses it.
+    """Return the differences of a program, or a string if plain Lightning refuses it.
 
     On several ranks the means of evaluations are compared with those of one rank, which reads the same rows.
     """

@@ -15,7 +15,7 @@ Events = list[tuple[Any, ...]]
 
 
 def compare(expected: Any, found: Any) -> Differences | None:
-    """Return how our run of a program differs; None if Lightning alone refuses the program."""
+    """Return the differences of our run of a program. None if plain Lightning refuses it."""
     if isinstance(expected, ForkError):
         return None if isinstance(found, ForkError) else {f"only Lightning fails: {last_line(expected)}": ""}
     if isinstance(found, ForkError):
@@ -103,12 +103,12 @@ def differing(a: tuple[Any, ...], b: tuple[Any, ...]) -> Any:
 
 
 def equal(a: Any, b: Any) -> bool:
-    """Return whether two metrics are equal; nan equals itself."""
+    """Return whether two metrics are equal. NaN equals itself."""
     return bool(a == b or (isinstance(a, float) and isinstance(b, float) and math.isnan(a) and math.isnan(b)))
 
 
 def without_effects(differences: Differences) -> Differences:
-    """Leave out what follows from another difference: other rows or random numbers give other weights and values."""
+    """Leave out consequences of another difference, such as weights after different rows."""
     causes = [kind for kind in differences if kind.startswith(("rows", "random", "order"))]
     effects = ("arguments", "weights", "values in")
     return {k: v for k, v in differences.items() if not (causes and k.startswith(effects))}
@@ -120,5 +120,5 @@ def last_line(error: ForkError) -> str:
 
 
 def hide_numbers(text: str) -> str:
-    """Return a text with N instead of numbers."""
+    """Return a string with N instead of numbers."""
     return re.sub(r"\d+", "N", text)

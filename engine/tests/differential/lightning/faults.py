@@ -7,7 +7,7 @@ from lightning.pytorch.trainer.connectors.logger_connector.result import _Result
 from torch.utils.data import DataLoader
 
 from train_anywhere.training.lightning import run as engine
-from train_anywhere.training.lightning.dropin import logged_values
+from train_anywhere.training.lightning.dropin import connector as logged_values
 
 
 def hook_out_of_order() -> None:

@@ -1,4 +1,4 @@
-"""What the drawn programs import: data sets, loaders, and `seen`, which records what a hook saw."""
+"""The imports of drawn programs: data sets, loaders, and `seen`, which records the hooks."""
 
 import hashlib
 import random
@@ -23,7 +23,7 @@ class Stopping:
 
 
 class Rows(Dataset[Any]):
-    """Rows with ids from `first`; with `noise` a row is drawn anew each time that it is read."""
+    """Rows with ids from `first`. With `noise` each read draws the row again."""
 
     def __init__(self, count: int, first: int = 0, noise: bool = False, form: str = "dict") -> None:
         generator = torch.Generator().manual_seed(first)
@@ -54,7 +54,7 @@ class Stream(IterableDataset[Any]):
 
 
 class Backwards(Sampler[int]):
-    """A user's sampler, from the last row to the first, which starts at another row in each epoch."""
+    """A user's sampler in reverse order that starts at another row in each epoch."""
 
     def __init__(self, rows: Rows) -> None:
         self.count, self.epoch = len(rows), 0
@@ -127,7 +127,7 @@ class Stateful(DataLoader[Any]):
 
 
 class Batches:
-    """A user's iterable of batches, which is no DataLoader."""
+    """A user's iterable of batches that is not a DataLoader."""
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self.loader = loader
@@ -160,7 +160,7 @@ def make_loader(
 
 
 def find_batches(found: Any) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield x, y and ids of each batch in an argument, such as a dict of the batches of several loaders."""
+    """Yield x, y and ids of each batch in an argument, such as a dict of batches."""
     if isinstance(found, dict) and "i" in found:
         yield found["x"], found["y"], found["i"]
     elif isinstance(found, list | tuple) and len(found) == 3 and all(isinstance(f, Tensor) for f in found):
@@ -182,7 +182,7 @@ def ids(batch: Any) -> list[int]:
 
 
 def trainer_of(owner: Any, arguments: tuple[Any, ...]) -> Any:
-    """Return the Trainer of a module, data module or callback; None before it has one."""
+    """Return the Trainer of a module, data module or callback. None before it has one."""
     if arguments and hasattr(arguments[0], "fit_loop"):
         return arguments[0]
     return getattr(owner, "_trainer", None) or getattr(owner, "trainer", None)
@@ -202,7 +202,7 @@ def plain(value: Any) -> Any:
 
 
 def seen(owner: Any, hook: str, *arguments: Any, extra: str = "") -> Any:
-    """Record a call of a hook, with its arguments, and what `extra` names: random, metrics, trainer or logger."""
+    """Record a hook's arguments and the `extra` facts: random, metrics, trainer or logger."""
     trainer = trainer_of(owner, arguments)
     stage = trainer and trainer.state.stage
     place = trainer and (trainer.current_epoch, trainer.global_step)
@@ -329,7 +329,7 @@ def attributes(trainer: Any) -> dict[str, Any]:
 
 
 def kind_of(one: Any, *but: str) -> str:
-    """Return the first class of Lightning that an object is an instance of, but these; else its own class."""
+    """Return the first class of Lightning of an object, without these, or else its own class."""
     packages = ("lightning.", "pytorch_lightning.")
     found = [k for k in type(one).__mro__ if k.__module__.startswith(packages) and k.__name__ not in but]
     return (found or [type(one)])[0].__name__

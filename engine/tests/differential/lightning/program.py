@@ -166,7 +166,7 @@ def draw_program(seed: int, ranks: int = 1) -> Spec:
 
 
 def fit_ranks(spec: Spec) -> None:
-    """Leave out what Lightning alone refuses on several ranks, or waits for without end."""
+    """Leave out what plain Lightning refuses or waits for endlessly on several ranks."""
     spec["module"]["returns"] = "tensor"  # a rank without a loss lets the others wait
     spec["module"]["synced"] = True  # Lightning's schedules would watch the loss of rank 0
     for loader in spec["data"]["train"]:
@@ -193,7 +193,7 @@ def evaluate_all_rows(draws: Draws, spec: Spec) -> None:
 def draw_hooks(
     draws: Draws, hooks: dict[str, tuple[str, ...]], probability: float, calm: bool
 ) -> dict[str, str]:
-    """Return a subset of the hooks; what each one looks at besides its arguments.
+    """Return a subset of the hooks and what each one reads besides its arguments.
 
     Hooks of a save draw no random numbers: with this project they do not change those of the training.
     """

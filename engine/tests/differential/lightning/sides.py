@@ -1,4 +1,4 @@
-"""Run a program with Lightning's Trainer alone, and with this project."""
+"""Run a program with plain Lightning and with this project."""
 
 import gc
 import importlib
@@ -46,7 +46,7 @@ def seed_everything() -> None:
 
 
 def run_plain(spec: Spec, folder: Path, ranks: int) -> list[Any]:
-    """Fit and test with Lightning alone; return the events."""
+    """Fit and test with plain Lightning and return the events."""
     package: Any = pytorch_lightning if spec.get("pytorch_lightning") else pl
     parts.record_stages(package.Trainer)
     sys.path.insert(0, str(folder))
@@ -113,7 +113,7 @@ def words(spec: Spec, folder: Path, ranks: int) -> list[str]:
 
 
 def run_ours(spec: Spec, folder: Path, ranks: int, run: RunDir) -> list[Any]:
-    """Fit and test with this project, from the newest checkpoint in the run folder; return the events."""
+    """Fit and test with this project from the newest checkpoint and return the events."""
     for name in [n for n in sys.modules if n.partition(".")[0] == "pytorch_lightning"]:
         del sys.modules[name]  # as in a new process, which finds what the engine makes of it
     parts.record_stages(pl.Trainer)
@@ -127,7 +127,7 @@ def run_ours(spec: Spec, folder: Path, ranks: int, run: RunDir) -> list[Any]:
 
 
 def prepare(environment: dict[str, str]) -> None:
-    """Make a fork a process of its own."""
+    """Make a fork an independent process."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     os.environ.update(environment)
@@ -136,7 +136,7 @@ def prepare(environment: dict[str, str]) -> None:
 def run_program(
     spec: Spec, ranks: int = 1, stop: int = -1, sides: Iterable[str] = ("plain", "ours"), fault: str = ""
 ) -> Any:
-    """Return the events of each rank by side: plain, ours, stopped and resumed; a ForkError instead of events."""
+    """Return the events of each rank: plain, ours, stopped and resumed, or a ForkError."""
     folder = make_folder()
     places = torchrun_variables(ranks) if ranks > 1 else [{}]
 
@@ -160,7 +160,7 @@ def run_program(
 
 
 def warm_up() -> None:
-    """Import what a first run imports, so that forks have it. For processes that only compare programs."""
+    """Import what a first run imports, for the forks of processes that compare programs."""
     sys.modules["tensorflow"] = None  # type: ignore[assignment]  # TensorBoard would import it, which takes seconds
     import_in_fork = [partial(_modules_of_a_run, side) for side in ("plain", "ours")]
     for names in call_in_forks(import_in_fork):

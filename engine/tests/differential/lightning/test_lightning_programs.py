@@ -1,4 +1,4 @@
-"""Random programs do the same with this project as with Lightning alone; the long form is engine/tests/differential/run.py."""
+"""Random programs do the same with this project as with plain Lightning. `run.py` runs more."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ RUN = Path(__file__).resolve().parents[1] / "run.py"
 
 
 def compare(*arguments: str) -> str:
-    """Run programs in a new process, whose forks have no threads of pytest; return what was printed."""
+    """Run programs in a new process, whose forks have no threads of pytest. Return its output."""
     done = subprocess.run(
         [sys.executable, RUN, "lightning", *arguments], capture_output=True, text=True, timeout=280
     )
@@ -60,7 +60,7 @@ def test_programs_resume_to_the_same_result(programs: str) -> None:
 @pytest.mark.parametrize("programs", ["1", "4"])
 @pytest.mark.quick("1")
 def test_programs_on_two_ranks_resume_to_the_same_result(programs: str) -> None:
-    """Seed 130050: on_train_start logs with arguments that Lightning would compare with those of the checkpoint."""
+    """Seed 130050: on_train_start logs with arguments that differ from the checkpoint's."""
     compare("--programs", programs, "--seed", "130000", "--ranks", "2", "--stops", "--also", "130050")
 
 

@@ -1,4 +1,4 @@
-"""Which cells a timing table has: each that can be, once, and a sentence for each that can't."""
+"""Cells of a timing table: each possible one once, and a reason for each other one."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 
 from train_anywhere.config.checks.strategy_table import SUPPORTED
 from train_anywhere.errors import ConfigError
-from train_anywhere.slurm.scaling.start_table import Cell, framework_of, make_cell, make_grid
+from train_anywhere.slurm.scaling.grid import Cell, framework_of, make_cell, make_grid
 
 
 def base(scheduler: str = "slurm", **trainer: Any) -> dict[str, Any]:

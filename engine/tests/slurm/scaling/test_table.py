@@ -8,12 +8,10 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.commands.scaling import main
-from train_anywhere.errors import SubmitError
-from train_anywhere.slurm.scaling.start_table import Cell, Table
+from train_anywhere.slurm.scaling.grid import Cell, Table
 from train_anywhere.slurm.scaling.timing_table import (
     Row,
     add_speedups,
-    open_table,
     plot,
     to_csv,
     to_text,
@@ -60,14 +58,6 @@ def test_a_curve_begins_at_the_single_device() -> None:
     (drawn,) = plot(ROWS)
     assert [*drawn.curves] == ["a horovod", "linear"]
     assert plot([r for r in ROWS if r.cell is OTHER]) == []
-
-
-def test_what_holds_no_table_is_refused(tmp_path: Path) -> None:
-    for content in (None, "{", "[]", '{"cells": [{"nodes": 1}]}'):
-        if content is not None:
-            (tmp_path / "scaling.json").write_text(content)
-        with pytest.raises(SubmitError, match="contains no timing table"):
-            open_table(tmp_path)
 
 
 def test_a_table_is_found_in_a_folder_whose_name_has_an_equals_sign(

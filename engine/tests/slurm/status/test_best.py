@@ -13,7 +13,7 @@ Make = Callable[..., RunEntry]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
-    """`make("a", "val/acc", "max", 0.5, 0.9)`: a run that monitors a metric and has measured these values."""
+    """`make("a", "val/acc", "max", 0.5, 0.9)`: a run with these values of a monitored metric."""
 
     def run(name: str, metric: str | None, mode: str | None, *values: object, column: str = "") -> RunEntry:
         folder = tmp_path / "digits" / name
@@ -46,7 +46,7 @@ def test_the_least_where_that_is_best(make: Make) -> None:
 
 
 def test_a_metric_may_have_its_name_in_keras(make: Make) -> None:
-    """Also where the configuration names it so; a metric of exactly this name comes first."""
+    """The configuration may name it so too. A metric of exactly this name comes first."""
     runs = [
         make("a", "val_accuracy", "max", 0.5, 0.9, column="val/accuracy"),
         make("b", "val/accuracy", "max", 0.8),
@@ -92,7 +92,7 @@ def test_a_configuration_that_can_not_be_read(make: Make) -> None:
 
 
 def test_what_a_sweeper_is_told(make: Make, make_config: Callable[..., Config]) -> None:
-    """The best value of any validation; of a run that did not complete, why there is none, which Hydra raises when it is read."""
+    """The best value of any validation is the result. An incomplete run raises the reason."""
     from hydra.core.utils import JobStatus
 
     from train_anywhere.plugins.launchers import _make_job_return

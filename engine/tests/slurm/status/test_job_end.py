@@ -1,4 +1,4 @@
-"""What `status` and `logs` say of jobs whose log does not tell how they ended; by a real Slurm."""
+"""The reason that `status` and `logs` name if a job's log has none, with a real Slurm."""
 
 import json
 import tempfile
@@ -90,7 +90,7 @@ def test_a_job_that_started_no_rank_says_why(tmp_path: Path, log: str, says: str
     assert says in said and bool(said) == bool(says)
     assert (
         explain_start_failure(run, {"attempts": [{"step": 1}]}) == ""
-    )  # ranks have trained: the log tells more
+    )  # ranks have trained: the log has more
 
 
 def test_a_log_that_tells_more_needs_no_words_of_slurm(tmp_path: Path) -> None:

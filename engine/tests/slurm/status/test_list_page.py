@@ -1,4 +1,4 @@
-"""The table of `jobs.py list`: what it shows at each width, and which runs the filters select."""
+"""The table of `jobs.py list`: its columns at each width and its filters."""
 
 import json
 import os
@@ -72,17 +72,23 @@ def test_runs_of_different_metrics_name_them() -> None:
     assert "  best  " in header and "val/acc 0.9877" in first
 
 
-def test_what_differs_is_cut_between_values_and_leaves_no_empty_line() -> None:
-    """A narrow terminal drops the duration before it gives what differs a line of its own."""
-    runs = [report(n, overrides={"optimizer.lr": str(n), "data.name": "a" * 80 * n}) for n in (1, 2)]
-    header, first, second = list_runs(runs, 80).splitlines()
+def test_what_differs_is_shown_whole_below_a_run_if_it_does_not_fit_beside_it() -> None:
+    """A narrow terminal drops the duration before the differences get their own line."""
+    runs = [report(n, overrides={"optimizer.lr": str(n), "data.name": "a" * 40 * n}) for n in (1, 2)]
+    header, first, below, second, *last = list_runs(runs, 80).splitlines()
     assert "took" not in header and header.endswith("differs")
-    assert first.endswith("lr=1  …") and second.endswith("lr=2  …")
-    short = [replace(run, overrides={**run.overrides, "data.name": "a" * 40}) for run in runs[:1]]
-    assert list_runs([*short, runs[1]], 80).splitlines()[2].split() == ["lr=1", f"name={'a' * 40}"]
+    assert [first.split()[0], second.split()[0]] == [run.id for run in runs]
+    assert [below, *last] == [f"    lr=1  name={'a' * 40}", "    lr=2", f"    name={'a' * 80}"]
     wide = [replace(run, name="n" * 30) for run in [*runs, report(3, overrides={})]]
     shown = [line.split() for line in list_runs(wide, 80).splitlines()]
-    assert [line[0] for line in shown[1:]] == [wide[0].id, "lr=1", wide[1].id, "lr=2", wide[2].id]
+    assert [line[0] for line in shown[1:]] == [
+        wide[0].id,
+        "lr=1",
+        wide[1].id,
+        "lr=2",
+        f"name={'a' * 80}",
+        wide[2].id,
+    ]
 
 
 def test_states_have_colors_on_request() -> None:

@@ -1,4 +1,4 @@
-"""What a person reads; the reports are made up, real ones are read in engine/tests/test_jobs.py."""
+"""Pages for people, of made-up reports. Real ones are read in engine/tests/test_jobs.py."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -61,7 +61,7 @@ def test_a_page_has_all_that_is_known() -> None:
 
 
 def test_a_page_fits_the_terminal() -> None:
-    """Sentences break between words below their start; a command stays whole, on a line of its own."""
+    """Sentences break between words. A command stays whole on its own line."""
     command = "/venv/bin/python src/evaluate.py /shared/results/digits/20260101-000000-aaaa"
     shown = page(replace(RUNNING, next=(command,)), 80, colors=True).splitlines()
     assert shown[0].startswith(f"{PATH.name}  \x1b[38;5;31mrunning\x1b[0m  job 7 on slurm")

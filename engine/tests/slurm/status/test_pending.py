@@ -1,5 +1,7 @@
-"""Why jobs wait. A real Slurm says it in engine/tests/slurm/test_submit.py; PBS, which Debian has none of, is a script that prints what
-PBS Professional's manual shows."""
+"""The reason why jobs wait. PBS is a script that prints examples of its manual.
+
+A real Slurm is asked in engine/tests/slurm/test_submit.py.
+"""
 
 from pathlib import Path
 

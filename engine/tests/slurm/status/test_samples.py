@@ -1,11 +1,11 @@
-"""Lines of what `engine/train_anywhere/features/sampler/sampler.py` writes; GPUs are made up here, there is none on a test machine."""
+"""Lines of the sampler's files, with made-up GPUs."""
 
 import time
 from typing import Any
 
 import pytest
 
-from train_anywhere.features.sampler.gpus import Gpu
+from train_anywhere.features.sampler.machine import Gpu
 from train_anywhere.features.sampler.sampler import columns
 from train_anywhere.slurm.status.text_page import sample_line
 

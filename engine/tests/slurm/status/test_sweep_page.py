@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from engine.tests.slurm.status.test_page import RUNNING
-from train_anywhere.files.plain_json import dumps
+from train_anywhere.files.atomic import dumps
 from train_anywhere.slurm.status.find_runs import find
 from train_anywhere.slurm.status.gather import gather
 from train_anywhere.slurm.status.sweep_page import MOST_CURVES, comparison, write_sweep
@@ -13,7 +13,7 @@ SWEEP = "20260101-000000-aaaa"
 
 
 def sweep(folder: Path, members: int) -> None:
-    """As a submission and its jobs leave it; the last member has failed at its start."""
+    """Write a sweep as its submission and jobs do. The last member failed at its start."""
     base = folder / "digits" / SWEEP
     base.mkdir(parents=True)
     (base / "job.sbatch").touch()
@@ -73,7 +73,7 @@ def test_the_best_metric_is_drawn_over_each_key(tmp_path: Path) -> None:
         "state",
         "progress",
         "val/acc",
-    ]  # the last lr says nothing
+    ]  # the last lr is useless
     first, second = page.figures[:2]
     assert (first.title, second.title) == ("val/acc over optimizer.lr", "val/acc over model")
     assert first.powers and first.scattered and [x for x, _ in first.curves[""]] == [-3, -1, -1, 0]

@@ -11,5 +11,5 @@ from train_anywhere.config.schema import Config
 
 @pytest.fixture(scope="session")
 def make_config() -> Callable[..., Config]:
-    """`make_config("seed=3")`: the typed configuration that a command line with framework=keras gives."""
+    """`make_config("seed=3")`: the typed configuration of a command line with framework=keras."""
     return lambda *overrides: load(compose(["framework=keras", *overrides]))

@@ -1,4 +1,4 @@
-"""Models and data of people who have never seen this project; each works with `fit`."""
+"""Models and data of users who do not know this project. Each works with `fit`."""
 
 import os
 from typing import Any
@@ -11,7 +11,7 @@ ROWS, COLUMNS = 100, 6
 
 
 class Rows:
-    """A map-style data set: (x, y), or what `kind` says."""
+    """A map-style data set of (x, y), or of another `kind`."""
 
     def __init__(self, length: int = ROWS, seed: int = 0, kind: str = "tuple") -> None:
         random = np.random.default_rng(seed)
@@ -60,7 +60,7 @@ class Idle(keras.Model):
 
 
 class OwnStep(keras.Model):
-    """Its own steps, metrics and dropout; layers are created when it is first called."""
+    """A model with its own steps, metrics and dropout, whose first call creates the layers."""
 
     def __init__(self, hidden: int = 8, dropout: float = 0.0) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class OwnStep(keras.Model):
 
 
 def compiled(optimizer: str | None = None, loss: str = "mse") -> keras.Model:
-    """A functional model; without an optimizer it takes that of the run."""
+    """Return a functional model. Without an optimizer it takes that of the run."""
     x = keras.Input((COLUMNS,))
     y = keras.layers.Dense(1)(keras.layers.Dense(8, activation="relu")(x))
     model = keras.Model(x, y)
@@ -113,7 +113,7 @@ def compiled(optimizer: str | None = None, loss: str = "mse") -> keras.Model:
 
 
 def deep() -> keras.Model:
-    """Large enough that TensorFlow computes it otherwise in each run, if its graph optimizer may work on the step."""
+    """Return a model so large that TensorFlow's graph optimizer could change its results."""
     model = keras.applications.ResNet50(weights=None, classes=10, classifier_activation=None)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer=keras.optimizers.SGD(0.01, 0.9), loss=loss)
@@ -135,7 +135,7 @@ def summed() -> keras.Model:
 
 
 def two_outputs() -> keras.Model:
-    """Inputs and outputs by name, a text among them, two losses and their metrics."""
+    """Return a model with named inputs and outputs, a string input, two losses and metrics."""
     x, name = keras.Input((COLUMNS,), name="x"), keras.Input((), dtype="string", name="name")
     body = keras.layers.Dense(8, activation="relu")(x)
     outputs = {
@@ -158,7 +158,7 @@ def without_loss() -> keras.Model:
 
 
 class Gan(keras.Model):
-    """Two models, two optimizers of its own of one name, noise by its own seeds; only losses are returned."""
+    """Two models with two own optimizers of one name and own noise. Only losses are returned."""
 
     def __init__(self, noise: bool = True) -> None:
         super().__init__()
@@ -207,7 +207,7 @@ def no_task(hidden: int = 3) -> keras.layers.Layer:
 
 
 class BareVariable(OwnStep):
-    """Noise of `keras.random` without a generator, and a counter that is a bare variable of TensorFlow."""
+    """Noise of `keras.random` without a generator, and a counter in a bare tf.Variable."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -221,7 +221,7 @@ class BareVariable(OwnStep):
 
 
 class Largest(keras.metrics.Metric):
-    """Its state is no sum."""
+    """A metric whose state is not a sum."""
 
     def __init__(self) -> None:
         super().__init__(name="largest")
@@ -247,7 +247,7 @@ class OddMetric(OwnStep):
 
 
 class Parting(OwnStep):
-    """Changes weights by what its own rows say."""
+    """A model that changes weights by its own rows."""
 
     def train_step(self, data: Any) -> dict:
         logs = super().train_step(data)
@@ -279,7 +279,7 @@ def open_py() -> tuple[Batches, Batches]:
 
 
 def open_generator() -> tuple[Any, Rows]:
-    """A generator that goes on."""
+    """Return a generator without an end."""
 
     def batches() -> Any:
         while True:
@@ -309,7 +309,7 @@ class OwnCompile(OwnStep):
 
 
 class OwnCompileAlone(OwnStep):
-    """Its `compile` is content with an optimizer, and is told when."""
+    """Its `compile` needs only an optimizer, and prints when it is called."""
 
     def compile(self, optimizer: Any, alpha: float = 0.5, **more: Any) -> None:
         super().compile(optimizer=optimizer, **more)
@@ -455,7 +455,7 @@ class ReadsHistory(keras.callbacks.Callback):
 
 
 class AddsMetrics(keras.callbacks.Callback):
-    """Adds a number and a text to the logs of an epoch, and another number in the first one only."""
+    """Add a number and a string to an epoch's logs, and another number in the first one."""
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         logs |= {"val_other": 0.5 - epoch / 10, "text": "none", "learning_rate": 9.0}
@@ -510,7 +510,7 @@ class UnfreezesWithin(Unfreezes):
 
 
 def frozen(norm: bool = False) -> keras.Model:
-    """Its first layer was never trainable, so the optimizer has no state for it; batch normalisation with it."""
+    """The first layer was never trainable, so its optimizer state is missing, with batch norm."""
     x = keras.Input((COLUMNS,))
     body = keras.Sequential([keras.layers.Dense(8), *([keras.layers.BatchNormalization()] if norm else [])])
     body.trainable = False
@@ -520,7 +520,7 @@ def frozen(norm: bool = False) -> keras.Model:
 
 
 class KeepsState(keras.callbacks.Callback):
-    """Sets the learning rate by all kinds of plain attributes, and counts what it is told."""
+    """Sets the learning rate by all kinds of plain attributes and counts its calls."""
 
     def __init__(self, odd: bool = False, log_dir: str = "a/b") -> None:
         super().__init__()
@@ -553,7 +553,7 @@ class Swaps(keras.callbacks.SwapEMAWeights):
 
 
 class SwapsItself(keras.callbacks.Callback):
-    """Validates other weights than it trains; and changes them when training ends."""
+    """Validates other weights than it trains, and may change them when training ends."""
 
     def __init__(self, at_end: bool = False) -> None:
         super().__init__()
@@ -581,7 +581,7 @@ class Quantizes(keras.callbacks.Callback):
 
 
 class Renamed(keras.Model):
-    """Returns running values under other names, in a dict within the dict, and the loss of the last batch."""
+    """Returns running values under other names, nested dicts, and the loss of the last batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -630,7 +630,7 @@ def endpoint() -> keras.Model:
 
 
 def open_endpoint() -> tuple[Any, Any]:
-    """Batches of inputs alone."""
+    """Return batches of inputs without targets."""
 
     def dataset(rows: Rows) -> Any:
         return tf.data.Dataset.from_tensor_slices(({"x": rows.x, "y": rows.y},)).batch(16)

@@ -1,9 +1,9 @@
-"""Which layers are told to normalise over all replicas."""
+"""Layers that normalise over all replicas."""
 
 import keras
 import tensorflow as tf
 
-from train_anywhere.training.keras.dropin.trainable import find_batch_norms, synchronize_batch_norms
+from train_anywhere.training.keras.dropin.gradients import find_batch_norms, synchronize_batch_norms
 from train_anywhere.training.keras.strategies.base import Strategy
 
 

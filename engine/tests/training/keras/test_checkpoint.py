@@ -1,4 +1,4 @@
-"""What is read of a checkpoint: arrays of numbers, and the few values of state.json."""
+"""Checkpoints are read as arrays of numbers and the few values of state.json."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from train_anywhere.errors import CheckpointError
-from train_anywhere.training.keras.checkpoint.state import read_state, restore_weights
+from train_anywhere.training.keras.checkpoint import read_state, restore_weights
 from train_anywhere.training.keras.module import name_variables
 
 REST = {

@@ -1,4 +1,4 @@
-"""A stranger's model on several devices or ranks: as on one, or refused with a sentence."""
+"""A user's model on several devices or ranks gives the result of one, or is refused."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ AGREE = [
 @pytest.mark.slow
 @pytest.mark.parametrize("overrides", AGREE)
 def test_two_devices_train_and_measure_as_one(train, overrides, tmp_path: Path) -> None:
-    """In processes of their own: TensorFlow's devices are chosen once."""
+    """Separate processes, because TensorFlow's devices are chosen once."""
     results = [
         start(train, tmp_path / n, "strategy=mirrored", f"trainer.devices={n}", *overrides) for n in "12"
     ]
@@ -31,7 +31,7 @@ def test_two_devices_train_and_measure_as_one(train, overrides, tmp_path: Path) 
 @pytest.mark.parametrize("strategy", ["horovod", "multiworker_mirrored"])
 @pytest.mark.parametrize("overrides", [AGREE[0], AGREE[1], AGREE[2], AGREE[4]])
 def test_two_ranks_train_and_measure_as_one(train, require, strategy: str, overrides, tmp_path: Path) -> None:
-    from train_anywhere.distributed.horovod.installation import horovod_problem
+    from train_anywhere.distributed.packages import horovod_problem
 
     if strategy == "horovod":
         require(not horovod_problem("tensorflow"), "run `make horovod`")
@@ -58,7 +58,7 @@ def assert_agree(one, other) -> None:
 
 @pytest.mark.slow
 def test_ranks_that_part_are_an_error(train, tmp_path: Path) -> None:
-    """Weights are changed without an optimizer beside one that is used."""
+    """Weights change without an optimizer although one is used."""
     options = (task("Parting"), "strategy=mirrored", "trainer.devices=2", "trainer.max_epochs=1")
     done = train(*BASE, *options, f"paths.results={tmp_path}")
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""One step: the loss that the gradients are of, their accumulation, and the sums behind the metrics."""
+"""One step: its loss, accumulated gradients, and the sums behind the metrics."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The learning rate is that of `train_anywhere.training.plan`, the optimizers compute what their docstrings say."""
+"""The learning rate is that of `training.plan`. Optimizers compute their documented formulas."""
 
 import numpy as np
 import pytest
@@ -309,7 +309,7 @@ def test_a_target_of_another_kind_is_refused(make_config, overrides: list[str], 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
 def test_groups_by_pattern(make_config, name: str) -> None:
-    """Each variable moves as with an optimizer of its own that has the settings of its group."""
+    """Each variable moves as with its own optimizer with the settings of its group."""
     import keras
     import tensorflow as tf
 

@@ -1,4 +1,4 @@
-"""How long a rank works by itself: the moment is taken within the compiled step, before the gradients are averaged."""
+"""The time that a rank works itself ends in the compiled step before gradients are averaged."""
 
 import time
 
@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 
 from train_anywhere.monitor.heartbeat import Heartbeat
-from train_anywhere.training.keras.loop.pace import Pace
+from train_anywhere.training.keras.strategies.base import Pace
 
 
 def test_the_wait_for_others_is_not_counted() -> None:

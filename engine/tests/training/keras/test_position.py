@@ -3,7 +3,7 @@
 import pytest
 
 from train_anywhere.training.early_stopping import Patience
-from train_anywhere.training.keras.checkpoint.position import Position
+from train_anywhere.training.keras.checkpoint import Position
 from train_anywhere.training.plan import Plan
 
 PLAN = Plan(

@@ -63,11 +63,11 @@ def rows(run: RunDir) -> list[dict[str, str]]:
 
 @pytest.fixture
 def signal_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], Stop]:
-    """`signal_at("on_train_batch_end", 5)`: send this process a real SIGUSR1 just before that call number 5."""
+    """`signal_at("on_train_batch_end", 5)`: a real SIGUSR1 comes just before that call number 5."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
 
     def prepare(event: str, count: int) -> Stop:
-        from train_anywhere.training.keras.loop import steps_per_call as of_steps
+        from train_anywhere.training.keras.loop import callbacks as of_steps
         from train_anywhere.training.keras.loop.callbacks import TrainingCallback
 
         monkeypatch.setattr(of_steps, "LONGEST_S", 0.0)  # each step by itself, so that it is this one

@@ -1,4 +1,4 @@
-"""Several steps in one call: what is due comes at the same steps, and the weights are the same, bit for bit."""
+"""Several steps in one call: the same schedule, and the same weights bit for bit."""
 
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -22,8 +22,8 @@ SIZE = (
 
 @pytest.mark.parametrize(("processes", "devices", "at_once"), [(1, 1, True), (1, 2, True), (2, 2, False)])
 def test_one_process_stops_without_asking_others(processes: int, devices: int, at_once: bool) -> None:
-    """However many devices it has; several processes agree when they reduce their metrics."""
-    from train_anywhere.training.keras.checkpoint.position import Position
+    """The number of devices does not matter. Processes agree when they reduce their metrics."""
+    from train_anywhere.training.keras.checkpoint import Position
     from train_anywhere.training.keras.loop.callbacks import TrainingCallback
     from train_anywhere.training.keras.strategies.base import Strategy
 
@@ -49,7 +49,7 @@ def made(calls: Any, first: int, last: int) -> Iterator[int]:
 
 def known(seconds: float, save_every: int | None = None, each: bool = False) -> Any:
     """Once the ranks have agreed on the seconds of a step."""
-    from train_anywhere.training.keras.loop.steps_per_call import StepsPerCall
+    from train_anywhere.training.keras.loop.callbacks import StepsPerCall
 
     calls = StepsPerCall(20, save_every, each)
     calls.set_mean_seconds(seconds)
@@ -72,7 +72,7 @@ def test_at_times_a_step_is_alone_to_be_measured() -> None:
 
 
 def test_nobody_knows_how_long_a_step_takes_at_first() -> None:
-    from train_anywhere.training.keras.loop.steps_per_call import StepsPerCall
+    from train_anywhere.training.keras.loop.callbacks import StepsPerCall
 
     calls = StepsPerCall(20, None, False)
     assert calls.next_count(0, 100) == 1
@@ -85,7 +85,7 @@ def test_nobody_knows_how_long_a_step_takes_at_first() -> None:
 def test_a_callback_of_steps_is_called_at_each() -> None:
     import keras
 
-    from train_anywhere.training.keras.loop.steps_per_call import has_batch_hooks
+    from train_anywhere.training.keras.loop.callbacks import has_batch_hooks
 
     class OfSteps(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -102,7 +102,7 @@ def test_a_callback_of_steps_is_called_at_each() -> None:
 def test_the_weights_are_those_of_single_calls(
     make_run: Callable[..., tuple[Config, RunDir]], monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    from train_anywhere.training.keras.loop import steps_per_call
+    from train_anywhere.training.keras.loop import callbacks as steps_per_call
     from train_anywhere.training.keras.module import Module
 
     counts: list[int] = []

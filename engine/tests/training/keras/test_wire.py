@@ -1,11 +1,11 @@
-"""Nothing extra on the wire: a step sends what a loop by hand does, to the byte, and no more often."""
+"""A step sends exactly the bytes and operations of a loop by hand."""
 
 from collections.abc import Callable
 
 import pytest
 
 from benchmarks.wire import STEPS, count
-from train_anywhere.distributed.horovod.installation import horovod_problem
+from train_anywhere.distributed.packages import horovod_problem
 
 WEIGHTS = 4 * (9 * 32 + 2 * 32 + 9 * 32 * 64 + 2 * 64 + (64 * 4 * 4 + 1) * 128 + 129 * 10)
 """Bytes of the gradients of the network."""
@@ -13,7 +13,7 @@ WEIGHTS = 4 * (9 * 32 + 2 * 32 + 9 * 32 * 64 + 2 * 64 + (64 * 4 * 4 + 1) * 128 +
 
 @pytest.mark.slow
 def test_a_step_sends_what_plain_tensorflow_sends() -> None:
-    """All gradients in one operation; none for metrics, batch normalisation, dropout or the next batch."""
+    """All gradients are one operation. Metrics, batch norm, dropout and prefetch send nothing."""
     plain = count("keras", "raw", "multiworker_mirrored")
     ours = count("keras", "ours", "multiworker_mirrored", "optimizer=adamw", "model.dropout=0.1")
     assert ours["steps"] == {"CollectiveReduceV2": STEPS, "CollectiveReduceV2 bytes": STEPS * WEIGHTS}
@@ -24,7 +24,7 @@ def test_a_step_sends_what_plain_tensorflow_sends() -> None:
 @pytest.mark.slow
 @pytest.mark.horovod
 def test_a_step_sends_what_plain_horovod_sends(require: Callable[[object, str], None]) -> None:
-    """Its guide's loop asks for one operation for each gradient; ours for one of all, with the same bytes."""
+    """Its guide's loop sends one operation for each gradient, ours one with the same bytes."""
     require(not horovod_problem("tensorflow"), "run `make horovod`")
     plain, ours = count("keras", "raw", "horovod"), count("keras", "ours", "horovod")
     assert plain["steps"] == {"HorovodAllreduce": STEPS * 10, "HorovodAllreduce bytes": STEPS * WEIGHTS}

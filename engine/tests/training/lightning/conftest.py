@@ -34,7 +34,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def stop() -> Iterator[Stop]:
-    """The real flag behind the real signals; pytest gets its handlers back."""
+    """Yield the real flag behind real signals. pytest gets its handlers back."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     yield Stop().install()
     for number, handler in before.items():
@@ -43,7 +43,7 @@ def stop() -> Iterator[Stop]:
 
 @dataclass
 class SignalAt:
-    """A data set that sends SIGTERM to this process when it is read for the n-th time, counted from 1."""
+    """A data set that sends SIGTERM to this process at its n-th read, from 1."""
 
     inner: DataSet
     read_number: int
@@ -91,7 +91,7 @@ Fit = Callable[..., Outcome]
 
 @pytest.fixture
 def fit(monkeypatch: pytest.MonkeyPatch, stop: Stop) -> Fit:
-    """`fit(config, run, train=5)` trains as one rank; SIGTERM comes while batch 5 of the part is being read."""
+    """`fit(config, run, train=5)` trains as one rank and gets SIGTERM in batch 5 of the split."""
     open_splits = setup.open_splits
 
     def train(config: Config, run: RunDir, **signal_at: int) -> Outcome:

@@ -62,7 +62,7 @@ def rows_of_a_stream() -> Any:
 
 
 class Own:
-    """A data set of someone's own."""
+    """A user's data set."""
 
     def __len__(self) -> int:
         return VAL
@@ -72,7 +72,7 @@ class Own:
 
 
 class Buckets:
-    """A batch sampler of someone's own."""
+    """A user's batch sampler."""
 
     def __len__(self) -> int:
         return 2
@@ -124,12 +124,12 @@ EVALUATED: dict[str, Any] = {
 
 
 def evaluated(kind: str) -> dict[str, Any]:
-    """Rows to train from; validation and test of one kind."""
+    """Return rows to train from, and a validation and a test of one kind."""
     return {"train": pairs(ROWS), "val": EVALUATED[kind](), "test": EVALUATED[kind]()}
 
 
 def split_at_random() -> Any:
-    """What torch returns: a list."""
+    """Return a list as torch's random_split does."""
     return random_split(pairs(ROWS + VAL), [ROWS, VAL], torch.Generator().manual_seed(1))
 
 

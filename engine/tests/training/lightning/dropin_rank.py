@@ -1,5 +1,5 @@
 # ruff: noqa: E402
-"""One rank of a stranger's module, which a test starts with torchrun's variables, or horovodrun's.
+"""One rank of a user's module, started with torchrun's or horovodrun's variables.
 
     python dropin_rank.py FOLDER OVERRIDE... [-- FOLDER OVERRIDE...]...
 

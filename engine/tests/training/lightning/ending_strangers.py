@@ -62,7 +62,7 @@ class Ends(pl.LightningModule):
 
 
 class Reads(Ends):
-    """Takes the iterator over the batches, and ends the training of an epoch or a validation itself after two of them."""
+    """Takes the iterator over the batches and ends an epoch or a validation after two of them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class Listens(pl.Callback):
 
 
 class Rows(Dataset[torch.Tensor]):
-    """Rows, one of which raises an exception; so may the function that puts them together."""
+    """Rows of which one raises an exception."""
 
     def __init__(self, raises: str = "") -> None:
         self.raised = raises
@@ -164,7 +164,7 @@ def streams() -> dict[str, Any]:
 
 
 class Learns(pl.LightningModule):
-    """Learns nothing, or little, in a way of its own."""
+    """Learns nothing, or little, in the way `how` names."""
 
     def __init__(self, how: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Modules in the form of public code: Lightning's GAN example, one that talks to its tracker, one of graphs."""
+"""Modules in the form of public code: Lightning's GAN example, a tracker's user, graphs."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ SHAPE = (1, 4, 4)
 
 
 class Gan(pl.LightningModule):
-    """Two optimizers by hand, and pictures for all loggers, as in domain_templates/generative_adversarial_net.py."""
+    """Two optimizers by hand, and pictures for all loggers, as in Lightning's GAN example."""
 
     def __init__(self, latent_dim: int = 3, lr: float = 0.0002) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class Tracked(pl.LightningModule):
 
 @dataclass
 class Batch:
-    """Several graphs as one, as torch_geometric's: no tensor, no collection, `to` and attributes."""
+    """Several graphs as one, like torch_geometric's: not a tensor, but with `to` and attributes."""
 
     x: Tensor
     edge_index: Tensor

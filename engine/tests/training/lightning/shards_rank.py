@@ -1,5 +1,8 @@
 # ruff: noqa: E402
-"""A rank that writes one sharded checkpoint: `python shards_rank.py FOLDER RANK RANKS`. Prints how many sockets that took."""
+"""Write one sharded checkpoint as a rank and print its number of sockets.
+
+shards_rank.py FOLDER RANK RANKS
+"""
 
 import sys
 from pathlib import Path
@@ -15,7 +18,7 @@ torch.set_num_threads(1)
 
 
 def sockets() -> int:
-    """Those that this process has open."""
+    """Return the number of open sockets of this process."""
     return sum(path.is_socket() for path in Path("/proc/self/fd").iterdir())
 
 

@@ -12,7 +12,7 @@ OF_A_STEP = ("on_train_batch_start", "on_before_zero_grad", "on_before_backward"
 
 
 def telling(name: str) -> Any:
-    """A hook that writes down that it was called, with how many arguments, within which Lightning thinks it is."""
+    """Return a hook that records its call, its arguments and Lightning's current hook."""
 
     def hook(self: Any, *arguments: Any, **named: Any) -> Any:
         module = arguments[1]

@@ -1,5 +1,6 @@
-"""What people bring: modules and data sets that work with a plain Trainer, and know nothing of this project."""
+"""Modules and data sets of users that work with a plain Trainer."""
 
+import os
 import signal
 from typing import Any
 
@@ -17,7 +18,7 @@ ROWS, VAL = 100, 37
 
 
 class Rows(Dataset[dict[str, Any]]):
-    """Dicts with a text in them; with `noise`, each reading of a row is another one."""
+    """Dicts with a string. With `noise` each read of a row differs."""
 
     def __init__(self, length: int, seed: int = 0, noise: float = 0.0) -> None:
         random = np.random.default_rng([7, seed])
@@ -109,7 +110,7 @@ class Plateau(Plain):
 
 
 class Adversaries(pl.LightningModule):
-    """Two optimizers by hand, with a schedule of its own for one."""
+    """Two optimizers by hand, one of them with a schedule."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -183,14 +184,14 @@ class Drifting(Plain):
 
 
 class Watch(pl.Callback):
-    """A callback whose state is no plain value."""
+    """A callback whose state is not a plain value."""
 
     def state_dict(self) -> dict[str, Any]:
         return {"seen": object}
 
 
 class Module(pl.LightningDataModule):
-    """Loaders of its own."""
+    """A data module with its own loaders."""
 
     def __init__(self, batch_size: int = 3, shuffle: bool = True) -> None:
         super().__init__()
@@ -224,6 +225,23 @@ def endless() -> tuple[Any, Any]:
     return DataLoader(Endless(), batch_size=10), Rows(VAL, 1)
 
 
+class Part(IterableDataset):
+    """The first rows of a data set, as many as this rank has; with a length if `sized`."""
+
+    def __init__(self, ranks: list[int], sized: bool) -> None:
+        self.count = ranks[int(os.environ.get("RANK", "0"))]
+        if sized:
+            self.__class__ = type("Sized", (Part,), {"__len__": lambda self: self.count})
+
+    def __iter__(self) -> Any:
+        return iter([Rows(40)[n] for n in range(self.count)])
+
+
+def uneven(ranks: list[int], sized: bool = False) -> tuple[Any, Any]:
+    """Loaders of so many rows on each rank; the validation has them in reverse."""
+    return DataLoader(Part(ranks, sized), 4), DataLoader(Part([*reversed(ranks)], sized), 4)
+
+
 class Nothing:
     """Neither a task nor a module."""
 
@@ -255,7 +273,7 @@ class Adding(Plain):
 
 
 class Keeping:
-    """A loader that keeps its own position; with `stop_at` it sends SIGTERM with that batch of all.
+    """A loader that keeps its position. With `stop_at` it sends SIGTERM with that batch of all.
 
     Attributes:
         given: batches, by all of this class.
@@ -294,7 +312,7 @@ def keeping(stop_at: int = 0) -> tuple[Any, Any]:
 
 
 class Backwards(DistributedSampler[Any]):
-    """A sampler of someone's own: each rank has its part of the rows."""
+    """A user's sampler in reverse order that splits the rows over the ranks."""
 
     def __iter__(self) -> Any:
         return reversed(list(super().__iter__()))

@@ -1,4 +1,4 @@
-"""Streams of other libraries with the 240 images of `streams.py`, in loaders with a rank's part of 24 rows."""
+"""Streams of other libraries with the 240 images of `streams.py`, 24 rows per global batch."""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Streams of images whose first pixel is the id / 1000, which are split over the ranks in different ways."""
+"""Streams of images whose first pixel is the id / 1000, split over ranks in several ways."""
 
 import os
 from collections.abc import Iterator
@@ -33,15 +33,17 @@ class Shards(IterableDataset[Any]):
 
 
 class Own(IterableDataset[Any]):
-    """Rows that the stream divides itself, or, with `own` false, does not."""
+    """Rows that the stream divides itself, or, with `own` false, does not; with `uneven` rank 0 of 2 gets 100 of 240."""
 
-    def __init__(self, own: bool) -> None:
+    def __init__(self, own: bool, uneven: bool = False) -> None:
+        self.uneven = uneven
         self.part = (
             (int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))) if own else (0, 1)
         )
 
     def __iter__(self) -> Iterator[Any]:
-        for key in range(self.part[0], 240, self.part[1]):
+        keys = range(self.part[0], 240, self.part[1])
+        for key in [range(100), range(100, 240)][self.part[0]] if self.uneven else keys:
             yield torch.from_numpy(image(key)), key % 7
 
 
@@ -49,5 +51,5 @@ def open_shards() -> Splits:
     return Splits(Shards(), None, None, FACTS)
 
 
-def open_own(own: bool = True) -> Splits:
-    return Splits(Own(own), None, None, FACTS)
+def open_own(own: bool = True, uneven: bool = False) -> Splits:
+    return Splits(Own(own, uneven), None, None, FACTS)

@@ -1,4 +1,4 @@
-"""Lightning and torchmetrics keep a computed value, which must be dropped when the state below it is replaced."""
+"""Cached values of metrics are dropped when the state below them is replaced."""
 
 from types import SimpleNamespace
 
@@ -7,7 +7,7 @@ from lightning.pytorch.trainer.connectors.logger_connector.result import _Metada
 from torchmetrics.aggregation import MeanMetric
 
 from train_anywhere.training.lightning.checkpoint.rank_state import _metric_state, _restore_metric
-from train_anywhere.training.lightning.dropin.logged_values import reduce_logged
+from train_anywhere.training.lightning.dropin.connector import reduce_logged
 
 
 def test_a_restored_metric_computes_its_restored_state() -> None:

@@ -1,4 +1,4 @@
-"""What saving a checkpoint costs the ranks."""
+"""The cost of saving a checkpoint for the ranks."""
 
 import math
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from .conftest import Fit
 def test_no_rank_waits_for_the_others_after_a_checkpoint(
     strategy: str, make_run: Callable[..., tuple[Config, RunDir]], fit: Fit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lightning has a barrier there; all its other barriers are reached."""
+    """Lightning has a barrier there. All its other barriers are reached."""
     waited: list[str] = []
 
     def barrier(self: DDPStrategy, *names: Any) -> None:

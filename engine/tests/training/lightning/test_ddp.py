@@ -1,4 +1,4 @@
-"""Several ranks train as one: processes started with torchrun's variables, gradients over gloo."""
+"""Several ranks train as one, started with torchrun's variables, with gloo."""
 
 import json
 import os
@@ -55,7 +55,7 @@ def places(*ranks_of_node: int) -> list[dict[str, str]]:
 
 
 def train(folder: Path, ranks_of_node: tuple[int, ...], *overrides: str, **env: str) -> list[dict[str, Any]]:
-    """Train in `folder`; what each rank wrote."""
+    """Train in `folder` and return the result of each rank."""
     folder.mkdir(parents=True, exist_ok=True)
     processes = [
         subprocess.Popen(
@@ -89,7 +89,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     ids=["two ranks", "three ranks on two nodes"],
 )
 def test_ranks_train_as_one(ranks_of_node: tuple[int, ...], alone: dict[str, Any], tmp_path: Path) -> None:
-    """Fails if gradients are not averaged: each rank sees other rows, so weights would part from the first step."""
+    """Without averaged gradients the ranks' weights would differ from the first step."""
     ranks = train(tmp_path, ranks_of_node, *PLAIN)
     assert len(ranks) == sum(ranks_of_node)
     for rank in ranks[1:]:

@@ -1,4 +1,4 @@
-"""A stranger's LightningModule, unchanged: what a plain Trainer makes of it, metrics everywhere, resume bit for bit, refusals."""
+"""A user's LightningModule equals a plain Trainer, reports metrics, resumes bit for bit."""
 
 import json
 from collections.abc import Callable
@@ -25,7 +25,7 @@ HERE = "engine.tests.training.lightning.strangers"
 
 @pytest.fixture
 def stranger(make_run: MakeRun) -> MakeRun:
-    """`stranger("Plain", "rows", "seed=2")`: a run of a stranger's module and data set."""
+    """`stranger("Plain", "rows", "seed=2")`: a run of a user's module and data set."""
 
     def make(module: str, data: str, *overrides: str) -> tuple[Config, RunDir]:
         names = (f"task._target_={HERE}.{module}", f"data._target_={HERE}.{data}")
@@ -81,7 +81,7 @@ def test_the_weights_are_those_of_a_plain_trainer(
 
 def initial(module: Any, config: Config) -> Any:
     """The module as a rank makes it."""
-    from train_anywhere.training.lightning.checkpoint.random_state import seed_everything
+    from train_anywhere.training.lightning.checkpoint.position import seed_everything
 
     seed_everything(config.seed)
     return module()
@@ -274,7 +274,7 @@ def test_refusals(
 
 
 def test_a_data_module_is_read_through_our_order(stranger: MakeRun, fit: Fit) -> None:
-    """Its own batch size and shuffling, its hooks; resume is exact."""
+    """Its batch size, shuffling and hooks stay, and a resume is exact."""
     config, whole = stranger("Plain", "Module", "task.dropout=0.3")
     expected = fit(config, whole)
     assert expected.step == 30  # batch_size: the global one, on one rank

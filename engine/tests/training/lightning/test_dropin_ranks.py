@@ -1,4 +1,4 @@
-"""A stranger's module on several ranks: as on one, or refused with a sentence on all of them."""
+"""A user's module on several ranks gives the result of one, or all ranks refuse it."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from train_anywhere.distributed.horovod.installation import horovod_problem
+from train_anywhere.distributed.packages import horovod_problem
 from train_anywhere.testing.weights import final_weights, largest_difference
 
 from .test_ddp import places
@@ -25,6 +25,7 @@ WORDS = (
     "checkpoint.local=null",
     "monitor.progress=none",
 )
+DDP = ("strategy=ddp", "trainer.devices=2")
 STRATEGIES = [
     "ddp",
     pytest.param("fsdp", marks=pytest.mark.slow),
@@ -33,13 +34,13 @@ STRATEGIES = [
 
 
 def train(folder: Path, ranks: int, module: str, data: str, *words: str) -> list[dict[str, Any]]:
-    """What each rank wrote."""
+    """Return the result of each rank."""
     names = (f"task._target_={HERE}.{module}", f"data._target_={HERE}.{data}")
     return train_runs(ranks, [(folder, *names, *words)])[0]
 
 
 def train_runs(ranks: int, runs: list[tuple[Any, ...]]) -> list[list[dict[str, Any]]]:
-    """What each rank wrote in each of several runs, one after another in the same processes: folder and words of each."""
+    """Return each rank's results of several runs, given as folder and words, in one start."""
     arguments: list[str] = []
     for folder, *words in runs:
         folder.mkdir(parents=True, exist_ok=True)
@@ -83,7 +84,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[dic
 def test_two_ranks_train_as_one(
     module: str, strategy: str, alone: Any, require: Callable[[object, str], None], tmp_path: Path
 ) -> None:
-    """Weights, and every metric over all rows: of `self.log`, a maximum, torchmetrics; also a schedule that watches one."""
+    """Weights and every metric over all rows, and a schedule that watches one."""
     require(strategy != "horovod" or not horovod_problem("torch"), "run `make horovod`")
     single, folder = alone(module)
     ranks = train(tmp_path, 2, module, "rows", f"strategy={strategy}", "trainer.devices=2")
@@ -97,7 +98,7 @@ def test_two_ranks_train_as_one(
 
 @pytest.mark.slow
 def test_manual_optimization_of_two_optimizers_on_two_ranks(tmp_path: Path) -> None:
-    """Random numbers differ between ranks, so there is no single run to compare with: but weights agree at the end."""
+    """Random numbers differ between ranks, so only their weights at the end are compared."""
     ranks = train(tmp_path, 2, "Adversaries", "rows", "strategy=ddp", "trainer.devices=2")
     assert [rank.get("error") for rank in ranks] == [None, None]
     assert ranks[0]["step"] == ranks[1]["step"] == 20
@@ -130,6 +131,34 @@ def test_a_stream_without_a_length_is_read_on_several_ranks(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("words", [(), ("trainer.limit_train_batches=6",)])
+def test_the_ranks_end_an_epoch_with_the_first_of_them(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """They have five and seven batches without a length."""
+    ranks = train(tmp_path, 2, "Plain", "uneven", "data.ranks=[20,28]", *DDP, *words)
+    assert [rank.get("error") for rank in ranks] == [None, None]
+    assert [rank["step"] for rank in ranks] == [10, 10]
+    assert ranks[0]["metrics"] == ranks[1]["metrics"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("data.ranks=[0,28]",), "the training loader has no batch on 1 of 2 ranks"),
+        (
+            ("data.ranks=[20,28]", "data.sized=true"),
+            "has 5 batches on one rank and 7 on another, and all ranks make the same steps; use trainer.limit_train_batches=5",
+        ),
+    ],
+)
+def test_ranks_without_the_same_steps_are_refused_by_all(
+    tmp_path: Path, words: tuple[str, ...], message: str
+) -> None:
+    for rank in train(tmp_path, 2, "Plain", "uneven", *DDP, *words):
+        assert message in rank["error"]
+
+
+@pytest.mark.slow
 def test_a_data_module_on_two_ranks_makes_the_steps_of_one(alone: Any, tmp_path: Path) -> None:
     """The ranks share the batches of its argument batch_size."""
     one = train(tmp_path / "one", 1, "Plateau", "Module", "strategy=single")[0]
@@ -149,7 +178,7 @@ def test_a_loader_with_a_sampler_that_shares_is_read_as_it_is(tmp_path: Path) ->
 @pytest.mark.slow
 @pytest.mark.parametrize("module", ["Dividing", "Passing"])
 def test_a_data_module_makes_as_many_steps_on_two_ranks(module: str, tmp_path: Path) -> None:
-    """Lightning-hydra-template's divides its batch size by the number of ranks, others pass it on."""
+    """Lightning-hydra-template's module divides its batch size by the ranks, others do not."""
     data = "engine.tests.training.lightning.data_strangers"
     words = (f"task._target_={data}.Lit", f"data._target_={data}.{module}", "data.batch_size=16")
     ranks = train(tmp_path, 2, "Plain", "rows", "strategy=ddp", *words)

@@ -1,4 +1,4 @@
-"""The loop that calls what is overridden does what Lightning's own does: the same weights, bit for bit, and the same hooks."""
+"""The loop of overridden hooks gives Lightning's weights bit for bit and the same hooks."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""TF32, channels last, compiling, fused optimizers: what a GPU does with them is tried by `make gpu-check`."""
+"""TF32, channels last, compiling, fused optimizers. `make gpu-check` tries them on a GPU."""
 
 import os
 import subprocess
@@ -104,7 +104,7 @@ def test_weights_of_convolutions_lie_channels_last(make_config: MakeConfig) -> N
 
 
 class Theirs(pl.LightningModule):
-    """A module with steps of its own."""
+    """A module with its own layers and loss."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ def test_compiled_programs_are_kept_where_only_this_user_may_write(
         monkeypatch.delenv(kept, raising=False)
         use_private_compile_cache()
         assert os.environ[kept] == str(own) and own.stat().st_mode & 0o777 == 0o700
-    own.chmod(0o777)  # someone else may have put programs there
+    own.chmod(0o777)  # another user may have put programs there
     monkeypatch.delenv(kept)
     use_private_compile_cache()
     assert os.environ[kept] != str(own) and Path(os.environ[kept]).stat().st_mode & 0o777 == 0o700

@@ -31,7 +31,7 @@ sys.exit(run_rank(sys.argv[1]))
     "name", ["SIGTERM", *(pytest.param(n, marks=pytest.mark.slow) for n in ("SIGINT", "SIGUSR1"))]
 )
 def test_a_signal_to_all_processes_stops_politely(name: str, make_run: MakeRun) -> None:
-    """Ctrl-C and Slurm reach the workers as well; were they to die of it, no checkpoint could be saved."""
+    """Ctrl-C and Slurm reach the workers too. If they exited, no checkpoint could be saved."""
     overrides = ("model=mlp", "data.workers=2", "trainer.max_epochs=10000", "monitor.progress=plain")
     _, run = make_run(*overrides, "trainer.log_every_n_steps=1000", "checkpoint.every_n_epochs=10000")
     command = [sys.executable, "-u", "-c", RANK, str(run.path)]
@@ -52,7 +52,7 @@ def test_a_signal_to_all_processes_stops_politely(name: str, make_run: MakeRun) 
 
 @pytest.mark.slow
 def test_workers_that_are_left_do_not_keep_the_process_from_ending() -> None:
-    """An iterator that is still referenced at the end, as after a stop in the middle of an epoch."""
+    """An iterator may still be referenced at the end, as after a stop within an epoch."""
     program = (
         "from torch.utils.data import DataLoader\n"
         "from train_anywhere.training.lightning.batches import ignore_stop_signals as init\n"

@@ -1,4 +1,4 @@
-"""The file that a GPU without free memory leaves. This machine has none: torch's function is a stand-in."""
+"""The file that a GPU without free memory leaves, with a stand-in for torch's function."""
 
 from pathlib import Path
 

@@ -7,7 +7,7 @@ import torch
 
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
-from train_anywhere.training.lightning.optim import (
+from train_anywhere.training.lightning.module import (
     BASE_LR,
     apply_settings,
     configure_optimizer,
@@ -43,7 +43,7 @@ def test_sgd_by_hand(nesterov: str, make_config: MakeConfig) -> None:
 
 
 def test_adamw_by_hand(make_config: MakeConfig) -> None:
-    """Decoupled weight decay; with a constant gradient, the corrected moments are 1 and the step is lr."""
+    """Decoupled weight decay. With a constant gradient the moments are 1 and the step is lr."""
     config = make_config(
         "optimizer=adamw", "optimizer.lr=0.1", "optimizer.weight_decay=0.5", "optimizer.eps=1e-20"
     )
@@ -68,7 +68,7 @@ def test_restored_settings_give_way_to_the_configuration(make_config: MakeConfig
 
 
 def test_groups_keep_their_own_decay(make_config: MakeConfig) -> None:
-    """By the parameter's name and the class of its layer, in any case; also after a resume."""
+    """Names of the parameter and its layer's class count in any case, also after a resume."""
     config = make_config("optimizer=adamw", "optimizer.weight_decay=0.25", "optimizer.no_decay=[Bias,norm]")
     optimizer = make_optimizer(config.optimizer, "32", network())
     assert [len(group["params"]) for group in optimizer.param_groups] == [2, 4]
@@ -104,7 +104,7 @@ GROUPS = (
 
 
 def test_groups_by_pattern(make_config: MakeConfig) -> None:
-    """A parameter gets the values of each pattern that matches its whole name; frozen ones are included."""
+    """A parameter gets the values of each pattern that matches its whole name, even if frozen."""
     model = network()
     model[0].requires_grad_(False)
     optimizer = make_optimizer(make_config(*GROUPS).optimizer, "32", model)

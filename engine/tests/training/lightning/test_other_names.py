@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-STRANGER = """
+USER_CODE = """
 import pytorch_lightning as pl
 import pytorch_lightning.loggers as loggers
 import pytorch_lightning.callbacks.early_stopping
@@ -22,16 +22,16 @@ PROGRAM = """
 import sys
 {hide}
 import train_anywhere.training.lightning
-import stranger
+import user_code
 import lightning.pytorch as lp
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
-assert issubclass(stranger.Net, lp.LightningModule)
-assert stranger.pl is lp and stranger.EarlyStopping is lp.callbacks.EarlyStopping
-assert stranger.loggers.CSVLogger is lp.loggers.CSVLogger
-assert stranger.rank_zero_only is rank_zero_only
-assert stranger.pl.__version__ == lp.__version__
-assert stranger.pl.callbacks.early_stopping.EarlyStopping is lp.callbacks.EarlyStopping
+assert issubclass(user_code.Net, lp.LightningModule)
+assert user_code.pl is lp and user_code.EarlyStopping is lp.callbacks.EarlyStopping
+assert user_code.loggers.CSVLogger is lp.loggers.CSVLogger
+assert user_code.rank_zero_only is rank_zero_only
+assert user_code.pl.__version__ == lp.__version__
+assert user_code.pl.callbacks.early_stopping.EarlyStopping is lp.callbacks.EarlyStopping
 try:
     import pytorch_lightning.no_such_module
 except ModuleNotFoundError as error:
@@ -55,7 +55,7 @@ metadata.version = lambda name: "1.9.0" if name == "pytorch-lightning" else know
 
 @pytest.mark.parametrize("hide", [HIDE, OTHER_VERSION])
 def test_both_names_are_the_same_classes(hide: str, tmp_path: Path) -> None:
-    (tmp_path / "stranger.py").write_text(STRANGER)
+    (tmp_path / "user_code.py").write_text(USER_CODE)
     script = tmp_path / "program.py"
     script.write_text(PROGRAM.format(hide=hide))
     done = subprocess.run([sys.executable, script], capture_output=True, text=True)

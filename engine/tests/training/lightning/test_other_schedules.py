@@ -1,4 +1,4 @@
-"""Torch's own schedules and optimizers for a native task: asked when they should be, and resumed bit for bit."""
+"""Torch's schedules and optimizers for a native task step in time and resume bit for bit."""
 
 from collections.abc import Callable
 
@@ -54,7 +54,7 @@ def test_stop_and_resume_changes_no_bit(
 
 
 def test_a_cycle_is_asked_at_each_step(make_run: MakeRun, fit: Fit) -> None:
-    """Its length is the run's; the row of a step has the rate of that step."""
+    """It has the run's length, and the row of a step has the rate of that step."""
     config, run = make_run(*to_hydra_overrides([*SHORT, *CYCLE]))
     fit(config, run)
     found = rates(run)

@@ -1,4 +1,4 @@
-"""How long a rank works by itself: with stand-ins for the events of a GPU, which is not here."""
+"""The time that a rank works itself, with stand-ins for the events of a GPU."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from train_anywhere.training.lightning.loop import pace
-from train_anywhere.training.lightning.loop.pace import Pace
+from train_anywhere.training.lightning.loop import clock as pace
+from train_anywhere.training.lightning.loop.clock import Pace
 
 
 class Event:

@@ -1,4 +1,4 @@
-"""What may stand in a checkpoint."""
+"""Values that a checkpoint may hold."""
 
 from collections import OrderedDict, defaultdict
 from typing import Any

@@ -1,4 +1,4 @@
-"""Where a run resumes."""
+"""The position at which a run resumes."""
 
 import math
 from collections.abc import Callable

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from train_anywhere.errors import CheckpointError
-from train_anywhere.training.lightning.checkpoint.random_state import (
+from train_anywhere.training.lightning.checkpoint.position import (
     SIZE,
     STATE,
     RandomState,

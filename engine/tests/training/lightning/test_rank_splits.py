@@ -1,4 +1,4 @@
-"""Data that people bring: every kind of loader is read to its end, and by the hooks and the Trainer that Lightning gives it."""
+"""User data: every kind of loader is read to its end, with Lightning's hooks and Trainer."""
 
 import itertools
 from collections.abc import Callable
@@ -121,7 +121,7 @@ def test_a_data_module_s_own_batch_size_stays(module: str, make_run: MakeRun, fi
 
 @pytest.mark.parametrize(("per_node", "ranks"), [(True, [0, 2]), (False, [0])])
 def test_data_is_prepared_once_for_each_disk(per_node: bool, ranks: list[int]) -> None:
-    """Two nodes of two ranks, each with a disk of its own or with one for both."""
+    """Two nodes of two ranks have a disk each, or share one."""
     prepared = []
 
     class Counting(Passing):
@@ -149,7 +149,7 @@ def test_a_loader_of_each_rank_prints_what_a_step_is(reading: MakeRun) -> None:
     opener = Opener(config, Topology(world_size=2, local_world_size=2), False, None, told.append)
 
     class Own(DistributedSampler[Any]):
-        """A sampler of someone's own for each rank."""
+        """A user's sampler that splits the rows."""
 
     rows = pairs(ROWS)
     opener.open_split(DataLoader(rows, 8, sampler=Own(rows, num_replicas=2, rank=0)), "train")

@@ -55,7 +55,7 @@ def checkpoint_facts(run: RunDir) -> list[tuple[int, int, int, float | None]]:
 
 
 def evaluated(outcome: Outcome) -> dict[str, float]:
-    """The metrics of validation and test; those of training start afresh in each attempt."""
+    """Return the metrics of validation and test. Those of training restart in each attempt."""
     return {name: value for name, value in outcome.metrics.items() if not name.startswith("train/")}
 
 
@@ -159,7 +159,7 @@ def test_many_stops(make_run: MakeRun, fit: Fit) -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.quick("0")
 def test_workers_change_nothing(workers: int, make_run: MakeRun, fit: Fit) -> None:
-    """Loading in other processes gives the same weights, also when it begins in the middle of an epoch."""
+    """Loading in other processes gives the same weights, also from the middle of an epoch."""
     config, whole = make_run(*EVERYTHING)
     fit(config, whole)
     config, parts = make_run(*EVERYTHING, "checkpoint.every_n_steps=4")
@@ -170,7 +170,7 @@ def test_workers_change_nothing(workers: int, make_run: MakeRun, fit: Fit) -> No
 
 
 def test_early_stopping_keeps_counting(make_run: MakeRun, fit: Fit) -> None:
-    """A learning rate near 0 improves nothing: patience 2 ends the run after 3 validations, in one part or two."""
+    """A learning rate near 0 improves nothing: patience 2 ends the run after 3 validations."""
     overrides = (
         *EVERYTHING,
         "optimizer.lr=1e-12",

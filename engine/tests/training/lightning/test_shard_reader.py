@@ -13,7 +13,7 @@ from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.metadata import Metadata
 
 from train_anywhere.errors import CheckpointError
-from train_anywhere.training.lightning.checkpoint.shard_reader import ShardPlanner, ShardReader
+from train_anywhere.training.lightning.checkpoint.shards import ShardPlanner, ShardReader
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 

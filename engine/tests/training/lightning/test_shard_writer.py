@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch.distributed import checkpoint as dcp
 
-from train_anywhere.files.owned_folder import OwnedFolder
-from train_anywhere.training.lightning.checkpoint.shard_reader import ShardReader
-from train_anywhere.training.lightning.checkpoint.shards import ShardWriter
+from train_anywhere.files.removal import OwnedFolder
+from train_anywhere.training.lightning.checkpoint.shards import ShardReader, ShardWriter
 
 STATE = {"a": torch.arange(12.0).reshape(3, 4), "lr": 0.5}
 
@@ -31,41 +30,42 @@ def written() -> Iterator[list[Path]]:
     watching.clear()
 
 
-def save(folder: Path, local: OwnedFolder | None, lines: list[str]) -> dict[str, Any]:
-    """What is read back from `folder`."""
-    dcp.save(STATE, storage_writer=ShardWriter(folder, local, lines.append), no_dist=True)
+def save(folder: Path, local: OwnedFolder | None) -> dict[str, Any]:
+    """Write shards to `folder` and return the read values."""
+    dcp.save(STATE, storage_writer=ShardWriter(folder, local), no_dist=True)
     found: dict[str, Any] = {"a": torch.zeros(3, 4), "lr": 0.0}
     dcp.load(found, storage_reader=ShardReader(folder), no_dist=True)
     return found
 
 
-def test_shards_are_written_on_the_node_s_disk_and_copied(tmp_path: Path, written: list[Path]) -> None:
+def test_shards_are_written_on_the_node_s_disk_and_copied(
+    tmp_path: Path, written: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     folder, local = tmp_path / "shared", OwnedFolder(tmp_path / "node", ("me", "run.rank-0"), "part")
-    lines: list[str] = []
-    found = save(folder, local, lines)
-    assert torch.equal(found["a"], STATE["a"]) and found["lr"] == 0.5 and lines == []  # type: ignore[arg-type]
+    found = save(folder, local)
+    assert torch.equal(found["a"], STATE["a"]) and found["lr"] == 0.5 and not capsys.readouterr().err  # type: ignore[arg-type]
     shards = [path for path in written if path.suffix == ".distcp"]
     assert shards == [local.path / "__0_0.distcp", folder / "__0_0.distcp"]
     assert not local.path.exists()
     assert sorted(p.name for p in folder.iterdir()) == [".metadata", "__0_0.distcp"]
 
 
-def test_a_node_s_disk_that_refuses_is_done_without(tmp_path: Path) -> None:
+def test_a_node_s_disk_that_refuses_is_done_without(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "node").write_text("no folder")
-    lines: list[str] = []
-    found = save(tmp_path / "shared", OwnedFolder(tmp_path / "node", ("me", "run.rank-0"), "part"), lines)
+    found = save(tmp_path / "shared", OwnedFolder(tmp_path / "node", ("me", "run.rank-0"), "part"))
     assert torch.equal(found["a"], STATE["a"])  # type: ignore[arg-type]
-    (line,) = lines
+    (line,) = capsys.readouterr().err.splitlines()
     assert "can't write a part of a checkpoint" in line and line.endswith(
         "writing to the run folder instead."
     )
 
 
-def test_a_foreign_folder_is_left_alone(tmp_path: Path) -> None:
+def test_a_foreign_folder_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     theirs = tmp_path / "me" / "run.rank-0" / "file"
     theirs.parent.mkdir(parents=True)
     theirs.write_text("theirs")
-    lines: list[str] = []
-    save(tmp_path / "shared", OwnedFolder(tmp_path, ("me", "run.rank-0"), "part"), lines)
+    save(tmp_path / "shared", OwnedFolder(tmp_path, ("me", "run.rank-0"), "part"))
     assert theirs.read_text() == "theirs"
-    assert len(lines) == 1
+    assert capsys.readouterr().err.count("\n") == 1

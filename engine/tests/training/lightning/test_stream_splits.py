@@ -1,4 +1,4 @@
-"""Streams on several ranks: those with a known split are split, the others refused unless the user states that they are."""
+"""Streams with a known split are split over ranks, others refused unless the user splits."""
 
 import json
 import os
@@ -7,13 +7,17 @@ import types
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
 from engine.tests.training.lightning.stream_libraries import LIBRARIES, write
 from engine.tests.training.lightning.streams import Own, Shards
-from train_anywhere.data.torch.user_loader import SplitCheck, Stream, split_stream
+from train_anywhere.data.order.row_check import RowHashes, refuse_equal_rows
+from train_anywhere.data.torch.loader import Batch
+from train_anywhere.data.torch.user_loader import Ranks, Stream, split_stream
+from train_anywhere.distributed.packages import horovod_problem
 from train_anywhere.errors import DataError
 
 
@@ -45,17 +49,47 @@ def test_a_pipeline_of_webdataset_splits_by_node(monkeypatch: pytest.MonkeyPatch
         assert stream.pipeline == ["urls", library.split_by_node, "decode"]
 
 
+def batches(count: int, first: int = 0) -> list[Batch]:
+    rows = (torch.full((2, 3), float(first + n)) for n in range(count))
+    return [Batch((images, images[:, 0]), torch.ones(2)) for images in rows]
+
+
 def test_equal_rows_of_ranks_end_the_run() -> None:
-    batches = [(torch.full((2, 3), float(n)), torch.tensor([n, n])) for n in range(6)]
-    other: list[set[bytes]] = []
-    for _ in SplitCheck(batches, lambda seen: other.append(seen) or [seen]):  # type: ignore[func-returns-value]
-        pass
+    found: list[list[int]] = []
+    for first in (0, 100):
+        ranks = Ranks(0, 2, lambda value: (isinstance(value, list) and found.append(value)) or [value], True)
+        list(Stream(batches(6, first), 0, ranks, 6, (0, 0)))
+    refuse_equal_rows(found, 4)
     with pytest.raises(
-        DataError, match=r"data.split=own: ranks 0 and 1 read the same rows, 4 of 4 in the first 4 batches"
+        DataError, match=r"data\.split=own: ranks 0 and 1 read the same rows, 4 of 4 compared in the first 4"
     ):
-        list(SplitCheck(batches, lambda seen: [seen, other[0]]))
-    half = {*list(other[0])[:2]} | {b"1", b"2"}
-    assert len(list(SplitCheck(batches, lambda seen: [seen, half]))) == 6
+        refuse_equal_rows([found[0], found[0]], 4)
+    refuse_equal_rows([found[0], [*found[0][:2], 1, 2]], 4)
+    many = [RowHashes(), RowHashes(), RowHashes()]
+    for hashes, first in zip(many, (0, 0, 10_000), strict=True):
+        hashes.add([np.arange(first, first + 9000)])
+    refuse_equal_rows([many[0].smallest, many[2].smallest], 4)
+    with pytest.raises(DataError, match="1024 of 1024"):
+        refuse_equal_rows([one.smallest for one in many[:2]], 4)
+
+
+def test_a_rank_that_ends_earlier_continues_without_weight() -> None:
+    counts = {0: 3, 1: 5}
+    for start in (0, 4):
+        read = {
+            rank: [
+                batch.weight.sum().item()
+                for batch in Stream(
+                    batches(count), 0, Ranks(rank, 2, lambda value: [value, 5]), 5, (0, start)
+                )
+            ]
+            for rank, count in counts.items()
+        }
+        assert read == {0: [2.0, 2, 2, 0, 0][start:], 1: [2.0] * (5 - start)}
+    with pytest.raises(DataError, match=r"ended after 4 batches, but 5 were expected.*train_batches=4"):
+        list(Stream(batches(3), 0, Ranks(0, 2, lambda value: [value, 4]), 5, (0, 0)))
+    with pytest.raises(DataError, match=r"the loader of rank 1 has no batch; use more shards than ranks"):
+        list(Stream([], 0, Ranks(1, 2), 5, (0, 0)))
 
 
 STREAM = "data._target_=engine.tests.training.lightning.streams."
@@ -75,11 +109,13 @@ SMALL = (
 )
 
 
-def ids_after_a_kill(tmp_path: Path, train: Any, *words: str, same_order: bool = True) -> None:
-    """Train two epochs on two ranks with a kill and a resume: each rank reads its rows in both, each row once."""
-    arguments = [*words, *SMALL, f"paths.results={tmp_path / 'results'}"]
+def ids_after_a_kill(
+    tmp_path: Path, train: Any, *words: str, same_order: bool = True, epoch: int = 10, kill: int = 9
+) -> None:
+    """Train two epochs on two ranks with a kill and a resume. Each row is read once per epoch."""
+    arguments = [*SMALL, *words, f"paths.results={tmp_path / 'results'}"]
     for attempt in (1, 2):
-        environ = {"IDS": f"{tmp_path}/ids{attempt}", "KILL": "9" if attempt == 1 else "0"}
+        environ = {"IDS": f"{tmp_path}/ids{attempt}", "KILL": str(kill) if attempt == 1 else "0"}
         done = train(*arguments, env={**environ, "STREAMS": str(tmp_path / "files")})
         assert done.returncode == (137 if attempt == 1 else 0), done.stdout + done.stderr
         arguments = [f"resume={(tmp_path / 'results' / 'latest').resolve()}"]
@@ -89,8 +125,10 @@ def ids_after_a_kill(tmp_path: Path, train: Any, *words: str, same_order: bool =
         files = [tmp_path / f"ids{attempt}-{rank}" for attempt in (1, 2)]
         before, after = ([line.split() for line in file.read_text().splitlines()] for file in files)
         steps = [*before[:start], *after]
-        first, second = ([int(key) for step in part for key in step] for part in (steps[:10], steps[10:]))
-        assert sorted(first) == sorted(second) and len(steps) == 20
+        first, second = (
+            [int(key) for step in part for key in step] for part in (steps[:epoch], steps[epoch:])
+        )
+        assert sorted(first) == sorted(second) and len(steps) == 2 * epoch
         assert first == second or not same_order
         found += first
     assert sorted(found) == list(range(240))
@@ -100,6 +138,17 @@ def ids_after_a_kill(tmp_path: Path, train: Any, *words: str, same_order: bool =
 @pytest.mark.parametrize("words", [("open_shards",), ("open_own", "data.split=own")])
 def test_each_row_once_on_two_ranks_after_a_kill(tmp_path: Path, train: Any, words: tuple[str, ...]) -> None:
     ids_after_a_kill(tmp_path, train, STREAM + words[0], *words[1:])
+
+
+@pytest.mark.slow
+@pytest.mark.horovod
+@pytest.mark.parametrize("strategy", ["ddp", "horovod"])
+def test_streams_of_different_lengths(tmp_path: Path, train: Any, require: Any, strategy: str) -> None:
+    """Rank 0 has 9 batches, rank 1 has 12; the run continues after the end of one of them."""
+    require(strategy == "ddp" or not horovod_problem("torch"), "run `make horovod`")
+    words = ("data.uneven=true", "data.split=own", f"strategy={strategy}", "checkpoint.every_n_steps=5")
+    words = (*words, "trainer.limit_train_batches=12")
+    ids_after_a_kill(tmp_path, train, STREAM + "open_own", *words, epoch=12, kill=11)
 
 
 @pytest.mark.slow
@@ -130,7 +179,7 @@ class Ended:
 
 def test_a_restored_loader_at_its_end_is_read_again() -> None:
     loader = Ended()
-    stream = Stream(loader, 1, 0, 2, (0, 0))
+    stream = Stream(loader, 1, Ranks(), 2, (0, 0))
     loader.load_state_dict({})
     assert list(stream) == [1, 2]
 

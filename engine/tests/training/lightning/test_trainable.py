@@ -1,4 +1,4 @@
-"""What is trained, and the modes of layers: the same after a resume as without one, on one rank and on two."""
+"""Trained parameters and layer modes are the same after a resume, on one rank and two."""
 
 import json
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from torch.utils.data import default_collate
 
 from train_anywhere.config.command.command_line import to_hydra_overrides
 from train_anywhere.config.schema import Config
-from train_anywhere.distributed.horovod.installation import horovod_problem
+from train_anywhere.distributed.packages import horovod_problem
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.testing.weights import final_weights, largest_difference
 from train_anywhere.training.lightning.inference import open_trained_model

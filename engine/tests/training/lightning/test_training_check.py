@@ -1,4 +1,4 @@
-"""A run that trained nothing has failed; one that skipped batches says how many."""
+"""A run that trained nothing has failed. Skipped batches are counted in a message."""
 
 import csv
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Ranks with different numbers of rows: each value is that of all rows, whatever the arguments of `self.log`."""
+"""Ranks with different numbers of rows: each value is that of all rows."""
 
 from pathlib import Path
 from typing import Any

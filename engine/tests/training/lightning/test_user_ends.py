@@ -1,4 +1,4 @@
-"""What user code raises is an error, also if a loop of Lightning takes it for the end of the data or of the training."""
+"""Exceptions of user code are errors, even those that a loop takes for the end of data."""
 
 import traceback
 from collections.abc import Callable

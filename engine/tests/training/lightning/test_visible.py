@@ -1,4 +1,4 @@
-"""What user code sees of the Trainer is what Lightning's Trainer alone shows in the same hook."""
+"""User code sees the Trainer's values of a plain Lightning Trainer in the same hook."""
 
 import csv
 import subprocess
@@ -252,7 +252,7 @@ def test_the_steps_of_a_finder_of_learning_rates_are_not_logged(public: Any) -> 
 
 
 def test_hooks_of_the_engine_are_not_the_users(run: Any, fit: Fit, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Copying the weights before a test costs memory, so it is left out if no hook of the user could change them."""
+    """Weights are copied before a test only if a user's hook could change them."""
     copied = []
     monkeypatch.setattr(
         "train_anywhere.training.lightning.dropin.validated_weights.copy_weights",

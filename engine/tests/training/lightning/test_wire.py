@@ -1,18 +1,18 @@
-"""Nothing extra on the wire: a step of the Trainer sends, and waits for, what a loop by hand does, to the byte."""
+"""A step of the Trainer sends exactly the bytes and operations of a loop by hand."""
 
 from collections.abc import Callable
 
 import pytest
 
 from benchmarks.wire import STEPS, Sent, count
-from train_anywhere.distributed.horovod.installation import horovod_problem
+from train_anywhere.distributed.packages import horovod_problem
 
 WEIGHTS = 4 * (9 * 32 + 2 * 32 + 9 * 32 * 64 + 2 * 64 + (64 * 4 * 4 + 1) * 128 + 129 * 10)
 """Bytes of the gradients of the network."""
 
 
 def collectives(sent: Sent) -> int:
-    """How many operations."""
+    """Return the number of operations."""
     return sum(n for name, n in sent.items() if name.startswith(("gloo:", "horovod")) and "bytes" not in name)
 
 

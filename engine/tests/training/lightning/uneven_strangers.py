@@ -1,4 +1,4 @@
-"""Modules that log and gather values of validation and test rows whose number the ranks don't divide."""
+"""Modules that log and gather values of rows whose number the ranks don't divide."""
 
 from typing import Any
 

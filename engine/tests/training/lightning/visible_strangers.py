@@ -1,4 +1,4 @@
-"""What user code reads of the Trainer: a module, a callback, and the list of everything that they can see."""
+"""A module and a callback that record everything user code reads of the Trainer."""
 
 import os
 from pathlib import Path

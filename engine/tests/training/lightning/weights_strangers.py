@@ -1,4 +1,4 @@
-"""Modules and callbacks that freeze, unfreeze, average, swap or merge weights; for the tests of what is trained and which model is kept."""
+"""Modules and callbacks that freeze, unfreeze, average, swap or merge weights."""
 
 import copy
 import signal
@@ -19,7 +19,7 @@ def rows(noise: float = 0.0) -> dict[str, Any]:
 
 
 class Parted(Plain):
-    """A backbone with batch normalization, and a head; its optimizer has what is trained."""
+    """A backbone with batch norm, and a head. The optimizer has the trained parameters."""
 
     def __init__(self, dropout: float = 0.0, norm: bool = True) -> None:
         super().__init__(dropout=dropout)
@@ -32,11 +32,11 @@ class Parted(Plain):
 
 
 class Unfreezing(Parted):
-    """Trains its backbone later, in a group of its own; normalization is in eval mode from then on.
+    """Trains its backbone later in its own group, with normalization in eval mode from then on.
 
     Args:
-        at: the hook that unfreezes, in epoch 1; on_train_batch_start does it at batch 2.
-        ranks: the ranks on which it does; none: on all.
+        at: the hook that unfreezes, in epoch 1. on_train_batch_start does it at batch 2.
+        ranks: the ranks that unfreeze. None: all of them.
     """
 
     def __init__(

@@ -1,6 +1,8 @@
-"""One attempt of a run, as both loops make it: `attempt.py RUN FIRST LAST END [override ...]`.
+"""One attempt of a run as both loops make it.
 
-Logs the steps from FIRST to LAST, two metrics each, and a test at the last one. END says how the attempt ends: `completed`,
+attempt.py RUN FIRST LAST END [override ...]
+
+Logs the steps from FIRST to LAST, two metrics each, and a test at the last one. END is the end of the attempt: `completed`,
 `preempted`, or `killed` with everything that it started, which may write no more.
 """
 

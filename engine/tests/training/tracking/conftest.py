@@ -1,4 +1,4 @@
-"""Attempts of one run in processes of their own, with the trackers' real packages."""
+"""Attempts of one run in separate processes, with the trackers' real packages."""
 
 import os
 import subprocess
@@ -32,7 +32,7 @@ def packages(require: Callable[[object, str], None]) -> None:
 
 @pytest.fixture
 def attempt(tmp_path: Path) -> Attempt:
-    """`attempt(run, 1, 30, "killed", "loggers=wandb")`: log steps 1 to 30 of the run, and be killed."""
+    """`attempt(run, 1, 30, "killed", "loggers=wandb")`: log 30 steps of the run, then a kill."""
 
     def make(
         run: Path, first: int, last: int, end: str, *overrides: str, wrap: tuple[str, ...] = (), **env: str
@@ -52,6 +52,6 @@ def attempt(tmp_path: Path) -> Attempt:
 
 
 def once(steps: int) -> Counter[tuple[str, int]]:
-    """What a run of that many steps has logged when it is complete: everything once."""
+    """Return the complete log of a run of that many steps, without repetition."""
     names = ("train/loss", "lr")
     return Counter({**{(n, s): 1 for s in range(1, steps + 1) for n in names}, ("test/loss", steps): 1})

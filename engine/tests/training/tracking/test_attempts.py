@@ -1,4 +1,4 @@
-"""A run that is stopped and resumed is one tracked run without a gap: the real packages, without a network."""
+"""A stopped and resumed run is one tracked run without a gap, with the real packages."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ ID = "20261120-101502-a1b2"
 
 
 def logged_by_wandb(run: Path, name: str = ID) -> Counter[tuple[str, int]]:
-    """All points in the logs of all attempts, which `wandb sync` sends to the run whose id they carry."""
+    """Return the points of all attempts, which `wandb sync` sends to one run."""
     rows = [
         row
         for file in run.glob("wandb/offline-run-*/*.wandb")
@@ -48,7 +48,7 @@ def logged_by_mlflow(client: Any, run: Any) -> Counter[tuple[str, int]]:
 def test_a_kill_and_a_resume_are_one_run(
     attempt: Attempt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed at step 30 with the newest checkpoint at 20: ten steps are trained and tracked twice."""
+    """Killed at step 30 with the newest checkpoint at 20: ten steps are tracked twice."""
     run = tmp_path / "friedman" / ID
     attempt(run, 1, 30, "killed", BOTH)
     again = Counter((n, s) for n in ("train/loss", "lr") for s in range(21, 31))
@@ -134,7 +134,7 @@ def test_no_tracker_is_imported_unless_chosen(attempt: Attempt, tmp_path: Path) 
 @pytest.mark.slow
 @pytest.mark.parametrize("folder, name", [("wandb", "wandb"), ("mlruns", "mlflow")])
 def test_a_folder_that_can_not_be_written(attempt: Attempt, tmp_path: Path, folder: str, name: str) -> None:
-    """One line, and training goes on, the other tracker too."""
+    """One line is printed, and training and the other tracker continue."""
     run = tmp_path / ID
     run.mkdir()
     (run / folder).write_text("in the way")
@@ -147,7 +147,7 @@ def test_a_folder_that_can_not_be_written(attempt: Attempt, tmp_path: Path, fold
 
 @pytest.mark.slow
 def test_no_server_answers(attempt: Attempt, tmp_path: Path) -> None:
-    """W&B without a key is tracked in files, MLflow without its server not at all; a line for each, and no question."""
+    """W&B without a key tracks in files, MLflow without its server does not, with a line each."""
     run = tmp_path / ID
     uri = "loggers.mlflow.tracking_uri=http://127.0.0.1:9"
     done = attempt(run, 1, 10, "completed", BOTH, "cluster.site.internet=true", uri)

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from train_anywhere.training.tracking import guards
-from train_anywhere.training.tracking.guards import Guard, Sender
+from train_anywhere.training.tracking import open_loggers as guards
+from train_anywhere.training.tracking.open_loggers import Guard, Sender
 
 
 class Logger:
-    """Keeps what it is given; refuses the steps in `refused`, and for `down` calls everything."""
+    """A logger that keeps its calls and refuses the steps in `refused`, for `down` all."""
 
     def __init__(self, refused: tuple[int, ...] = (), down: int = 0) -> None:
         self.refused, self.down, self.calls = refused, down, 0

@@ -17,7 +17,7 @@ Make = Callable[..., Config]
 
 
 class Mine:
-    """A logger of somebody else's."""
+    """A user's logger."""
 
     def __init__(self, save_dir: str, run_id: str, parameters: Mapping[str, Any], level: int = 1) -> None:
         self.given = (save_dir, run_id, parameters["optimizer.lr"], level)

@@ -1,4 +1,4 @@
-"""What comes to a server of W&B, from the real client: one run without a gap, however its attempts ended."""
+"""The real client sends W&B's server one run without a gap."""
 
 import json
 import os
@@ -58,7 +58,7 @@ def test_offline_attempts_are_synced_to_one_run(attempt: Attempt, server: Server
 def test_online_attempts_go_on_where_the_server_is(
     attempt: Attempt, server: Server, tmp_path: Path, settle: str
 ) -> None:
-    """The client sends every 15 seconds: the next attempt sends what a killed one has not sent, and its last step again."""
+    """The client sends every 15 seconds, so the next attempt sends a killed one's rest."""
     run, online = tmp_path / ID, {"WANDB_BASE_URL": server.url, "WANDB_API_KEY": KEY}
     attempt(run, 1, 20, "preempted", *CHOSEN, **online)
     attempt(run, 21, 40, "killed", *CHOSEN, SETTLE=settle, **online)
@@ -81,7 +81,7 @@ def test_a_kill_before_the_test_loses_no_metrics(attempt: Attempt, server: Serve
 
 @pytest.mark.slow
 def test_the_server_is_away_for_an_attempt(attempt: Attempt, server: Server, tmp_path: Path) -> None:
-    """That attempt is written into the run folder until the user syncs it."""
+    """The attempt is written into the run folder until the user syncs it."""
     run, online = tmp_path / ID, {"WANDB_BASE_URL": server.url, "WANDB_API_KEY": KEY}
     attempt(run, 1, 20, "preempted", *CHOSEN, **online)
     attempt(run, 21, 40, "preempted", *CHOSEN, "loggers.wandb.offline=true")

@@ -1,6 +1,6 @@
-"""A stand-in for the server of W&B: the calls that a run of the real client makes, answered as far as the client needs.
+"""A stand-in for the calls of the real client to the server of W&B.
 
-It keeps the rows of each run, each at the place that the client says.
+It keeps the rows of each run at the place that the client sends.
 """
 
 import gzip
@@ -16,7 +16,7 @@ PROJECT = {"id": "p", "name": "p", "entity": ENTITY}
 
 
 class Server(ThreadingHTTPServer):
-    """Attributes: `runs`, the rows of each run as JSON by its id; `summaries`, the last values of each; `url`."""
+    """Attributes: `runs`, the rows of each run as JSON by its id, `summaries`, `url`."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)

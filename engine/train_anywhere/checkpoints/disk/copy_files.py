@@ -19,10 +19,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from train_anywhere.errors import CheckpointError, iterate_causes
-from train_anywhere.files.atomic import link_atomic, replace
-from train_anywhere.files.ordinary import make_folder
-from train_anywhere.files.owned_folder import MARKER, OwnedFolder, check_owned
+from train_anywhere.files.atomic import link_atomic, make_folder, replace
 from train_anywhere.files.removal import (
+    MARKER,
+    OwnedFolder,
+    check_owned,
     is_temporary,
     print_once,
     remove,

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from train_anywhere.checkpoints.disk.copy_files import CHUNK, find_disk_error, print_line, write_all
+from train_anywhere.checkpoints.disk.copy_files import CHUNK, find_disk_error, write_all
 from train_anywhere.checkpoints.disk.staging import Staging
-from train_anywhere.files.ordinary import make_folder, open_file
+from train_anywhere.files.atomic import make_folder, open_file
+from train_anywhere.files.removal import print_once
 
 
 class EventFileSync:
@@ -24,7 +25,6 @@ class EventFileSync:
     Args:
         staging: the folder on the node's disk; None: files are written directly to the run folder.
         target: the folder of event files in the run folder.
-        report: prints a line; called from any thread.
 
     Attributes:
         interval_s: time between two syncs, and between two tries after a disk error.
@@ -32,13 +32,10 @@ class EventFileSync:
 
     interval_s = 30.0
 
-    def __init__(
-        self, staging: Staging | None, target: Path, report: Callable[[str], None] = print_line
-    ) -> None:
-        self.staging, self.target, self.report = staging, target, report
+    def __init__(self, staging: Staging | None, target: Path) -> None:
+        self.staging, self.target = staging, target
         self._straight = staging is None
         self._refused_until = 0.0
-        self._reported: set[str] = set()
         self._wake, self._closing = threading.Event(), False
         self._thread = threading.Thread(target=self._work, name="event files", daemon=True)
 
@@ -90,7 +87,7 @@ class EventFileSync:
         done = self._sync()
         if not done and self.staging:
             remedy = "make room, then `PYTHONPATH=engine python -m train_anywhere.checkpoints.recovery RUN` on this node"
-            self._report_once(f"the rest of {self.target} is in {self.staging.events}: {remedy}.")
+            print_once(f"the rest of {self.target} is in {self.staging.events}: {remedy}.")
         return done
 
     def _work(self) -> None:
@@ -106,7 +103,7 @@ class EventFileSync:
         except OSError as trouble:
             why = trouble.strerror or trouble
             where = self.staging.events if self.staging else None
-            self._report_once(f"{self.target} is behind {where} ({why}); training continues, retrying.")
+            print_once(f"{self.target} is behind {where} ({why}); training continues, retrying.")
             return False
         return True
 
@@ -114,15 +111,10 @@ class EventFileSync:
         """Switch to the run folder, or pause if the run folder failed."""
         folder = self.target if self._straight or not self.staging else self.staging.events
         then = "training continues, retrying" if self._straight else "continuing without it"
-        self._report_once(f"{folder} takes no files ({trouble.strerror or trouble}); {then}.")
+        print_once(f"{folder} takes no files ({trouble.strerror or trouble}); {then}.")
         if self._straight:
             self._refused_until = time.monotonic() + self.interval_s
         self._straight = True
-
-    def _report_once(self, text: str) -> None:
-        if text not in self._reported:
-            self._reported.add(text)
-            self.report(text)
 
 
 def wait_for_new_name(folder: Path) -> None:

@@ -15,10 +15,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from train_anywhere.checkpoints.disk.copy_files import CHUNK, sync_folder, write_all
-from train_anywhere.files.atomic import read_text, write_atomic
-from train_anywhere.files.ordinary import open_file
-from train_anywhere.files.owned_folder import MARKER
-from train_anywhere.files.plain_json import dumps
+from train_anywhere.files.atomic import dumps, open_file, read_text, write_atomic
+from train_anywhere.files.removal import MARKER
 from train_anywhere.runs.folder import FORMAT
 
 
@@ -122,7 +120,7 @@ def parse_step(name: str) -> int | None:
 
 
 def ownership_marker(run: str, step: int) -> str:
-    """Return the ownership marker of a checkpoint's folder, see `files/owned_folder.py`; `run` is the run id."""
+    """Return the ownership marker of a checkpoint's folder, see `files/removal.py`; `run` is the run id."""
     return f"checkpoint {folder_name(step)} of run {run}"
 
 

@@ -30,11 +30,17 @@ from train_anywhere.checkpoints.disk.manifest import (
     read_manifest,
     write_manifest,
 )
-from train_anywhere.files.atomic import move, read_text, write_atomic
+from train_anywhere.files.atomic import make_folder, move, read_text, write_atomic
 from train_anywhere.files.node_disk import boot_id
-from train_anywhere.files.ordinary import make_folder
-from train_anywhere.files.owned_folder import NotOwnedError, OwnedFolder, check_owned, make_owned
-from train_anywhere.files.removal import make_empty, print_once, remove
+from train_anywhere.files.removal import (
+    NotOwnedError,
+    OwnedFolder,
+    check_owned,
+    make_empty,
+    make_owned,
+    print_once,
+    remove,
+)
 from train_anywhere.runs.folder import RunDir
 
 

@@ -11,11 +11,10 @@ from pathlib import Path
 from train_anywhere.checkpoints.store import CheckpointStore
 from train_anywhere.commands.running.job_shell import cancel, find_job, refuse_program
 from train_anywhere.errors import CheckpointError, SubmitError
-from train_anywhere.files.plain_json import read_json
+from train_anywhere.files.atomic import read_json
 from train_anywhere.files.terminal.printable import one_line
-from train_anywhere.monitor import requests
-from train_anywhere.monitor.live import write
-from train_anywhere.monitor.requests import Profile, operation_rows, read_profiles
+from train_anywhere.monitor import live
+from train_anywhere.monitor.live import Profile, operation_rows, read_profiles, write
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import read_frozen
 from train_anywhere.runs.summary import display_path
@@ -44,11 +43,11 @@ def save(run: RunEntry, stop: bool, timeout: float) -> None:
 
 def _save(run: RunEntry, timeout: float) -> Path:
     folder = run.folder.monitor
-    before, step = requests.read_id(folder / requests.SAVED), None
-    sent = send_request(run.folder, requests.SAVE)
+    before, step = live.read_id(folder / live.SAVED), None
+    sent = send_request(run.folder, live.SAVE)
     try:
         for _ in polls(run, timeout, "save a checkpoint"):
-            answer = read_json(folder / requests.SAVED)
+            answer = read_json(folder / live.SAVED)
             # another `save` may have replaced the request; its checkpoint is newer than this command too
             if answer.get("id") != before and isinstance(answer.get("step"), int):
                 step = answer["step"]
@@ -56,7 +55,7 @@ def _save(run: RunEntry, timeout: float) -> Path:
                 if found := [one.path for one in store.all() if one.step >= step]:
                     return found[0]
     finally:
-        requests.withdraw(folder / requests.SAVE, {"id": sent})
+        live.withdraw(folder / live.SAVE, {"id": sent})
     if step is not None:
         raise SubmitError(
             f"the checkpoint of step {step} was not complete after {timeout:g} s; `jobs.py logs` shows whether its disk is full."
@@ -92,7 +91,7 @@ def polls(run: RunEntry, timeout: float, what: str) -> Iterator[None]:
 def send_request(run: RunDir, name: str) -> str:
     """Write a request to the run, and return its id. Raises SubmitError if the run folder can't be written."""
     try:
-        return requests.send(run.monitor / name)
+        return live.send(run.monitor / name)
     except OSError as error:
         why = error.strerror or error
         raise SubmitError(
@@ -117,8 +116,8 @@ def profile(run: RunEntry, steps: int, ranks: str, timeout: float) -> None:
     find_job(run, "be profiled")
     size = max(1, run.folder.read_info().get("world_size") or 1)
     wanted = parse_ranks(ranks, size)
-    number = 1 + secrets.randbelow(requests.MAX_NUMBER - 1)
-    file = run.folder.monitor / requests.PROFILE
+    number = 1 + secrets.randbelow(live.MAX_NUMBER - 1)
+    file = run.folder.monitor / live.PROFILE
     request = {"number": number, "ranks": wanted, "steps": steps}
     try:
         write(file, request)
@@ -131,7 +130,7 @@ def profile(run: RunEntry, steps: int, ranks: str, timeout: float) -> None:
     try:
         found = _wait(run, number, wanted, timeout)
     finally:
-        requests.withdraw(file, request)
+        live.withdraw(file, request)
     for one in found:
         print(one_line(f"rank {one.rank}, steps {one.first}-{one.last}:"))
         print(
@@ -197,7 +196,7 @@ def _collect(run: RunEntry, wanted: set[int]) -> dict[int, str]:
             "its ranks can't be asked: the hang watch reads the stacks, and this run has monitor.hang_minutes=null. "
             "On their node, `py-spy dump --pid PID` prints the stacks of a process; `jobs.py shell` opens a shell there."
         )
-    sent = send_request(run.folder, requests.DEBUG)
+    sent = send_request(run.folder, live.DEBUG)
     for _ in polls(run, ANSWER_S, "print its stacks"):
         for answer in map(read_json, monitor.glob("debug-*.json")):
             texts = answer.get("stacks")

@@ -15,7 +15,7 @@ from train_anywhere.config.schema import Config
 from train_anywhere.config.signatures import TargetError, read
 from train_anywhere.config.strict import field_types, section_class
 from train_anywhere.files import ROOT
-from train_anywhere.files.typed_paths import refuse_deleted_folder
+from train_anywhere.files.root import refuse_deleted_folder
 
 if TYPE_CHECKING:
     from hydra._internal.core_plugins.file_config_source import FileConfigSource

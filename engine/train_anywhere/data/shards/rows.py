@@ -4,7 +4,7 @@ import inspect
 import io
 import json
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,8 @@ PICTURES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm", "p
 
 LABELS = ("cls", "label")
 """Fields that are class numbers."""
+
+_NPY = b"\x93NUMPY"
 
 _SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"RIFF", b"GIF8", b"BM")
 
@@ -60,11 +62,16 @@ class ShardRows:
         sequence = np.argsort(indices, kind="stable")
         samples = self.source.read(self.chosen[indices[sequence]])
         rows: list[Any] = [None] * len(indices)
+        supplied = self._supplied
+        if draws := train and bool(supplied):
+            # one generator whose counter is set for each row: a new one would take ten times as long
+            bits = np.random.Philox(key=self.seed << 64 | epoch)
+            state, supplied = bits.state, {"random": np.random.Generator(bits)}
         for place, index, fields in zip(sequence.tolist(), indices[sequence].tolist(), samples, strict=True):
-            supplied = self._supplied
-            if train and supplied:
-                supplied = {"random": np.random.default_rng([self.seed, epoch, index])}
-            rows[place] = self._row(fields, int(self.chosen[index]), supplied)
+            if draws:
+                state["state"]["counter"][3] = index
+                bits.state = state
+            rows[place] = self._row(fields, index, supplied)
         return stack(rows, "pad or crop them with data.decode._target_=")
 
     def row_names(self) -> list[str]:
@@ -80,23 +87,25 @@ class ShardRows:
                 first = int(index.starts[unit])
                 for row in np.intersect1d(range(first, first + rows), self.chosen) if have < rows else ():
                     [fields] = self.source.read(np.array([row]))
-                    self._row(fields, int(row), self._supplied)
+                    self._row(fields, int(np.searchsorted(self.chosen, row)), self._supplied)
 
-    def _row(self, fields: Fields, row: int, supplied: dict[str, Any]) -> Any:
+    def _row(self, fields: Fields, index: int, supplied: dict[str, Any]) -> Any:
         sample, name = {}, ""
         try:
             for column, names in self.columns.items():
-                name = next((n for n in names if fields.get(n) is not None), "")
-                if not name:
+                for name in names:
+                    if fields.get(name) is not None:
+                        break
+                else:
                     raise DataError(f"it has no {' or '.join(names)}, the field of data.columns.{column}.")
                 sample[column] = _decode(name, fields[name])
             if self.function is not None:
                 return self.function(sample, **supplied)
             return (sample["image"], sample["label"]) if [*sample] == ["image", "label"] else sample
         except DataError as error:
-            raise DataError(f"{self.source.name(row)}: {error}") from error
+            raise DataError(f"{self.source.name(int(self.chosen[index]))}: {error}") from error
         except Exception as error:
-            where = self.source.name(row)
+            where = self.source.name(int(self.chosen[index]))
             if len(sample) < len(self.columns) and not isinstance(error, MemoryError):
                 reason = str(error).partition("\n")[0].partition(" <")[0]  # without the object of the file
                 raise DataError(
@@ -142,8 +151,8 @@ def _decode(name: str, value: Any) -> Any:
         return int(value) if kind == "cls" else _decode("", json.loads(value))
     if kind in ("txt", "text"):
         return value.decode()
-    if kind == "npy" or value.startswith(b"\x93NUMPY"):
-        return np.load(io.BytesIO(value), allow_pickle=False)
+    if kind == "npy" or value.startswith(_NPY):
+        return _read_npy(value)
     if kind in PICTURES or value.startswith(_SIGNATURES):
         from PIL import Image
 
@@ -151,3 +160,20 @@ def _decode(name: str, value: Any) -> Any:
         image.load()  # raises if it is damaged
         return image
     return value
+
+
+def _read_npy(value: bytes) -> np.ndarray:
+    """Return the array of an *.npy file; equal headers are parsed once, which takes longer than all the rest."""
+    if value[:8] != _NPY + b"\x01\x00":
+        found: np.ndarray = np.load(io.BytesIO(value), allow_pickle=False)
+        return found
+    start = 10 + int.from_bytes(value[8:10], "little")
+    shape, fortran, dtype = _parse_header(value[8:start])
+    if dtype.hasobject:
+        raise ValueError("it has Python objects")
+    return np.ndarray(shape, dtype, value, start, order="F" if fortran else "C").copy("K")
+
+
+@lru_cache(maxsize=256)
+def _parse_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype]:
+    return np.lib.format.read_array_header_1_0(io.BytesIO(header))

@@ -36,7 +36,7 @@ class OpenFile:
         state: its size and its time in ns; a time of 0 is not compared.
     """
 
-    def __init__(self, path: Path, state: tuple[int, int]) -> None:
+    def __init__(self, path: str, state: tuple[int, int]) -> None:
         self.path, self.state, self.looked = path, state, 0.0
         self.parquet: Any = None
         self.fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -66,7 +66,7 @@ class OpenFile:
 
 
 @lru_cache(maxsize=OPEN)
-def _open(path: Path, state: tuple[int, int], process: int) -> OpenFile:
+def _open(path: str, state: tuple[int, int], process: int) -> OpenFile:
     return OpenFile(path, state)
 
 
@@ -82,25 +82,30 @@ class Source:
 
     def __init__(self, index: Index, folder: Path, fields: list[str], cache: int) -> None:
         self.index, self.folder, self.fields, self.cache = index, folder, fields, cache
+        self._same = folder == index.root
         self._tables: OrderedDict[int, Any] = OrderedDict()
 
     def read(self, rows: np.ndarray) -> list[Fields]:
         """Return the fields that each sample has, for rows in ascending order: int64 [n]."""
-        units, found = self._units(rows), list[Fields]()
-        for unit in np.unique(units).tolist():
-            own, file = rows[units == unit], self._file(unit)
-            if self.index.shards.kind == ".parquet":
-                found += self._table(unit, file).take(own - self.index.starts[unit]).to_pylist()
-                continue
-            lines = self.index.shards.kind == ".jsonl"
-            places = [
-                (name, *(self.index.array(f"{what}:{name}")[own].tolist() for what in ("offset", "size")))
-                for name in ([LINE] if lines else self.fields)
+        units = self._units(rows)
+        if self.index.shards.kind == ".parquet":
+            return [
+                fields
+                for unit in np.unique(units).tolist()
+                for fields in self._take(unit, rows[units == unit] - self.index.starts[unit])
             ]
-            for n in range(len(own)):
-                sample = {name: file.read(at[n], size[n]) for name, at, size in places if size[n] != ABSENT}
-                found.append(json.loads(sample[LINE]) if lines else sample)
-        return found
+        names = [LINE] if self.index.shards.kind == ".jsonl" else self.fields
+        offsets, sizes = (
+            [self.index.array(f"{what}:{name}")[rows].tolist() for name in names]
+            for what in ("offset", "size")
+        )
+        found, before = list[Fields](), -1
+        for n, unit in enumerate(units.tolist()):
+            if unit != before:
+                file, before = self._file(unit), unit
+            places = [(name, at[n], size[n]) for name, at, size in zip(names, offsets, sizes, strict=True)]
+            found.append({name: file.read(at, size) for name, at, size in places if size != ABSENT})
+        return [json.loads(sample[LINE]) for sample in found] if names == [LINE] else found
 
     def name(self, row: int) -> str:
         """Return the path and the key of a sample, such as `/data/train/0001.tar, sample 000017`."""
@@ -121,11 +126,14 @@ class Source:
     def _units(self, rows: np.ndarray) -> np.ndarray:
         return np.searchsorted(self.index.starts, rows, "right") - 1
 
+    def _take(self, unit: int, rows: np.ndarray) -> list[Fields]:
+        taken: list[Fields] = self._table(unit, self._file(unit)).take(rows).to_pylist()
+        return taken
+
     def _file(self, unit: int) -> OpenFile:
         name, size, when = self.index.info["files"][int(self.index.units[unit, 0])]
-        copied = self.folder != self.index.root
         try:
-            file = _open(self.folder / name, (size, 0 if copied else when), os.getpid())
+            file = _open(f"{self.folder}/{name}", (size, when if self._same else 0), os.getpid())
             file.check()
         except OSError as error:
             raise DataError(f"{self.folder / name} can't be read ({error.strerror}).") from error

@@ -3,7 +3,9 @@
 A resumed run restores its position by reading and skipping the batches that were used before.
 """
 
+import functools
 import itertools
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,9 +13,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from train_anywhere.data.order.row_check import RowHashes
 from train_anywhere.data.tf.arrays import Structure, dtype_of, to_arrays
 from train_anywhere.data.tf.pipeline import ordered_options
 from train_anywhere.errors import DataError, user_error
+
+LOOK_S = 20.0
+"""The most seconds of reading batches ahead to compare their rows over the ranks."""
 
 
 def is_stream(split: Any) -> bool:
@@ -67,6 +73,17 @@ class Stream:
             return self.split.take(limit).with_options(ordered_options())
         return self._dataset(lambda: itertools.islice(self._read_once(), limit))
 
+    def first_rows(self, count: int) -> RowHashes:
+        """Return the hashes of the rows of the first `count` batches, of those that are read within `LOOK_S`."""
+        hashes, end = RowHashes(), time.monotonic() + LOOK_S
+        once = hasattr(self.split, "__next__")
+        for batch in itertools.islice(self._read_once(), min(count, 2) if once else count):
+            self._first += [batch] if once else []
+            hashes.add(tf.nest.flatten(batch))
+            if time.monotonic() > end:
+                break
+        return hashes
+
     def _endless(self, per_epoch: int) -> Iterator[Structure]:
         own_hooks = isinstance(self.split, keras.utils.PyDataset)
         if own_hooks:  # `fit` calls it before the first epoch, too
@@ -92,6 +109,8 @@ class Stream:
         if isinstance(self.split, keras.utils.PyDataset):
             numbers = itertools.count() if self.split.num_batches is None else range(self.split.num_batches)
             batches = (self.split[number] for number in numbers)
+        elif isinstance(self.split, tf.data.Dataset):
+            batches = self.split.as_numpy_iterator()
         else:
             batches = iter(self.split)
         for batch in batches:
@@ -116,6 +135,36 @@ class Stream:
         if hasattr(self.split, "__next__"):
             self._first = found
         return found[0], found[-1]
+
+
+def share_rows(batches: tf.data.Dataset, replicas: range, count: int, train: bool) -> tf.data.Dataset:
+    """Return the rows of each batch that belong to `replicas` of `count`, for one replica after the other.
+
+    In training, replicas without a row of a small batch get one of the others'.
+    """
+
+    def part(tensor: Any, replica: int) -> Any:
+        if not tensor.shape.rank:
+            return tensor
+        rows = tf.shape(tensor)[0]
+        if not train:
+            few = f"DataError: a batch has fewer rows than there are ranks, {count}: use fewer ranks, or another batch size."
+            with tf.control_dependencies([tf.debugging.assert_greater_equal(rows, count, few)]):
+                rows = tf.identity(rows)
+        start = tf.minimum(rows * replica // count, rows - 1)
+        own = tensor[start : tf.maximum(rows * (replica + 1) // count, start + 1)]
+        whole = tensor.shape[0]
+        return (
+            own if whole is None or whole % count else tf.ensure_shape(own, [whole // count, *own.shape[1:]])
+        )
+
+    def parts(*batch: Any) -> tf.data.Dataset:
+        structure = batch if len(batch) > 1 else batch[0]
+        found = [tf.nest.map_structure(lambda t, n=n: part(t, n), structure) for n in replicas]
+        each = [tf.data.Dataset.from_tensors(one) for one in found]
+        return functools.reduce(tf.data.Dataset.concatenate, each)
+
+    return batches.flat_map(parts).with_options(ordered_options())
 
 
 def common_spec(one: np.ndarray, other: np.ndarray) -> tf.TensorSpec:

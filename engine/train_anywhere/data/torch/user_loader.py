@@ -1,10 +1,9 @@
 """Loaders of the user: read their settings, and resume a stream of their batches at any position."""
 
-import itertools
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from hashlib import blake2b
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from torch.utils.data import (
@@ -19,12 +18,10 @@ from torch.utils.data.distributed import DistributedSampler
 
 from train_anywhere.data.array_data import leaves
 from train_anywhere.data.dataset import DataSet
+from train_anywhere.data.order.row_check import CHECKED, RowHashes, refuse_equal_rows
 from train_anywhere.data.torch import random_states
 from train_anywhere.data.torch.samples import is_map_style
 from train_anywhere.errors import DataError, iterate_causes, user_error
-
-CHECKED = (4, 32, 256)
-"""Numbers of batches after which `SplitCheck` compares the ranks."""
 
 
 class LoaderSettings(NamedTuple):
@@ -114,40 +111,20 @@ def split_stream(loader: Any, rank: int, ranks: int) -> Any:
     return loader if isinstance(loader, DataLoader) else own
 
 
-class SplitCheck:
-    """A loader that compares the rows of its first batches with those of other ranks; other attributes are those of the loader.
+@dataclass(frozen=True)
+class Ranks:
+    """This rank among those that share a stream.
 
-    Args:
-        loader: the loader of this rank.
-        gather: returns the values of all ranks; all ranks call it after the same batches.
+    Attributes:
+        rank, count: its number, and the number of all.
+        gather: returns the values of all ranks; all ranks call it at the same batch.
+        own_split: whether the user states that each rank reads rows of its own, which is checked.
     """
 
-    def __init__(self, loader: Any, gather: Callable[[Any], list[Any]]) -> None:
-        self.inner, self.gather = loader, gather
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    def __len__(self) -> int:
-        return len(self.inner)
-
-    def __iter__(self) -> Iterator[Any]:
-        seen: set[bytes] = set()
-        for number, rows in enumerate(self.inner, 1):
-            if number <= CHECKED[-1]:
-                values = [value.numpy() for value in leaves(rows) if hasattr(value, "numpy")]
-                rows_of_bytes = (b"".join(v.tobytes() for v in row) for row in zip(*values, strict=False))
-                seen |= {blake2b(row, digest_size=8).digest() for row in rows_of_bytes}
-            if number in CHECKED:
-                everyone = self.gather(seen)
-                for one, other in itertools.combinations(range(len(everyone)), 2):
-                    common = len(everyone[one] & everyone[other])
-                    if 2 * common > len(everyone[one]):
-                        raise DataError(
-                            f"data.split=own: ranks {one} and {other} read the same rows, {common} of {len(everyone[one])} in the first "
-                            f"{number} batches; give each rank rows of its own, by the variables RANK and WORLD_SIZE."
-                        )
-            yield rows
+    rank: int = 0
+    count: int = 1
+    gather: Callable[[Any], list[Any]] = lambda value: [value]
+    own_split: bool = False
 
 
 def batch_count(loader: Any) -> int | None:
@@ -173,12 +150,15 @@ class Stream:
     Its random numbers depend only on (seed, epoch, rank), so a resumed epoch continues with the same batches: the loader's own state
     is restored if it has one, otherwise the earlier batches are read and dropped.
 
+    On several ranks, one whose loader ends before `batches` continues with rows of weight 0, so no rank waits for another.
+
     Args:
-        loader: any iterable.
+        loader: an iterable of `Batch` on several ranks, else any iterable.
         seed: the seed of the run.
-        rank: this process's rank.
-        batches: number of batches in an epoch; None: all.
+        ranks: this process's rank.
+        batches: number of batches in an epoch, the same on all ranks; None: all.
         start: epoch and number of the first batch.
+        train: whether it is an error if no rank has `batches`.
 
     Attributes:
         sampler: the object whose `set_epoch` Lightning calls.
@@ -186,9 +166,15 @@ class Stream:
     """
 
     def __init__(
-        self, loader: Any, seed: int, rank: int, batches: int | None, start: tuple[int, int]
+        self,
+        loader: Any,
+        seed: int,
+        ranks: Ranks,
+        batches: int | None,
+        start: tuple[int, int],
+        train: bool = True,
     ) -> None:
-        self.loader, self.seed, self.rank, self.batches = loader, seed, rank, batches
+        self.loader, self.seed, self.ranks, self.batches, self.train = loader, seed, ranks, batches, train
         self.epoch, self.start = start[0], start
         self.sampler = self
         self.batch_sampler = None  # Lightning reads it from validation loaders that have a sampler
@@ -226,7 +212,7 @@ class Stream:
         first = self.start[1] if self.epoch == self.start[0] else 0
         restored, self.state = (self.state, None) if first else (None, None)
         outside = random_states.get_states()
-        random_states.reseed(self.seed, self.epoch, self.rank)
+        random_states.reseed(self.seed, self.epoch, self.ranks.rank)
         if restored:
             self.loader.load_state_dict(restored["loader"])
         inner = iter(self.loader)
@@ -237,10 +223,35 @@ class Stream:
                 next(inner, None)
         self._random = random_states.get_states()
         random_states.restore(outside)
-        yield from self._rest(inner, first)
+        if self.ranks.count == 1 or self.batches is None:
+            yield from self._rest(inner, first)
+        else:
+            yield from self._agreed(self._rest(inner, first), first, self.batches)
+
+    def _agreed(self, rest: Iterator[Any], given: int, batches: int) -> Iterator[Any]:
+        """Yield the rest up to `batches`, then rows of weight 0; compare the ranks' rows and, before the last batch, their ends."""
+        seen, batch, ended = RowHashes() if self.ranks.own_split and self.train else None, None, False
+        for number in range(given + 1, batches + 1):
+            following = None if ended else next(rest, None)
+            ended = following is None
+            batch = batch if following is None else following
+            if batch is None and (batch := next(iter(self.loader), None)) is None:
+                raise DataError(
+                    f"the loader of rank {self.ranks.rank} has no batch; use more shards than ranks, or fewer ranks."
+                )
+            if ended:
+                batch = batch._replace(weight=batch.weight * 0)
+            elif seen and number <= given + CHECKED[-1]:
+                seen.add([value.numpy() for value in leaves(batch.rows)])
+            if seen and number - given in CHECKED:
+                refuse_equal_rows(self.ranks.gather(seen.smallest), number - given)
+            if number == batches and self.train and (most := max(self.ranks.gather(self.given))) < batches:
+                raise self._too_few(most)
+            yield batch
 
     def _rest(self, inner: Iterator[Any], given: int) -> Iterator[Any]:
         again = self.stateful and not given  # litdata's loader stands at its end after a restored epoch
+        self.given = given
         while self.batches is None or given < self.batches:
             outside = random_states.get_states()
             random_states.restore(self._random)
@@ -257,14 +268,18 @@ class Stream:
                 self._random = random_states.get_states()
                 random_states.restore(outside)
             given += 1
+            self.given = given
             yield batch
         if not given and hasattr(self.loader, "__next__"):
             raise DataError(
                 f"a {type(self.loader).__name__} can be read once only, and epoch {self.epoch + 1} reads it again; return the function "
                 "that makes it."
             )
-        if self.batches is not None and given < self.batches:
-            raise DataError(
-                f"the loader ended after {given} batches, but {self.batches} were expected; use "
-                f"trainer.limit_train_batches={given}."
-            )
+        if self.batches is not None and given < self.batches and self.ranks.count == 1:
+            raise self._too_few(given)
+
+    def _too_few(self, given: int) -> DataError:
+        return DataError(
+            f"the loader ended after {given} batches, but {self.batches} were expected; use "
+            f"trainer.limit_train_batches={given}."
+        )

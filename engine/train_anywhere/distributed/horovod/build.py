@@ -25,7 +25,7 @@ from hashlib import sha256
 from importlib import util
 from pathlib import Path
 
-from train_anywhere.distributed.horovod.installation import (
+from train_anywhere.distributed.packages import (
     HOROVOD_VERSION,
     METADATA_KEY,
     horovod_version,
@@ -145,14 +145,10 @@ class Plan:
             "HOROVOD_WITH_GLOO": "1",
             "HOROVOD_WITH_MPI" if self.mpi else "HOROVOD_WITHOUT_MPI": "1",
             "CMAKE_POLICY_VERSION_MINIMUM": "3.5",  # CMake 4 refuses Horovod's own minimum
-            "MAKEFLAGS": f"-j{compiler_count()}",
+            # each compiler needs 1.2 GB of memory
+            "MAKEFLAGS": f"-j{os.environ.get('CMAKE_BUILD_PARALLEL_LEVEL') or min(len(os.sched_getaffinity(0)), 8)}",
             **(gpu if self.nccl_home else {}),
         }
-
-
-def compiler_count() -> int:
-    """Return the number of compilers to run at once, each with 1.2 GB of memory: CMake's own variable, else all CPUs, at most 8."""
-    return int(os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or min(len(os.sched_getaffinity(0)), 8))
 
 
 def make_plan() -> Plan:

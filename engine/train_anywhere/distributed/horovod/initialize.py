@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from train_anywhere.distributed.horovod.installation import horovod_problem
 from train_anywhere.distributed.network.addresses import (
     LOOPBACK_INTERFACE,
     interface_to_others,
     listen,
     rendezvous_address,
 )
+from train_anywhere.distributed.packages import horovod_problem
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError, LostRankError, TopologyError
 
@@ -94,7 +94,8 @@ def start_horovod(topology: Topology, hvd: Any, timeout: float = START_TIMEOUT_S
     if topology.launched_by in ("mpirun", "horovodrun"):
         hvd.init()
     else:
-        _init_by_gloo(topology, hvd, timeout)
+        with _set_variables(gloo_variables(topology, topology.rendezvous_port, timeout)):
+            hvd.init()
     if (hvd.rank(), hvd.size()) != (topology.rank, topology.world_size):
         raise TopologyError(
             f"{topology.launched_by} made this rank {topology.rank} of {topology.world_size}, but in Horovod it "
@@ -110,23 +111,12 @@ def explain_lost_ranks(topology: Topology) -> Iterator[None]:
     except Exception as error:
         if not BROKEN_COLLECTIVE.search(str(error)):
             raise
-        raise lost_rank_error(topology) from error
-
-
-def lost_rank_error(topology: Topology) -> LostRankError:
-    """Return the error for a broken collective."""
-    launcher = {"local": "this program", "none": "its launcher"}.get(
-        topology.launched_by, topology.launched_by
-    )
-    return LostRankError(
-        f"rank {topology.rank} of {topology.world_size} stops: another rank exited, is unreachable or did "
-        f"not respond in time; see the messages of {launcher} and of Horovod."
-    )
-
-
-def _init_by_gloo(topology: Topology, hvd: Any, timeout: float) -> None:
-    with _set_variables(gloo_variables(topology, topology.rendezvous_port, timeout)):
-        hvd.init()
+        by = topology.launched_by
+        launcher = {"local": "this program", "none": "its launcher"}.get(by, by)
+        raise LostRankError(
+            f"rank {topology.rank} of {topology.world_size} stops: another rank exited, is unreachable or did "
+            f"not respond in time; see the messages of {launcher} and of Horovod."
+        ) from error
 
 
 def gloo_variables(topology: Topology, port: int, timeout: float = START_TIMEOUT_S) -> dict[str, str]:
@@ -142,7 +132,12 @@ def gloo_variables(topology: Topology, port: int, timeout: float = START_TIMEOUT
             "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
             "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
         }
-        _gather_ranks(topology, address, port, timeout)
+        deadline = time.monotonic() + timeout
+        # all ranks connect before Horovod starts, which waits only 30 s and does not report which rank is missing
+        if topology.rank == 0:
+            _await_ranks(_serve(topology, port), topology.world_size, deadline, timeout)
+        else:
+            _report_to_rank_0(topology, address, port, deadline)
     interface = interface_to_others(topology) if topology.nodes > 1 else LOOPBACK_INTERFACE
     if interface and "HOROVOD_GLOO_IFACE" not in os.environ:
         variables["HOROVOD_GLOO_IFACE"] = interface  # else Gloo resolves the host's own name
@@ -159,17 +154,6 @@ def _set_variables(variables: dict[str, str]) -> Iterator[None]:
     finally:
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
-
-
-# --- all ranks connect before Horovod starts, which waits only 30 s and does not report which rank is missing
-
-
-def _gather_ranks(topology: Topology, address: str, port: int, timeout: float) -> None:
-    deadline = time.monotonic() + timeout
-    if topology.rank == 0:
-        _await_ranks(_serve(topology, port), topology.world_size, deadline, timeout)
-    else:
-        _report_to_rank_0(topology, address, port, deadline)
 
 
 def _serve(topology: Topology, port: int) -> Any:

@@ -1,15 +1,17 @@
-"""Addresses of a job's nodes, also when a host name resolves to nothing or to the node itself; the socket of rank 0."""
+"""Addresses of a job's nodes, also when a host name resolves to nothing or to the node itself; the socket of rank 0; TF_CONFIG."""
 
 import ipaddress
+import json
 import os
 import re
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any
 
+from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import TopologyError
 
 try:
@@ -18,7 +20,6 @@ except ImportError:  # in a container
     psutil = None  # type: ignore[assignment]
 
 from train_anywhere.distributed import programs
-from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import SchedulerError
 
 LOOPBACK_INTERFACE = "lo0" if sys.platform == "darwin" else "lo"
@@ -148,6 +149,28 @@ def lost_rank(error: BaseException) -> str | None:
 LOOPBACK = "127.0.0.1"
 
 
+def free_port(count: int = 1) -> int:
+    """Return the first of `count` consecutive unused TCP ports of the loopback interface.
+
+    The workers of some strategies listen on one port each: the coordinator's port plus their local rank.
+    """
+    while True:
+        with ExitStack() as stack:
+            first = _bind(stack, 0)
+            try:
+                for port in range(first + 1, first + count):
+                    _bind(stack, port)
+            except (OSError, OverflowError):
+                continue
+            return first
+
+
+def _bind(stack: ExitStack, port: int) -> int:
+    s = stack.enter_context(socket.socket())
+    s.bind((LOOPBACK, port))
+    return int(s.getsockname()[1])
+
+
 def rendezvous_address(topology: Topology) -> str:
     """Return the address at which all ranks reach rank 0."""
     return LOOPBACK if topology.nodes == 1 else topology.coordinator_address
@@ -184,3 +207,29 @@ def _is_own(address: str) -> bool:
         except OSError:
             return False
         return True
+
+
+def tf_config(topology: Topology, first_port: int | None = None) -> str:
+    """Return TF_CONFIG: one worker per rank; local rank i listens on `first_port` + i (default: the coordinator's port).
+
+    Raises:
+        TopologyError: the hosts of the ranks are not known, or another host is listed for this node.
+    """
+    layout = topology.layout()
+    names = [host for host, _ in layout]
+    _check_place(topology, names, node_name())
+    known = addresses(names) if topology.nodes > 1 else dict(zip(names, names, strict=True))
+    port = topology.rendezvous_port if first_port is None else first_port
+    workers = [f"{known[host]}:{port + local_rank}" for host, tasks in layout for local_rank in range(tasks)]
+    return json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": topology.rank}})
+
+
+def _check_place(topology: Topology, hosts: list[str], name: str) -> None:
+    """Raise TopologyError if the launcher numbers the nodes differently: others would look for this worker on a wrong host."""
+    short = [host.partition(".")[0] for host in hosts]
+    here = name.partition(".")[0]
+    if here in short and short[topology.node_rank] != here:
+        raise TopologyError(
+            f"{topology.launched_by} made {here} node {topology.node_rank}, which is {short[topology.node_rank]} "
+            "in the list of hosts: number the nodes in the order of the list, or use launch=srun."
+        )

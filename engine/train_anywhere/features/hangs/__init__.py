@@ -2,8 +2,7 @@
 
 hangs         detects ranks that have not started, that hang, and which one blocks the others
 supervisor    on the first node: detects slow ranks, decides, prints and writes RUN/monitor/watch.json
-stacks        makes each rank write its stack traces
-kill_ranks    with `monitor.hang=requeue`, kills the ranks so that the job is requeued
+stacks        makes each rank write its stack traces; with `monitor.hang=requeue`, kills the ranks so that the job is requeued
 rank_watch    all of this as a service of a node's monitor process
 """
 
@@ -14,7 +13,6 @@ from typing import Any
 from train_anywhere.features.feature import Feature, NodeService
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.monitor.ranks import mappings
-from train_anywhere.monitor.run_facts import Facts
 from train_anywhere.runs.facts import number
 from train_anywhere.runs.folder import RunDir
 
@@ -22,7 +20,6 @@ from train_anywhere.runs.folder import RunDir
 class HangWatch(Feature):
     """Watch the ranks of each node."""
 
-    name = "hangs"
     on_node = True
 
     def is_on(self) -> bool:
@@ -46,32 +43,19 @@ class HangWatch(Feature):
         finally:
             stacks.unregister(heartbeat)
 
-    def verdicts(self, facts: Any) -> list[str]:
-        """Return sentences about ranks that are missing, hang or are slow."""
-        return [*missing_ranks(facts), *hanging_ranks(facts), *slow_ranks(facts)]
-
-
-def missing_ranks(facts: Facts) -> Iterator[str]:
-    """Report ranks that the others wait for at the start."""
-    late = facts.watch.get("late")
-    if isinstance(late, list) and late:
-        yield f"not started yet: rank{'s' if len(late) > 1 else ''} {', '.join(map(str, late))}."
-
-
-def hanging_ranks(facts: Facts) -> Iterator[str]:
-    """Report ranks that hang now, or that hung and were killed."""
-    hang, hangs = facts.watch.get("hang"), mappings(facts.watch.get("hangs"))
-    if isinstance(hang, Mapping) and hang.get("line"):
-        yield str(hang["line"])
-    elif hangs:
-        steps = ", ".join(str(h.get("step")) for h in hangs)
-        yield f"the run hung at step {steps} and was stopped: see the stack traces in monitor/."
-
-
-def slow_ranks(facts: Facts) -> Iterator[str]:
-    """Report slow ranks, found by `features/hangs/supervisor.py`."""
-    for rank in mappings(facts.watch.get("slow")):
-        if "rank" in rank and (factor := number(rank.get("factor"))) is not None:
-            host = next((n.host for n in facts.present if rank["rank"] in n.ranks_here), None)
-            where = f" on {host}" if host else ""
-            yield f"rank {rank['rank']}{where} took {factor:.1f} times as long as the others for its own work, and all wait for it."
+    def verdicts(self, facts: Any) -> Iterator[str]:
+        """Yield sentences about ranks that the others wait for at the start, that hang now or were killed, or that are slow."""
+        watch = facts.watch
+        late, hang, hangs = watch.get("late"), watch.get("hang"), mappings(watch.get("hangs"))
+        if isinstance(late, list) and late:
+            yield f"not started yet: rank{'s' if len(late) > 1 else ''} {', '.join(map(str, late))}."
+        if isinstance(hang, Mapping) and hang.get("line"):
+            yield str(hang["line"])
+        elif hangs:
+            steps = ", ".join(str(h.get("step")) for h in hangs)
+            yield f"the run hung at step {steps} and was stopped: see the stack traces in monitor/."
+        for rank in mappings(watch.get("slow")):
+            if "rank" in rank and (factor := number(rank.get("factor"))) is not None:
+                host = next((n.host for n in facts.present if rank["rank"] in n.ranks_here), None)
+                where = f" on {host}" if host else ""
+                yield f"rank {rank['rank']}{where} took {factor:.1f} times as long as the others for its own work, and all wait for it."

@@ -69,25 +69,16 @@ def find_hang(ranks: Iterable[RankStatus], bound: float) -> Hang | None:
     working = [r for r in ranks if not r.ended]
     if not working:
         return None
-    behind = least_progress(working)
+    least = min(r.progress for r in working)
+    behind = [r for r in working if r.progress == least]
     late = all(r.silent > limit(r, bound) for r in behind)
     if not late and not all(r.silent > max(bound, limit(r, bound)) for r in working):
         return None
-    behind = stuck_ranks(behind)
+    # those whose process can't run, else all: the others wait at the same place, in a collective operation
+    behind = [r for r in behind if r.process in PROCESS] or behind
     numbers = {r.rank for r in behind}
     waiting = tuple(r for r in working if r.rank not in numbers)
     return Hang(tuple(behind), waiting, min(r.silent for r in behind), min(r.step for r in behind))
-
-
-def least_progress(ranks: Sequence[RankStatus]) -> list[RankStatus]:
-    """Return the ranks with the least progress."""
-    least = min(r.progress for r in ranks)
-    return [r for r in ranks if r.progress == least]
-
-
-def stuck_ranks(ranks: list[RankStatus]) -> list[RankStatus]:
-    """Return those ranks whose process can't run, else all: the others wait at the same place, in a collective operation."""
-    return [r for r in ranks if r.process in PROCESS] or ranks
 
 
 def describe(hang: Hang, minority: Sequence[int] = ()) -> str:
@@ -144,7 +135,6 @@ def rank_names(numbers: Iterable[int]) -> str:
 PATIENCE_S = 40.0
 """Seconds after the first rank started; with the time until all nodes have written their state, less than a minute."""
 
-
 LateRanks = dict[int, RankStatus | None]
 """Late ranks by number; None for a rank that has not started."""
 
@@ -172,7 +162,13 @@ class StartupWatch:
     def update(self, ranks: Sequence[RankStatus], now: float) -> list[str]:
         """Return lines for the log; `now` is in seconds of this node's monotonic clock."""
         if not ranks:
-            return self._check_first(now)
+            self._began = now if self._began is None else self._began
+            if now - self._began < NO_RANK_S:
+                return []
+            self._began = math.inf  # report it once
+            return [
+                f"no rank has started after {NO_RANK_S:.0f} s: the launcher or the nodes can't start them."
+            ]
         if self._first is None:
             self._first = now - max(r.seconds for r in ranks if r.clock)
         late = self.late(ranks)
@@ -185,13 +181,6 @@ class StartupWatch:
             return []
         self._reported = numbers
         return [self._describe(ranks, late, now - self._first)]
-
-    def _check_first(self, now: float) -> list[str]:
-        self._began = now if self._began is None else self._began
-        if now - self._began < NO_RANK_S:
-            return []
-        self._began = math.inf  # report it once
-        return [f"no rank has started after {NO_RANK_S:.0f} s: the launcher or the nodes can't start them."]
 
     def late(self, ranks: Sequence[RankStatus]) -> LateRanks:
         """Return ranks that others wait for, None for one that has not started; empty before the first starts and after all connect."""

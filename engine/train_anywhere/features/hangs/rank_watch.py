@@ -13,15 +13,15 @@ from contextlib import suppress
 from typing import Any
 
 from train_anywhere.config.schema import Config
-from train_anywhere.distributed.launcher_env import hosts_by_rank
-from train_anywhere.features.hangs import kill_ranks, stacks
+from train_anywhere.distributed.discover import hosts_by_rank
+from train_anywhere.features.hangs import stacks
 from train_anywhere.features.hangs.hangs import StartupWatch
 from train_anywhere.features.hangs.supervisor import FILE, Supervisor, print_line
-from train_anywhere.files.plain_json import read_json
-from train_anywhere.monitor import requests
+from train_anywhere.files.atomic import read_json
+from train_anywhere.monitor import live
 from train_anywhere.monitor.live import write
 from train_anywhere.monitor.ranks import NodeRanks, RankStatus, short
-from train_anywhere.runs.attempts import ALLOCATION
+from train_anywhere.runs.attempts import ALLOCATION, start_of_job
 from train_anywhere.runs.folder import RunDir
 
 WRITES_PER_HANG = 20
@@ -56,11 +56,11 @@ class Watch:
             job = environ.get("SLURM_JOB_ID")
             requeue = config.cluster.requeue and job not in (None, environ.get(ALLOCATION))
             self.supervisor = Supervisor(self.node, startup, bound, self.interval, end, requeue, environ)
-        self._start = kill_ranks.start_of_job(environ)
+        self._start = start_of_job(environ)
         self._last_write = self._last_read = self._last_asked = 0.0
         self._handled: Any = None
         self._asked_every = max(ASKED_EVERY_S, nodes / WRITES_PER_S)
-        self._asked = requests.read_id(run.monitor / requests.DEBUG)
+        self._asked = live.read_id(run.monitor / live.DEBUG)
 
     def poll(self, now: float) -> None:
         """Read the ranks, write their state, and act on the supervisor's decision. Raises OSError; the next poll tries again."""
@@ -86,7 +86,7 @@ class Watch:
 
     def _answer_debug(self, ranks: list[RankStatus]) -> None:
         """Write the stacks of this node's ranks if `jobs.py debug` has requested them."""
-        asked = requests.read_id(self.run.monitor / requests.DEBUG)
+        asked = live.read_id(self.run.monitor / live.DEBUG)
         if asked and asked != self._asked:
             found = stacks.describe(ranks, stacks.collect(ranks, self.node.place.path))
             # the keys of an object in JSON are strings
@@ -104,7 +104,7 @@ class Watch:
         if hang.get("number") != self._handled:
             self._handled = hang.get("number")
             stacks.write(self.run.monitor, ranks, stacks.collect(ranks, self.node.place.path))
-        if hang.get("end") and (left := kill_ranks.kill(ranks)):
+        if hang.get("end") and (left := stacks.kill(ranks)):
             print_line(f"ranks {left} of {self.node.host} can't be killed: they wait for a disk or a device.")
 
 

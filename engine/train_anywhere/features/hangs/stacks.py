@@ -1,4 +1,4 @@
-"""Stack traces of ranks that hang: RUN/monitor/stacks-<host>-rank<N>.txt.
+"""What is done to ranks that hang: their stack traces in RUN/monitor/stacks-<host>-rank<N>.txt, and with `monitor.hang=requeue` their end.
 
 On SIGUSR2 a rank writes the stacks of its threads with Python's faulthandler, which needs no Python lock and so works while the rank
 waits in a collective operation. A stopped process handles no signal, and a program (src/run.py) knows nothing of this one: py-spy, if
@@ -15,12 +15,15 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, Literal
 
+from train_anywhere.errors import CheckpointError
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.removal import remove_in
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.monitor.ranks import GONE, RankStatus, process_state
+from train_anywhere.runs.attempts import KILLED, record_kill, start_of_job
+from train_anywhere.runs.folder import RunDir
 
 ANSWER_S = 2.0
 """Seconds for a rank to write its stacks."""
@@ -56,12 +59,9 @@ def unregister(heartbeat: Heartbeat) -> None:
 
 def collect(ranks: Iterable[RankStatus], folder: Path) -> dict[int, str]:
     """Return the stacks of all ranks of this node, by rank; `folder` holds their heartbeats."""
-    there = [r for r in ranks if process_state(r.pid, r.started) != GONE]
-    asked = [
-        r
-        for r in there
-        if r.stacks and r.section != "program" and process_state(r.pid, r.started) not in "Tt"
-    ]
+    states = {r: process_state(r.pid, r.started) for r in ranks}
+    there = [r for r, state in states.items() if state != GONE]
+    asked = [r for r in there if r.stacks and r.section != "program" and states[r] not in "Tt"]
     files = {r.rank: folder / f"rank-{r.rank}{SUFFIX}" for r in asked}
     before = {r.rank: _size(files[r.rank]) for r in asked}
     for r in asked:
@@ -71,7 +71,10 @@ def collect(ranks: Iterable[RankStatus], folder: Path) -> dict[int, str]:
     while time.monotonic() < end and any(_size(files[n]) == before[n] for n in before):
         time.sleep(0.05)
     time.sleep(0.2)  # the last ones may still be writing
-    answers = {n: _read_from(files[n], before[n]) for n in before}
+    answers: dict[int, str] = {}
+    for n, size in before.items():
+        with suppress(OSError):
+            answers[n] = files[n].read_bytes()[size:].decode(errors="replace")
     return {r.rank: answers.get(r.rank) or run_py_spy(r) for r in there}
 
 
@@ -91,17 +94,14 @@ def describe(ranks: Iterable[RankStatus], stacks: Mapping[int, str]) -> dict[int
 
 def run_py_spy(rank: RankStatus) -> str:
     """Return the stacks that py-spy reads without stopping the process, or a message with the reason if it can't."""
-    why = (
-        "A program can't be asked for its stacks"
-        if rank.section == "program"
-        else "The process does not answer"
-    )
+    of_program = rank.section == "program"
+    why = "A program can't be asked for its stacks" if of_program else "The process does not answer"
     installed = Path(sys.executable).with_name("py-spy")
     program = str(installed) if installed.exists() else shutil.which("py-spy")
     if not program:
         return f"{why}, and py-spy, which reads stacks from outside, is not installed: pip install py-spy\n"
     command = [program, "dump", "--nonblocking", "--pid", str(rank.pid)]
-    command += ["--subprocesses"] if rank.section == "program" else []
+    command += ["--subprocesses"] if of_program else []
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PY_SPY_S)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -124,8 +124,49 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _read_from(path: Path, size: int) -> str:
-    try:
-        return path.read_bytes()[size:].decode(errors="replace")
-    except OSError:
-        return ""
+TIMES = 3
+"""A run that hangs at the same step for the third time has failed: it would be requeued for ever."""
+
+GRACE_S = 10.0
+"""Seconds for killed processes to exit; a process that waits for a dead disk does not."""
+
+
+def is_repeated_hang(hangs: Iterable[Mapping[str, Any]], step: int) -> bool:
+    """Return whether another hang at `step` is the third without progress; `hangs` are the earlier ones, with their `step`."""
+    return sum(hang["step"] >= step for hang in hangs) >= TIMES - 1
+
+
+def end_run(
+    run: RunDir, ranks: Iterable[RankStatus], state: Literal["preempted", "failed"], **fields: Any
+) -> None:
+    """Record how the run ended, with `fields` of its attempt, and kill the ranks of this node, which is that of rank 0.
+
+    Rank 0 is stopped first, so that two processes never write the records. They are written before it is killed, since the batch
+    script reads them as soon as the launcher exits.
+    """
+    there = list(ranks)
+    send(there, signal.SIGSTOP)
+    with suppress(OSError, CheckpointError):
+        record_kill(run, state, **fields)
+        write_atomic(run.monitor / KILLED, f"{start_of_job()}\n")
+    kill(there)
+
+
+def kill(ranks: Iterable[RankStatus]) -> list[int]:
+    """Kill ranks of this node and wait until they exit; return the numbers of those that don't."""
+    there = list(ranks)
+    send(there, signal.SIGKILL)
+    end = time.monotonic() + GRACE_S
+    while alive := [r.rank for r in there if process_state(r.pid, r.started) != GONE]:
+        if time.monotonic() >= end:
+            break
+        time.sleep(0.05)
+    return alive
+
+
+def send(ranks: Iterable[RankStatus], number: int) -> None:
+    """Send a signal to ranks of this node, if their process id still belongs to them."""
+    for rank in ranks:
+        if process_state(rank.pid, rank.started) != GONE:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(rank.pid, number)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from train_anywhere.features.hangs import kill_ranks, stacks
+from train_anywhere.features.hangs import stacks
 from train_anywhere.features.hangs.hangs import (
     Hang,
     StartupWatch,
@@ -21,12 +21,10 @@ from train_anywhere.features.hangs.hangs import (
     minority_ranks,
     ranks_by_host,
 )
-from train_anywhere.files.atomic import write_atomic
-from train_anywhere.files.ordinary import make_folder
-from train_anywhere.files.plain_json import dumps, read_json
+from train_anywhere.files.atomic import dumps, make_folder, read_json, write_atomic
 from train_anywhere.monitor.live import record_event
 from train_anywhere.monitor.ranks import NodeRanks, OtherNodes, RankStatus
-from train_anywhere.runs.attempts import add_bad_node, running_job
+from train_anywhere.runs.attempts import add_bad_node, running_job, start_of_job
 from train_anywhere.runs.summary import display_path, resume_command
 
 WINDOW_S, BATCHES = 10.0, 5
@@ -167,7 +165,7 @@ class Supervisor:
     ) -> None:
         self.node, self.run, self.startup = node, node.run, startup
         self.bound, self.end, self.requeue = bound, end, requeue
-        self.start = kill_ranks.start_of_job(environ)
+        self.start = start_of_job(environ)
         self.in_job = bool(running_job(environ))
         self.file = self.run.monitor / FILE
         self.others = OtherNodes(self.run, node.host, every)
@@ -185,7 +183,7 @@ class Supervisor:
     def update(self, own: list[RankStatus]) -> None:
         """Check all ranks now; `own` are the ranks of this node."""
         if self._ended:  # kill ranks again that could not be killed before
-            kill_ranks.kill(own)
+            stacks.kill(own)
             return
         ranks = own + self.others.read()
         lines = self.startup.update(ranks, time.monotonic())
@@ -230,17 +228,15 @@ class Supervisor:
     def _end_run(self, hang: Hang, own: list[RankStatus], ranks: list[RankStatus]) -> None:
         """End the run: the other nodes read this in watch.json, and the launcher stops the remaining processes."""
         assert self.hang
-        why = _describe_failure(hang) if kill_ranks.is_repeated_hang(self.hangs, hang.step) else ""
-        lines = [
-            f"the run failed: {why}." if why else self._describe_end(),
-            *self._exclude_node(hang, bool(why)),
-        ]
+        why = _describe_failure(hang) if stacks.is_repeated_hang(self.hangs, hang.step) else ""
+        end = f"the run failed: {why}." if why else self._describe_end()
+        lines = [end, *self._exclude_node(hang, bool(why))]
         self.hang["end"] = self._ended = True
         found = {"step": hang.step, "start": self.start, "host": _host(hang)}
         self.hangs = [] if why else [*self.hangs, found]
         self._report(ranks, *lines)
         fields = {"ended_by": "hang", "step": hang.step} | ({"reason": why} if why else {})
-        kill_ranks.end_run(self.run, own, "failed" if why else "preempted", **fields)
+        stacks.end_run(self.run, own, "failed" if why else "preempted", **fields)
 
     def _exclude_node(self, hang: Hang, failed: bool) -> list[str]:
         """Exclude a node whose ranks hang for the second time while others wait; return the line for the log, if any."""
@@ -285,8 +281,10 @@ class Supervisor:
 def _describe_failure(hang: Hang) -> str:
     """Return why a run that hangs again and again has failed."""
     if hang.behind[0].section == "program":
-        return f"its program hangs for the {kill_ranks.TIMES}rd time, see the stack traces"
-    return f"it hangs at step {hang.step} for the {kill_ranks.TIMES}rd time without progress, see the stack traces"
+        return f"its program hangs for the {stacks.TIMES}rd time, see the stack traces"
+    return (
+        f"it hangs at step {hang.step} for the {stacks.TIMES}rd time without progress, see the stack traces"
+    )
 
 
 def _host(hang: Hang) -> str | None:

@@ -9,7 +9,6 @@ from train_anywhere.runs.folder import RunDir
 class IdleGpus(Feature):
     """Watch for GPUs that do nothing, in the samples of all nodes."""
 
-    name = "idle"
     on_node = True
 
     def is_on(self) -> bool:

@@ -14,12 +14,13 @@ from typing import Any
 
 from train_anywhere.config.cluster import SIGNAL_S
 from train_anywhere.config.schema import Config
-from train_anywhere.distributed.launcher_env import hosts_by_rank
-from train_anywhere.features.hangs.kill_ranks import end_run, kill, send
+from train_anywhere.distributed.discover import hosts_by_rank
+from train_anywhere.features.feature import NodeService
 from train_anywhere.features.hangs.rank_watch import WRITES_PER_S, unwatched_ranks
+from train_anywhere.features.hangs.stacks import end_run, kill, send
 from train_anywhere.features.hangs.supervisor import print_line
-from train_anywhere.features.serve.servers import is_first
-from train_anywhere.files.plain_json import read_json
+from train_anywhere.features.serve import is_first
+from train_anywhere.files.atomic import read_json
 from train_anywhere.monitor.live import record_event
 from train_anywhere.monitor.ranks import ENDED, GONE, NodeRanks, RankStatus, mappings
 from train_anywhere.runs.attempts import (
@@ -62,7 +63,7 @@ Gpu = tuple[str, int]
 """Host and number of a GPU."""
 
 
-class IdleWatch:
+class IdleWatch(NodeService):
     """Service that watches the GPUs, on the first node, and stops the ranks of its node.
 
     Args:
@@ -83,9 +84,8 @@ class IdleWatch:
         others = unwatched_ranks(hosts_by_rank(environ.get("TRAIN_HOSTS", "")), host, environ)
         self.where = " of the first node" if others else ""
         self.stops = config.monitor.idle == "stop" and not (others and config.program)
-        self.longest_gap = (
-            GAP_S + 3 * min(config.monitor.sample_seconds or 0, SAMPLE_S) + 2 * self.every_seconds
-        )
+        sampled = min(config.monitor.sample_seconds or 0, SAMPLE_S)
+        self.longest_gap = GAP_S + 3 * sampled + 2 * self.every_seconds
         self.patience = max(60.0 * KILL_MINUTES, config.cluster.signal_seconds or SIGNAL_S)
         self._samples = {name: sample for name, sample, _ in self._read()}
         self._spans: dict[Gpu, tuple[float, float]] = {}
@@ -108,18 +108,14 @@ class IdleWatch:
             self._stopped_at = time.monotonic()
             send(ranks, signal.SIGUSR1)
 
-    def close(self) -> None:
-        """Do nothing: all files are written when something is found."""
-
     def _kill_late(self, ranks: list[RankStatus], seconds: float) -> None:
         """Kill ranks that do not end: the first node decides and records it, and the other nodes read that."""
         if self._killed or (not self.first and was_killed(self.run, self.start)):
             kill(ranks)
         elif self.first and seconds > self.patience:
             self._killed = True
-            print_line(
-                f"the ranks did not end within {seconds / 60:.0f} min, so they are killed without a new checkpoint."
-            )
+            late = f"the ranks did not end within {seconds / 60:.0f} min"
+            print_line(f"{late}, so they are killed without a new checkpoint.")
             reason, step = stop_request(self.run, self.start), max(rank.step for rank in ranks)
             end_run(self.run, ranks, "preempted", ended_by=IDLE, reason=reason, step=step)
 

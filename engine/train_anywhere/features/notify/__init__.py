@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from train_anywhere.errors import STOPPED
 from train_anywhere.features.feature import Check, Feature, NodeService
-from train_anywhere.features.serve.servers import is_first
+from train_anywhere.features.serve import is_first
 from train_anywhere.files.root import with_engine
 from train_anywhere.files.terminal.printable import mask_urls
 from train_anywhere.runs.folder import RunDir
@@ -22,7 +22,6 @@ LIMIT_S = 30.0
 class Notify(Feature, NodeService):
     """Send messages to a command or a webhook; the object is also the service that does so in the first node's monitor."""
 
-    name = "notify"
     on_node = True
     every_seconds = 2.0
 

@@ -6,15 +6,14 @@ import signal
 import sys
 from urllib.request import Request, urlopen
 
-from train_anywhere.config.load import load
 from train_anywhere.distributed import programs
 from train_anywhere.errors import SchedulerError
 from train_anywhere.features.notify import LIMIT_S, start_each
-from train_anywhere.files.plain_json import read_json
+from train_anywhere.files.atomic import read_json
 from train_anywhere.files.terminal.printable import mask_urls, one_line
 from train_anywhere.monitor.live import record_end
 from train_anywhere.runs.folder import RunDir, open_run
-from train_anywhere.runs.reopen.frozen import read_frozen
+from train_anywhere.runs.reopen.frozen import load_frozen
 
 
 def send(run: RunDir, target: str, kind: str = "", text: str = "") -> None:
@@ -47,4 +46,4 @@ if __name__ == "__main__":
             process.wait()
     else:
         signal.alarm(int(LIMIT_S))  # a server that sends a byte now and then would keep this process
-        send(of, str(load(read_frozen(of)).monitor.notify), **read_json(of.monitor / file))
+        send(of, str(load_frozen(of).monitor.notify), **read_json(of.monitor / file))

@@ -1,7 +1,7 @@
 """`cluster.pack_env=true`: pack the environment and the code of a job into two archives; each node unpacks them onto its own disk.
 
-1. `virtual_env` finds the virtual environment and computes a key of its contents. On the login node `archive` packs it, once for each
-   key, and the code snapshot of each job.
+1. On the login node `archive` finds the virtual environment and packs it, once for each key of its contents, and the code snapshot of
+   each job.
 2. The supervisor of the job runs `unpack` once on each node, before the ranks.
 3. The script `python` starts the ranks and the monitor process: it runs the unpacked Python and code, or the shared ones on a node
    that could not unpack them.
@@ -14,39 +14,29 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from train_anywhere.config.paths import is_node_only
 from train_anywhere.errors import SubmitError
 from train_anywhere.features.feature import Check, Feature
-from train_anywhere.features.pack_env.virtual_env import ARCHIVE, ENVIRONMENTS, job_environment, problem, read
-
-
-@dataclass(frozen=True)
-class Archives:
-    """The archives of a job.
-
-    Attributes:
-        archive: absolute path of the environment's archive.
-        code: key of the code's archive, which is inside the code snapshot.
-    """
-
-    archive: str
-    code: str
-
-    @property
-    def environment(self) -> str:
-        """The key of the environment."""
-        return Path(self.archive).parent.name
+from train_anywhere.features.pack_env.archive import (
+    ARCHIVE,
+    ENVIRONMENTS,
+    job_environment,
+    pack,
+    pack_code,
+    problem,
+    read,
+)
 
 
 class PackEnv(Feature):
     """Pack the environment and the code into archives that each node unpacks onto its own disk."""
 
-    name = "pack_env"
     python = '"$CODE/train_anywhere/features/pack_env/python"'
+    _archive: Path | None = None
+    """Archive of the environment, once a submission has packed it."""
 
     def is_on(self) -> bool:
         """Return whether `cluster.pack_env=true`."""
@@ -97,17 +87,25 @@ class PackEnv(Feature):
         )
         return [message] if why else []
 
-    def settings(self) -> Archives:
-        """Return the archives; their keys are computed when the job is submitted."""
-        return Archives(f"{self.config.paths.results}/{ENVIRONMENTS}/<key>/{ARCHIVE}", "<key>")
+    def variables(self, results: Path | None = None, code: Path | None = None) -> Mapping[str, str]:
+        """Return the archive and the folders on a node for what is unpacked.
 
-    def variables(self, settings: Archives) -> Mapping[str, str]:
-        """Return the folders on a node for what is unpacked, and the archive."""
-        own = "$TRAIN_LOCAL_DISK/shared-$UID"
+        A submission packs the environment, unless an archive of it exists, then the code; before that their keys are not known.
+        """
+        if results and not code:
+            folder = job_environment(self.config.cluster)
+            try:
+                self._archive = pack(read(folder), results)
+            except OSError as error:
+                raise SubmitError(
+                    f"cluster.pack_env=true: the environment {folder} can't be packed into {results / ENVIRONMENTS}: {error}; use "
+                    "cluster.pack_env=false."
+                ) from error
+        archive = self._archive or Path(self.config.paths.results, ENVIRONMENTS, "<key>", ARCHIVE)
         return {
-            "TRAIN_PACKED": f"{own}/environment-{settings.environment}",
-            "TRAIN_PACKED_CODE": f"{own}/code-{settings.code}",
-            "TRAIN_ARCHIVE": settings.archive,
+            "TRAIN_PACKED": f"$TRAIN_LOCAL_DISK/shared-$UID/environment-{archive.parent.name}",
+            "TRAIN_PACKED_CODE": f"$TRAIN_LOCAL_DISK/shared-$UID/code-{pack_code(code) if code else '<key>'}",
+            "TRAIN_ARCHIVE": str(archive),
         }
 
     @contextmanager
@@ -117,18 +115,3 @@ class PackEnv(Feature):
         unpack = [os.environ["TRAIN_PYTHON"], "-m", "train_anywhere.features.pack_env.unpack"]
         job.run_on_each_node([*unpack, os.environ["TRAIN_ARCHIVE"], code])
         yield
-
-    def prepare(self, settings: Archives, results: Path, code: Path | None) -> Archives:
-        """Pack the environment, unless an archive of it exists, then the code, and return their keys."""
-        from train_anywhere.features.pack_env.archive import pack, pack_code
-
-        if code:
-            return replace(settings, code=pack_code(code))
-        folder = job_environment(self.config.cluster)
-        try:
-            return replace(settings, archive=str(pack(read(folder), results)))
-        except OSError as error:
-            raise SubmitError(
-                f"cluster.pack_env=true: the environment {folder} can't be packed into {results / ENVIRONMENTS}: {error}; use "
-                "cluster.pack_env=false."
-            ) from error

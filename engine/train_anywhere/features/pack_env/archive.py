@@ -1,4 +1,6 @@
-"""Create the archives that nodes unpack: the environment, reused by later jobs with the same contents, and the code of one job.
+"""Find the virtual environment of a job, and create the archives that nodes unpack.
+
+The archive of an environment is reused by later jobs with the same contents; that of the code is for one job.
 
 <results>/.environments/<key>/environment.tar    complete or absent; facts.json is next to it
                         .<key>.<host>.<pid>/     unfinished
@@ -11,15 +13,17 @@ import io
 import json
 import os
 import socket
+import sys
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from train_anywhere.features.pack_env.virtual_env import ARCHIVE, ENVIRONMENTS, Environment
+from train_anywhere.config.cluster import Cluster
+from train_anywhere.config.paths import make_absolute
 from train_anywhere.files.atomic import disk_time, move, write_atomic
-from train_anywhere.files.owned_folder import MARKER, OwnedFolder
-from train_anywhere.files.removal import make_empty, remove
+from train_anywhere.files.removal import MARKER, OwnedFolder, make_empty, remove
 from train_anywhere.files.terminal.output import Progress, show_progress
 
 FACTS = "facts.json"
@@ -32,6 +36,96 @@ KEEP_DAYS = 30
 
 NOT_NEEDED = ("test", "idlelib", "turtledemo")
 """Folders of the standard library that training does not need."""
+
+FORMAT = 1
+"""Version of the archive format: a new number packs all environments again."""
+
+ENVIRONMENTS, ARCHIVE = ".environments", "environment.tar"
+"""Folder of packed environments in `paths.results`, and the name of each archive."""
+
+SETTINGS = "pyvenv.cfg"
+
+SYSTEM_FOLDERS = (Path("/usr"), Path("/"))
+"""Folders of the system's Python, which each node has on its own disk."""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment.
+
+    Attributes:
+        folder: folder of the environment.
+        base: folder of the Python that created it, to be packed with it; None if that Python need not be packed.
+        library: folder of the standard library in `base` and of the packages in `folder`: lib/python3.11.
+        sees_base: whether packages of that Python are visible too.
+    """
+
+    folder: Path
+    base: Path | None
+    library: str
+    sees_base: bool
+
+    @property
+    def packages(self) -> Path:
+        """The folder site-packages."""
+        return self.folder / self.library / "site-packages"
+
+    def key(self) -> str:
+        """Return a key of the contents, from the records of pip: editing an installed file by hand does not change it."""
+        digest = hashlib.sha256(f"{FORMAT} {self.library} {self.base}".encode())
+        for part in self._contents():
+            digest.update(hashlib.sha256(part).digest())
+        return digest.hexdigest()[:16]
+
+    def _contents(self) -> Iterator[bytes]:
+        """Return the settings, the state of the interpreter, installed names, and the list of each package's files with checksums."""
+        yield (self.folder / SETTINGS).read_bytes()
+        yield _state(self.folder / "bin" / "python")
+        for path in sorted(self.packages.iterdir()):
+            yield path.name.encode()
+            record = path / "RECORD"
+            if path.suffix == ".dist-info":
+                yield record.read_bytes() if record.exists() else _state(path)
+            elif path.is_file():
+                yield _state(path)
+
+
+def _state(path: Path) -> bytes:
+    there = path.stat()
+    return f"{there.st_size} {there.st_mtime_ns}".encode()
+
+
+def job_environment(cluster: Cluster) -> Path:
+    """Return the folder of the ranks' environment: `cluster.venv`, or that of the current Python."""
+    return make_absolute(cluster.venv) if cluster.venv else Path(sys.prefix)
+
+
+def problem(folder: Path) -> str:
+    """Return why an environment can't be packed, as the end of a sentence; empty if it can."""
+    if (folder / "conda-meta").exists():
+        return "is a conda environment, which can't be moved"
+    if not (folder / SETTINGS).is_file():
+        return f"is not a virtual environment (it has no {SETTINGS})"
+    if not (folder / "bin" / "python").exists() or len(_libraries(folder)) != 1:
+        return "has no Python, or packages for several Python versions"
+    return ""
+
+
+def read(folder: Path) -> Environment:
+    """Return the environment in a folder for which `problem` is empty."""
+    lines = (line.partition("=") for line in (folder / SETTINGS).read_text().splitlines())
+    settings = {name.strip(): value.strip() for name, _, value in lines}
+    library = str(_libraries(folder)[0].relative_to(folder))
+    base = Path(settings.get("home", "/usr/bin")).parent
+    sees_base = settings.get("include-system-site-packages", "").lower() == "true"
+    # neither the system's Python, which each node has, nor conda's, which needs its other libraries
+    there = (base / library / "os.py").exists() and (base / "bin" / Path(library).name).exists()
+    movable = there and base not in SYSTEM_FOLDERS and not (base / "conda-meta").exists()
+    return Environment(folder, base if movable else None, library, sees_base)
+
+
+def _libraries(folder: Path) -> list[Path]:
+    return [p.parent for p in folder.glob("lib/python3*/site-packages")]
 
 
 def pack(environment: Environment, results: Path) -> Path:

@@ -15,8 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from train_anywhere.features.pack_env.archive import FACTS
-from train_anywhere.features.pack_env.virtual_env import SETTINGS
+from train_anywhere.features.pack_env.archive import FACTS, SETTINGS
 from train_anywhere.files.node_disk import provide
 
 

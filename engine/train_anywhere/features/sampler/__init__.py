@@ -9,7 +9,6 @@ from train_anywhere.runs.folder import RunDir
 class SampleNodes(Feature):
     """Sample the hardware use of each node while the run trains."""
 
-    name = "sampler"
     on_node = True
 
     def is_on(self) -> bool:

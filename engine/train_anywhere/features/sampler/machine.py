@@ -2,12 +2,19 @@
 
 import os
 import re
+import shutil
+import subprocess
 import threading
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
+
+from train_anywhere.distributed.layout import cuda_visible_devices
 
 GIB = 1 << 30
 MB = 1_000_000
@@ -40,10 +47,15 @@ class Machine:
 
     def facts(self) -> dict[str, float | None]:
         """Return constant facts: CPUs that the job can use here, memory of the node, and the job's memory limit."""
+        limit, whole = None, psutil.virtual_memory().total
+        for name in ("memory.limit_in_bytes", "memory.max"):
+            with suppress(OSError, ValueError, TypeError):
+                found = int((self.cgroup / name).read_text())  # type: ignore[operator]
+                limit = found / GIB if found < whole else None
         return {
             "cpus": len(self.cpus),
-            "memory_gib": psutil.virtual_memory().total / GIB,
-            "memory_limit_gib": _gib(self._limit()),
+            "memory_gib": whole / GIB,
+            "memory_limit_gib": limit,
         }
 
     def sample(self) -> dict[str, float | None]:
@@ -77,13 +89,6 @@ class Machine:
         except OSError:  # no /proc
             return None
 
-    def _limit(self) -> int | None:
-        for name in ("memory.max", "memory.limit_in_bytes"):
-            with suppress(OSError, ValueError, TypeError):
-                limit = int((self.cgroup / name).read_text())  # type: ignore[operator]
-                return limit if limit < psutil.virtual_memory().total else None
-        return None
-
 
 def usable_cpus() -> list[int]:
     """Return the CPUs that this process may run on, which are the job's."""
@@ -105,7 +110,11 @@ def job_cgroup(proc: Path, cgroups: Path) -> Path | None:
 
 def job_processes(mark: str, proc: Path) -> set[int]:
     """Return this user's ranks (marked in the command line, or the parent process) and their descendants, without this process."""
-    own = [p for p in proc.iterdir() if p.name.isdigit() and _uid(p) == os.getuid()]
+    own = []
+    for process in proc.iterdir():
+        with suppress(OSError):
+            if process.name.isdigit() and process.stat().st_uid == os.getuid():
+                own.append(process)
     parents = {int(p.name): _parent(p) for p in own}
     found = {int(p.name) for p in own if _is_rank(p, mark)} - {os.getpid()}
     while more := {p for p, parent in parents.items() if parent in found} - found - {os.getpid()}:
@@ -131,12 +140,6 @@ def _is_rank(process: Path, mark: str) -> bool:
     return False
 
 
-def _uid(process: Path) -> int | None:
-    with suppress(OSError):
-        return process.stat().st_uid
-    return None
-
-
 def _parent(process: Path) -> int:
     with suppress(OSError, ValueError, IndexError):
         return int((process / "stat").read_text().rpartition(")")[2].split()[1])
@@ -158,3 +161,132 @@ def _transferred_bytes() -> dict[str, int]:
 
 def _gib(number: int | None) -> float | None:
     return None if number is None else number / GIB
+
+
+MIB = 1 << 20
+
+FIELDS = "index,uuid,name,memory.total,utilization.gpu,memory.used,power.draw,temperature.gpu"
+"""Fields to query from nvidia-smi, in %, MiB, W and degrees Celsius: see `nvidia-smi --help-query-gpu`."""
+
+ANSWER_S = 10.0
+"""Longest run of nvidia-smi in seconds: it hangs if a GPU does not answer."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """State of one GPU, by its number on this node. Values are None if the driver does not report them (MIG, a vGPU, a lost GPU)."""
+
+    index: int
+    uuid: str
+    name: str
+    memory_gib: float | None = None
+    use_percent: float | None = None
+    memory_used_gib: float | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
+
+
+def reader() -> Callable[[], list[Gpu]]:
+    """Return a function that returns the GPUs of this job; without NVIDIA's driver it always returns an empty list."""
+    ask = _nvml() or _nvidia_smi()
+    if ask is None:
+        return list
+    return lambda: visible_gpus(ask(), os.environ)
+
+
+def visible_gpus(gpus: list[Gpu], environ: Mapping[str, str]) -> list[Gpu]:
+    """Return the GPUs that CUDA_VISIBLE_DEVICES names, by number or UUID; all if it is not set or matches none.
+
+    Schedulers set it for the processes of a job. If they also hide other GPUs (Slurm with ConstrainDevices), the driver and
+    CUDA_VISIBLE_DEVICES use the same numbers, from 0: https://slurm.schedmd.com/gres.html#GPU_Management
+    """
+    listed = cuda_visible_devices(environ)
+    if listed is None:
+        return gpus
+    return [g for g in gpus if str(g.index) in listed or g.uuid in listed] or (gpus if listed else [])
+
+
+def _nvml() -> Callable[[], list[Gpu]] | None:
+    """Return a function that reads GPUs from NVML, which starts no process and no GPU context; None if it can't be used."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # not installed, no driver, or a driver of another version
+        return None
+    return lambda: [_read_nvml(pynvml, i) for i in range(pynvml.nvmlDeviceGetCount())]
+
+
+def _read_nvml(nvml: Any, index: int) -> Gpu:
+    def query(function: Callable[..., Any], *more: Any) -> Any:
+        try:
+            return function(handle, *more)
+        except nvml.NVMLError:
+            return None
+
+    try:
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    except nvml.NVMLError:
+        return Gpu(index, "", "")
+    memory, use = query(nvml.nvmlDeviceGetMemoryInfo), query(nvml.nvmlDeviceGetUtilizationRates)
+    milliwatts = query(nvml.nvmlDeviceGetPowerUsage)
+    return Gpu(
+        index,
+        _decode(query(nvml.nvmlDeviceGetUUID)),
+        _decode(query(nvml.nvmlDeviceGetName)),
+        memory_gib=memory and memory.total / GIB,
+        use_percent=use and float(use.gpu),
+        memory_used_gib=memory and memory.used / GIB,
+        power_w=None if milliwatts is None else milliwatts / 1000,
+        temperature_c=query(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU),
+    )
+
+
+def _decode(answer: str | bytes | None) -> str:
+    """Return an answer of pynvml as a string; older versions return bytes."""
+    return answer.decode(errors="replace") if isinstance(answer, bytes) else answer or ""
+
+
+def _nvidia_smi() -> Callable[[], list[Gpu]] | None:
+    """Return a function that reads GPUs from nvidia-smi; None if it is not installed."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return None
+    command = [program, f"--query-gpu={FIELDS}", "--format=csv,noheader,nounits"]
+
+    def ask() -> list[Gpu]:
+        try:
+            done = subprocess.run(
+                command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ANSWER_S
+            )
+        except subprocess.TimeoutExpired:
+            return []
+        return [gpu for line in done.stdout.splitlines() if (gpu := _parse_line(line))]
+
+    return ask
+
+
+def _parse_line(line: str) -> Gpu | None:
+    """Return the GPU in a row of nvidia-smi; None for other output, such as an error."""
+    words = [word.strip() for word in line.split(",")]
+    if len(words) != len(FIELDS.split(",")) or not words[0].isdigit():
+        return None
+    total, use, used, power, temperature = (_number(word) for word in words[3:])
+    return Gpu(
+        int(words[0]),
+        words[1],
+        words[2],
+        memory_gib=total and total * MIB / GIB,
+        use_percent=use,
+        memory_used_gib=None if used is None else used * MIB / GIB,
+        power_w=power,
+        temperature_c=temperature,
+    )
+
+
+def _number(word: str) -> float | None:
+    """Return a number, or None for [N/A], [Not Supported], [Unknown Error] and [GPU is lost]."""
+    try:
+        return float(word)
+    except ValueError:
+        return None

@@ -16,11 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from train_anywhere.config.schema import Monitor
-from train_anywhere.features.sampler import gpus
-from train_anywhere.features.sampler.machine import Machine
-from train_anywhere.files.atomic import set_aside, write_atomic
-from train_anywhere.files.ordinary import make_folder, open_file
-from train_anywhere.files.plain_json import dumps
+from train_anywhere.features.feature import NodeService
+from train_anywhere.features.sampler.machine import Gpu, Machine, reader
+from train_anywhere.files.atomic import dumps, make_folder, open_file, set_aside, write_atomic
 from train_anywhere.monitor.run_facts import SUMMED, Sums, sum_up
 from train_anywhere.runs.facts import rows
 from train_anywhere.runs.folder import RunDir
@@ -87,7 +85,7 @@ MAX_NODES_WITH_CURVES = 32
 GPU_COLUMNS = ("use_percent", "memory_used_gib", "power_w", "temperature_c")
 
 
-class Sampler:
+class Sampler(NodeService):
     """Service that takes a sample of this node every few seconds.
 
     Args:
@@ -101,7 +99,7 @@ class Sampler:
         self.every_seconds = max(config.sample_seconds or 0.0, nodes / WRITERS_PER_S)
         self.table = Table(run.monitor / f"{name}.csv")
         self.newest = run.monitor / f"{name}.json"
-        self.machine, self.read_gpus = Machine(str(run.path)), gpus.reader()
+        self.machine, self.read_gpus = Machine(str(run.path)), reader()
         self.facts = {"host": name, "every_seconds": self.every_seconds, **self.machine.facts()}
         curves = config.tensorboard and nodes <= MAX_NODES_WITH_CURVES
         self.sums: dict[str, Sums] | None = None
@@ -118,21 +116,14 @@ class Sampler:
         if self.sums is None:  # an earlier attempt may have written rows before this one
             self.sums = sum_up(rows(self.table.path))
         else:
-            self._add(sample)
+            at = sample["time"] or 0.0
+            for name in filter(SUMMED.fullmatch, sample):
+                if (value := sample[name]) is not None and math.isfinite(value):
+                    self.sums.setdefault(name, Sums(at, at, value)).add(at, value)
         sums = {name: astuple(values) for name, values in self.sums.items()}
         write_atomic(self.newest, dumps({**self.facts, "gpus": known, "sample": sample, "sums": sums}))
         if self.curves:
             self.curves.add(sample)
-
-    def _add(self, sample: dict[str, float | None]) -> None:
-        assert self.sums is not None
-        for name in filter(SUMMED.fullmatch, sample):
-            if (value := sample[name]) is not None and math.isfinite(value):
-                time_ = sample["time"] or 0.0
-                self.sums.setdefault(name, Sums(time_, time_, value)).add(time_, value)
-
-    def close(self) -> None:
-        """Do nothing: each sample is written when it is taken."""
 
 
 def first_time(table: Path) -> float:
@@ -142,7 +133,7 @@ def first_time(table: Path) -> float:
     return time.time()
 
 
-def columns(found: list[gpus.Gpu]) -> dict[str, float | None]:
+def columns(found: list[Gpu]) -> dict[str, float | None]:
     """Return the values of all GPUs by column: gpu0_use_percent, gpu0_memory_used_gib, ..."""
     return {f"gpu{g.index}_{name}": asdict(g)[name] for g in found for name in GPU_COLUMNS}
 

@@ -1,20 +1,25 @@
-"""`monitor.serve` and `monitor.dashboard`: web servers on the first node of a job, reached through ssh; see `servers.py`."""
+"""`monitor.serve` and `monitor.dashboard`: web servers on the first node of a job, as children of its monitor process."""
 
+import getpass
 import re
 import shlex
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
+from pathlib import Path
 
 from train_anywhere.features.feature import Check, Feature, NodeService
+from train_anywhere.files import with_engine
+from train_anywhere.files.atomic import dumps, make_folder, write_atomic
+from train_anywhere.runs.attempts import hosts, running_job
 from train_anywhere.runs.folder import RunDir
 
 
 class Serve(Feature):
     """Serve TensorBoard and a dashboard while the run trains."""
-
-    name = "serve"
 
     def is_on(self) -> bool:
         """Return whether a server runs, or an address is set, which must be checked."""
@@ -22,7 +27,7 @@ class Serve(Feature):
         return m.serve or m.dashboard is not None or m.serve_address is not None
 
     @property
-    def on_node(self) -> bool:
+    def on_node(self) -> bool:  # type: ignore[override]
         """Whether a server runs."""
         return self.config.monitor.serve or self.config.monitor.dashboard is not None
 
@@ -47,14 +52,22 @@ class Serve(Feature):
 
     def node_services(self, run: RunDir, host: str) -> list[Callable[[], NodeService]]:
         """Return the servers, on the first node only."""
-        from train_anywhere.features.serve.servers import is_first, start_board, start_dashboard
-
         if not is_first(host):
             return []
         monitor = self.config.monitor
-        servers = [(start_board, monitor.serve), (start_dashboard, monitor.dashboard)]
-        login = self.config.cluster.site.login
-        return [partial(start, run, monitor, login, host) for start, on in servers if on]
+        address, log = monitor.serve_address or LOOPBACK, str(run.monitor / "dashboard.log")
+        programs = {
+            "TensorBoard": [f"{__name__}.board", str(run.tensorboard), address] if monitor.serve else [],
+            "dashboard": [f"{__name__}.dashboard", monitor.dashboard, address, log]
+            if monitor.dashboard
+            else [],
+        }
+        where = (monitor.serve_address, self.config.cluster.site.login, host)
+        return [
+            partial(Server, title, run.server_file(title.lower()), program, *where)
+            for title, program in programs.items()
+            if program
+        ]
 
 
 def _is_address(text: str) -> bool:
@@ -75,3 +88,111 @@ def _command_problems(command: str) -> list[str]:
         f"monitor.dashboard={command!r} is not a command with a {{port}} placeholder; write {{port}} where it takes its port: "
         "monitor.dashboard='nvdashboard {port}'."
     ]
+
+
+LOOPBACK = "127.0.0.1"
+ANY = ("0.0.0.0", "::")
+DONE_S = 3600.0
+"""Poll interval after the first poll: the server has started, or can't."""
+
+END_S = 5.0
+
+
+class Server:
+    """Service that starts a server, records its address, and stops it at the end of the job.
+
+    Args:
+        title: name of the server for messages.
+        served: file for its URL and ssh command.
+        program: module and arguments of a program that prints its port, and exits at the end of its input.
+        address: address to listen on; None: loopback.
+        login: name of a login node, see `server_address`.
+        name: name of this node.
+
+    Raises:
+        OSError: it can't be started.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        served: Path,
+        program: Sequence[str],
+        address: str | None,
+        login: str | None,
+        name: str,
+    ) -> None:
+        self.every_seconds = 0.1
+        self.title, self.served, self.name = title, served, name
+        self.address, self.login = address, login
+        self._record({})  # remove the URL of an earlier, killed server
+        quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
+        command = [sys.executable, "-m", *program]
+        self.process = subprocess.Popen(
+            command, env=with_engine(), stdin=pipe, stdout=pipe, stderr=quiet, text=True
+        )
+
+    def poll(self, now: float) -> None:
+        """Wait until the server prints its port, or why it has none; record its URL and print it."""
+        assert self.process.stdout
+        answer = self.process.stdout.readline().strip()
+        self.every_seconds = DONE_S
+        if not answer.isdigit():
+            why = answer or "it exited at its start"
+            print(f"{self.title} does not run on {self.name}: {why}", flush=True)
+            return
+        found = server_address(int(answer), self.name, self.address, self.login if running_job() else "")
+        self._record(found)  # before it is printed, so that it is there when the log is read
+        print("".join(f"{line}\n" for line in lines(found, self.title)), end="", flush=True)
+
+    def close(self) -> None:
+        """Stop the server."""
+        assert self.process.stdin
+        with suppress(OSError, subprocess.TimeoutExpired):
+            self.process.stdin.close()
+            self.process.wait(END_S)
+        self.process.kill()
+        self.process.wait()
+        self._record({})
+
+    def _record(self, found: dict[str, str | None]) -> None:
+        """Write the URL to a file for rank 0, which alone writes run.json. Errors of the disk are ignored."""
+        with suppress(OSError):
+            make_folder(self.served.parent)
+            write_atomic(self.served, dumps(found))
+
+
+def is_first(name: str) -> bool:
+    """Return whether a node is that of rank 0."""
+    return hosts()[0].partition(".")[0] == name.partition(".")[0]
+
+
+def server_address(port: int, node: str, address: str | None, login: str | None) -> dict[str, str | None]:
+    """Return the URL of a server, and the ssh command (`tunnel`) to type first on the machine with the browser.
+
+    Args:
+        port: port of the server.
+        node: name of the server's node.
+        address: address it listens on; None: loopback of the node.
+        login: name of a login node; None: unknown; "": the server is on this machine, and needs no tunnel.
+    """
+    if login == "":
+        return {"url": f"http://{_host(address, node)}:{port}/", "tunnel": None}
+    user, gate = getpass.getuser(), login or "<login node>"
+    there = f"-L {port}:{_host(address, node)}:{port}"
+    # a server on the loopback is reached only from its node, through the login node
+    loopback = address in (None, LOOPBACK, "localhost")
+    through = f"-J {user}@{gate} {user}@{node}" if loopback else f"{user}@{gate}"
+    return {"url": f"http://localhost:{port}/", "tunnel": f"ssh -N {there} {through}"}
+
+
+def lines(found: dict[str, str | None], title: str) -> list[str]:
+    """Return the lines for the log."""
+    url = f"{title + ':':<15}{found['url']}"
+    return [url, f"  on your own machine, first:  {found['tunnel']}"] if found["tunnel"] else [url]
+
+
+def _host(address: str | None, node: str) -> str:
+    if address in (None, LOOPBACK, "localhost"):
+        return "localhost"
+    return node if address in ANY else str(address)

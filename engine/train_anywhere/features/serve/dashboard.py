@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from train_anywhere.files.ordinary import open_file
+from train_anywhere.files.atomic import open_file
 
 PORT, ADDRESS = "{port}", "{address}"
 """Placeholders in the command for a free port and for `monitor.serve_address`."""

@@ -11,8 +11,6 @@ from train_anywhere.features.feature import Feature
 class Stage(Feature):
     """Read the data set from a copy on the node's own disk."""
 
-    name = "stage"
-
     def is_on(self) -> bool:
         """Return whether `data.stage=true`."""
         return self.config.data.stage

@@ -25,11 +25,9 @@ from train_anywhere.config.paths import expand, resolve_node_path
 from train_anywhere.data.archives import is_archive
 from train_anywhere.data.known import Staged
 from train_anywhere.errors import DataError
-from train_anywhere.files.atomic import read_text, write_atomic
+from train_anywhere.files.atomic import loads, read_text, write_atomic
 from train_anywhere.files.node_disk import hold_lock, provide, shared_folder
-from train_anywhere.files.owned_folder import make_owned
-from train_anywhere.files.plain_json import loads
-from train_anywhere.files.removal import print_once
+from train_anywhere.files.removal import make_owned, print_once
 from train_anywhere.files.terminal.output import Progress, show_progress
 
 THREADS = 8

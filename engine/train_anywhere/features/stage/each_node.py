@@ -8,19 +8,18 @@ copies. Elsewhere the first rank of a node copies, and the others wait for it.
 
 import sys
 
-from train_anywhere.config.load import load
 from train_anywhere.data.open_data import open_splits
 from train_anywhere.errors import ProjectError
 from train_anywhere.features import Features
 from train_anywhere.runs.folder import open_run
-from train_anywhere.runs.reopen.frozen import read_frozen
+from train_anywhere.runs.reopen.frozen import load_frozen
 
 
 def main(arguments: list[str]) -> int:
     """Open the data set of a run; return 0, or 1 if it can't be opened, which the ranks will report too."""
     [folder] = arguments
     try:
-        config = load(read_frozen(open_run(folder)))
+        config = load_frozen(open_run(folder))
         open_splits(
             config.data,
             config.framework,

@@ -1,14 +1,20 @@
-"""Lines fitted to the width of a terminal: broken between words, continued below their first word, with commands left whole."""
+"""Lines fitted to the width of a terminal: broken between words, continued below their first word."""
 
 import argparse
 import re
 import shutil
 import sys
-from collections.abc import Sequence
 from typing import TextIO
 
-WORD = re.compile(r"(\s*)(`[^`]*`\S*|'[^']*'\S*|(?:\S*/)?(?:python3?|tensorboard) .*|\S+)")
+CALL = r"(?:\S*/)?(?:python3?|tensorboard) "
+WORD = re.compile(rf"(\s*)(`[^`]*`\S*|'[^']*'\S*|{CALL}.*|\S+)")
 """A gap and what must not be broken: a word, a quoted phrase, or a command up to the end of its line."""
+
+COLUMN = re.compile(rf"(\s*)({CALL}.*|\S+(?: (?!{CALL})\S+)*)")
+"""A gap and a command, or words with single blanks between them, such as `val/acc 0.9`."""
+
+SHELL_WORD = re.compile(r"""(?:'[^']*'|"[^"]*"|\S)+""")
+"""A word of a command, with the blanks in its quotes."""
 
 NARROW = 30
 """Fewest columns for a description next to its key; a narrower one starts on a new line."""
@@ -21,12 +27,14 @@ def terminal_width(stream: TextIO | None = None) -> int | None:
 
 
 def fit(text: str, width: int | None, column: int | None = None) -> str:
-    """Return the lines broken to at most `width` columns; longer words and commands stay whole.
+    """Return the lines broken to at most `width` columns; longer words stay whole.
+
+    A long command is continued after a backslash, so that it can be copied.
 
     Args:
         text: the lines, joined by newlines.
         width: columns of the terminal; None: nothing is changed.
-        column: where continued lines start; None: below the first word of each line, after a bullet.
+        column: where continued lines start; None: below the first word of each line, after a bullet or a name.
     """
     if width is None:
         return text
@@ -35,28 +43,42 @@ def fit(text: str, width: int | None, column: int | None = None) -> str:
     )
 
 
+def fit_message(text: str, stream: TextIO) -> str:
+    """Return a message fitted to the terminal that the stream is, and any other text as it is."""
+    return fit(text, terminal_width(stream)) if text.startswith(("error: ", "note: ", "kept: ")) else text
+
+
 def _fit_line(line: str, width: int, column: int | None) -> str:
-    bullet = re.match(r" *(?:- )?", line)
-    column = len(bullet[0]) if bullet and column is None else column or 0
+    start = re.match(r" *(?:- |[A-Z]\w*(?: \w+)?: +)?", line)
+    column = len(start[0]) if start and column is None else column or 0
     lines, now = [], line[:column]
-    for gap, word in WORD.findall(line[column:]):
+    for gap, word in _pieces(line[column:], width - column):
         if now.strip(" -") and len(now) + len(gap) + len(word) > width:
             lines.append(now.rstrip())
-            now = " " * (column if len(word) <= width - column else min(column, 4)) + word
-        else:
-            now += gap + word
+            now = " " * (column if len(word) <= width - column else min(column, 4))
+            gap = ""
+        now += gap + (word if len(now + gap + word) <= width else _fit_command(word, width, len(now + gap)))
     return "\n".join([*lines, now])
 
 
-def fit_parts(parts: Sequence[str], width: int) -> str:
-    """Join parts of a line by two blanks; those at the end that do not fit into the width are left out."""
-    line = "  ".join(parts)
-    if len(line) <= width:
-        return line
-    shown = [*parts]
-    while len(shown) > 1 and len("  ".join(shown)) + 3 > width:
-        shown.pop()
-    return f"{'  '.join(shown)[: width - 3]}  …"
+def _pieces(line: str, room: int) -> list[tuple[str, str]]:
+    """Return what must not be broken, each after its gap: columns that fit into the room, and the words of others."""
+    pieces: list[tuple[str, str]] = []
+    for gap, text in COLUMN.findall(line):
+        pieces += [(gap, text)] if len(text) <= room else WORD.findall(gap + text)
+    return pieces
+
+
+def _fit_command(word: str, width: int, column: int) -> str:
+    """Return a command in lines that end with a backslash; other words are returned as they are."""
+    if not re.match(f"`?{CALL}", word):
+        return word
+    lines = [""]
+    for part in SHELL_WORD.findall(word):
+        if lines[-1] and column + len(lines[-1]) + len(part) + 3 > width:
+            lines.append("")
+        lines[-1] += f" {part}" if lines[-1] else part
+    return f" \\\n{' ' * column}".join(lines)
 
 
 class FittedHelp(argparse.RawDescriptionHelpFormatter):

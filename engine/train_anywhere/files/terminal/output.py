@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TextIO
 
 from train_anywhere.files import ENGINE, ROOT
+from train_anywhere.files.terminal.fit import fit_message
 
 OTHER = {1: 2, 2: 1}
 """The stream on which a failure of the other one is reported."""
@@ -56,10 +57,6 @@ class _NeverFailingFile(io.FileIO):
                 break
         return size
 
-    def copy_to(self, log: int) -> None:
-        """Write the lines to this descriptor of a file too."""
-        self.log = log
-
     def _write_log(self, data: bytes) -> None:
         """Append complete lines to the log, as a terminal shows them in the end: a bar is erased by the line after it."""
         *lines, self._unfinished = (self._unfinished + data).split(b"\n")
@@ -83,12 +80,20 @@ class _NeverFailingFile(io.FileIO):
             os.write(OTHER[self.fileno()], line.encode())
 
 
+class _FittedText(io.TextIOWrapper):
+    """A stream that fits messages to the terminal."""
+
+    def write(self, text: str) -> int:
+        """Write a string; return its length."""
+        super().write(fit_message(text, self))
+        return len(text)
+
+
 def protect_output() -> None:
     """Make writes to `sys.stdout` and `sys.stderr` never fail; call it before anything that must not be left half done."""
     fill_closed()
-    if (
-        sys.stdout is sys.__stdout__
-    ):  # not yet replaced, by this function or by something that captures output
+    # not yet replaced, by this function or by something that captures output
+    if sys.stdout is sys.__stdout__:
         sys.stdout = _stream(1, sys.stdout)
     if sys.stderr is sys.__stderr__:
         sys.stderr = _stream(2, sys.stderr)
@@ -96,10 +101,8 @@ def protect_output() -> None:
 
 def mark_lines(mark: str) -> None:
     """Prefix each line of this process with `mark`, for a log that several processes share; lines printed by C code get none."""
-    for stream in (sys.stdout, sys.stderr):
-        raw = getattr(getattr(stream, "buffer", None), "raw", None)
-        if isinstance(raw, _NeverFailingFile):
-            raw.mark = mark.encode()
+    for raw in _protected_files():
+        raw.mark = mark.encode()
 
 
 def keep_log(path: Path) -> None:
@@ -109,10 +112,13 @@ def keep_log(path: Path) -> None:
         if os.path.sameopenfile(log, 1):  # what has started this process writes its output there
             os.close(log)
             return
-        for stream in (sys.stdout, sys.stderr):
-            raw = getattr(getattr(stream, "buffer", None), "raw", None)
-            if isinstance(raw, _NeverFailingFile):
-                raw.copy_to(log)
+        for raw in _protected_files():
+            raw.log = log
+
+
+def _protected_files() -> list[_NeverFailingFile]:
+    found = (getattr(getattr(stream, "buffer", None), "raw", None) for stream in (sys.stdout, sys.stderr))
+    return [raw for raw in found if isinstance(raw, _NeverFailingFile)]
 
 
 def outlive_terminal() -> None:
@@ -155,7 +161,7 @@ def _stream(number: int, before: TextIO | None) -> TextIO:
             before.flush()
     encoding = before.encoding if before is not None else "utf-8"
     raw = _NeverFailingFile(number, "wb", closefd=False)
-    return io.TextIOWrapper(
+    return _FittedText(
         io.BufferedWriter(raw),  # type: ignore[type-var]
         encoding,
         errors="backslashreplace",
@@ -204,7 +210,10 @@ def is_user_code(path: str) -> bool:
     """Return whether a file is neither the engine's, nor a library's, nor a program of the project such as src/train.py."""
     libraries = (str(ENGINE / "train_anywhere"), sysconfig.get_path("stdlib"), "<")
     packages = {"site-packages", "dist-packages"} & {*Path(path).parts}
-    return Path(path).parent != ROOT / "src" and not path.startswith(libraries) and not packages
+    command = (
+        Path(path).parent == ROOT / "src" and (ENGINE / "train_anywhere/commands" / Path(path).name).is_file()
+    )
+    return not command and not path.startswith(libraries) and not packages
 
 
 def user_frame(error: BaseException) -> traceback.FrameSummary | None:

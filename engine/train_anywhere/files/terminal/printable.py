@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-from train_anywhere.files.terminal.fit import fit, terminal_width
+from train_anywhere.files.terminal.fit import fit_message
 from train_anywhere.files.terminal.output import escape_characters
 
 # C0, DEL, C1; direction marks, zero-width characters, line separators, tags. Tab and newline stay: they are layout.
@@ -61,9 +61,7 @@ class Printable:
 
     def write(self, text: str) -> int:
         """Write a string made printable, and a message fitted to the terminal; return the original length."""
-        shown = self._clean(text)
-        sentence = shown.startswith(("error: ", "note: ", "kept: "))
-        self.stream.write(fit(shown, terminal_width(self.stream)) if sentence else shown)
+        self.stream.write(fit_message(self._clean(text), self.stream))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:

@@ -17,11 +17,11 @@ from train_anywhere.config.signatures.definition import NO_DEFAULT
 from train_anywhere.errors import CheckpointError, ProjectError
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.terminal.printable import mask_urls
-from train_anywhere.monitor.goodput import TITLES, Goodput, goodput
+from train_anywhere.monitor.live import operation_rows, read_profiles
 from train_anywhere.monitor.report import figures
 from train_anywhere.monitor.report.figures import Figure, timeline
-from train_anywhere.monitor.requests import operation_rows, read_profiles
 from train_anywhere.monitor.run_facts import Facts, read_facts
+from train_anywhere.monitor.verdicts import TITLES, Goodput, goodput
 from train_anywhere.runs.attempts import recorded_reason, step_time
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import COMMAND_KEYS, read_frozen, typed_overrides

@@ -253,7 +253,7 @@ def horovod(request: Request) -> Iterator[str]:
     if "horovod" not in (job.strategy, job.launch.removesuffix("run")):
         return
     # imported only when needed, because it reads the installed packages
-    from train_anywhere.distributed.horovod.installation import horovod_problem
+    from train_anywhere.distributed.packages import horovod_problem
 
     if problem := horovod_problem(job.framework, mpi=job.launch == "mpirun"):
         several = [n for n, c in SUPPORTED[job.framework].items() if c.several_nodes and n != "horovod"]

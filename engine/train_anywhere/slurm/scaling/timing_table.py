@@ -1,22 +1,20 @@
-"""Read the runs of a timing table, and show times, rates, speed-ups and efficiencies."""
+"""Read the runs of a timing table, finished or not, and show times, rates, speed-ups and efficiencies."""
 
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from train_anywhere.errors import SubmitError
-from train_anywhere.files.atomic import read_text, write_atomic
-from train_anywhere.files.plain_json import loads
-from train_anywhere.files.typed_paths import resolve_as_typed
+from train_anywhere.files.atomic import loads, read_text, write_atomic
+from train_anywhere.files.root import resolve_as_typed
 from train_anywhere.monitor.report.figures import Figure, figure
 from train_anywhere.monitor.report.page import Comparison, render_comparison
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
-from train_anywhere.runs.summary import display_path
-from train_anywhere.slurm.scaling.start_table import FILE, LOG, Cell, Table
+from train_anywhere.slurm.scaling.grid import FILE, Cell, Table
 from train_anywhere.slurm.status.find_runs import RunEntry, read_entry
-from train_anywhere.slurm.status.gather import OVER, Report, gather
+from train_anywhere.slurm.status.gather import Report, gather
 from train_anywhere.slurm.status.text_page import align_columns
 
 TRAINING = ("step", "validation", "checkpoint")
@@ -45,20 +43,18 @@ class Row:
     efficiency: float | None = None
     waiting: float | None = None
 
-    @property
-    def over(self) -> bool:
-        """True if the results will not change any more."""
-        return self.state in OVER or self.state == "not run"
-
 
 def open_table(folder: Path) -> Table:
-    """Open the table in a folder. Raises SubmitError: the folder contains no table."""
+    """Open the table in a folder.
+
+    Raises:
+        SubmitError: the folder contains no table.
+    """
     try:
         content = loads(read_text(folder / FILE))
         cells = [Cell(**cell) for cell in content["cells"]]
-        kinds = [[type(value) for value in vars(cell).values()] for cell in cells]
-        if any(kind != [int, int, str, str, str] for kind in kinds):
-            raise TypeError("invalid values of a cell")
+        if any([*map(type, vars(cell).values())] != [int, int, str, str, str] for cell in cells):
+            raise TypeError
         return Table(resolve_as_typed(folder), cells, str(content["scheduler"]))
     except (OSError, ValueError, TypeError, KeyError):
         raise SubmitError(
@@ -89,30 +85,29 @@ def make_row(cell: Cell, report: Report | None) -> Row:
     if report is None:
         return Row(cell, "not run")
     state = report.state or report.written
+    if state != "completed":
+        return Row(cell, state)
     progress, attempts = report.progress, RunDir(report.path).read_info().get(ATTEMPTS, [])
     known = [a["seconds"] for a in attempts if isinstance(a.get("seconds"), dict)]
     seconds = sum(float(s.get(name, 0.0)) for s in known for name in TRAINING) if known else None
     waiting = None if progress.efficiency is None else 1 - progress.efficiency
-    if state != "completed":
-        return Row(cell, state)
     return Row(cell, state, seconds, progress.rate, progress.unit, waiting=waiting)
 
 
 def add_speedups(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows with speed-up and efficiency."""
+    """Return the rows with speed-up and efficiency relative to the fewest devices of the same framework."""
     first: dict[str, Row] = {}
     for measured in sorted((r for r in rows if r.rate), key=lambda r: r.cell.total):
         first.setdefault(measured.cell.framework, measured)
-    return [compare_to_first(r, first.get(r.cell.framework)) for r in rows]
-
-
-def compare_to_first(row: Row, first: Row | None) -> Row:
-    """Return a row with speed-up and efficiency relative to the row with the fewest devices."""
-    if not (row.rate and first and first.rate):
-        return row
-    speedup = row.rate / first.rate
-    efficiency = speedup * first.cell.total / row.cell.total
-    return Row(**{**vars(row), "speedup": speedup, "efficiency": efficiency})
+    found = []
+    for row in rows:
+        fewest = first.get(row.cell.framework)
+        if row.rate and fewest and fewest.rate:
+            speedup = row.rate / fewest.rate
+            efficiency = speedup * fewest.cell.total / row.cell.total
+            row = replace(row, speedup=speedup, efficiency=efficiency)
+        found.append(row)
+    return found
 
 
 HEADER = ("nodes x devices", "framework", "strategy", "launch", "time", "rate", "speed-up", "efficiency", "waiting", "state")  # fmt: skip
@@ -153,15 +148,14 @@ def to_csv(rows: Sequence[Row]) -> str:
 
 
 def plot(rows: Sequence[Row]) -> list[Figure]:
-    """Plot speed-up over devices: a curve for each framework, strategy and launch method."""
+    """Plot speed-up over devices, with a curve for each framework, strategy and launch method, and the ideal line."""
     curves: dict[str, list[tuple[float, float]]] = {}
     for known in sorted((r for r in rows if r.speedup), key=lambda r: r.cell.total):
         cell, cells = known.cell, [known.cell]
         if cell.strategy == "single":  # one device is the first point of all curves of its framework
             others = (r.cell for r in rows if r.cell.framework == cell.framework)
             cells = [c for c in others if c.strategy != "single"]
-        names = (" ".join([c.framework, c.strategy, c.launch.replace("auto", "")]).strip() for c in cells)
-        for name in dict.fromkeys(names):
+        for name in dict.fromkeys(" ".join(c.method) for c in cells):
             curves.setdefault(name, []).append((cell.total, known.speedup or 0.0))
     drawn = {name: points for name, points in curves.items() if len(points) > 1}
     if not drawn:
@@ -172,7 +166,7 @@ def plot(rows: Sequence[Row]) -> list[Figure]:
 
 
 def write_files(table: Table, rows: Sequence[Row]) -> list[Path]:
-    """Write scaling.csv and scaling.html, and return their paths. Raises OSError."""
+    """Write scaling.csv and scaling.html, and return their paths. Raises OSError if the disk refuses them."""
     page = Comparison(
         title=f"Scaling / {table.folder.name}",
         lead="The same training on different devices. Rate: training throughput without the first batches; speed-up: relative to "
@@ -185,8 +179,3 @@ def write_files(table: Table, rows: Sequence[Row]) -> list[Path]:
     write_atomic(files[0], to_csv(rows))
     write_atomic(files[1], render_comparison(page))
     return files
-
-
-def log_path(table: Table, cell: Cell) -> str:
-    """Return the path of the output of a cell that ran on this machine."""
-    return display_path(table.folder / cell.name / LOG)

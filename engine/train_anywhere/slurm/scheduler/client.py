@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 
 from train_anywhere.distributed import programs
-from train_anywhere.distributed.network.hostlist import expand_hosts
+from train_anywhere.distributed.topology import expand_hosts
 from train_anywhere.errors import (
     INTERRUPTED,
     NoAnswerError,

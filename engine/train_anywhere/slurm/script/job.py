@@ -16,7 +16,7 @@ from train_anywhere.config.schema import Config, Paths
 from train_anywhere.distributed.layout import Layout, plan_layout, support
 from train_anywhere.errors import ConfigError
 from train_anywhere.features import Features
-from train_anywhere.files.typed_paths import restore_links
+from train_anywhere.files.root import restore_links
 from train_anywhere.slurm.script import clean_environment, units
 
 CPUS_OF_UNKNOWN_NODES = 4

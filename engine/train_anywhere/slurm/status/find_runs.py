@@ -15,7 +15,7 @@ from typing import Any
 
 from train_anywhere.errors import CheckpointError, SubmitError
 from train_anywhere.files import ROOT
-from train_anywhere.files.typed_paths import resolve_as_typed
+from train_anywhere.files.root import resolve_as_typed
 from train_anywhere.runs.attempts import describe_state
 from train_anywhere.runs.facts import read_config
 from train_anywhere.runs.folder import JOBS, RunDir

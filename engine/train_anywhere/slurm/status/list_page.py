@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 from train_anywhere.config.strict import did_you_mean
 from train_anywhere.errors import SubmitError
-from train_anywhere.files.terminal.fit import fit_parts
+from train_anywhere.files.terminal.fit import fit
 from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.slurm.status.gather import STATES, Report, differing_keys
 from train_anywhere.slurm.status.text_page import color_state, duration
@@ -59,12 +59,10 @@ def list_runs(reports: Sequence[Report], width: int | None, colors: bool = False
     for report, line, differs in zip(reports, cells, differences, strict=True):
         padded = [cell.ljust(n) for cell, n in zip(line, widths, strict=True)]
         padded[2] = color_state(padded[2], report.state or report.written, colors)
-        if left is None or len(differs) <= left:
-            shown.append(GAP.join([*padded, differs]).rstrip())
-        elif left >= least and len(differs) > (width or 0) - 4:
-            shown.append(GAP.join([*padded, fit_parts(differs.split(GAP), left)]))
+        if left is None or len(differs) <= max(left, 0):
+            shown.append(GAP.join([*padded, differs]))
         else:
-            shown += [GAP.join(padded), f"    {fit_parts(differs.split(GAP), (width or 0) - 4)}"]
+            shown += [GAP.join(padded), *fit(f"    {differs}", width).split("\n")]
     return "\n".join(line.rstrip() for line in shown)
 
 

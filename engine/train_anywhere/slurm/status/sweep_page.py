@@ -6,14 +6,14 @@ from pathlib import Path
 
 from train_anywhere.errors import SubmitError
 from train_anywhere.files.atomic import write_atomic
-from train_anywhere.files.terminal.fit import terminal_width
+from train_anywhere.files.terminal.fit import fit, terminal_width
 from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.monitor.report.figures import Figure, drawable, figure, metric_over_key
 from train_anywhere.monitor.report.page import NAME, Comparison, render_comparison
 from train_anywhere.monitor.run_facts import MOST_CURVES
 from train_anywhere.runs.facts import Series, curves
 from train_anywhere.runs.folder import RunDir, sweep_folder
-from train_anywhere.runs.summary import display_path
+from train_anywhere.runs.summary import COLUMN, display_path
 from train_anywhere.slurm.status.best import find_best
 from train_anywhere.slurm.status.find_runs import RunEntry, read_entry
 from train_anywhere.slurm.status.gather import Report, differing_keys, gather
@@ -29,24 +29,25 @@ def write_sweep(found: Sequence[RunEntry], reports: Sequence[Report] | None = No
     return folder / NAME
 
 
-def sweep_lines(found: Sequence[RunEntry]) -> list[str]:
+def sweep_lines(found: Sequence[RunEntry]) -> str:
     """Return the table of a sweep, its best member, and where its report is.
 
     The sweep is done, so a part that fails is a line with its error.
     """
-    shown = [""]
+    shown, width = [""], terminal_width()
     try:
         reports = gather(found).reports
-        shown.append(list_runs(reports, terminal_width(), has_colors()))
+        shown.append(list_runs(reports, width, has_colors()))
         with suppress(SubmitError):  # no metric to compare
             best = find_best(found)
             values = {report.path: report.overrides for report in reports}.get(best.path, {})
             differing = [f"{key}={values[key]}" for key in differing_keys([*reports]) if key in values]
-            shown.append("  ".join([f"{'Best:':<15}{best.metric} {best.value:.6g}", best.id, *differing]))
-        shown.append(f"{'Report:':<15}{display_path(write_sweep(found, reports))}")
+            row = "  ".join([f"{'Best:':<{COLUMN}}{best.metric} {best.value:.6g}", best.id, *differing])
+            shown.append(fit(row, width))
+        shown.append(fit(f"{'Report:':<{COLUMN}}{display_path(write_sweep(found, reports))}", width))
     except Exception as error:
         shown.append(f"The report was not written: {one_line(str(error))}")
-    return shown
+    return "\n".join(shown)
 
 
 def comparison(title: str, reports: Sequence[Report]) -> Comparison:

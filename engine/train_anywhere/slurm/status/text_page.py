@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from train_anywhere.files.plain_json import dumps
+from train_anywhere.files.atomic import dumps
 from train_anywhere.files.terminal.fit import fit
 from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.runs.summary import display_path

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from train_anywhere.config.schema import Config
-from train_anywhere.distributed.network.hostlist import expand_hosts, first_host
+from train_anywhere.distributed.topology import expand_hosts, first_host
 from train_anywhere.errors import SchedulerError, SubmitError
 from train_anywhere.runs import lock
 from train_anywhere.runs.attempts import JOB_VARIABLES, STARTED, running_job

@@ -11,10 +11,8 @@ from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError, SubmitError, UnclearError
 from train_anywhere.features import Features
 from train_anywhere.files import ROOT
-from train_anywhere.files.atomic import write_atomic
-from train_anywhere.files.ordinary import make_folder
-from train_anywhere.files.owned_folder import OwnedFolder, make_owned
-from train_anywhere.files.removal import remove, remove_empty
+from train_anywhere.files.atomic import make_folder, write_atomic
+from train_anywhere.files.removal import OwnedFolder, make_owned, remove, remove_empty
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm import rules

@@ -17,8 +17,7 @@ from train_anywhere.errors import ConfigError, SchedulerError, SubmitError
 from train_anywhere.files.terminal.output import protect_output
 from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.lock import RunLock
-from train_anywhere.runs.reopen.completion import completion_message, is_complete
-from train_anywhere.runs.reopen.resume import merge_resumed
+from train_anywhere.runs.reopen.resume import completion_message, is_complete, merge_resumed
 from train_anywhere.slurm import rules
 from train_anywhere.slurm.presets import is_elsewhere
 from train_anywhere.slurm.rules.job_rules import DataCheck, Request

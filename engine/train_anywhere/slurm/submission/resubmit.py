@@ -1,6 +1,5 @@
 """Submit runs again, from the newest checkpoint, and the trials of a search."""
 
-import dataclasses
 import os
 import re
 import shlex
@@ -9,33 +8,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from train_anywhere.config.command.members import Member
-from train_anywhere.errors import CheckpointError, SchedulerError, SubmitError
-from train_anywhere.files import ROOT
-from train_anywhere.files.atomic import write_atomic
-from train_anywhere.runs.folder import RunDir, claim, point_latest
-from train_anywhere.runs.links import refuse_links
-from train_anywhere.runs.reopen.frozen import read_frozen
+from train_anywhere.errors import CheckpointError, SubmitError
+from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.reopen.frozen import read_frozen, refuse_links
 from train_anywhere.runs.reopen.trust import refuse_foreign_script
 from train_anywhere.runs.summary import resume_command, train_command
 from train_anywhere.slurm.rules.local_rules import is_lost
-from train_anywhere.slurm.scheduler import client, queue
-from train_anywhere.slurm.scheduler.queue import QueuePoller
-from train_anywhere.slurm.script import clean_environment
 from train_anywhere.slurm.script.clean_environment import print_notes
-from train_anywhere.slurm.script.job import Job
-from train_anywhere.slurm.script.render import ranges, render
-from train_anywhere.slurm.status import find_runs, local_runs
+from train_anywhere.slurm.script.render import ranges
+from train_anywhere.slurm.status import local_runs
 from train_anywhere.slurm.status.dependency import find_dependency
 from train_anywhere.slurm.status.find_runs import RunEntry
-from train_anywhere.slurm.submission import snapshot
 from train_anywhere.slurm.submission.rollback import Submission
 from train_anywhere.slurm.submission.submit import (
-    prepare_features,
-    remember_runs,
-    results_folder,
     submit_recorded,
-    write_run,
 )
 
 
@@ -124,74 +110,3 @@ def refuse_renamed(run: RunEntry, script: Path) -> None:
             f"{run.folder.path} was moved: its batch script still trains in {written}; resume it with "
             f"`{resume_command(run.folder)}`."
         )
-
-
-def submit_trial(job: Job, member: Member, folder: Path, code: Path) -> list[str]:
-    """Submit one trial with a new run folder. The first creates the code of the study.
-
-    Raises SubmitError, SchedulerError: the submission was refused, and all that was written is removed. Raises UnclearError: a job
-    may be queued.
-    """
-    kind, results = job.cluster.scheduler, results_folder([member])
-    first = not code.is_dir()
-    outside = member.config.program.copied
-    code_snapshot = snapshot.take_snapshot(ROOT, code, results, outside) if first else recorded_snapshot(code)
-    prepared = prepare_features(job, results)
-    with Submission(results, []) as submission:
-        run = claim(folder)
-        submission.add_run(run)
-        job = dataclasses.replace(prepared, run=str(run.path), code=str(code))
-        job = prepare_features(job, results, code)
-        script = run.path / client.SCRIPT[kind]
-        write_atomic(script, render(job))
-        write_run(run, job, member, code_snapshot)
-        point_latest(results, run.path)
-        submission.mark_written()
-        remember_runs(script, [run], [member])
-        job_ids = submit_recorded(kind, script, job.cluster.chain, [run], None)
-    if first:
-        clean_environment.print_notes(script)
-    return job_ids
-
-
-def recorded_snapshot(code: Path) -> snapshot.Snapshot | None:
-    """Return the snapshot of a study's code, as its first trial has recorded it."""
-    for path in code.parent.parent.glob(f"{code.parent.name}-*"):
-        info = RunDir(path).read_info()
-        if "commit" in info:
-            return snapshot.Snapshot(info["commit"], bool(info.get("dirty")), ())
-    return None
-
-
-def resubmit_trial(run: RunDir, results: Path) -> str:
-    """Submit a trial again, to resume it from its newest checkpoint, and return the job id."""
-    return resubmit([find_runs.read_entry(run.path)], results, trust=False)
-
-
-def read_ended_states(poller: QueuePoller, live: Sequence[RunDir]) -> dict[str, str]:
-    """Return the state of each run whose jobs have ended. Nothing without an answer.
-
-    Raises SchedulerError: the scheduler did not answer for a long time.
-    """
-    found = [find_runs.read_entry(run.path) for run in live]
-    kinds = {run.scheduler for run in found if run.scheduler}
-    gone: list[find_runs.RunEntry] = []
-    for kind in kinds:
-        mine = [run for run in found if run.scheduler == kind]
-        known = poller.poll(kind, [i for run in mine for i in run.job_ids])
-        gone += [run for run in mine if known is not None and not known.active(run.job_ids)]
-    try:
-        gone, states = find_runs.query_scheduler(gone) if gone else ([], queue.JobStates())
-    except SchedulerError:
-        return {}
-    ended = [run for run in gone if not states.active(run.job_ids)]  # a job may only now have been found
-    named = {run.folder.id: find_runs.read_state(run, states)[0] for run in ended}
-    return {name: state for name, state in named.items() if state != "unknown"}
-
-
-def cancel_trial(run: RunDir) -> None:
-    """Cancel the job of a trial, whose ranks save a checkpoint first."""
-    [found] = find_runs.with_unrecorded_jobs([find_runs.read_entry(run.path)], wait=True)
-    if jobs := found.job_ids[-1:]:
-        local_runs.refuse_other_jobs(found, jobs)
-        queue.cancel(str(found.scheduler), jobs)

@@ -7,10 +7,9 @@ from types import TracebackType
 from typing import Self
 
 from train_anywhere.errors import SubmitError, UnclearError
-from train_anywhere.files.atomic import claim
-from train_anywhere.files.ordinary import write_or_overwrite
+from train_anywhere.files.atomic import claim, write_or_overwrite
 from train_anywhere.files.removal import remove_empty, remove_file
-from train_anywhere.files.typed_paths import resolve_as_typed
+from train_anywhere.files.root import resolve_as_typed
 from train_anywhere.runs.folder import JOBS, RunDir, discard, point_latest
 from train_anywhere.slurm.scheduler.client import SCRIPT, delay_interrupt
 

@@ -334,13 +334,15 @@ def why_not_copied(root: Path, name: str) -> str:
     """Return why a path below `root` can't or must not be copied. Empty if it may be."""
     path = root / name
     try:
-        linked = os.readlink(path) if path.is_symlink() else ""
+        linked = (
+            [os.readlink(path), os.path.relpath(path.resolve(), root.resolve())] if path.is_symlink() else []
+        )
         mode = path.stat().st_mode
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ELOOP):  # just deleted, or a broken link
             return ""
         return f"it can't be read ({error.strerror})"
-    if may_hold_secrets(name) or may_hold_secrets(linked):
+    if any(map(may_hold_secrets, [name, *linked])):
         return "it may hold keys or passwords"
     readable = os.access(path, os.R_OK | os.X_OK if stat.S_ISDIR(mode) else os.R_OK)
     return describe_special(mode) or ("" if readable else "it can't be read (Permission denied)")

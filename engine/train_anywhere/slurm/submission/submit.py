@@ -299,9 +299,10 @@ def after_notes(after: str | None, results: Path) -> list[str]:
 
 def format_dry_run(script: str, job: Job, notes: Sequence[str]) -> str:
     """Return what a dry run prints. Problems are raised as an error afterwards."""
-    parts = [script, format_job(job)]
+    width = terminal_width()
+    parts = [script, fit(format_job(job), width, 12)]
     if notes:
-        parts.append("\n".join(f"note: {n}" for n in notes))
+        parts.append(fit("\n".join(f"note: {n}" for n in notes), width))
     return "\n\n".join([*parts, "dry run: nothing was written or submitted."])
 
 

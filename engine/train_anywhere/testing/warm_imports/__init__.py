@@ -14,10 +14,10 @@ NAMES = (
     *(
         f"train_anywhere.{name}"
         for name in (
-            "slurm.submission.prepare", "slurm.rules", "launch.local_sweep", "slurm.presets",
+            "slurm.submission.prepare", "slurm.rules", "slurm.presets",
             "runs.provenance", "slurm.submission.snapshot", "slurm.status.show_logs",
             "slurm.status.find_runs", "config.command.diagnose", "runs.reopen.resume", "launch.local_run",
-            "launch.processes", "launch.rank", "runs.lock", "distributed.horovod.installation",
+            "launch.processes", "launch.rank", "runs.lock", "distributed.packages",
             "runs.attempts", "features",
         )
     ),

@@ -4,7 +4,7 @@ native        network, optimizer and batches of a native task; `dropin` runs a u
 module        the training and test steps
 batches       the batches, distributed by the strategy
 loop          epochs, the work between steps, metrics
-checkpoint    saving and restoring
+checkpoint    saving and restoring: variables, position, seeds
 strategies    mirrored, multiworker_mirrored, horovod
 inference     the trained model, for `train_anywhere.inference`
 

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+import keras
+import numpy as np
 import tensorflow as tf
 
 from train_anywhere.config.limits import MAX_COUNT
@@ -11,12 +13,13 @@ from train_anywhere.data.dataset import DataSet, Splits
 from train_anywhere.data.order.assignment import BatchOrder, batches_per_epoch
 from train_anywhere.data.order.batch_check import too_large
 from train_anywhere.data.order.blocks import block_order
+from train_anywhere.data.order.row_check import CHECKED, KEPT, refuse_equal_rows
 from train_anywhere.data.tf.pipeline import row_spec, tf_dataset
 from train_anywhere.data.tf.samples import to_data_set
-from train_anywhere.data.tf.streams import Stream, is_stream
+from train_anywhere.data.tf.streams import Stream, is_stream, share_rows
 from train_anywhere.data.tf.unpadded_batches import evaluation_batches, training_batches, whole_batches
 from train_anywhere.errors import ConfigError, DataError
-from train_anywhere.training.keras.checkpoint.position import Position
+from train_anywhere.training.keras.checkpoint import Position
 from train_anywhere.training.keras.strategies.base import Strategy
 from train_anywhere.training.plan import Plan
 
@@ -134,7 +137,7 @@ class DropInLoader:
     """
 
     def __init__(self, config: Config, strategy: Strategy, splits: Splits) -> None:
-        self.config, self.strategy = config, strategy
+        self.config, self.strategy, self.own_split = config, strategy, config.data.own_split
         self.notes: list[str] = []
         self.splits: dict[str, DataSet | Stream | None] = {
             name: self._open_split(name, getattr(splits, name)) for name in ("train", "val", "test")
@@ -151,7 +154,13 @@ class DropInLoader:
         if data is None:
             return 0
         if isinstance(data, Stream):
-            return self._count_stream_batches(data)
+            counts = [n for [n] in self._gather([self._count_stream_batches(data)])]
+            if split != "train" and len({*counts}) > 1:
+                raise DataError(
+                    f"the {split} data has {min(counts)} batches on one rank and {max(counts)} on another; use "
+                    f"trainer.limit_{split}_batches={min(counts)}."
+                )
+            return max(counts)
         size, length = self.config.data.batch_size, len(data)
         if split != "train":
             return batches_per_epoch(length, size)
@@ -167,7 +176,7 @@ class DropInLoader:
         """Return the types and shapes of a replica's batch."""
         data = self.splits[split]
         if isinstance(data, Stream):
-            return data.evaluation(1).element_spec
+            return self._own_rows(data.evaluation(1), split).element_spec
         assert data
         rows = self.config.data.batch_size // self.strategy.replicas
         return row_spec(data, rows, None, split == "train")
@@ -177,7 +186,8 @@ class DropInLoader:
         data = self.splits["train"]
         assert data
         if isinstance(data, Stream):
-            return data.training(plan.train_batches, position.step)
+            batches = data.training(plan.train_batches, position.step)
+            return self.strategy.distribute(self._own_rows(batches, "train"))
 
         shuffle = self.config.trainer.overfit_batches is None
 
@@ -202,7 +212,7 @@ class DropInLoader:
         data = self.splits[split]
         assert data
         if isinstance(data, Stream):
-            return data.evaluation(limit), None
+            return self.strategy.distribute(self._own_rows(data.evaluation(limit), split)), None
         whole = min(limit, len(data) // self.config.data.batch_size)
 
         def make_range(start: int, stop: int) -> tf.data.Dataset:
@@ -226,17 +236,55 @@ class DropInLoader:
                 f"the {name} data is a {type(data).__name__}; return rows that are read by index (__len__ and __getitem__), a "
                 "tf.data.Dataset or a keras.utils.PyDataset from data._target_."
             )
-        if self.strategy.replicas > 1:
-            raise ConfigError(
-                f"the {name} data is a {type(data).__name__}, which {self.strategy.replicas} ranks or devices can't share: each would read "
-                "all of it; return rows that are read by index, or use trainer.devices=1."
-            )
+        stream, ranks = Stream(data, name), self.strategy.replicas
+        if ranks > 1:
+            self._check_split(stream)
         if name == "train":
+            shared = "" if ranks == 1 or self.own_split else ", the rows of each shared by the ranks"
             self.notes.append(
-                f"the {name} data is a {type(data).__name__}: its batches are used in the order and size it yields them, and a resumed run "
-                "skips those already read."
+                f"the {name} data is a {type(data).__name__}: its batches are used in the order and size it yields them{shared}, and a "
+                "resumed run skips those already read."
             )
-        return Stream(data, name)
+        return stream
+
+    def _check_split(self, data: Stream) -> None:
+        """Raise ConfigError or DataError if the ranks can't share a stream, or read the same rows with data.split=own."""
+        kind, ranks = type(data.split).__name__, self.strategy.replicas
+        if self.own_split:
+            if self.strategy.processes < ranks:
+                raise ConfigError(
+                    f"data.split=own needs a process for each of the {ranks} devices; use another strategy."
+                )
+            if data.name == "train":
+                refuse_equal_rows(self._gather(data.first_rows(CHECKED[-1]).smallest), CHECKED[-1])
+            return
+        if not isinstance(data.split, tf.data.Dataset | keras.utils.PyDataset):
+            raise ConfigError(
+                f"the {data.name} data is a {kind}, which {ranks} ranks or devices can't share: each would read all of it; return a "
+                "tf.data.Dataset, a PyDataset or rows that are read by index. Does it give each rank rows of its own? Use data.split=own."
+            )
+        first = self._gather(data.first_rows(1).smallest)
+        if any(rows != first[0] for rows in first):
+            raise ConfigError(
+                f"the {data.name} data, a {kind}, starts with other rows on each rank. Does it give each rank rows of its own? Use "
+                "data.split=own. Otherwise let its order depend only on the seed."
+            )
+
+    def _own_rows(self, batches: tf.data.Dataset, split: str) -> tf.data.Dataset:
+        """Return the rows of this process's replicas in each batch of a stream."""
+        ranks, local = self.strategy.replicas, self.strategy.replicas // self.strategy.processes
+        if ranks == 1 or self.own_split:
+            return batches
+        first = self.strategy.rank * local
+        return share_rows(batches, range(first, first + local), ranks, split == "train")
+
+    def _gather(self, numbers: list[int]) -> list[list[int]]:
+        """Return up to `KEPT` numbers below 2**48 of each process."""
+        rank, size = self.strategy.rank, KEPT + 1
+        slots = np.zeros(self.strategy.processes * size)
+        slots[rank * size : rank * size + len(numbers) + 1] = [len(numbers), *numbers]
+        summed = np.array(self.strategy.sum(slots.tolist())).astype(np.int64).reshape(-1, size)
+        return [row[1 : row[0] + 1].tolist() for row in summed]
 
     def _count_stream_batches(self, data: Stream) -> int:
         trainer = self.config.trainer

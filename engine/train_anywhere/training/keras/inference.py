@@ -20,10 +20,14 @@ from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError, ConfigError
 from train_anywhere.tasks import Task
 from train_anywhere.training.keras.batches import DropInLoader, TaskLoader
-from train_anywhere.training.keras.checkpoint.position import seed_everything
-from train_anywhere.training.keras.checkpoint.state import check_base, read_state, restore_weights
+from train_anywhere.training.keras.checkpoint import (
+    check_base,
+    read_state,
+    restore_weights,
+    seed_everything,
+)
+from train_anywhere.training.keras.dropin.gradients import add_adapters
 from train_anywhere.training.keras.dropin.model import open_dropin
-from train_anywhere.training.keras.lora import add_adapters
 from train_anywhere.training.keras.module import Module, TaskModule
 from train_anywhere.training.keras.native import POLICIES, call_once, dtype_policy
 from train_anywhere.training.keras.run import load_initial_weights

@@ -8,13 +8,14 @@ import keras
 import tensorflow as tf
 
 from train_anywhere.training.keras.dropin.gradients import (
+    Base,
     NamedVariables,
     build_optimizer,
     name_variables,
+    read_built,
+    read_flags,
     weight_averages,
 )
-from train_anywhere.training.keras.dropin.trainable import read_built, read_flags
-from train_anywhere.training.keras.lora import Base
 from train_anywhere.training.keras.strategies.base import Strategy
 
 Batch = tuple[Any, tf.Tensor]
@@ -62,7 +63,7 @@ class RunningSums:
         return values
 
     def _replicas(self, variable: tf.Variable) -> tuple[tf.Variable, ...]:
-        return self.distribution.experimental_local_results(variable)  # type: ignore[no-any-return]
+        return self.distribution.experimental_local_results(variable)
 
 
 def per_replica(count: int) -> tf.Variable:
@@ -345,4 +346,4 @@ class TaskModule(Module):
 
     def units(self, sums: list[float]) -> float | None:
         """Return the number of units that the task has counted; None if each row is one unit."""
-        return self.task.units(sums)  # type: ignore[no-any-return]
+        return self.task.units(sums)

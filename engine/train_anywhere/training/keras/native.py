@@ -15,14 +15,16 @@ from train_anywhere.data.tf.arrays import to_arrays
 from train_anywhere.errors import ConfigError
 from train_anywhere.tasks import Task
 from train_anywhere.training.keras.batches import TaskLoader
-from train_anywhere.training.keras.dropin.gradients import average_in_apply, build_optimizer
-from train_anywhere.training.keras.dropin.trainable import synchronize_batch_norms
-from train_anywhere.training.keras.lora import add_adapters
+from train_anywhere.training.keras.dropin.gradients import (
+    add_adapters,
+    average_in_apply,
+    build_optimizer,
+    synchronize_batch_norms,
+)
 from train_anywhere.training.keras.module import TaskModule
 from train_anywhere.training.keras.optim import ignored_rate_notes, make_optimizer, make_rate_reader
 from train_anywhere.training.keras.strategies.base import Strategy
-from train_anywhere.training.parameter_groups import refuse_unmatched
-from train_anywhere.training.plan import Plan, build_network, make_plan
+from train_anywhere.training.plan import Plan, build_network, make_plan, refuse_unmatched
 
 POLICIES = {"32": "float32", "bf16-mixed": "mixed_bfloat16", "16-mixed": "mixed_float16"}
 """Keras' dtype policy for each `trainer.precision`."""

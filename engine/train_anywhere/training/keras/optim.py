@@ -23,8 +23,14 @@ from train_anywhere.config.instantiate import explain_target_errors, instantiate
 from train_anywhere.config.keys import TARGET
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
-from train_anywhere.training.parameter_groups import group_settings, matching_groups
-from train_anywhere.training.plan import Plan, lr_factor, scale_lr, warmup_steps
+from train_anywhere.training.plan import (
+    Plan,
+    group_settings,
+    lr_factor,
+    matching_groups,
+    scale_lr,
+    warmup_steps,
+)
 
 
 class LearningRate(keras.optimizers.schedules.LearningRateSchedule):

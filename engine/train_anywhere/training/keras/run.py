@@ -2,16 +2,15 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Literal
 
 import keras
 import tensorflow as tf
 
-from train_anywhere.checkpoints.checkpointer import NoCheckpointer
-from train_anywhere.checkpoints.choice import read_chosen
+from train_anywhere.checkpoints.choice import read_chosen, select_weights
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
-from train_anywhere.checkpoints.init_run import select_weights
 from train_anywhere.checkpoints.recovery import open_checkpointer
 from train_anywhere.config.checks.monitors import describe_best_checkpoint
 from train_anywhere.config.instantiate import explain_target_errors, instantiate
@@ -28,25 +27,24 @@ from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.recorder import report_weights
 from train_anywhere.tasks import Task
 from train_anywhere.training.adapters import refuse_adapters_alone
-from train_anywhere.training.keras.checkpoint.position import Position, seed_everything, split_seeds
-from train_anywhere.training.keras.checkpoint.state import (
+from train_anywhere.training.keras.checkpoint import (
     RAW_WEIGHTS,
+    Position,
     StateWriter,
     check_base,
     read_state,
     read_weights,
     restore,
     restore_weights,
+    seed_everything,
+    split_seeds,
 )
+from train_anywhere.training.keras.dropin.gradients import ADAPTERS
 from train_anywhere.training.keras.dropin.model import open_dropin
 from train_anywhere.training.keras.dropin.user_callbacks import make_callbacks
-from train_anywhere.training.keras.loop.agreement import refuse_different_weights
 from train_anywhere.training.keras.loop.callbacks import Loader, TrainingCallback
-from train_anywhere.training.keras.loop.epochs import fit
-from train_anywhere.training.keras.loop.profiler import TensorFlowRecording
-from train_anywhere.training.keras.loop.tensorboard import MetricsWriter
-from train_anywhere.training.keras.loop.validation import evaluate
-from train_anywhere.training.keras.lora import ADAPTERS
+from train_anywhere.training.keras.loop.epochs import evaluate, fit, refuse_different_weights
+from train_anywhere.training.keras.loop.tensorboard import MetricsWriter, TensorFlowRecording
 from train_anywhere.training.keras.module import Module, TaskModule
 from train_anywhere.training.keras.native import POLICIES, dtype_policy, open_native
 from train_anywhere.training.keras.strategies.base import Strategy
@@ -60,6 +58,7 @@ from train_anywhere.training.plan import (
 )
 from train_anywhere.training.profile import StepProfile
 from train_anywhere.training.rank_process import RankProcess
+from train_anywhere.training.reporting.display import Display
 from train_anywhere.training.reporting.header import Header, cpu_name, peak_flops
 from train_anywhere.training.reporting.progress import Progress
 
@@ -124,24 +123,17 @@ def train_and_test(strategy: Strategy, name: str, config: Config, process: RankP
     seed_everything(config.seed)
     module, loader, plan = open_task(config, strategy)
     writes = strategy.rank == 0 and not config.trainer.fast_dev_run
-    checkpointer = open_checkpointer(config.checkpoint, run) if writes else NoCheckpointer()
-    newest = checkpointer.newest_good()
+    checkpointer = open_checkpointer(config.checkpoint, run) if writes else None
+    newest = checkpointer.store.newest_good() if checkpointer else None
     if writes and recorder:
         recorder.record_first_step(newest.step if newest else 0)
     position, state = restore_or_initialize(config, module, newest)
     if writes and recorder:
-        recorder.steps_done = lambda: position.step
-    kind = config.monitor.progress if strategy.rank == 0 else "none"
-    live, min_seconds = run.path if writes else None, min_seconds_per_token(module, config.trainer)
-    display = Progress(
-        kind, plan, strategy.replicas, module.unit, module.counts_units, min_seconds, live, process.heartbeat
-    )
-    display.newest = lambda: checkpointer.newest
-    if not config.trainer.fast_dev_run:
-        rank, steps = process.topology.rank, config.trainer.profiler
-        display.profile = StepProfile(run, rank, steps, TensorFlowRecording, display.note)
+        recorder.follow(lambda: position.step)
+    newest_written = lambda: checkpointer.newest if checkpointer else None  # noqa: E731
+    progress = open_progress(module, config, plan, process, newest_written)
     header = describe(module, loader, strategy, name, config)
-    with checkpointer, display as progress:
+    with checkpointer or nullcontext(), progress:
         for line in header.lines(config, plan):
             progress.note(line)
         if writes and recorder:
@@ -151,10 +143,9 @@ def train_and_test(strategy: Strategy, name: str, config: Config, process: RankP
         user_callbacks, states = make_callbacks(config.callbacks, module, plan, position)
         for note in module.notes:
             progress.note(note)
-        metrics = MetricsWriter(
-            config, run, progress, position.step, checkpointer.events, module.metric_names
-        )
-        checkpoints = None if isinstance(checkpointer, NoCheckpointer) else StateWriter(checkpointer)
+        events = checkpointer.events if checkpointer else None
+        metrics = MetricsWriter(config, run, progress, position.step, events, module.metric_names)
+        checkpoints = StateWriter(checkpointer) if checkpointer else None
         callback = TrainingCallback(
             config, plan, position, module, loader, metrics, checkpoints, process.stop, user_callbacks, states
         )
@@ -167,8 +158,9 @@ def train_and_test(strategy: Strategy, name: str, config: Config, process: RankP
                 weights = (v.numpy().tobytes() for v in module.model.trainable_variables)
                 report_weights(run, process.topology, weights)
             refuse_different_weights(module)
-            checkpointer.finish()
-            newest = checkpointer.newest or newest
+            if checkpointer:
+                checkpointer.finish()
+                newest = checkpointer.newest or newest
             if not position.preempted and plan.test_batches:
                 test(callback, newest)
         process.heartbeat.enter("end")
@@ -179,6 +171,31 @@ def train_and_test(strategy: Strategy, name: str, config: Config, process: RankP
         progress.throughput.mean(),
         module.unit,
         callback.ended_by,
+    )
+
+
+def open_progress(
+    module: Module,
+    config: Config,
+    plan: Plan,
+    process: RankProcess,
+    newest: Callable[[], SavedCheckpoint | None],
+) -> Progress:
+    """Return the progress of the run; only that of rank 0 is shown."""
+    first, fast = module.strategy.rank == 0, config.trainer.fast_dev_run
+    display = Display(config.monitor.progress if first else "none", plan.total_steps * plan.accumulate)
+    rank, steps = process.topology.rank, config.trainer.profiler
+    return Progress(
+        display,
+        plan,
+        module.strategy.replicas,
+        module.unit,
+        module.counts_units,
+        min_seconds_per_token(module, config.trainer),
+        live=process.run.path if first and not fast else None,
+        heartbeat=process.heartbeat,
+        newest=newest,
+        profile=None if fast else StepProfile(process.run, rank, steps, TensorFlowRecording, display.note),
     )
 
 

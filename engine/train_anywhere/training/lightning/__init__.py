@@ -1,19 +1,72 @@
 """Training with PyTorch Lightning: `run.train`.
 
-setup            what a run needs, created from its configuration
-attach           callbacks and loggers of the Trainer, in the order in which Lightning calls them
-module           the LightningModule of a task; `dropin` uses a user's module unchanged
+setup            what a run needs, created from its configuration; callbacks and loggers in the order in which Lightning calls them
+module           the LightningModule of a task, optimizers and torch's schedules; `dropin` uses a user's module unchanged
 rank_splits      the splits of the data for this rank; `batches` loads them
 trainer          Lightning's Trainer without its signals, checkpoints and output
 hardware         TF32, channels-last weights, torch.compile, fused optimizers
-optim            optimizers and torch's schedules
+weights          LoRA, and files of other programs
 loop             the loop over training steps, metrics, early stopping, a check that something was trained
 checkpoint       save and restore checkpoints
 strategies       ddp, fsdp, horovod, ...
 inference        the trained model, for `train_anywhere.inference`
-other_names      `pytorch_lightning` is `lightning.pytorch`
+
+User code may import `pytorch_lightning`: it gets the classes of `lightning.pytorch`.
 """
 
-from train_anywhere.training.lightning.other_names import install
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from types import ModuleType
+
+from train_anywhere.config.signatures.modules import OTHER_NAMES as PACKAGES
+
+
+class OtherNames(MetaPathFinder, Loader):
+    """Import hook that puts a module of `lightning` in the place of the one with the other name."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return a spec for a module of the other packages, None for other modules."""
+        return ModuleSpec(fullname, self) if (name := lightning_name(fullname)) and find_spec(name) else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Put the module of `lightning` in the place of the other one."""
+        name = module.__name__
+        same = str(lightning_name(name))
+        __import__(same)
+        sys.modules[name] = sys.modules[same]
+        if name in PACKAGES:
+            note_other_version(name)
+
+
+def lightning_name(name: str) -> str | None:
+    """Return the name of a module in `lightning`; None for a module of other packages."""
+    package, _, rest = name.partition(".")
+    return ".".join([PACKAGES[package], *rest.split(".")]).rstrip(".") if package in PACKAGES else None
+
+
+def note_other_version(package: str) -> None:
+    """Print a line on rank 0 if the package is installed in another version than `lightning`, which is used instead."""
+    try:
+        installed, used = version(package.replace("_", "-")), version("lightning")
+    except PackageNotFoundError:
+        return
+    if installed != used and sys.modules[package].utilities.rank_zero_only.rank == 0:
+        print(
+            f"{package} {installed} is installed, and {PACKAGES[package]} {used} is used in its place.",
+            flush=True,
+        )
+
+
+def install() -> None:
+    """Install the import hook, once, before user code is imported."""
+    if not any(isinstance(finder, OtherNames) for finder in sys.meta_path):
+        sys.meta_path.insert(0, OtherNames())
+
 
 install()

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from train_anywhere.data.torch.arrays import to_arrays, to_tensors
 from train_anywhere.data.torch.loader import Batch, Batches, torch_loader
 from train_anywhere.data.torch.samples import Prepare
-from train_anywhere.data.torch.user_loader import Stream
+from train_anywhere.data.torch.user_loader import Ranks, Stream
 from train_anywhere.training.stop import SIGNALS
 
 
@@ -73,7 +73,8 @@ class StreamSplit:
     Attributes:
         source: the loader.
         count: batches of an epoch; for an evaluation the maximum.
-        seed, rank: seeds of its random numbers.
+        seed: seed of its random numbers.
+        ranks: this rank, and how it agrees with the others.
         train: whether it must return exactly `count` batches.
         prepare: the task's `prepare`, if any.
     """
@@ -81,7 +82,7 @@ class StreamSplit:
     source: Any
     count: int
     seed: int
-    rank: int
+    ranks: Ranks
     train: bool
     prepare: Prepare = None
     rows: None = None
@@ -92,7 +93,8 @@ class StreamSplit:
     def loader(self, start: tuple[int, int] = (0, 0)) -> Any:
         """Return a loader that starts at an epoch and a batch."""
         source = WeightedLoader(self.source, self.prepare)
-        return Stream(source, self.seed, self.rank, self.count if self.train else None, start)
+        batches = self.count if self.train or self.ranks.count > 1 else None
+        return Stream(source, self.seed, self.ranks, batches, start, self.train)
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,8 @@ from lightning.pytorch.strategies import Strategy
 from torch import nn, optim
 
 from train_anywhere.config.schema import Trainer
-from train_anywhere.files.owned_folder import OwnedFolder, make_owned
-from train_anywhere.training.lightning.strategies.blocks import find_blocks
-from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
+from train_anywhere.files.removal import OwnedFolder, make_owned
+from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy, find_blocks
 
 
 class BFloat16(MixedPrecision):
@@ -54,11 +53,11 @@ def apply_hardware_options(module: pl.LightningModule, trainer: Trainer, strateg
     whole = network if isinstance(network, nn.Module) else module
     if trainer.channels_last:
         # a convolution with channels-last weights has channels-last outputs; the first one converts its input
-        whole.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        whole.to(memory_format=torch.channels_last)
     if trainer.compile:
         use_private_compile_cache()
         for part in find_compiled_parts(whole, strategy):
-            part.forward = compile_forward(part)  # type: ignore[method-assign]
+            part.forward = compile_forward(part)
 
 
 def use_private_compile_cache() -> None:

@@ -23,18 +23,20 @@ from train_anywhere.data.torch.user_loader import batch_count
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError, ConfigError
 from train_anywhere.tasks import Task
-from train_anywhere.training.lightning.checkpoint.random_state import seed_everything
-from train_anywhere.training.lightning.checkpoint.restorer import add_left_out
-from train_anywhere.training.lightning.checkpoint.stored_weights import WEIGHTS, read_checkpoint
+from train_anywhere.training.lightning.checkpoint.position import seed_everything
+from train_anywhere.training.lightning.checkpoint.restorer import WEIGHTS, add_left_out, read_checkpoint
 from train_anywhere.training.lightning.dropin.model import explain_lightning_errors, make_task
-from train_anywhere.training.lightning.lora import add_adapters, find_adapters
 from train_anywhere.training.lightning.module import TaskModule
 from train_anywhere.training.lightning.rank_splits import Opener, find_source, from_module, list_loaders
 from train_anywhere.training.lightning.run import load_initial_weights
-from train_anywhere.training.lightning.strategies.choose import make_strategy
-from train_anywhere.training.lightning.strategies.environment import pick_device
+from train_anywhere.training.lightning.strategies.choose import make_strategy, pick_device
 from train_anywhere.training.lightning.trainer import Trainer, make_trainer
-from train_anywhere.training.lightning.weight_files import plain_name, write_safetensors
+from train_anywhere.training.lightning.weights import (
+    add_adapters,
+    find_adapters,
+    plain_name,
+    write_safetensors,
+)
 from train_anywhere.training.plan import Plan, build_network, limit_batches
 
 
@@ -172,9 +174,9 @@ class TrainedModel:
         self._require_predict_step()
         trainer, loader = self._make_trainer(), DataLoader([*samples], self.config.data.batch_size)
         if isinstance(source, pl.LightningDataModule):
-            source.prepare_data = lambda: None  # type: ignore[method-assign]
-            source.setup = lambda stage: None  # type: ignore[method-assign]
-            source.predict_dataloader = lambda: loader  # type: ignore[method-assign]
+            source.prepare_data = lambda: None
+            source.setup = lambda stage: None
+            source.predict_dataloader = lambda: loader
         own = (
             {"datamodule": source} if isinstance(source, pl.LightningDataModule) else {"dataloaders": loader}
         )
@@ -238,8 +240,8 @@ class TrainedModel:
         trainer.limit_val_batches = trainer.limit_test_batches = count
         if datamodule:
             setattr(datamodule, f"{split}_dataloader", lambda: loader)
-            datamodule.prepare_data = lambda: None  # type: ignore[method-assign]
-            datamodule.setup = lambda stage: None  # type: ignore[method-assign]
+            datamodule.prepare_data = lambda: None
+            datamodule.setup = lambda stage: None
         data = {"datamodule": datamodule} if datamodule else {"dataloaders": loader}
         with explain_lightning_errors():
             if self.task is None:
@@ -252,7 +254,7 @@ class TrainedModel:
         assert self.task
         module = TaskModule(self.task, self.network, self.config, plan, 1)
         predictions = CollectPredictions(self.network) if predicting else None
-        trainer.callbacks += [predictions] if predictions else []  # type: ignore[attr-defined]
+        trainer.callbacks += [predictions] if predictions else []
         trainer.test(module, **data, verbose=False)
         sums = module.eval_sums.take(module.device).tolist()
         if predictions:
@@ -278,7 +280,7 @@ class TrainedModel:
             self._require_predict_step()
         if measures:
             run(module, **data, verbose=False)
-        metrics = {name: float(value) for name, value in trainer._logger_connector.collected.items()}  # type: ignore[attr-defined]
+        metrics = {name: float(value) for name, value in trainer._logger_connector.collected.items()}
         if not predicting:
             return metrics, None
         loader = data.get("dataloaders") or getattr(data["datamodule"], f"{split}_dataloader")()
@@ -399,7 +401,7 @@ class TrainedModel:
             else:  # only the arguments of the network matter
                 _, loader, *_ = self._open("train")
                 with suppress(Exception):
-                    self.network.training_step(next(iter(loader)), 0)  # type: ignore[operator]
+                    self.network.training_step(next(iter(loader)), 0)
         finally:
             hook.remove()
         if not seen:

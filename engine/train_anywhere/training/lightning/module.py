@@ -1,18 +1,190 @@
-"""The step of a native task, as the LightningModule that the Trainer uses."""
+"""The step of a native task as a LightningModule, its optimizer and torch's schedules."""
 
 from typing import Any, cast
 
 import lightning.pytorch as pl
 import torch
-from torch import Tensor, nn
+from torch import Tensor, nn, optim
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from train_anywhere.config.choices import OtherSchedule
-from train_anywhere.config.schema import Config
+from train_anywhere.config.choices import AdamW, Optimizer, OtherOptimizer, OtherSchedule, Sgd
+from train_anywhere.config.instantiate import explain_target_errors, instantiate
+from train_anywhere.config.schema import Checkpoint, Config
 from train_anywhere.data.torch.loader import Batch
 from train_anywhere.errors import ConfigError
 from train_anywhere.tasks import Task
-from train_anywhere.training.lightning.optim import BASE_LR, apply_settings, configure_optimizer
-from train_anywhere.training.plan import Plan, learning_rate
+from train_anywhere.training.lightning.hardware import can_fuse, match_state_layout
+from train_anywhere.training.plan import (
+    Plan,
+    group_settings,
+    learning_rate,
+    matching_groups,
+    refuse_unmatched,
+    scale_lr,
+)
+
+
+def configure_optimizer(config: Config, plan: Plan, network: nn.Module, devices: int) -> Any:
+    """Return the optimizer and schedule of the configuration as a module's `configure_optimizers` does; `devices` share the batch."""
+    lr = scale_lr(config.optimizer.lr, config.optimizer.scale_lr, devices)
+    optimizer = make_optimizer(config.optimizer, config.trainer.precision, network, lr)
+    if not isinstance(config.schedule, OtherSchedule):
+        return optimizer
+    scheduler = make_scheduler(config.schedule, config.checkpoint, plan, optimizer)
+    settings = {
+        "scheduler": scheduler,
+        "interval": config.schedule.interval,
+        "monitor": config.checkpoint.monitor,
+    }
+    return {"optimizer": optimizer, "lr_scheduler": settings}
+
+
+def make_optimizer(
+    chosen: Optimizer, precision: str, network: nn.Module, lr: float | None = None
+) -> optim.Optimizer:
+    """Return the optimizer that the configuration names, for all trainable parameters; `lr` replaces its learning rate.
+
+    Raises:
+        ConfigError: it does not take its arguments or these parameters.
+    """
+    fused, lr = can_fuse(network, precision) or None, chosen.lr if lr is None else lr
+    groups = (
+        named_groups(network, chosen, lr) if chosen.groups else parameter_groups(network, chosen.no_decay)
+    )
+    match chosen:
+        case Sgd(momentum=momentum, nesterov=nesterov, weight_decay=decay):
+            return optim.SGD(
+                groups, lr, momentum=momentum, nesterov=nesterov, weight_decay=decay, fused=fused
+            )
+        case AdamW(betas=betas, eps=eps, weight_decay=decay):
+            pair = betas[0], betas[1]
+            return optim.AdamW(groups, lr, betas=pair, eps=eps, weight_decay=decay, fused=fused)
+    with explain_target_errors(f"optimizer._target_={chosen.target['lightning']}"):
+        created = instantiate(chosen, "optimizer", "lightning", params=groups, lr=lr)
+    if not isinstance(created, optim.Optimizer):
+        raise ConfigError(
+            f"optimizer._target_={chosen.target['lightning']} returns a {type(created).__name__}, which is not a torch.optim.Optimizer."
+        )
+    if "weight_decay" not in created.defaults and any(g.weight_decay is not None for g in chosen.groups):
+        raise ConfigError(
+            f"optimizer._target_={chosen.target['lightning']} has no weight_decay, which optimizer.groups sets; leave it out there."
+        )
+    return created
+
+
+def parameter_groups(network: nn.Module, no_decay: list[str]) -> list[dict[str, Any]]:
+    """Return all trainable parameters, those without weight decay in a second group.
+
+    A parameter has no weight decay if a string of `no_decay` is in its name or its layer's class, ignoring case.
+    """
+    groups: dict[bool, list[nn.Parameter]] = {False: [], True: []}
+    for name, parameter in network.named_parameters():
+        if parameter.requires_grad:
+            groups[_is_undecayed(network, name, no_decay)].append(parameter)
+    decayed: list[dict[str, Any]] = [{"params": groups[False]}] if groups[False] or not groups[True] else []
+    return [*decayed, {"params": groups[True], "weight_decay": 0.0}] if groups[True] else decayed
+
+
+def _is_undecayed(network: nn.Module, name: str, no_decay: list[str]) -> bool:
+    layer = network.get_submodule(name.rpartition(".")[0])
+    described = f"{name} {type(layer).__name__}".lower()
+    return any(word.lower() in described for word in no_decay)
+
+
+BASE_LR = "base_lr"
+"""Key of a parameter group: its learning rate before the schedule and `optimizer.scale_lr`."""
+
+
+def named_groups(network: nn.Module, chosen: Optimizer, lr: float) -> list[dict[str, Any]]:
+    """Return all parameters by the patterns of `optimizer.groups` that match them, those that none matches first.
+
+    Frozen parameters are included, so that the groups stay the same when a hook or callback unfreezes them. `lr` is that of the
+    optimizer, scaled by `optimizer.scale_lr`.
+
+    Raises:
+        ConfigError: a pattern matches nothing.
+    """
+    named = dict(network.named_parameters())
+    refuse_unmatched(chosen.groups, [*named])
+    numbers = {id(group): number for number, group in enumerate(chosen.groups)}
+    groups: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for name, parameter in named.items():
+        matching = matching_groups(chosen.groups, name)
+        undecayed = _is_undecayed(network, name, chosen.no_decay)
+        key = (*(numbers[id(group)] for group in matching), undecayed)
+        if key not in groups:
+            own, decay = group_settings(matching)
+            base = chosen.lr if own is None else own
+            groups[key] = {"params": [], "lr": lr * base / chosen.lr if own else lr, BASE_LR: base}
+            if undecayed or decay is not None:
+                groups[key]["weight_decay"] = 0.0 if undecayed else decay
+        groups[key]["params"].append(parameter)
+    return [groups[key] for key in sorted(groups, key=lambda key: (len(key) > 1, key))]
+
+
+def apply_settings(chosen: Optimizer, precision: str, network: nn.Module, optimizer: optim.Optimizer) -> None:
+    """Set the settings of the configuration, which may have changed, in each group of a restored optimizer.
+
+    The learning rate is not set, because each step sets it. For an optimizer that is not built in (`_target_`), only settings in the
+    configuration are set, because it may store a part of its state in the others.
+    """
+    fresh = make_optimizer(chosen, precision, network).param_groups
+    if any(BASE_LR in group for group in (*fresh, *optimizer.param_groups)):
+        _refuse_other_groups(fresh, optimizer.param_groups)
+    written = {*chosen.arguments, "weight_decay", BASE_LR} if isinstance(chosen, OtherOptimizer) else None
+    for group, settings in zip(optimizer.param_groups, fresh, strict=False):  # callbacks may have added some
+        names = set(settings) - {"params", "lr"}
+        group.update({name: settings[name] for name in (names if written is None else names & written)})
+    if written is None:
+        match_state_layout(optimizer)
+
+
+def _refuse_other_groups(fresh: list[dict[str, Any]], restored: list[dict[str, Any]]) -> None:
+    """Raise ConfigError if `optimizer.groups` sorts the parameters in another way than in the checkpoint."""
+    ours, theirs = ([[*map(id, g["params"])] for g in groups] for groups in (fresh, restored))
+    if ours != theirs[: len(ours)]:
+        raise ConfigError(
+            "optimizer.groups sorts the parameters in another way than in the checkpoint, so their states do not fit; resume with the "
+            "same patterns (lr and weight_decay may change), or start a new run with init=RUN."
+        )
+
+
+def make_scheduler(
+    schedule: OtherSchedule, checkpoint: Checkpoint, plan: Plan, optimizer: optim.Optimizer
+) -> Any:
+    """Return torch's scheduler that `schedule` names.
+
+    Raises:
+        ConfigError: it does not take its arguments, or watches a metric that is not set.
+    """
+    dotted = schedule.target["lightning"]
+    by_step = schedule.interval == "step"
+    sizes = {
+        "total_steps": plan.total_steps if by_step else plan.max_epochs,
+        "steps_per_epoch": plan.steps_per_epoch if by_step else 1,
+        "epochs": plan.max_epochs,
+    }
+    with explain_target_errors(f"schedule._target_={dotted}"):
+        scheduler = instantiate(schedule, "schedule", "lightning", optimizer=optimizer, **sizes)
+    if isinstance(scheduler, ReduceLROnPlateau):
+        _check_plateau(schedule, checkpoint, scheduler)
+    return scheduler
+
+
+def _check_plateau(schedule: OtherSchedule, checkpoint: Checkpoint, scheduler: ReduceLROnPlateau) -> None:
+    """Raise ConfigError unless the scheduler watches `checkpoint.monitor`, once per epoch, in the right direction."""
+    watched, mode = checkpoint.monitor, checkpoint.mode
+    if watched is None:
+        raise ConfigError(
+            "ReduceLROnPlateau watches checkpoint.monitor, which is not set; use checkpoint.monitor=NAME."
+        )
+    if schedule.interval == "step":
+        raise ConfigError("ReduceLROnPlateau is updated after a validation; use schedule.interval=epoch.")
+    if mode not in (None, scheduler.mode):
+        raise ConfigError(
+            f"ReduceLROnPlateau has mode={scheduler.mode}, and it watches {watched}, of which the {mode} is best; use "
+            f"schedule.mode={mode}."
+        )
 
 
 class RunningSums:

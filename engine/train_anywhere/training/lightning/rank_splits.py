@@ -8,7 +8,6 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
 from lightning.pytorch.utilities.model_helpers import is_overridden
-from torch import distributed
 from torch.utils.data import DataLoader, IterableDataset
 
 from train_anywhere.config.limits import MAX_COUNT
@@ -21,7 +20,7 @@ from train_anywhere.data.torch.loader import Batches
 from train_anywhere.data.torch.samples import Prepare, Reader, is_map_style
 from train_anywhere.data.torch.unpadded_batches import UnpaddedOrder
 from train_anywhere.data.torch.user_loader import (
-    SplitCheck,
+    Ranks,
     batch_count,
     is_sharded,
     is_source,
@@ -33,6 +32,7 @@ from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError
 from train_anywhere.tasks import Task
 from train_anywhere.training.lightning.batches import IndexedSplit, RankSplit, SeveralSplits, StreamSplit
+from train_anywhere.training.lightning.checkpoint.rank_state import gather, unpack
 from train_anywhere.training.plan import batches_per_step
 
 
@@ -92,6 +92,7 @@ class Opener:
         prepare: the task's `prepare`, if any.
         report: prints a line, on rank 0.
         source: the data module or module that returned the loaders, if any.
+        gather: returns the values of all ranks.
     """
 
     config: Config
@@ -100,6 +101,7 @@ class Opener:
     prepare: Prepare
     report: Callable[[str], None]
     source: pl.LightningDataModule | pl.LightningModule | None = None
+    gather: Callable[[Any], list[Any]] = lambda value: [value]
 
     @property
     def _target(self) -> str:
@@ -218,7 +220,9 @@ class Opener:
                 f"the {name} loader of {self._target} is a {type(split).__name__}, which can be read only once; return the function that "
                 "creates it."
             )
-        limit, length = getattr(self.config.trainer, f"limit_{name}_batches"), batch_count(split)
+        limit = getattr(self.config.trainer, f"limit_{name}_batches")
+        lengths = [batch_count(split)] if ranks == 1 else self.gather(batch_count(split))
+        length = None if None in lengths else max(lengths)
         if length is None and self.config.trainer.fast_dev_run:
             length = 1
         if length is None and evaluates and ranks == 1 and isinstance(limit, float) and limit == 1:
@@ -237,13 +241,14 @@ class Opener:
                 if stateful
                 else "a resumed run reads the trained batches of its epoch again and skips them."
             )
-        rank, seed = self.topology.rank, self.config.seed
-        return StreamSplit(split, length, seed, rank, not evaluates, self.prepare)
+        own = self.config.data.own_split
+        shared = Ranks(self.topology.rank, ranks, self.gather, own)
+        return StreamSplit(split, length, self.config.seed, shared, not evaluates, self.prepare)
 
     def _split_stream(self, split: Any, name: str) -> Any:
         """Return a stream as this rank reads it. Raises ConfigError if all ranks would read the same rows."""
         if self.config.data.own_split:
-            return SplitCheck(split, _gather) if name == "train" else split
+            return split
         if (own := split_stream(split, self.topology.rank, self.topology.world_size)) is None:
             raise ConfigError(
                 f"the {name} loader of {self._target} would give all {self.topology.world_size} ranks the same batches; return the data "
@@ -252,15 +257,6 @@ class Opener:
             )
         self.report(f"the {name} loader is split over the ranks by its shards.")
         return own
-
-
-def _gather(value: Any) -> list[Any]:
-    """Return the values of all ranks; only this one's without torch's process group."""
-    if not distributed.is_initialized():
-        return [value]
-    found = [None] * distributed.get_world_size()
-    distributed.all_gather_object(found, value)
-    return found
 
 
 def _is_stream(loader: Any) -> bool:
@@ -311,15 +307,19 @@ def open_rank_splits(
         ConfigError, DataError: a split can't be read, or not on this number of ranks.
     """
     source = find_source(config.data, splits, task)
+
+    def gather_values(value: Any) -> list[Any]:
+        return [unpack(packed)["value"] for packed in gather({"value": value}, trainer)]
+
     if not isinstance(task, pl.LightningModule):
         splits = splits if source is None else from_module(source, splits, topology, trainer)
-        opener = Opener(config, topology, True, getattr(task, "prepare", None), report, source)
+        opener = Opener(config, topology, True, getattr(task, "prepare", None), report, source, gather_values)
         test = None if splits.test is None else opener.open_split(splits.test, "test")
         val = None if splits.val is None else opener.open_split(splits.val, "val")
         return RankSplits(opener.open_split(splits.train, "train"), val, test)
     if source is not None:
         return UserLoaders(None, None, None, source)
-    opener = Opener(config, topology, False, None, report)
+    opener = Opener(config, topology, False, None, report, None, gather_values)
     if is_overridden("train_dataloader", task):
         report(
             f"the train_dataloader of {type(task).__name__} is not used: data={config.data.name} replaces it; data=module uses it."

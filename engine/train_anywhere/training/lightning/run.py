@@ -2,7 +2,7 @@
 
 import gc
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any, Literal
@@ -10,31 +10,28 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, distributed, nn
 
-from train_anywhere.checkpoints.choice import read_chosen
+from train_anywhere.checkpoints.choice import list_weight_files, read_chosen, select_weights
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
-from train_anywhere.checkpoints.init_run import list_weight_files, select_weights
 from train_anywhere.config.schema import Config, Init
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError, iterate_causes
 from train_anywhere.features import Features
 from train_anywhere.features.feature import Observers, Rank
-from train_anywhere.files.ordinary import make_folder
-from train_anywhere.runs.attempts import Outcome
-from train_anywhere.runs.debug import launch_id
+from train_anywhere.files.atomic import make_folder
+from train_anywhere.runs.attempts import Outcome, launch_id
 from train_anywhere.runs.folder import RunDir, open_run
-from train_anywhere.runs.recorder import report_weights
+from train_anywhere.runs.recorder import RunRecorder, report_weights
 from train_anywhere.training.adapters import refuse_adapters_alone, refuse_other_base
-from train_anywhere.training.lightning.attach import (
-    add_callbacks,
-    add_loggers,
-    attach,
-    note_start,
-    refuse_different_weights,
+from train_anywhere.training.early_stopping import Timer
+from train_anywhere.training.lightning.checkpoint.position import seed_everything
+from train_anywhere.training.lightning.checkpoint.restorer import StoredWeights
+from train_anywhere.training.lightning.checkpoint.state import (
+    FILE,
+    CheckpointCallback,
+    StateWriter,
+    TrainingStopped,
 )
-from train_anywhere.training.lightning.checkpoint.random_state import seed_everything
-from train_anywhere.training.lightning.checkpoint.state import FILE, CheckpointCallback, TrainingStopped
-from train_anywhere.training.lightning.checkpoint.stored_weights import StoredWeights
-from train_anywhere.training.lightning.dropin.loggers import RunLogger
+from train_anywhere.training.lightning.dropin.connector import RunLogger
 from train_anywhere.training.lightning.dropin.model import explain_lightning_errors
 from train_anywhere.training.lightning.dropin.validated_weights import (
     END_HOOKS,
@@ -42,18 +39,33 @@ from train_anywhere.training.lightning.dropin.validated_weights import (
     copy_weights,
     user_hooks,
 )
+from train_anywhere.training.lightning.loop.callbacks import (
+    Agreement,
+    MetricsCallback,
+    ModuleMetrics,
+    TaskMetrics,
+)
 from train_anywhere.training.lightning.loop.early_stop import TrainingCheck
-from train_anywhere.training.lightning.loop.metrics import ModuleMetrics, TaskMetrics
-from train_anywhere.training.lightning.loop.profiler import TorchRecording
-from train_anywhere.training.lightning.lora import find_adapters, read_base, stored_base
+from train_anywhere.training.lightning.loop.tensorboard import TorchRecording
 from train_anywhere.training.lightning.module import TaskModule
 from train_anywhere.training.lightning.rank_splits import UserLoaders
-from train_anywhere.training.lightning.setup import Setup, describe, make_setup, min_seconds_per_token
+from train_anywhere.training.lightning.setup import (
+    Setup,
+    add_callbacks,
+    add_loggers,
+    describe,
+    make_setup,
+    min_seconds_per_token,
+    note_start,
+    open_writer,
+    refuse_different_weights,
+)
 from train_anywhere.training.lightning.strategies.deferred_weights import DeferredWeights
-from train_anywhere.training.lightning.weight_files import FileWeights
+from train_anywhere.training.lightning.weights import FileWeights, find_adapters, read_base, stored_base
 from train_anywhere.training.plan import refuse_other_framework, uneven_rows_note
 from train_anywhere.training.profile import StepProfile
 from train_anywhere.training.rank_process import RankProcess
+from train_anywhere.training.reporting.display import Display
 from train_anywhere.training.reporting.progress import Progress
 
 
@@ -114,7 +126,7 @@ def train(config: Config, process: RankProcess) -> Outcome:
     except BaseException as error:
         if recorder and recorder.steps_done:
             steps = recorder.steps_done()
-            recorder.steps_done = lambda: steps
+            recorder.follow(lambda: steps)
         save_memory_snapshot(process, error)  # while the frames hold their tensors
         clear_frames(error)
         # destroying NCCL's group would wait for dead ranks, and it does not have Gloo's threads
@@ -123,7 +135,7 @@ def train(config: Config, process: RankProcess) -> Outcome:
             process.disconnect.append(end_process_group)
         raise
     if recorder:
-        recorder.steps_done = None  # it references the Trainer, and so the process group
+        recorder.follow(None)  # the function references the Trainer, and so the process group
     end_process_group()
     return outcome
 
@@ -135,45 +147,24 @@ def save_memory_snapshot(process: RankProcess, error: BaseException) -> None:
         with suppress(Exception):  # a full disk, or another version of this private function
             make_folder(process.run.debug)
             torch.cuda.memory._dump_snapshot(str(file))
-            error.memory_snapshot = file  # type: ignore[attr-defined]  # for launch/failure.py
+            error.memory_snapshot = file  # for launch/failure.py
 
 
 def train_and_test(config: Config, process: RankProcess) -> Outcome:
     """Train and test; the process group still exists afterwards."""
-    run, heartbeat = process.run, process.heartbeat
-    setup = make_setup(config, process.topology, heartbeat)
-    trainer, module, plan = setup.trainer, setup.module, setup.plan
-    kind = config.monitor.progress if trainer.is_global_zero else "none"
-    task = module.task if isinstance(module, TaskModule) else None
-    unit, counted = (task.unit, task.unit in task.sums) if task else ("samples", False)
-    live = run.path if trainer.is_global_zero and not config.trainer.fast_dev_run else None
-    least = min_seconds_per_token(setup, config.trainer)
-    with Progress(kind, plan, setup.devices, unit, counted, least, live, heartbeat) as progress:
-
-        def announce(_: float = 0.0) -> None:
-            header = describe(setup, config)
-            for line in header.lines(config, plan):
-                progress.note(line)
-            if process.recorder and live:
-                process.recorder.record_facts(header.record(config, plan))
-            rows = header.rows.get("validation") if task is None else None
-            if rows and (uneven := uneven_rows_note("validation", rows, trainer.world_size)):
-                progress.note(uneven)
-
-        trainer.when_opened(announce) if isinstance(setup.splits, UserLoaders) else announce()
-        common = (config, plan, process.stop, progress, trainer.is_global_zero)
-        metrics = TaskMetrics(task, *common) if task else ModuleMetrics(*common)
-        metrics.observers = make_observers(setup, Features.of(config), run)
-        checkpoints = attach(trainer, run, metrics, process.recorder)
-        if isinstance(setup.splits, UserLoaders):
-            trainer.when_opened(lambda _: note_start(trainer, checkpoints))
-        else:
-            note_start(trainer, checkpoints)
-        writer = checkpoints.writer
-        if not config.trainer.fast_dev_run:
-            rank, steps = process.topology.rank, config.trainer.profiler
-            progress.profile = StepProfile(run, rank, steps, TorchRecording, progress.note)
-        progress.newest = lambda: writer.checkpointer.newest if writer.checkpointer else None
+    setup = make_setup(config, process.topology, process.heartbeat)
+    trainer, run = setup.trainer, process.run
+    writers: list[StateWriter] = []  # none before the checkpoints are opened
+    with open_progress(setup, config, process, writers) as progress:
+        recorder = process.recorder if progress.live else None
+        # the loaders of a user's module are opened in `fit`
+        opened = trainer.when_opened if isinstance(setup.splits, UserLoaders) else (lambda call: call(0.0))
+        opened(lambda _: print_header(setup, config, progress, recorder))
+        writer, seen = open_writer(trainer, run, config, process.recorder)
+        writers.append(writer)
+        metrics = make_metrics(setup, config, process, progress, writer.newest)
+        checkpoints = CheckpointCallback(writer, metrics, seen)
+        opened(lambda _: note_start(trainer, checkpoints))
         with writer.checkpointer or nullcontext():
             state: Literal["completed", "preempted", "failed"] = "failed"
             try:
@@ -185,7 +176,7 @@ def train_and_test(config: Config, process: RankProcess) -> Outcome:
             finally:
                 for logger in (known for known in trainer.loggers if isinstance(known, RunLogger)):
                     logger.close(state)
-            heartbeat.enter("end")
+            process.heartbeat.enter("end")
             writer.close()
     return Outcome(
         state=state,
@@ -194,21 +185,70 @@ def train_and_test(config: Config, process: RankProcess) -> Outcome:
         metrics=metrics.metrics,
         checkpoint=str(writer.newest.path) if writer.newest else None,
         rate=progress.throughput.mean(),
-        unit=unit,
+        unit=progress.throughput.unit,
         ended_by=trainer.early_end,
     )
 
 
-def make_observers(setup: Setup, features: Features, run: RunDir) -> Observers:
-    """Return the observers of the features, which the loop of this rank calls."""
-    trainer = setup.trainer
-    rank = Rank(
-        run=run,
-        native=isinstance(setup.module, TaskModule),
-        first_device=trainer.global_rank,
-        devices=trainer.world_size,
+def open_progress(
+    setup: Setup, config: Config, process: RankProcess, writers: Sequence[StateWriter]
+) -> Progress:
+    """Return the progress of the run; only that of rank 0 is shown. The checkpoints are those of the writer, once there is one."""
+    trainer, plan, module, run = setup.trainer, setup.plan, setup.module, process.run
+    task = module.task if isinstance(module, TaskModule) else None
+    unit, counted = (task.unit, task.unit in task.sums) if task else ("samples", False)
+    kind = config.monitor.progress if trainer.is_global_zero else "none"
+    display, profile = Display(kind, plan.total_steps * plan.accumulate), None
+    if not config.trainer.fast_dev_run:
+        rank, steps = process.topology.rank, config.trainer.profiler
+        profile = StepProfile(run, rank, steps, TorchRecording, display.note)
+
+    def newest() -> SavedCheckpoint | None:
+        checkpointer = writers[0].checkpointer if writers else None
+        return checkpointer.newest if checkpointer else None
+
+    return Progress(
+        display,
+        plan,
+        setup.devices,
+        unit,
+        counted,
+        min_seconds_per_token(setup, config.trainer),
+        live=run.path if trainer.is_global_zero and not config.trainer.fast_dev_run else None,
+        heartbeat=process.heartbeat,
+        newest=newest,
+        steps_done=lambda: trainer.steps_done,
+        profile=profile,
     )
-    return Observers(features.observers(rank))
+
+
+def print_header(setup: Setup, config: Config, progress: Progress, recorder: RunRecorder | None) -> None:
+    """Print and record the facts of the run."""
+    header = describe(setup, config)
+    for line in header.lines(config, setup.plan):
+        progress.note(line)
+    if recorder:
+        recorder.record_facts(header.record(config, setup.plan))
+    rows = None if isinstance(setup.module, TaskModule) else header.rows.get("validation")
+    if rows and (uneven := uneven_rows_note("validation", rows, setup.trainer.world_size)):
+        progress.note(uneven)
+
+
+def make_metrics(
+    setup: Setup, config: Config, process: RankProcess, progress: Progress, saved: SavedCheckpoint | None
+) -> MetricsCallback:
+    """Return the callback that reduces and writes the metrics, continued from those of the checkpoint `saved`."""
+    trainer, module = setup.trainer, setup.module
+    native = isinstance(module, TaskModule)
+    rank = Rank(process.run, native, first_device=trainer.global_rank, devices=trainer.world_size)
+    observers = Observers(Features.of(config).observers(rank))
+    writes = trainer.is_global_zero and not config.trainer.fast_dev_run
+    timer = Timer(config.trainer, saved.seconds if saved else 0.0)
+    common = (config, setup.plan, progress, Agreement(process.stop, timer, progress, observers, writes))
+    metrics = TaskMetrics(module.task, *common) if isinstance(module, TaskModule) else ModuleMetrics(*common)
+    if saved:
+        metrics.resume(saved.metrics)
+    return metrics
 
 
 def clear_frames(error: BaseException) -> None:
@@ -236,7 +276,7 @@ def fit_and_test(
     config, module = checkpoints.config, setup.module
     try:
         fit(setup, checkpoints, run)
-        checkpoints.metrics.observers.at_end()
+        checkpoints.agreement.observers.at_end()
         if user_hooks(setup.trainer, *END_HOOKS) and not config.trainer.fast_dev_run:
             save_end_weights(setup, checkpoints)
         # the last checkpoint is published, and weights are compared

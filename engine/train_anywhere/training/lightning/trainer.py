@@ -19,8 +19,7 @@ from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import user_error, was_interrupted
 from train_anywhere.training.early_stopping import describe_early_end
 from train_anywhere.training.lightning.checkpoint.restorer import Restorer
-from train_anywhere.training.lightning.dropin.connector import Connector
-from train_anywhere.training.lightning.dropin.logged_values import Results
+from train_anywhere.training.lightning.dropin.connector import Connector, Results
 from train_anywhere.training.lightning.dropin.trainable import FitLoop
 from train_anywhere.training.lightning.dropin.user_data import DataConnector
 from train_anywhere.training.lightning.dropin.validated_weights import ValidatedWeights
@@ -143,6 +142,22 @@ class Trainer(pl.Trainer):
         """Use the run folder as `default_root_dir`."""
         self._default_root_dir = str(folder)
 
+    def resume_at(self, step: int) -> None:
+        """Continue after the optimizer steps of earlier attempts."""
+        self.steps_done = step
+
+    def count_step(self) -> int:
+        """Count an optimizer step, and return the number of steps done."""
+        self.steps_done += 1
+        return self.steps_done
+
+    def note_skipped_batches(self) -> None:
+        """Note whether a batch hook of the module has ended the epoch early."""
+        loop = self.fit_loop.epoch_loop
+        if not self.should_stop and not loop.mid_epoch:
+            done = loop.batch_progress.current
+            self.skips |= done.completed < done.ready
+
     def _run(self, *arguments: Any, **named: Any) -> Any:
         """Run a loop, and raise a RuntimeError if user code raises KeyboardInterrupt or Lightning's tuner exit.
 
@@ -200,11 +215,6 @@ class Trainer(pl.Trainer):
         batches: Any = every * t.accumulate_grad_batches if isinstance(every, int) else every
         self.val_check_interval = 1.0 if fast else batches  # type: ignore[assignment]
 
-    def share_batches(self, batch_size: int | None) -> None:
-        """Let the ranks share the batches of loaders that have the batch size of all ranks together; None: no loader has."""
-        connector: Any = self._data_connector
-        connector.whole_batch = batch_size
-
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any] | None:
         """Arguments of the samplers that share the rows among the ranks, also those of uneven nodes; None without a parallel strategy."""
@@ -234,7 +244,7 @@ def find_user_object(frame: FrameType | None) -> str | None:
 def make_trainer(
     config: Config, topology: Topology, device: torch.device, strategy: Strategy, native: bool = True
 ) -> Trainer:
-    """Return the Trainer of one rank, still without callbacks and loggers (see `attach.py`) and limits (see `apply_plan`)."""
+    """Return the Trainer of one rank, still without callbacks and loggers (see `setup.py`) and limits (see `apply_plan`)."""
     silence_lightning()
     use_tf32(config.trainer.tf32)
     algorithm = config.trainer.gradient_clip_algorithm

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from train_anywhere.errors import CheckpointError
-from train_anywhere.files.atomic import read_text, set_aside, write_atomic
-from train_anywhere.files.ordinary import open_file
+from train_anywhere.files.atomic import open_file, read_text, set_aside, write_atomic
 from train_anywhere.files.removal import print_once
 
 T = TypeVar("T")
@@ -39,6 +38,7 @@ class CsvLog:
 
     def __init__(self, path: Path, metrics: Iterable[str] = ()) -> None:
         self.path = path
+        self._next: dict[str, float] = {}
         self._waiting = ""  # rows that could not be written yet
         self._whole: list[str] | None = None  # all rows, if the whole file could not be written yet
         lines = _read_log_lines(path) if os.path.lexists(path) else []
@@ -59,12 +59,17 @@ class CsvLog:
         if self.columns != written:
             self._rewrite(rows)
 
+    def add(self, metrics: Mapping[str, float]) -> None:
+        """Write these metrics with the next row."""
+        self._next |= metrics
+
     def write(self, step: int, epoch: int, metrics: Mapping[str, float]) -> None:
         """Append a row: optimizer steps done, number of the epoch (from 1), metrics by name.
 
         Rows that can't be written, as on a full disk, are reported and written with a later row.
         """
-        values = {**{k: f"{v:.6g}" for k, v in metrics.items()}, "step": str(step), "epoch": str(epoch)}
+        numbers, self._next = {**self._next, **metrics}, {}
+        values = {**{k: f"{v:.6g}" for k, v in numbers.items()}, "step": str(step), "epoch": str(epoch)}
         new = [name for name in values if name not in self.columns]
         if new and not self._waiting:  # waiting rows: part of a row may be in the file already
             self.columns += new

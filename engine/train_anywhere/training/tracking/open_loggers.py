@@ -1,6 +1,9 @@
-"""Create the loggers of a configuration for one rank."""
+"""Create the loggers of a configuration. One that fails, is slow or never answers is reported, and training continues."""
 
-from collections.abc import Callable
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -11,7 +14,125 @@ from train_anywhere.config.load import to_tree
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ProjectError
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.training.tracking.guards import Guard, Sender, report_failure
+
+RETRY_S = 60.0
+"""Seconds until a rejected row is sent again."""
+
+TRIES = 5
+"""Number of attempts to send a row; a row that is always rejected must not block the others."""
+
+CLOSE_S = 45.0
+"""Seconds that the end of training waits for unsent rows; a job that is being stopped has about two minutes."""
+
+
+def report_failure(name: str, error: object, consequence: str) -> None:
+    """Print one line on standard error: which logger failed, why, and what happens next."""
+    why = " ".join(str(error).split())[:300].rstrip(".") or type(error).__name__
+    print(f"loggers.{name} failed ({why}); {consequence}.", file=sys.stderr, flush=True)
+
+
+class Guard:
+    """A logger that is called in the training thread until it fails.
+
+    Args:
+        name: name of the logger in the configuration.
+        logger: the object made from the configuration, also an attribute.
+    """
+
+    def __init__(self, name: str, logger: Any) -> None:
+        self.name, self.logger = name, logger
+        self.failed = False
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        """Log the metrics of this number of optimizer steps."""
+        self._try(lambda: self.logger.log_metrics(metrics, step))
+
+    def finalize(self, status: str) -> None:
+        """Close the logger at the end of an attempt; `status` is completed, preempted or failed."""
+        if hasattr(self.logger, "finalize"):
+            self._try(lambda: self.logger.finalize(status))
+
+    def _try(self, call: Callable[[], object]) -> None:
+        if self.failed:
+            return
+        try:
+            call()
+        except Exception as error:
+            self.failed = True
+            report_failure(self.name, error, "training continues without it")
+
+
+class Sender:
+    """A logger that is called in its own thread, so that a slow server does not delay training. A rejected row is sent again.
+
+    Args:
+        name: name of the logger in the configuration.
+        logger: the object made from the configuration, also an attribute.
+    """
+
+    def __init__(self, name: str, logger: Any) -> None:
+        self.name, self.logger = name, logger
+        self.lost = 0
+        self._rows: deque[tuple[dict[str, float], int]] = deque()
+        self._status: str | None = None
+        self._rejections = 0  # of the first row
+        self._reported = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._work, name=f"loggers.{name}", daemon=True)
+        self._thread.start()
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        """Queue the metrics for sending, and return at once."""
+        with self._changed:
+            self._rows.append((dict(metrics), step))
+            self._changed.notify()
+
+    def finalize(self, status: str) -> None:
+        """Send the remaining rows and close the logger, within `CLOSE_S` seconds; a second call does nothing."""
+        if self._status is not None:
+            return
+        with self._changed:
+            self._status = status
+            self._changed.notify()
+        self._thread.join(CLOSE_S)
+        if lost := self.lost + len(self._rows):
+            report_failure(self.name, f"{lost} rows were not sent", "metrics.csv has them")
+
+    def _work(self) -> None:
+        closing = False
+        while not closing:
+            with self._changed:
+                self._changed.wait_for(lambda: self._rows or self._status is not None)
+                closing = self._status is not None
+            while self._rows and (self._send() or closing):
+                pass
+            if self._rows:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._status is not None, RETRY_S)
+        self._try(lambda: self.logger.finalize(self._status))
+
+    def _send(self) -> bool:
+        """Send the first row and return whether it was accepted; a rejected row stays first until no try is left."""
+        metrics, step = self._rows[0]
+        accepted = self._try(lambda: self.logger.log_metrics(metrics, step))
+        self._rejections = 0 if accepted else self._rejections + 1
+        lost = not accepted and (self._rejections >= TRIES or self._status is not None)
+        if accepted or lost:
+            self.lost += lost
+            self._rejections = 0
+            self._rows.popleft()
+        return accepted
+
+    def _try(self, call: Callable[[], object]) -> bool:
+        try:
+            call()
+        except Exception as error:
+            if not self._reported:
+                self._reported = True
+                report_failure(self.name, error, "training continues, and the metrics will be sent again")
+            return False
+        return True
+
 
 GuardedLogger = Guard | Sender
 """A logger whose `log_metrics(metrics, step)` and `finalize(status)` never raise; `.logger` is the object made from the configuration."""

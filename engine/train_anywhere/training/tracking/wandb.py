@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from train_anywhere.files.ordinary import make_folder
+from train_anywhere.files.atomic import make_folder
 from train_anywhere.training.tracking import checks
 
 STEP = "trainer/global_step"

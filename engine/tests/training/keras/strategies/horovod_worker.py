@@ -1,4 +1,4 @@
-"""One rank of the tests of Horovod with Keras: trains a small network in each case, saves what came out.
+"""One rank of Horovod with Keras: trains a small network in each case and saves the result.
 
 <launcher> python horovod_worker.py FOLDER CASE...     writes FOLDER/<case>.<world size>.<rank>.npz
 """

@@ -13,16 +13,16 @@ import numpy as np
 sys.path[:1] = [str(Path(__file__).resolve().parents[5]), str(Path(__file__).resolve().parents[5] / "engine")]
 
 from train_anywhere.distributed.discover import discover  # noqa: E402
-from train_anywhere.launch.rank import load_frozen  # noqa: E402
 from train_anywhere.runs.folder import open_run  # noqa: E402
+from train_anywhere.runs.reopen.frozen import load_frozen  # noqa: E402
 from train_anywhere.training.rank_process import RankProcess  # noqa: E402
 from train_anywhere.training.stop import Stop  # noqa: E402
 
 
 def main(folder: str, out: str, signal_after: str | None = None) -> None:
-    """Train in the run folder; OUT/<rank>.npz gets the weights and moving statistics, OUT/<rank>.most the steps of the largest call."""
+    """Train. Write this rank's weights to OUT/<rank>.npz, its largest call to OUT/<rank>.most."""
     from train_anywhere.training.keras import run as side
-    from train_anywhere.training.keras.loop import steps_per_call
+    from train_anywhere.training.keras.loop import callbacks as steps_per_call
     from train_anywhere.training.keras.loop.callbacks import TrainingCallback
 
     steps_per_call.LONGEST_S = float(os.environ.get("LONGEST_S", steps_per_call.LONGEST_S))

@@ -1,6 +1,4 @@
-"""Horovod with Keras, with real ranks: equal weights on all of them, and those of one process with the whole
-batch.
-"""
+"""Horovod with Keras on real ranks: the weights of one process with the whole batch."""
 
 import os
 import re
@@ -13,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from train_anywhere.distributed.horovod.installation import horovod_problem
+from train_anywhere.distributed.packages import horovod_problem
 
 WORKER = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("horovod_worker.py"))]
 BIN = str(Path(sys.executable).parent)
@@ -48,7 +46,7 @@ def start(require) -> Callable[..., subprocess.CompletedProcess[str]]:
 
 @pytest.fixture(scope="module")
 def trained(start, tmp_path_factory) -> Callable[[str, str], list[Result]]:
-    """`trained("mpirun", "plain")`: what each rank saved; each start happens once, for all its cases."""
+    """`trained("mpirun", "plain")`: the results of each rank, with one start for all its cases."""
     folders: dict[str, Path] = {}
 
     def results(name: str, case: str) -> list[Result]:
@@ -118,7 +116,7 @@ def test_metrics_are_of_all_ranks(trained):
 
 @pytest.mark.slow
 def test_a_step_sends_nothing_but_gradients(trained):
-    """All dense ones as one group; of a sparse one rows and values."""
+    """All dense gradients are one group. A sparse one has rows and values."""
     for name, expected in {
         "plain": ["HorovodGroupedAllreduce"],
         "accumulate": ["HorovodGroupedAllreduce"],

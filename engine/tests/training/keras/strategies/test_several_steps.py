@@ -1,4 +1,4 @@
-"""Ranks that make several steps in one call end with the bits of ranks that make one at a time."""
+"""Several steps in one call give the bits of single steps on several ranks."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from engine.tests.training.keras.strategies.test_tf_distribute import CONFIG, PROGRAM, new_run, start, weights
-from train_anywhere.distributed.horovod.installation import horovod_problem
+from train_anywhere.distributed.packages import horovod_problem
 from train_anywhere.runs.folder import RunDir
 
 SIZE = ("data.batch_size=16", "trainer.log_every_n_steps=20", "trainer.accumulate_grad_batches=1")

@@ -1,4 +1,4 @@
-"""Several devices and several processes give what one process gives with the same global batch."""
+"""Several devices and processes give the result of one process with the same global batch."""
 
 import os
 import subprocess
@@ -32,7 +32,7 @@ CONFIG = (
 
 
 def start(run: RunDir, out: Path, ranks: int, signal_after: dict[int, int] | None = None) -> list[str]:
-    """Run all ranks; returns what each one printed."""
+    """Run all ranks and return the output of each."""
     out.mkdir(exist_ok=True)
     shared = {
         "OMP_NUM_THREADS": "1",
@@ -74,7 +74,7 @@ def single(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
 def trained(
     folder: Path, ranks: int, *overrides: str, base: tuple[str, ...] = CONFIG
 ) -> list[dict[str, np.ndarray]]:
-    """The weights and moving statistics of each rank after training, and before anything is shared at the end."""
+    """Return weights and moving statistics of each rank before the final exchange."""
     folder.mkdir(exist_ok=True)
     start(new_run(folder, *overrides, base=base), folder / "out", ranks)
     return [weights(folder / "out" / f"{rank}.npz") for rank in range(ranks)]
@@ -98,7 +98,7 @@ def test_two_devices_of_one_process(single, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_resumes_on_another_number_of_devices(train, single, tmp_path: Path) -> None:
-    """It says so, and ends with the weights of one device that did it all."""
+    """The change is printed, and the weights are those of one device."""
     options = [o for o in CONFIG if not o.startswith("monitor.")] + [f"paths.results={tmp_path}"]
     begun = train(*options, "strategy=mirrored", "trainer.devices=2", "trainer.max_epochs=1")
     assert begun.returncode == 0, begun.stderr
@@ -119,7 +119,7 @@ def test_two_processes(single, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_batch_norm_over_the_rows_of_all_ranks(tmp_path: Path) -> None:
-    """The moving statistics, and all that is trained, are those of one process with the whole batch; without, they are not."""
+    """Moving statistics and weights equal one process with the whole batch only if synchronized."""
     options = ("model=cnn", "model.dropout=0", "trainer.max_epochs=1", "trainer.limit_train_batches=6")
     options += ("trainer.accumulate_grad_batches=1", "trainer.limit_val_batches=1")
     two = (*options, "strategy=multiworker_mirrored", "trainer.devices=2")
@@ -149,7 +149,7 @@ def test_a_signal_to_one_rank_stops_all_and_they_go_on_bit_for_bit(tmp_path: Pat
 
 def test_slurm_places_in_the_order_of_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Uneven nodes without GPUs, whose names sort otherwise than Slurm lists them."""
-    from train_anywhere.training.keras.strategies.tf_distribute import cluster_resolver
+    from train_anywhere.training.keras.strategies.choose import cluster_resolver
 
     topology = Topology(
         rank=2, world_size=3, local_world_size=1, node_rank=1, nodes=2, coordinator_address="node9",
@@ -163,7 +163,7 @@ def test_slurm_places_in_the_order_of_the_ranks(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_other_launchers_use_tf_config(monkeypatch: pytest.MonkeyPatch) -> None:
-    from train_anywhere.training.keras.strategies.tf_distribute import cluster_resolver
+    from train_anywhere.training.keras.strategies.choose import cluster_resolver
 
     monkeypatch.setenv("TF_CONFIG", "{}")  # put back afterwards
     topology = Topology(

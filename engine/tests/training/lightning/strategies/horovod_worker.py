@@ -1,4 +1,4 @@
-"""One rank of the tests of Horovod with Lightning: trains a small network in each case, saves what came out.
+"""One rank of Horovod with Lightning: trains a small network per case and saves the result.
 
 <launcher> python horovod_worker.py FOLDER CASE...     writes FOLDER/<case>.<world size>.<rank>.pt
 """
@@ -31,7 +31,7 @@ GLOBAL_BATCH, STEPS = 12, 6  # for 1, 2 and 3 ranks
 
 
 class Network(pl.LightningModule):
-    """8 numbers to 3 classes; `kind` chooses what is in between."""
+    """A network of 8 numbers to 3 classes whose `kind` chooses the layers."""
 
     def __init__(self, kind: str) -> None:
         super().__init__()

@@ -4,7 +4,7 @@ import pytest
 from torch import nn
 
 from train_anywhere.errors import ConfigError
-from train_anywhere.training.lightning.strategies.blocks import find_blocks
+from train_anywhere.training.lightning.strategies.fsdp import find_blocks
 
 
 class Block(nn.Module):

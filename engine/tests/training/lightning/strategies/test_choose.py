@@ -36,7 +36,7 @@ def test_bf16_is_sent_between_gpus_only(make_config: MakeConfig) -> None:
 
 @pytest.mark.parametrize("name", ["ddp", "fsdp"])
 def test_sync_batchnorm_is_for_several_gpus(name: str, make_config: MakeConfig) -> None:
-    """Two ranks on CPUs are refused; a single process has the whole batch, and nothing is done."""
+    """Two ranks on CPUs are refused. A single process has the whole batch, so nothing is done."""
     config, cpu = make_config(f"strategy={name}", "trainer.sync_batchnorm=true"), torch.device("cpu")
     two = Topology(world_size=2, local_world_size=2)
     with pytest.raises(ConfigError, match=r"needs GPUs.* use trainer\.sync_batchnorm=false"):
@@ -76,7 +76,7 @@ def test_fsdp_splits_the_layers_of_torch(make_config: MakeConfig) -> None:
 def test_the_places_of_an_uneven_job(
     rank: int, make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two ranks on the first node and one on the second: Lightning's own arithmetic would say 2 or 4 ranks."""
+    """The first of two nodes has two ranks: Lightning's own arithmetic would give 2 or 4 ranks."""
     monkeypatch.setattr(rank_zero_only, "rank", 0, raising=False)  # is put back afterwards
     place = {"local_rank": 0, "node_rank": rank // 2, "local_world_size": 2 - rank // 2}
     topology = Topology(
@@ -93,7 +93,7 @@ def test_the_places_of_an_uneven_job(
 
 
 def test_slurm_variables_do_not_matter(make_config: MakeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lightning would take a step without --ntasks-per-node for a mistake, and handle signals of its own."""
+    """Lightning would refuse a step without --ntasks-per-node and handle signals itself."""
     for name, value in {
         "NTASKS": "3",
         "NTASKS_PER_NODE": "2",
@@ -109,7 +109,7 @@ def test_slurm_variables_do_not_matter(make_config: MakeConfig, monkeypatch: pyt
 
 
 def test_fsdp_tests_without_inference_mode(make_config: MakeConfig) -> None:
-    """With NCCL, parameters that fsdp makes in inference mode can't be read: `state_dict()` in a hook would fail."""
+    """Parameters that fsdp makes in inference mode with NCCL break `state_dict()` in hooks."""
     assert not make_setup(
         make_config("strategy=fsdp", "model=cnn"), Topology()
     ).trainer.test_loop.inference_mode

@@ -1,4 +1,4 @@
-"""Modules built without memory for their weights: each value is, bit by bit, the one of a module that is built at once."""
+"""Modules built without memory have bit by bit the values of modules built at once."""
 
 import random
 from collections.abc import Callable
@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from src.models.lightning.gpt import GPT
-from train_anywhere.training.lightning.checkpoint.random_state import seed_everything
+from train_anywhere.training.lightning.checkpoint.position import seed_everything
 from train_anywhere.training.lightning.strategies.deferred_weights import DeferredWeights, build_deferred
 
 
 class Initialised(nn.Module):
-    """What modules do to new weights: draws that overwrite others, views, copies, decompositions, generators of their own."""
+    """Ways to initialize weights: draws, views, copies, decompositions, own generators."""
 
     def __init__(self) -> None:
         super().__init__()

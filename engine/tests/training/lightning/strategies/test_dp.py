@@ -1,4 +1,4 @@
-"""One process for several devices; whole runs are in engine/tests/training/test_strategies.py."""
+"""One process for several devices. Whole runs are in training/test_strategies.py."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from train_anywhere.errors import ConfigError
-from train_anywhere.training.lightning.strategies.dp import SplitNetwork, list_devices
+from train_anywhere.training.lightning.strategies.choose import SplitNetwork, list_devices
 
 
 def test_without_gpus_the_cpu_stands_for_each_device() -> None:

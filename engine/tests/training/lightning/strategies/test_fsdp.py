@@ -26,7 +26,7 @@ GPT = (
     "model.layers=2",
     "model.heads=2",
     "model.kv_heads=1",
-    "model.width=20",  # its 29 tokens are no multiple of the ranks
+    "model.width=20",  # its 29 tokens are not a multiple of the ranks
     "data._target_=tests.tasks.sentences.open_sentences",
     "data.batch_size=12",
     "strategy.blocks=[Block]",
@@ -57,9 +57,9 @@ def test_a_language_model_resumes_on_another_number_of_ranks(train: Train, tmp_p
 
 @pytest.mark.slow
 def test_a_run_resumes_on_another_number_of_ranks(train: Train, tmp_path: Path) -> None:
-    """Two ranks begin, three resume (AdamW's state is split too): the weights of one process that did it all.
+    """Two ranks start and three resume, with AdamW's split state and the node's disk.
 
-    By way of the node's disk, where nothing is left.
+    The weights are those of one process, and nothing is left on the node's disk.
     """
     local = tmp_path / "node"
     whole = f"paths.results={tmp_path / 'whole'}"
@@ -113,7 +113,7 @@ def test_weights_begin_with_the_bits_of_one_process(
 
 @pytest.mark.slow
 def test_nodes_that_hold_a_whole_model_each(tmp_path: Path) -> None:
-    """Two nodes of two ranks: parts differ within a node and are the same on both; the run resumes as one model over two ranks."""
+    """Two nodes of two ranks with equal halves resume as one model over two ranks."""
     run = (
         *GPT,
         "data=custom",
@@ -156,7 +156,7 @@ def test_a_damaged_shard_is_noticed_and_other_strategies_are_refused(train: Trai
 
 @pytest.mark.slow
 def test_a_rank_that_can_t_write_its_shards_does_not_stop_the_training(train: Train, tmp_path: Path) -> None:
-    """The kernel lets it write files of 4 kB; at the end one sentence says what is missing."""
+    """The kernel lets it write files of 4 kB. One message at the end names the missing part."""
     (tmp_path / "sitecustomize.py").write_text(
         "import os, resource\n"
         'if os.environ.get("RANK") == "1":\n'

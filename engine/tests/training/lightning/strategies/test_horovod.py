@@ -1,6 +1,4 @@
-"""Horovod with Lightning, with real ranks: equal weights on all of them, and those of one process with the
-whole batch.
-"""
+"""Horovod with Lightning on real ranks: the weights of one process with the whole batch."""
 
 import os
 import re
@@ -12,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.distributed.horovod.installation import horovod_problem
+from train_anywhere.distributed.packages import horovod_problem
 
 WORKER = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("horovod_worker.py"))]
 MPI = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]
@@ -57,9 +55,7 @@ def start(require) -> Start:
 
 @pytest.fixture(scope="module")
 def trained(start, tmp_path_factory) -> Callable[[str, str], list[dict]]:
-    """`trained("horovodrun --gloo", "plain")`: what each rank saved; each start happens once, for all its
-    cases.
-    """
+    """`trained("mpirun", "plain")`: the results of each rank, with one start for all its cases."""
     import torch
 
     folders: dict[str, Path] = {}

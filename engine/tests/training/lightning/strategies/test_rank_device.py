@@ -8,7 +8,7 @@ import torch
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError
-from train_anywhere.training.lightning.strategies.environment import pick_device
+from train_anywhere.training.lightning.strategies.choose import pick_device
 
 MakeConfig = Callable[..., Config]
 SECOND = Topology(rank=5, local_rank=1, node_rank=1, world_size=8, local_world_size=4, nodes=2)

@@ -1,4 +1,4 @@
-"""Average gradients over all replicas inside `optimizer.apply`, so that any `train_step` works on several devices."""
+"""Average gradients over all replicas inside `optimizer.apply`, and track which layers and variables are trainable."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,8 +6,54 @@ from typing import Any
 import keras
 import numpy as np
 
+from train_anywhere.config.instantiate import explain_target_errors
+from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
+from train_anywhere.training.adapters import describe_base, hash_weights, select_layers
 from train_anywhere.training.keras.strategies.base import Strategy
+
+
+def trainable_parts(model: keras.Model) -> list[Any]:
+    """Return all layers, then all variables, in the model's own order."""
+    return [*model._flatten_layers(), *model.variables]
+
+
+def read_flags(model: keras.Model) -> list[bool]:
+    """Return `trainable` of all `trainable_parts`."""
+    return [bool(part.trainable) for part in trainable_parts(model)]
+
+
+def set_flags(model: keras.Model, flags: Sequence[bool]) -> None:
+    """Set the flags that `read_flags` returned; flags of another number are ignored."""
+    parts = trainable_parts(model)
+    if len(flags) == len(parts):
+        for part, flag in zip(parts, flags, strict=True):
+            # a layer's public setter would also change its sublayers and variables
+            setattr(part, "_trainable" if isinstance(part, keras.layers.Layer) else "trainable", flag)
+
+
+def read_built(model: keras.Model, optimizers: Sequence[keras.optimizers.Optimizer]) -> list[list[int]]:
+    """Return, for each optimizer, the indices of the model's variables that it has a state for."""
+    numbers = {id(v): number for number, v in enumerate(model.variables)}
+    return [[numbers[id(v)] for v in o._trainable_variables if id(v) in numbers] for o in optimizers]
+
+
+def find_batch_norms(model: keras.Model) -> list[keras.layers.BatchNormalization]:
+    """Return all batch normalization layers of a model, also nested ones."""
+    layers = model._flatten_layers()  # `layers` has only the outermost ones
+    return [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization)]
+
+
+def synchronize_batch_norms(model: keras.Model, strategy: Strategy) -> None:
+    """Make each layer normalize by the mean and variance of the whole global batch; call this before a step is traced.
+
+    Keras sums the rows, their squares and their number over the replicas, also in the backward pass: five small reductions per layer and
+    step. With a mask, Keras still normalizes by the rows of each replica only.
+    """
+    if strategy.replicas > 1:
+        for layer in find_batch_norms(model):
+            layer.synchronized = True
+
 
 NamedVariables = dict[str, keras.Variable]
 
@@ -121,3 +167,69 @@ def averaging_optimizers(optimizers: Sequence[keras.optimizers.Optimizer]) -> li
     """Return the optimizers, also inner ones, that keep moving averages of the weights."""
     inner = [getattr(optimizer, "inner_optimizer", optimizer) for optimizer in optimizers]
     return [part for one in inner for part in getattr(one, "optimizers", [one]) if part.use_ema]
+
+
+ADAPTERS = ("/lora_kernel_a", "/lora_kernel_b", "/lora_embeddings_a", "/lora_embeddings_b")
+"""Ends of the names of variables of adapters."""
+
+
+class Base:
+    """The frozen weights of a model with adapters.
+
+    Attributes:
+        variables: the weights, by name.
+        title: the name of the base in messages.
+    """
+
+    def __init__(self, variables: NamedVariables, title: str) -> None:
+        self.variables, self.title, self._hash = variables, title, ""
+
+    @property
+    def identity(self) -> list[str]:
+        """The hash of the weights, computed at the first use, and the name of the base."""
+        if not self._hash:
+            arrays = (
+                (name, np.ascontiguousarray(v).reshape(-1)) for name, v in sorted(self.variables.items())
+            )
+            self._hash = hash_weights((name, array.view(np.uint8)) for name, array in arrays)
+        return [self._hash, self.title]
+
+    def refuse_trained(self) -> None:
+        """Raise ConfigError if a callback has unfrozen weights that checkpoints do not hold."""
+        if thawed := [name for name, variable in self.variables.items() if variable.trainable]:
+            raise ConfigError(
+                f"{thawed[0]} became trainable, and checkpoints of a run with model.lora leave it out; name its layer in "
+                "model.lora.train."
+            )
+
+
+def add_adapters(model: keras.Model, config: Config, whole: bool) -> Base | None:
+    """Add adapters to the layers that `model.lora` names, if it is set, and freeze the others; `whole`: the task is the model.
+
+    Raises:
+        ConfigError: the model is not built, or has no such layers.
+    """
+    lora = config.model.lora
+    if lora is None:
+        return None
+    if not model.built:
+        raise ConfigError(
+            "model.lora needs the shapes of the weights: give the model an Input, or call build()."
+        )
+    layers = {layer.path or layer.name: layer for layer in model._flatten_layers()}
+    trained = {id(v) for name in select_layers(layers, lora.train, "train") for v in layers[name].variables}
+    base = [v for layer in layers.values() for v in layer._trainable_variables if id(v) not in trained]
+    for name in sorted(select_layers(layers, lora.targets or [], "targets")):
+        layer = layers[name]
+        if not hasattr(layer, "enable_lora"):
+            raise ConfigError(
+                f"model.lora.targets: {name} is a {type(layer).__name__}, which has no enable_lora; name layers such as Dense, "
+                "EinsumDense or Embedding."
+            )
+        with explain_target_errors("model.lora"):
+            layer.enable_lora(lora.rank, lora_alpha=lora.alpha)
+    for variable in base:
+        variable.trainable = False
+    chosen = {id(v) for v in base}
+    named = name_variables(model.variables)
+    return Base({n: v for n, v in named.items() if id(v) in chosen}, describe_base(config, whole))

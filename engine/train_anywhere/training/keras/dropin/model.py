@@ -11,18 +11,21 @@ from train_anywhere.data.dataset import Splits
 from train_anywhere.errors import ConfigError
 from train_anywhere.training.early_stopping import monitored_value
 from train_anywhere.training.keras.batches import DropInLoader
-from train_anywhere.training.keras.checkpoint.position import disable_graph_optimizer
-from train_anywhere.training.keras.dropin.gradients import AveragingApply, average_in_apply
+from train_anywhere.training.keras.checkpoint import disable_graph_optimizer
+from train_anywhere.training.keras.dropin.gradients import (
+    AveragingApply,
+    add_adapters,
+    average_in_apply,
+    find_batch_norms,
+    synchronize_batch_norms,
+)
 from train_anywhere.training.keras.dropin.metric_sums import Metrics, StepLogs
-from train_anywhere.training.keras.dropin.trainable import find_batch_norms, synchronize_batch_norms
 from train_anywhere.training.keras.dropin.variables import build_variables, trace_step
-from train_anywhere.training.keras.lora import add_adapters
 from train_anywhere.training.keras.module import Module, NamedVariables, float_statistics
 from train_anywhere.training.keras.native import POLICIES, dtype_policy
 from train_anywhere.training.keras.optim import ignored_rate_notes, make_optimizer, make_rate_reader
 from train_anywhere.training.keras.strategies.base import Strategy
-from train_anywhere.training.parameter_groups import refuse_unmatched
-from train_anywhere.training.plan import Plan, make_plan
+from train_anywhere.training.plan import Plan, make_plan, refuse_unmatched
 
 NOT_COMPILED = "trainer.compile=true compiles the network of a task; this model has its own steps, and trains without XLA."
 

@@ -1,19 +1,116 @@
-"""Create the Keras callbacks of the configuration, which the loop calls."""
+"""Create the Keras callbacks of the configuration; save and restore their attributes that change and are plain data."""
 
-from collections.abc import Mapping
+import json
+import types
+from base64 import b64decode, b64encode
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import PurePath
 from typing import Any
 
 import keras
+import numpy as np
 
 from train_anywhere.config.choices import Callback
 from train_anywhere.config.instantiate import explain_target_errors, instantiate
 from train_anywhere.config.keys import TARGET
-from train_anywhere.errors import ConfigError
-from train_anywhere.training.keras.checkpoint.callback_state import CallbackStates
-from train_anywhere.training.keras.checkpoint.position import Position
+from train_anywhere.errors import CheckpointError, ConfigError
+from train_anywhere.training.keras.checkpoint import Position
 from train_anywhere.training.keras.dropin.gradients import averaging_optimizers
 from train_anywhere.training.keras.module import Module
+from train_anywhere.training.keras.strategies.base import Strategy
 from train_anywhere.training.plan import Plan
+
+SEQUENCES: dict[str, type] = {"list": list, "tuple": tuple, "set": set}
+
+NOT_SAVED = (
+    str, PurePath, type, partial, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType,
+    keras.losses.Loss, keras.optimizers.schedules.LearningRateSchedule,
+)  # fmt: skip
+"""Types of attributes that need not be saved: they do not change, or other attributes determine them."""
+
+
+def encode(value: Any) -> Any:
+    """Return plain data for JSON. Raises TypeError with any other value; also with a path: a checkpoint must not choose files to write."""
+    if value is None or type(value) in (bool, int, float) or (type(value) is str and "/" not in value):
+        return value
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc":
+        kind = "array" if isinstance(value, np.ndarray) else "scalar"
+        return {kind: [value.dtype.name, value.shape, b64encode(value.tobytes()).decode()]}
+    if type(value) in SEQUENCES.values():
+        return {type(value).__name__: [encode(item) for item in value]}
+    if type(value) is dict:
+        return {"dict": [[encode(key), encode(item)] for key, item in value.items()]}
+    raise TypeError(value)
+
+
+def decode(value: Any) -> Any:
+    """Return the value that `encode` was called with."""
+    if not isinstance(value, dict):
+        encode(value)
+        return value
+    ((kind, items),) = value.items()
+    if kind in ("array", "scalar"):
+        array = np.frombuffer(b64decode(items[2]), items[0]).reshape(items[1]).copy()
+        return array if kind == "array" else array[()]
+    if kind == "dict":
+        return {decode(key): decode(item) for key, item in items}
+    return SEQUENCES[kind](decode(item) for item in items)
+
+
+class CallbackStates:
+    """The state of a run's callbacks: the attributes that changed after their construction.
+
+    Args:
+        callbacks: new callbacks by name, the same ones on all ranks and in a resumed run.
+    """
+
+    def __init__(self, callbacks: Mapping[str, keras.callbacks.Callback]) -> None:
+        self.callbacks = callbacks
+        self._first = {key: hash(value) for key, value in self._attributes() if isinstance(value, str)}
+
+    def save(self) -> dict[str, dict[str, str]]:
+        """Return the current state: the JSON of each changed attribute, by callback and attribute."""
+        saved: dict[str, dict[str, str]] = {name: {} for name in self.callbacks}
+        for key, value in self._attributes():
+            if isinstance(value, str) and self._first.get(key) != hash(value):
+                self._first.pop(key, None)  # once changed, it is always saved, even if it changes back
+                saved[key[0]][key[1]] = value
+        return saved
+
+    def restore(self, saved: Mapping[str, Mapping[str, str]], strategy: Strategy) -> None:
+        """Restore a saved state after `on_train_begin`; attributes that differ between ranks then are kept. Raises CheckpointError."""
+        here = self.save()
+        first = strategy.broadcast_json(here)
+        try:
+            for name, callback in self.callbacks.items():
+                for attribute, text in saved.get(name, {}).items():
+                    if here[name].get(attribute) == first[name].get(attribute):
+                        vars(callback)[attribute] = decode(json.loads(text))
+                        self._first.pop((name, attribute), None)
+        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+            raise CheckpointError(f"the checkpoint's state of callbacks can't be read: {error!r}.") from error
+
+    def unsaved_notes(self) -> list[str]:
+        """Return a note for each attribute that checkpoints can't hold."""
+        return [
+            f"callbacks.{name.split()[0]}.{attribute} is a {type(error.args[0]).__name__}, which checkpoints can't hold: a resumed run "
+            "creates it again, and may differ from one that never stopped; use numbers, strings, arrays, lists and dicts."
+            for (name, attribute), error in self._attributes()
+            if isinstance(error, Exception) and not isinstance(error.args[0], NOT_SAVED)
+        ]
+
+    def _attributes(self) -> Iterator[tuple[tuple[str, str], str | Exception]]:
+        """Yield the JSON of each attribute, or an error with the object that can't be saved."""
+        for name, callback in self.callbacks.items():
+            # Keras changes the sign of min_delta once, together with a function that is not saved
+            left_out = {"params", "_model", "min_delta" if hasattr(callback, "_set_monitor_op") else ""}
+            for attribute in vars(callback).keys() - left_out:
+                try:
+                    yield (name, attribute), json.dumps(encode(vars(callback)[attribute]))
+                except (TypeError, RecursionError) as error:
+                    yield (name, attribute), error
+
 
 SAVERS = ("ModelCheckpoint", "BackupAndRestore")
 WRITERS = ("CSVLogger", "TensorBoard", "RemoteMonitor")

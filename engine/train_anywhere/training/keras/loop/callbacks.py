@@ -3,7 +3,7 @@
 import math
 import time
 from collections import UserDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, Protocol
@@ -14,18 +14,82 @@ import tensorflow as tf
 
 from train_anywhere.config.checks.monitors import from_keras_name
 from train_anywhere.config.schema import Config
+from train_anywhere.errors import RanksDifferError
 from train_anywhere.features.feature import Observers, Step
 from train_anywhere.training.early_stopping import Timer, describe_early_end
-from train_anywhere.training.keras.checkpoint.callback_state import CallbackStates
-from train_anywhere.training.keras.checkpoint.position import Position
-from train_anywhere.training.keras.checkpoint.state import StateWriter
-from train_anywhere.training.keras.dropin.trainable import set_flags
-from train_anywhere.training.keras.loop.agreement import refuse_different_layers
-from train_anywhere.training.keras.loop.steps_per_call import StepsPerCall, has_batch_hooks
+from train_anywhere.training.keras.checkpoint import Position, StateWriter
+from train_anywhere.training.keras.dropin.gradients import read_flags, set_flags, trainable_parts
+from train_anywhere.training.keras.dropin.user_callbacks import CallbackStates
 from train_anywhere.training.keras.loop.tensorboard import MetricsWriter
 from train_anywhere.training.keras.module import Module
 from train_anywhere.training.plan import Plan
 from train_anywhere.training.stop import Stop
+
+LONGEST_S = 0.1
+"""Longest time in seconds of a call of several steps: signals, the display and the detection of hangs wait for its end."""
+
+SINGLE_STEP_EVERY_S = 0.5
+"""Seconds between calls of a single step, of which the parts can be measured (see `pace.py`)."""
+
+HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
+"""Hooks of Keras callbacks; a callback that overrides one is called at every step."""
+
+
+class StepsPerCall:
+    """The number of steps of each call.
+
+    Args:
+        log_every: steps between rows of metrics.
+        save_every: steps between checkpoints, if there is such an interval.
+        each: whether there is work after every step, so that each call makes one step.
+    """
+
+    def __init__(self, log_every: int, save_every: int | None, each: bool) -> None:
+        self.each = each
+        self._log, self._save = log_every, save_every
+        self._step_s = 0.0  # mean over the ranks; 0: not known yet
+        self._seconds, self._steps = 0.0, 0
+        self._compiles, self._together = True, 0
+
+    def next_count(self, step: int, left: int) -> int:
+        """Return the number of steps of the next call, after `step` optimizer steps, with `left` steps left in the epoch or run."""
+        if self.each or not self._step_s or self._together * self._step_s >= SINGLE_STEP_EVERY_S:
+            self._together = 0
+            return 1
+        until = [self._log - step % self._log, left, int(LONGEST_S / self._step_s)]
+        if self._save:
+            until.append(self._save - step % self._save)
+        count = max(1, min(until))
+        self._together = 0 if count == 1 else self._together + count
+        return count
+
+    def expect_compilation(self) -> None:
+        """Ignore the time of the next call, because it compiles the step."""
+        self._compiles = True
+
+    def add_call(self, seconds: float, steps: int) -> None:
+        """Add the time of a finished call, unless it compiled the step."""
+        if not self._compiles:
+            self._seconds += seconds
+            self._steps += steps
+        self._compiles = False
+
+    def take_mean_seconds(self) -> float:
+        """Return this rank's mean seconds per step since the last call of this method; 0 if no step was measured."""
+        mean = self._seconds / self._steps if self._steps else 0.0
+        self._seconds, self._steps = 0.0, 0
+        return mean
+
+    def set_mean_seconds(self, mean: float) -> None:
+        """Set the seconds per step, averaged over all ranks; 0 keeps the last value."""
+        self._step_s = mean or self._step_s
+
+
+def has_batch_hooks(callbacks: Iterable[keras.callbacks.Callback]) -> bool:
+    """Return whether a callback overrides one of `HOOKS`, so that it must be called at every step."""
+    base = keras.callbacks.Callback
+    hooks = ((getattr(c, name), getattr(base, name)) for c in callbacks for name in HOOKS)
+    return any(getattr(hook, "__func__", hook) is not original for hook, original in hooks)
 
 
 class BatchLogs(UserDict[str, float]):
@@ -293,3 +357,19 @@ class TrainingCallback:
                 self.checkpoints.save(self.module, self.position, metric_state, self.states.save(), value)
             self.observers.after_checkpoint(time.monotonic() - start)
             self.metrics.progress.requests.saved(self.position.step)
+
+
+def refuse_different_layers(module: Module) -> None:
+    """Compare which layers are trainable on each rank; all processes call this. Raises RanksDifferError."""
+    count = module.strategy.processes
+    if count == 1:
+        return
+    agreed = module.strategy.sum([float(flag) for flag in read_flags(module.model)])
+    names = (part.name for part in trainable_parts(module.model))
+    if different := [
+        f"{name} on {ranks:.0f}" for name, ranks in zip(names, agreed, strict=True) if 0 < ranks < count
+    ]:
+        raise RanksDifferError(
+            f"the {count} ranks train different layers ({', '.join(different[:3])} of them): a callback sets `trainable` on some ranks "
+            "only; let it do so on all of them."
+        )

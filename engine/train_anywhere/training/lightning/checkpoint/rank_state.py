@@ -41,7 +41,7 @@ class RankState(pl.Callback):
         own = {
             "logged": _logged_metrics(trainer),
             **(self._kept or _read_metrics(trainer, pl_module)),
-            "loader": self.stream.position() if self.stream else trainer.fit_loop.loader_position(),  # type: ignore[attr-defined]
+            "loader": self.stream.position() if self.stream else trainer.fit_loop.loader_position(),
         }
         checkpoint["rank_states"] = gather(own, trainer)
 
@@ -68,7 +68,7 @@ class RankState(pl.Callback):
         if self.stream:
             self.stream.restore(self.saved["loader"])
         else:
-            trainer.fit_loop.resumed_loader = self.saved["loader"] or None  # type: ignore[attr-defined]
+            trainer.fit_loop.resume_loader(self.saved["loader"] or None)
 
     def training_started(self, trainer: pl.Trainer) -> None:
         """Restore the metrics as they were after the last batch, without those that start hooks have logged again."""
@@ -129,7 +129,7 @@ def _logged_metrics(trainer: pl.Trainer) -> list[dict[str, Any]]:
 
 def _read_metrics(trainer: pl.Trainer, module: pl.LightningModule) -> dict[str, Any]:
     """Return the states of torchmetrics, and the values that user code reads from the Trainer."""
-    shown = {} if trainer.native else {kind: getattr(trainer._logger_connector, kind) for kind in SHOWN}  # type: ignore[attr-defined]
+    shown = {} if trainer.native else {kind: getattr(trainer._logger_connector, kind) for kind in SHOWN}
     return {
         "metrics": {name: _metric_state(metric) for name, metric in _metrics(module)},
         "shown": {

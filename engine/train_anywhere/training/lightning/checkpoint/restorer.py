@@ -1,18 +1,25 @@
-"""Restore a checkpoint, which holds plain values only; any damage becomes one clear error."""
+"""Restore a checkpoint or read its weights. It holds plain values only, and any damage becomes one clear error."""
 
 import pickle
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+import torch
 from lightning.pytorch.trainer.states import TrainerFn
+from torch import Tensor
+from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.api import CheckpointException
 
 from train_anywhere.checkpoints.disk.copy_files import refuse_compressed
 from train_anywhere.data.torch import random_states
 from train_anywhere.errors import CheckpointError, ProjectError
+from train_anywhere.training.lightning.checkpoint.shards import ShardPlanner, ShardReader
+from train_anywhere.training.lightning.checkpoint.state import FILE, METADATA
 from train_anywhere.training.lightning.dropin.trainable import KEY, restore_groups, set_flags, trainable_state
 from train_anywhere.training.lightning.dropin.validated_weights import (
     with_training_weights,
@@ -28,13 +35,17 @@ class Restorer(_CheckpointConnector):
 
     Attributes:
         completes: give on_load_checkpoint the new module's values for the entries that were left out of the checkpoint.
-        trainable: the trainable state of the checkpoint, until the start hooks have been called.
     """
 
     def __init__(self, trainer: pl.Trainer, completes: bool) -> None:
         super().__init__(trainer)
         self.completes = completes
-        self.trainable: dict[str, Any] = {}
+        self._trainable: dict[str, Any] = {}
+
+    def take_trainable(self) -> dict[str, Any]:
+        """Return the trainable state of the checkpoint, once, when the start hooks have been called."""
+        taken, self._trainable = self._trainable, {}
+        return taken
 
     def _restore_modules_and_callbacks(self, checkpoint_path: Any = None, weights_only: Any = None) -> None:
         with as_checkpoint_error(checkpoint_path):
@@ -53,11 +64,11 @@ class Restorer(_CheckpointConnector):
         """Restore the trainable state, the optimizers and the loops."""
         with as_checkpoint_error(self._ckpt_path):
             if self.trainer.state.fn == TrainerFn.FITTING:
-                self.trainable = self._loaded_checkpoint.get(KEY, {})
-                set_flags(self.trainer.lightning_module, self.trainable)
-                restore_groups(self.trainer.lightning_module, self.trainer.optimizers, self.trainable)
-            if self._loaded_checkpoint and self.trainer.state.fn == TrainerFn.FITTING:
-                self._restore_position()
+                self._trainable = self._loaded_checkpoint.get(KEY, {})
+                set_flags(self.trainer.lightning_module, self._trainable)
+                restore_groups(self.trainer.lightning_module, self.trainer.optimizers, self._trainable)
+                if self._loaded_checkpoint:
+                    self._restore_position()
             super().restore_training_state()
 
     def _restore_position(self) -> None:
@@ -121,3 +132,79 @@ def _to_checkpoint_error(path: object, error: BaseException) -> ProjectError:
         f"{path} can't be resumed: {message} It is damaged, or was written with another model or version. "
         "Move its folder away to resume from the checkpoint before it."
     )
+
+
+WEIGHTS = "state_dict"
+"""Key of the weights, in whole and in sharded checkpoints."""
+
+
+def read_checkpoint(folder: Path, mmap: bool = False) -> dict[str, Any]:
+    """Return the content of a checkpoint; its `state_dict` has whole tensors on the CPU, also for a sharded run.
+
+    With `mmap`, tensors stay in the file until they are used.
+
+    Raises:
+        CheckpointError: the file is damaged, or holds more than tensors and numbers.
+    """
+    file = folder / FILE
+    with as_checkpoint_error(file):
+        refuse_compressed(file)
+        state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True, mmap=mmap)
+        if (folder / METADATA).exists():
+            state[WEIGHTS] = _read_shards(folder)
+        if not isinstance(state.get(WEIGHTS), dict):
+            raise CheckpointError(f"{file} holds no weights.")
+        return state
+
+
+class StoredWeights:
+    """The weights in a checkpoint folder, each of which is read when it is needed.
+
+    Attributes:
+        shapes: the shape of each weight, by name.
+
+    Raises:
+        CheckpointError: the checkpoint is damaged, or holds more than tensors and numbers.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._whole = folder, None
+        if (folder / METADATA).exists():
+            known = _tensors(ShardReader(folder).read_metadata())
+            self.shapes = {name: tuple(entry.size) for name, entry in known.items()}
+        else:
+            self._whole = read_checkpoint(folder, mmap=True)[WEIGHTS]
+            tensors = ((n, t) for n, t in self._whole.items() if isinstance(t, Tensor))
+            self.shapes = {name: tuple(tensor.shape) for name, tensor in tensors}
+
+    def read(self, name: str) -> Tensor:
+        """Return one weight, whole. Raises CheckpointError if its shards are damaged."""
+        if self._whole is not None:
+            tensor: Tensor = self._whole[name]
+            return tensor
+        with as_checkpoint_error(self._folder):
+            return _read_shards(self._folder, name)[name]
+
+
+def _read_shards(folder: Path, name: str | None = None) -> dict[str, Tensor]:
+    """Return one weight, or all of them, from the shards of all ranks."""
+    reader = ShardReader(folder)
+    wanted = {n: e for n, e in _tensors(reader.read_metadata()).items() if name in (None, n)}
+    stored = sum(file.stat().st_size for file in folder.glob("*.distcp"))
+    if sum(m.size.numel() * m.properties.dtype.itemsize for m in wanted.values()) > stored:
+        raise CheckpointError(f"{folder / METADATA} names more weights than its files hold; it is not read.")
+    weights = {name: torch.empty(m.size, dtype=m.properties.dtype) for name, m in wanted.items()}
+    with warnings.catch_warnings():
+        # reading in one process is intended
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        dcp.load({WEIGHTS: weights}, storage_reader=reader, planner=ShardPlanner(), no_dist=True)
+    return weights
+
+
+def _tensors(metadata: Metadata) -> dict[str, TensorStorageMetadata]:
+    start = f"{WEIGHTS}."
+    return {
+        name.removeprefix(start): entry
+        for name, entry in metadata.state_dict_metadata.items()
+        if name.startswith(start) and isinstance(entry, TensorStorageMetadata)
+    }

@@ -1,25 +1,136 @@
 """Checkpoints of sharded training: each rank writes its part of weights and optimizer in the background."""
 
+import io
 import os
+import pickle
 import re
 import shutil
-from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import distributed, futures
 from torch.distributed import checkpoint as dcp
-from torch.distributed.checkpoint import FileSystemWriter, SavePlan, SavePlanner
+from torch.distributed.checkpoint import (
+    DefaultLoadPlanner,
+    FileSystemReader,
+    FileSystemWriter,
+    Metadata,
+    SavePlan,
+    SavePlanner,
+)
+from torch.distributed.checkpoint._nested_dict import set_element
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import (
+    BytesStorageMetadata,
+    MetadataIndex,
+    StorageMeta,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import ReadItem
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.storage import WriteResult
 
 from train_anywhere.checkpoints.disk.copy_files import find_disk_error, print_line
 from train_anywhere.checkpoints.disk.manifest import copy_file, list_files
 from train_anywhere.errors import CheckpointError
-from train_anywhere.files.owned_folder import MARKER, OwnedFolder, make_owned
-from train_anywhere.files.removal import make_empty, remove
+from train_anywhere.files.removal import MARKER, OwnedFolder, make_empty, make_owned, remove
+
+_DCP = "torch.distributed.checkpoint"
+CLASSES = {
+    (f"{_DCP}.metadata", "Metadata"),
+    (f"{_DCP}.metadata", "MetadataIndex"),
+    (f"{_DCP}.metadata", "StorageMeta"),
+    (f"{_DCP}.metadata", "TensorStorageMetadata"),
+    (f"{_DCP}.metadata", "BytesStorageMetadata"),
+    (f"{_DCP}.metadata", "ChunkStorageMetadata"),
+    (f"{_DCP}.metadata", "TensorProperties"),
+    (f"{_DCP}.metadata", "_MEM_FORMAT_ENCODING"),
+    (f"{_DCP}.filesystem", "_StorageInfo"),
+    ("torch", "Size"),
+    ("torch.serialization", "_get_layout"),  # a look-up by name: "torch.strided"
+    ("pathlib", "PosixPath"),
+    *(("torch", str(t).removeprefix("torch.")) for t in vars(torch).values() if isinstance(t, torch.dtype)),
+}
+"""The classes that `.metadata` consists of; calling one has no side effects."""
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in CLASSES:
+            raise pickle.UnpicklingError(f"{module}.{name}")
+        return super().find_class(module, name)
+
+
+class ShardReader(FileSystemReader):
+    """Reads the shards in one folder and no file outside of it.
+
+    Args:
+        folder: the folder of the checkpoint.
+
+    Raises:
+        CheckpointError: its `.metadata` is damaged, or names other classes or files of another folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._metadata = _read(folder / ".metadata")
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """Return which tensor is in which shard."""
+        self._metadata.storage_meta = StorageMeta(load_id=self.load_id)
+        return self._metadata
+
+
+class ShardPlanner(DefaultLoadPlanner):
+    """Reads entries other than tensors, such as a learning rate, as plain values."""
+
+    def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
+        """Read an entry. Raises pickle.UnpicklingError if it is not a plain value."""
+        plain = torch.load(value, weights_only=True)
+        set_element(self.original_state_dict, self.mappings[read_item.dest_index.fqn], plain)
+
+
+def _read(path: Path) -> Metadata:
+    try:
+        metadata = _Unpickler(io.BytesIO(path.read_bytes())).load()
+    except Exception as error:  # a damaged pickle raises nearly anything
+        raise CheckpointError(
+            f"{path} is damaged, or would run code ({error}); it is not read. "
+            "Move its folder away to resume from the checkpoint before it."
+        ) from error
+    if not _plain(metadata):
+        raise CheckpointError(
+            f"{path} does not say which tensors are in which file of its folder; it is not read. "
+            "Move its folder away to resume from the checkpoint before it."
+        )
+    return metadata
+
+
+def _plain(metadata: object) -> TypeGuard[Metadata]:
+    """Return whether all entries have the types that torch writes, and are in files of the checkpoint's own folder."""
+    return (
+        isinstance(metadata, Metadata)
+        and isinstance(metadata.state_dict_metadata, dict)
+        and isinstance(metadata.storage_data, dict)
+        and all(
+            type(name) is str and isinstance(entry, TensorStorageMetadata | BytesStorageMetadata)
+            for name, entry in metadata.state_dict_metadata.items()
+        )
+        and all(type(i) is MetadataIndex and _inside(place) for i, place in metadata.storage_data.items())
+    )
+
+
+def _inside(place: object) -> bool:
+    return (
+        isinstance(place, _StorageInfo)
+        and isinstance(place.relative_path, str)
+        and place.relative_path.endswith(".distcp")
+        and "/" not in place.relative_path
+        and not getattr(place, "transform_descriptors", None)
+        and all(isinstance(number, int) and number >= 0 for number in (place.offset, place.length))
+    )
 
 
 class ShardWriter(FileSystemWriter):
@@ -30,12 +141,11 @@ class ShardWriter(FileSystemWriter):
     Args:
         folder: the shared folder for the shards of all ranks.
         local: this rank's folder on the node's disk; None: write directly into `folder`.
-        report: prints a line; called from the writing thread.
     """
 
-    def __init__(self, folder: Path, local: OwnedFolder | None, report: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, local: OwnedFolder | None) -> None:
         super().__init__(folder)
-        self.folder, self.local, self.report = folder, local, report
+        self.folder, self.local = folder, local
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> futures.Future[list[WriteResult]]:
         """Write this rank's part. Raises OSError if the shared disk fails."""
@@ -60,7 +170,7 @@ class ShardWriter(FileSystemWriter):
             if not trouble:
                 raise
             remove(local)
-            self.report(
+            print_line(
                 f"can't write a part of a checkpoint to {local.path} ({trouble.strerror or trouble}); writing to the run folder instead."
             )
             return None
@@ -132,7 +242,7 @@ class Shards:
         shards = {"state_dict": state.pop("state_dict"), "optimizer": state.pop("optimizer_states")[0]}
         written = dcp.async_save(
             shards,
-            storage_writer=ShardWriter(self._folder, self._local, print_line),
+            storage_writer=ShardWriter(self._folder, self._local),
             process_group=self._group,
             async_stager=self._stager if STAGER_IS_REUSABLE else make_stager(),
         )

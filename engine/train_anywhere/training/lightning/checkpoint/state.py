@@ -13,15 +13,16 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.trainer.states import TrainerFn
 
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
+from train_anywhere.checkpoints.disk.copy_files import print_line
 from train_anywhere.checkpoints.disk.manifest import CheckpointInfo, SavedCheckpoint, folder_name
 from train_anywhere.data.torch import random_states
 from train_anywhere.errors import CheckpointError, ConfigError
+from train_anywhere.files.removal import print_once
 from train_anywhere.training.early_stopping import checkpoint_score
 from train_anywhere.training.lightning.checkpoint.buffers import Buffers, keep_plain_values
 from train_anywhere.training.lightning.checkpoint.position import (
     resume_position,
     set_loop_counters,
-    steps_done,
     user_position,
 )
 from train_anywhere.training.lightning.checkpoint.shards import Shards
@@ -52,8 +53,7 @@ class CheckpointCallback(pl.Callback):
     Args:
         writer: writes the state; `trainer.save_checkpoint` calls it as the strategy's `checkpoint_io`.
         metrics: the metrics of the run.
-        saved: the checkpoint that the run resumes from.
-        seen: the same as user code sees it.
+        seen: the checkpoints as user code sees them.
 
     Attributes:
         start: the epoch and batch to start with.
@@ -61,21 +61,14 @@ class CheckpointCallback(pl.Callback):
         ended: whether user code had ended the training, in a run of the same length.
     """
 
-    def __init__(
-        self,
-        writer: "StateWriter",
-        metrics: MetricsCallback,
-        saved: SavedCheckpoint | None,
-        seen: RunCheckpoints,
-    ) -> None:
-        self.seen = seen
-        self.config, self.plan, self.writer, self.metrics = metrics.config, metrics.plan, writer, metrics
-        # the position in a user's loaders is known when they are open, see `restore_position`
-        self.start = resume_position(saved, self.config.trainer, self.plan) if self.plan.known else (0, 0)
+    def __init__(self, writer: "StateWriter", metrics: MetricsCallback, seen: RunCheckpoints) -> None:
+        self.writer, self.metrics, self.seen, self.agreement = writer, metrics, seen, metrics.agreement
+        self.config, self.plan, self.start = metrics.config, metrics.plan, (0, 0)
+        if (
+            self.plan.known
+        ):  # else the position is known when the user's loaders are open, see `restore_position`
+            self.start = resume_position(writer.newest, self.config.trainer, self.plan)
         self.pending, self._validated, self.ended = False, True, False
-        if saved:
-            metrics.resume(saved.metrics)
-            metrics.timer.before = saved.seconds
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
@@ -87,7 +80,7 @@ class CheckpointCallback(pl.Callback):
 
     def restore_position(self, trainer: pl.Trainer, checkpoint: dict[str, Any]) -> tuple[int, int]:
         """Resume at the position in the checkpoint's manifest; return the epoch and the batches of it to skip."""
-        saved, native = self.writer.newest, trainer.native  # type: ignore[attr-defined]
+        saved, native = self.writer.newest, trainer.native
         assert saved
         waits = bool(checkpoint.get("validation_pending"))
         if not native:
@@ -98,14 +91,14 @@ class CheckpointCallback(pl.Callback):
             self.ended = checkpoint.get("ended") == self.plan.total_steps
             if self.ended and not waits and self.start[1]:
                 self.start = (self.start[0] + 1, 0)  # the epoch was over for all hooks
-        epoch, batch, step = *self.start, steps_done(trainer)
+        epoch, batch, step = *self.start, trainer.steps_done
         last = (
             batch == self.plan.train_batches if native else batch > 0 and waits and checkpoint["last_batch"]
         )
         if waits and self.start == (saved.epoch, saved.batch):
             self.pending = not native or validation_due(self.config.trainer, self.plan, epoch, batch, step)
         self.pending |= last
-        if any(isinstance(callback, ModelPruning) for callback in trainer.callbacks):  # type: ignore[attr-defined]
+        if any(isinstance(callback, ModelPruning) for callback in trainer.callbacks):
             self.metrics.progress.note(
                 "ModelPruning: a checkpoint has the pruned weights without their masks, so a resumed run starts the pruning again."
             )
@@ -121,9 +114,9 @@ class CheckpointCallback(pl.Callback):
         """
         # StochasticWeightAveraging adds one
         fast, settings = self.config.trainer.fast_dev_run, self.config.trainer
-        native = trainer.native  # type: ignore[attr-defined]
+        native = trainer.native
         trainer.fit_loop.max_epochs = self.plan.max_epochs if native or fast else settings.max_epochs
-        if (self.metrics.timer.was_over or self.ended) and not self.pending:
+        if (self.agreement.timer.was_over or self.ended) and not self.pending:
             trainer.should_stop = True
         watching = [c for c in trainer.lr_scheduler_configs if c.reduce_on_plateau and c.interval == "step"]
         if watching and pl_module.automatic_optimization:
@@ -133,14 +126,15 @@ class CheckpointCallback(pl.Callback):
             )
         added = (
             c for c in trainer.callbacks if not type(c).__module__.startswith("train_anywhere.training.")
-        )  # type: ignore[attr-defined]
-        users, data = [pl_module, *added], trainer.datamodule  # type: ignore[attr-defined]
+        )
+        users, data = [pl_module, *added], trainer.datamodule
         hooks = [(one, "on_load_checkpoint") for one in users] + ([(data, "load_state_dict")] if data else [])
         choice = self.config.checkpoint.other_objects
-        self.writer.refuses = choice == "refuse" or (choice is None and any(overrides(*h) for h in hooks))
+        restores = any(overrides(*hook) for hook in hooks)
+        self.writer.refuse_objects(choice == "refuse" or (choice is None and restores))
         if not data and not any(overrides(one, "on_save_checkpoint") for one in users):
             return
-        with random_states.preserve(), trainer._logger_connector.metrics_kept():  # type: ignore[attr-defined]
+        with random_states.preserve(), trainer._logger_connector.metrics_kept():
             checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=True)
             for callback in users[1:]:
                 callback.on_save_checkpoint(trainer, pl_module, checkpoint)
@@ -153,7 +147,7 @@ class CheckpointCallback(pl.Callback):
         if loop._should_accumulate() and not trainer.should_stop:
             return
         last = loop._num_ready_batches_reached()
-        validates = trainer.fit_loop.epoch_loop.validation_follows()  # type: ignore[attr-defined]
+        validates = trainer.fit_loop.epoch_loop.validation_follows()
         if validates and (last or not trainer.should_stop):
             self._interrupt_validation(trainer)
         if validates or trainer.should_stop or loop._is_training_done:
@@ -172,8 +166,8 @@ class CheckpointCallback(pl.Callback):
 
     def _is_due(self, trainer: pl.Trainer, epochs: int | None = None) -> bool:
         """Return whether a checkpoint is due after a step; `epochs`: also after so many epochs."""
-        metrics, every = self.metrics, self.config.checkpoint.every_n_epochs
-        due = metrics.stopping or metrics.saving or metrics.observers.due(steps_done(trainer))
+        agreed, every = self.agreement, self.config.checkpoint.every_n_epochs
+        due = agreed.stopping or agreed.saving or agreed.observers.due(trainer.steps_done)
         return due or (epochs is not None and is_multiple(epochs, every))
 
     def on_validation_batch_start(self, trainer: pl.Trainer, *args: Any) -> None:
@@ -181,16 +175,15 @@ class CheckpointCallback(pl.Callback):
         loop: Any = trainer.fit_loop.epoch_loop
         if trainer.state.fn != TrainerFn.FITTING or trainer.sanity_checking:
             self._raise_if_stopping()
-        elif not trainer.validated_weights.swapped and (  # type: ignore[attr-defined]
+        elif not trainer.validated_weights.swapped and (
             loop._num_ready_batches_reached() or (loop.mid_epoch and not loop._should_accumulate())
         ):
             self._interrupt_validation(trainer)
 
     def _interrupt_validation(self, trainer: pl.Trainer) -> None:
-        if self.metrics.stopping:  # the run resumes with the validation
-            self.metrics.metrics |= (
-                {} if self.metrics.native else self.metrics.epoch_metrics
-            )  # of the last step
+        if self.agreement.stopping:  # the run resumes with the validation
+            if not self.metrics.native:
+                self.metrics.metrics.update(self.metrics.epoch_metrics)  # of the last step
             self._save(trainer, value=None, validated=False)
             raise TrainingStopped
 
@@ -201,54 +194,47 @@ class CheckpointCallback(pl.Callback):
         over = trainer.should_stop or epochs >= loop.max_epochs or 0 <= loop.max_steps <= trainer.global_step
         if over or self._is_due(trainer, epochs):
             self._save(trainer, value=self._monitored_value())
-        self.seen.complete = over
+        self.seen.end_epoch(over)
         self._raise_if_stopping()
 
     def save_again(self, checkpoint: dict[str, Any], weights: Weights) -> None:
         """Replace the newest checkpoint, of this content, by one with the weights that hooks changed. Rank 0 calls it. Raises OSError."""
-        assert self.writer.checkpointer and self.writer.newest
-        self.writer.buffers.fill(with_validated_weights(with_training_weights(checkpoint), weights))
-        info = replace(self.writer.newest, metrics=dict(self.metrics.metrics), value=self._monitored_value())
-        self.writer.newest = self.writer.checkpointer.write_again(self.writer._write, info)
+        state = with_validated_weights(with_training_weights(checkpoint), weights)
+        self.writer.write_again(state, dict(self.metrics.metrics), self._monitored_value())
 
     def on_test_batch_start(self, *args: Any) -> None:
         """Interrupt a test after a request to stop; there is nothing to save. Raises TrainingStopped if the ranks have agreed to stop."""
         self._raise_if_stopping()
 
     def _raise_if_stopping(self) -> None:
-        if self.metrics.stopping:
+        if self.agreement.stopping:
             raise TrainingStopped
 
     def _monitored_value(self) -> float | None:
         """Return the monitored value, or None if no metric is monitored or it was not measured at this step."""
-        monitor = self.config.checkpoint.monitor
-        return (
-            checkpoint_score(self.metrics.monitored_metrics("checkpoint.monitor", monitor), monitor)
-            if monitor
-            else None
-        )
+        if not (monitor := self.config.checkpoint.monitor):
+            return None
+        return checkpoint_score(self.metrics.monitored_metrics("checkpoint.monitor", monitor), monitor)
 
     def _save(self, trainer: pl.Trainer, value: float | None, validated: bool = True) -> None:
         """Save a checkpoint; `value` is the metric of `checkpoint.monitor` for exactly these weights."""
-        step, epoch, batch = steps_done(trainer), trainer.current_epoch, trainer.fit_loop.batch_idx + 1
+        step, epoch, batch = trainer.steps_done, trainer.current_epoch, trainer.fit_loop.batch_idx + 1
         if trainer.fit_loop.epoch_loop._num_ready_batches_reached() and validated:
             epoch, batch = epoch + 1, 0
         start, self._validated = time.monotonic(), validated
         with self.metrics.heartbeat.within("checkpoint"):
             self.writer.wait()
-            known, seconds = dict(self.metrics.metrics), self.metrics.timer.seconds
+            known, seconds = dict(self.metrics.metrics), self.agreement.timer.seconds
             info = CheckpointInfo(step, epoch, batch, known, value, "lightning", seconds=seconds)
             with self._states_kept(trainer):
                 trainer.save_checkpoint(FILE, weights_only=False, storage_options=info)  # all ranks call it
         self.seen.follow(Path(str(self.seen.dirpath), folder_name(step), FILE), value)
-        self.metrics.observers.after_checkpoint(time.monotonic() - start)
-        self.metrics.progress.requests.saved(step)
-        self.metrics.saving = False
+        self.agreement.saved(step, time.monotonic() - start)
 
     @contextmanager
     def _states_kept(self, trainer: pl.Trainer) -> Iterator[None]:
         """Let training continue with the same random numbers, whether or not it is saved: hooks may draw some."""
-        callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]
+        callbacks: Any = trainer.callbacks
         (random,) = (callback for callback in callbacks if hasattr(callback, "keep_states"))
         random.keep_states(trainer)
         with random_states.preserve():
@@ -267,7 +253,6 @@ class StateWriter(TorchCheckpointIO):
 
     Attributes:
         newest: the newest checkpoint; only on rank 0 is it updated for those written by this run.
-        refuses: whether an object of a user's hook that is not plain data is an error; else it is left out.
     """
 
     def __init__(
@@ -275,8 +260,7 @@ class StateWriter(TorchCheckpointIO):
     ) -> None:
         self.checkpointer, self.shards, self.newest = checkpointer, shards, saved
         self.buffers = Buffers()
-        self.refuses = True
-        self._reported: set[str] = set()
+        self._refuses = True
         # the checkpoint whose shards are being written, and the disk error of the last one
         self._info: CheckpointInfo | None = None
         self._lost: str | None = None
@@ -306,9 +290,21 @@ class StateWriter(TorchCheckpointIO):
             if not self.shards:
                 self.checkpointer.save(self._write, storage_options)
 
+    def refuse_objects(self, refuses: bool) -> None:
+        """Raise CheckpointError for a value of a user's hook that is not plain data, or leave it out."""
+        self._refuses = refuses
+
+    def write_again(self, state: dict[str, Any], metrics: dict[str, float], value: float | None) -> None:
+        """Replace the newest checkpoint by one with this state. Raises OSError."""
+        assert self.checkpointer and self.newest
+        self.buffers.fill(state)
+        info = replace(self.newest, metrics=metrics, value=value)
+        self.newest = self.checkpointer.write_again(self._write, info)
+
     def plain(self, checkpoint: dict[str, Any]) -> dict[str, Any]:
         """Return the part of the state that can be saved, see `keep_plain_values`."""
-        return keep_plain_values(checkpoint, self._report_once, self.refuses)
+        report = print_once if self.checkpointer else lambda line: None
+        return keep_plain_values(checkpoint, report, self._refuses)
 
     def check(self) -> None:
         """Raise CheckpointError if an earlier checkpoint could not be written. Cheap, so that each step can call it."""
@@ -334,7 +330,7 @@ class StateWriter(TorchCheckpointIO):
         info, self._info = self._info, None
         self._lost = self.shards.wait()
         if self.checkpointer and self._lost:
-            self.checkpointer.report(f"{self._lost}; continuing without it.")
+            print_line(f"{self._lost}; continuing without it.")
         elif self.checkpointer:
             self.checkpointer.save(self._write, info)
 
@@ -355,11 +351,6 @@ class StateWriter(TorchCheckpointIO):
         found = self.checkpointer.store.best() if self.checkpointer else None
         found = trainer.strategy.broadcast(found)
         return found.path / FILE if found else None
-
-    def _report_once(self, line: str) -> None:
-        if line not in self._reported and self.checkpointer:
-            self._reported.add(line)
-            self.checkpointer.report(line)
 
     def _write(self, folder: Path) -> None:
         """Write the files of a checkpoint; the checkpointer may call this again after a disk error."""

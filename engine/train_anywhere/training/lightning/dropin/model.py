@@ -22,10 +22,9 @@ from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError, DataError
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.tasks import Task
-from train_anywhere.training.lightning.dropin.loggers import RunLogger, RunWandb
+from train_anywhere.training.lightning.dropin.connector import RunLogger, RunWandb
 from train_anywhere.training.lightning.hardware import explain_compile_error
-from train_anywhere.training.lightning.module import set_learning_rate
-from train_anywhere.training.lightning.optim import apply_settings, configure_optimizer
+from train_anywhere.training.lightning.module import apply_settings, configure_optimizer, set_learning_rate
 from train_anywhere.training.plan import Plan
 from train_anywhere.training.tracking import make_logger, open_loggers, tracker_run_id
 from train_anywhere.training.tracking.wandb import Wandb
@@ -68,7 +67,7 @@ class ConfiguredOptimizer(pl.Callback):
 
     def __init__(self, module: pl.LightningModule, config: Config, plan: Plan, devices: int) -> None:
         self.config, self.plan, self.devices = config, plan, devices
-        module.configure_optimizers = self._configure  # type: ignore[method-assign]
+        module.configure_optimizers = self._configure
         self.module = module
 
     def _configure(self) -> Any:

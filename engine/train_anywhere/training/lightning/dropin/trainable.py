@@ -7,21 +7,23 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.fabric.utilities.data import sized_len
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
 from torch import nn
 from torch.optim import Optimizer
 
 from train_anywhere.data.torch.loader import BatchLoader
-from train_anywhere.errors import ConfigError, RanksDifferError
+from train_anywhere.errors import ConfigError, DataError, RanksDifferError
 from train_anywhere.training.lightning.batches import protect_workers
 from train_anywhere.training.lightning.checkpoint.rank_state import gather, unpack
 from train_anywhere.training.lightning.dropin.user_data import (
+    agree_on_end,
     capture_random,
     loader_states,
     restore_random,
     skip_batches,
 )
-from train_anywhere.training.lightning.loop.private import _FitLoop, _set_sampler_epoch
+from train_anywhere.training.lightning.loop.private import _FitLoop, _PrefetchDataFetcher, _set_sampler_epoch
 
 KEY = "trained"
 """Checkpoint key of this state."""
@@ -38,19 +40,34 @@ class FitLoop(_FitLoop):
 
     Attributes:
         opened: called with the number of training batches when the loaders are open, once.
-        resumed_loader: `loader_position` of the checkpoint; None in a new run, or for another number of ranks.
     """
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.opened: list[Callable[[float], None]] = []
-        self.resumed_loader: dict[str, Any] | None = None
+        self._resumed_loader: dict[str, Any] | None = None
         self._position: dict[str, Any] = {}
         self._restored = False
 
     def setup_data(self) -> None:
-        """Open the loaders, and report their length the first time."""
+        """Open the loaders, and report their length the first time.
+
+        Raises:
+            DataError: the ranks have different numbers of batches.
+        """
+        before = self._data_fetcher
         super().setup_data()
+        trainer, fetcher = self.trainer, self._data_fetcher
+        if trainer.world_size > 1 and not trainer.native and fetcher is not None and fetcher is not before:  # type: ignore[attr-defined]
+            lengths = [unpack(rank)["batches"] for rank in gather({"batches": self.max_batches}, trainer)]
+            if len({*lengths}) > 1:
+                raise DataError(
+                    f"the training loader has {min(lengths)} batches on one rank and {max(lengths)} on another, and all ranks make the "
+                    f"same steps; use trainer.limit_train_batches={min(lengths)}."
+                )
+            streams = any(sized_len(loader) is None for loader in fetcher.combined_loader.flattened)
+            if streams and type(fetcher) is _PrefetchDataFetcher:
+                agree_on_end(fetcher, trainer.strategy)
         while self._combined_loader is not None and self.opened:
             self.opened.pop(0)(self.max_batches)
 
@@ -59,8 +76,8 @@ class FitLoop(_FitLoop):
         combined, self._position = self._combined_loader, {}
         assert combined is not None
         protect_workers(combined.flattened)
-        self._restored = self.resumed_loader is not None
-        if saved := self.resumed_loader or {}:
+        self._restored = self._resumed_loader is not None
+        if saved := self._resumed_loader or {}:
             for loader in combined.flattened:
                 _set_sampler_epoch(loader, saved["epoch"])
             restore_random(combined, saved["opened"])
@@ -68,8 +85,12 @@ class FitLoop(_FitLoop):
                 combined._load_state_dicts(saved["states"])
         self._position["opened"] = capture_random(combined)
 
+    def resume_loader(self, position: dict[str, Any] | None) -> None:
+        """Continue at a `loader_position` of the checkpoint; None: it is for another number of ranks."""
+        self._resumed_loader = position
+
     def loader_position(self) -> dict[str, Any]:
-        """Return what `resumed_loader` needs to continue after the last batch trained."""
+        """Return the state of the loaders after the last batch trained."""
         combined, fetcher = self._combined_loader, self._data_fetcher
         if self.trainer.native or combined is None or fetcher is None:
             return {}
@@ -81,12 +102,12 @@ class FitLoop(_FitLoop):
 
     def skip_batches(self, epoch: int, batches: int) -> None:
         """Continue the first epoch of a resumed run after batches that are trained already."""
-        combined, fetcher, saved = self._combined_loader, self._data_fetcher, self.resumed_loader
+        combined, fetcher, saved = self._combined_loader, self._data_fetcher, self._resumed_loader
         assert combined is not None and fetcher is not None
         own = [loader for loader in combined.flattened if isinstance(loader, BatchLoader)]
         if own:
             for loader in own:
-                loader.sampler.start_at(epoch, batches)  # type: ignore[attr-defined]
+                loader.sampler.start_at(epoch, batches)
             iter(fetcher)
         if own or self.trainer.native:  # the stream of a native task starts at its position by itself
             return
@@ -147,13 +168,11 @@ class FitLoop(_FitLoop):
     def on_run_start(self) -> None:
         """Restore flags and random states again, because `setup`, `on_fit_start` and `on_train_start` run as in a new run."""
         super().on_run_start()
-        self.resumed_loader = None  # loaders that are opened later are not those of the checkpoint
-        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
+        self._resumed_loader = None  # loaders that are opened later are not those of the checkpoint
+        for callback in self.trainer.callbacks:
             if hasattr(callback, "training_started"):
                 callback.training_started(self.trainer)
-        restorer: Any = self.trainer._checkpoint_connector
-        set_flags(self.trainer.lightning_module, restorer.trainable)
-        restorer.trainable = {}
+        set_flags(self.trainer.lightning_module, self.trainer._checkpoint_connector.take_trainable())
 
     def on_advance_start(self) -> None:
         """Check the trainable state after the epoch's start hooks."""

@@ -16,7 +16,8 @@ from train_anywhere.data.order.assignment import BatchOrder
 from train_anywhere.data.torch import random_states
 from train_anywhere.data.torch.loader import BatchLoader
 from train_anywhere.data.torch.unpadded_batches import UnpaddedOrder
-from train_anywhere.data.torch.user_loader import samplers
+from train_anywhere.data.torch.user_loader import raised_by_row, samplers
+from train_anywhere.errors import DataError
 from train_anywhere.training.lightning.loop.private import (
     _DataConnector,
     _DataFetcher,
@@ -28,12 +29,13 @@ class DataConnector(_DataConnector):
     """Lightning's data connector, changed so that an evaluation on several ranks measures each row once.
 
     Lightning would repeat rows to give all ranks the same number, which changes means.
-
-    Attributes:
-        whole_batch: the batch size of all ranks together, which loaders with this size share; None: no loader has it.
     """
 
-    whole_batch: int | None = None
+    _whole_batch: int | None = None
+
+    def share_batches(self, batch_size: int) -> None:
+        """Let the ranks share the batches of loaders that have the batch size of all ranks together."""
+        self._whole_batch = batch_size
 
     def _requires_distributed_sampler(self, dataloader: DataLoader[Any]) -> bool:
         return (
@@ -53,11 +55,11 @@ class DataConnector(_DataConnector):
         ):
             return super()._prepare_dataloader(dataloader, shuffle, mode)
         size, drop_last, ranks = dataloader.batch_size, dataloader.drop_last, trainer.world_size
-        divides = size == self.whole_batch
+        divides = size == self._whole_batch
         if not evaluates and not divides:
             return super()._prepare_dataloader(dataloader, shuffle, mode)
         places = {"num_replicas": 1, "rank": 0} if evaluates else trainer.distributed_sampler_kwargs
-        sampler = _get_distributed_sampler(dataloader, shuffle, trainer.overfit_batches, mode, **places)  # type: ignore[arg-type]
+        sampler = _get_distributed_sampler(dataloader, shuffle, trainer.overfit_batches, mode, **places)
         assert size
         size = size // ranks if divides else size
         shared = copy.copy(dataloader)  # a new one would need the arguments of the user's class
@@ -83,7 +85,38 @@ class SharedBatches(BatchSampler):
             yield [rows[n] for n in self.order.rows(len(rows), 0, batch)]
 
     def __len__(self) -> int:
-        return self.order.batches(len(self.sampler))  # type: ignore[arg-type]
+        return self.order.batches(len(self.sampler))
+
+
+def agree_on_end(fetcher: _DataFetcher, strategy: Any) -> None:
+    """End an epoch on all ranks when the loader of one of them ends: the others would wait for its next step.
+
+    Raises:
+        DataError: when a batch is read, on all ranks: a rank has no batch at all.
+    """
+    kind: Any = type(fetcher)
+
+    def read(fetcher: Any) -> Any:
+        batch = None
+        try:
+            batch = kind.__next__(fetcher)
+        except StopIteration as end:
+            if raised_by_row(end):
+                raise
+            fetcher.done = True
+        over = batch is None
+        own = torch.tensor([fetcher.done, over, over and not fetcher.fetched], device=strategy.root_device)
+        last, ended, empty = strategy.reduce(own.int(), reduce_op="sum").tolist()
+        if empty:
+            raise DataError(
+                f"the training loader has no batch on {empty} of {strategy.world_size} ranks; give each rank rows of its own."
+            )
+        if ended:
+            raise StopIteration
+        fetcher.done = last > 0
+        return batch
+
+    fetcher.__class__ = type(kind.__name__, (kind,), {"__next__": read})
 
 
 def capture_random(combined: CombinedLoader) -> list[Any]:

@@ -39,7 +39,7 @@ class ValidatedWeights(pl.Callback):
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Copy the weights before other hooks swap them; a test or prediction restores them."""
-        fitting, kind = trainer.state.fn == TrainerFn.FITTING, str(trainer.state.stage.value)  # type: ignore[union-attr]
+        fitting, kind = trainer.state.fn == TrainerFn.FITTING, str(trainer.state.stage.value)
         kind = kind.replace("validate", "validation")
         times = ("start", "epoch_start") if fitting else ("start", "epoch_start", "epoch_end", "end")
         self._watched = not trainer.sanity_checking and user_hooks(
@@ -72,9 +72,11 @@ class ValidatedWeights(pl.Callback):
         elif trainer.is_global_zero:
             self.validated = copy_weights(pl_module)
 
-    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def forget(self, *_: Any) -> None:
         """Forget the weights of the last validation."""
         self.validated = {}
+
+    on_train_epoch_start = forget
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Copy the weights before other hooks change them."""
@@ -101,7 +103,7 @@ class ValidatedWeights(pl.Callback):
 
 def user_hooks(trainer: pl.Trainer, *names: str) -> bool:
     """Return whether the user's module or callbacks have one of these hooks."""
-    known = (*trainer.callbacks, trainer.lightning_module)  # type: ignore[attr-defined]
+    known = (*trainer.callbacks, trainer.lightning_module)
     owners = [owner for owner in known if not type(owner).__module__.startswith("train_anywhere.")]
     return any(overrides(owner, name) for owner in owners for name in names)
 

@@ -33,7 +33,7 @@ class Callbacks(list[pl.Callback]):
     def __radd__(self, others: list[Any]) -> list[Any]:
         return [*others, *self._seen_by(sys._getframe(1))]
 
-    def __iadd__(self, others: Any) -> "Callbacks":  # type: ignore[override,misc]
+    def __iadd__(self, others: Any) -> "Callbacks":  # type: ignore[misc]
         self._replace([*self._seen_by(sys._getframe(1)), *others], sys._getframe(1))
         return self
 
@@ -93,27 +93,28 @@ class RunCheckpoints(ModelCheckpoint):
         monitor: the metric that decides which checkpoint is the best.
         mode: whether the smallest or the largest value is the best.
         finish: waits until all checkpoints are written.
-
-    Attributes:
-        complete: whether the last checkpoint of the training is submitted.
     """
 
     def __init__(
         self, folder: Path, monitor: str | None, mode: str, finish: Callable[[], None] = lambda: None
     ) -> None:
         super().__init__(dirpath=folder, monitor=monitor, mode=mode, every_n_epochs=1)
-        self.finish, self.complete = finish, False
+        self.finish, self._complete = finish, False
 
     @property
     def best_model_path(self) -> str:
         """The file of the best checkpoint, the newest one without `checkpoint.monitor`; it exists when the training is complete."""
-        if self.complete:
+        if self._complete:
             self.finish()
         return self._best
 
     @best_model_path.setter
     def best_model_path(self, path: str) -> None:
         self._best = path
+
+    def end_epoch(self, complete: bool) -> None:
+        """Note whether the last checkpoint of the training is submitted."""
+        self._complete = complete
 
     def follow(self, path: Path, value: float | None) -> None:
         """Take a checkpoint into account, with the value of the monitored metric."""
@@ -137,15 +138,15 @@ class CallbackConnector(_CallbackConnector):
     """
 
     def _attach_model_callbacks(self) -> None:
-        before = [*self.trainer.callbacks]  # type: ignore[attr-defined]
+        before = [*self.trainer.callbacks]
         super()._attach_model_callbacks()
-        after = [*self.trainer.callbacks]  # type: ignore[attr-defined]
+        after = [*self.trainer.callbacks]
         kept, added = [c for c in before if c in after], [c for c in after if c not in before]
         users = [callback for callback in added if not isinstance(callback, Checkpoint)]
         if len(users) < len(added) and self.trainer.is_global_zero:
             print_once("the module's checkpoint callback is left out: this project saves checkpoints.")
         place = next((n for n, c in enumerate(kept) if isinstance(c, RunCheckpoints)), len(kept))
-        self.trainer.callbacks = Callbacks([*kept[:place], *users, *kept[place:]])  # type: ignore[attr-defined]
+        self.trainer.callbacks = Callbacks([*kept[:place], *users, *kept[place:]])
 
 
 for _hook in (

@@ -3,64 +3,129 @@
 import math
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.trainer.states import TrainerFn
 
+from train_anywhere.config.choices import OtherSchedule
 from train_anywhere.config.schema import Config
 from train_anywhere.features.feature import Observers, Step
-from train_anywhere.training.early_stopping import Timer
-from train_anywhere.training.lightning.checkpoint.position import steps_done
+from train_anywhere.tasks import Task
+from train_anywhere.training.early_stopping import Timer, monitored_value
 from train_anywhere.training.lightning.loop.clock import Clock
-from train_anywhere.training.plan import Plan
-from train_anywhere.training.reporting.metrics_csv import CsvLog
+from train_anywhere.training.plan import Plan, learning_rate
+from train_anywhere.training.reporting.metrics_csv import CsvLog, prefix_reserved_names
 from train_anywhere.training.reporting.progress import Progress
 from train_anywhere.training.stop import Stop
+
+
+class Agreement:
+    """Requests to stop, save, end and profile, on which all ranks agree.
+
+    The requests are reduced together with the metrics, so all ranks know of them at the same step without an extra collective. A single
+    rank checks them after each step.
+
+    Args:
+        stop: the flag that a signal sets.
+        timer: the time of training, and its limit.
+        progress: passes on the requests of `jobs.py`.
+        observers: called after steps, validations and checkpoints.
+        writes: whether this is rank 0 of a run that writes checkpoints.
+
+    Attributes:
+        stopping: whether all ranks have agreed to stop.
+        saving: whether all ranks have agreed to save a checkpoint.
+    """
+
+    def __init__(
+        self, stop: Stop, timer: Timer, progress: Progress, observers: Observers, writes: bool
+    ) -> None:
+        self.stop, self.timer, self.progress, self.observers = stop, timer, progress, observers
+        self.writes, self.stopping, self.saving = writes, False, False
+
+    def numbers(self, device: torch.device) -> torch.Tensor:
+        """Return what is reduced with the metrics: requests to stop, save, end and profile, and the efficiency."""
+        requests = [
+            self.stop.requested is not None,
+            self._requests_checkpoint(),
+            self.timer.is_over,
+            self.progress.take_profile(),
+        ]
+        numbers = [*requests, *self.progress.heartbeat.efficiency.numbers()]
+        return torch.tensor(numbers, dtype=torch.float64, device=device)
+
+    def apply(self, trainer: pl.Trainer, sums: list[float]) -> None:
+        """Apply the sums of `numbers` over all ranks."""
+        self.stopping, self.saving, over = (request > 0 for request in sums[:3])
+        self.progress.request_profile(int(sums[3]))
+        self.progress.heartbeat.efficiency.set_sums(sums[4:])
+        self._end_training(trainer, over)
+
+    def reduce(self, trainer: pl.Trainer, device: torch.device) -> None:
+        """Let several ranks agree now. All ranks must call this."""
+        if trainer.world_size > 1:
+            self.apply(trainer, trainer.strategy.reduce(self.numbers(device), reduce_op="sum").tolist())
+
+    def check(self, trainer: pl.Trainer) -> None:
+        """Update the requests of a single rank, which needs no agreement, and end training if its time is over."""
+        if trainer.world_size == 1:
+            self.stopping, self.saving = self.stop.requested is not None, self._requests_checkpoint()
+            self._end_training(trainer, self.timer.is_over)
+            self.progress.request_profile(self.progress.take_profile())
+
+    def saved(self, step: int, seconds: float) -> None:
+        """Note that a checkpoint of this step was saved, for which training waited some seconds."""
+        self.observers.after_checkpoint(seconds)
+        self.progress.requests.saved(step)
+        self.saving = False
+
+    def _end_training(self, trainer: pl.Trainer, over: bool) -> None:
+        """End training at this step if `trainer.max_time` is over."""
+        if over and not trainer.should_stop:
+            trainer.should_stop = True
+            self.progress.note(self.timer.end(trainer.steps_done))
+
+    def _requests_checkpoint(self) -> bool:
+        """Return whether rank 0 wants to save now, as a feature or `jobs.py save` requests."""
+        return self.writes and (bool(self.progress.requests.save) or self.observers.requests_checkpoint())
 
 
 class MetricsCallback(pl.Callback):
     """Callback that collects the metrics every few steps and at the end of an epoch, writes and shows them.
 
-    A rank's request to stop is reduced together with the metrics. So all ranks know of it at the same step, without an extra
-    collective. A single rank checks its stop flag after each step. Subclasses define where the metrics come from.
+    Subclasses define where the metrics come from.
 
     Attributes:
         native: whether a task of this project is trained, whose metrics are reduced here.
-        csv: metrics.csv, on rank 0 of a run that writes it.
-        timer: the time of training, and its limit.
         metrics: the newest value of each metric.
         epoch_metrics: metrics at the end of the current epoch: of its last steps, and of the validation if any.
-        stopping: whether all ranks have agreed to stop.
-        saving: whether all ranks have agreed to save a checkpoint.
-        observers: called after steps, validations and checkpoints.
     """
 
     native = False
+    _units: float | None = None
+    _validated = False
 
-    def __init__(
-        self, config: Config, plan: Plan, stop: Stop, progress: Progress, prints: bool = True
-    ) -> None:
-        self.config, self.plan, self.stop, self.progress = config, plan, stop, progress
-        self.heartbeat = progress.heartbeat
-        self.every = config.trainer.log_every_n_steps
-        self.csv: CsvLog | None = None
-        self.timer = Timer(config.trainer)
+    def __init__(self, config: Config, plan: Plan, progress: Progress, agreement: Agreement) -> None:
+        self.config, self.plan, self.progress, self.agreement = config, plan, progress, agreement
+        self.heartbeat, self.clock = progress.heartbeat, Clock(progress.heartbeat)
         self.metrics: dict[str, float] = {}
         self.epoch_metrics: dict[str, float] = {}
-        self.observers, self.writes = Observers(), prints and not config.trainer.fast_dev_run
-        self.stopping = self.saving = False
-        self.clock = Clock(self.heartbeat)
+        self._csv: CsvLog | None = None
         self._lr: Any = None
-        self._units: float | None = None
-        self._for_next_row: dict[str, float] = {}
         self._unlogged: dict[str, float] = {}
-        self._epoch_ending = self._validated = False
+        self._epoch_ending = self._even = False
 
     def resume(self, metrics: dict[str, float]) -> None:
         """Start with the metrics of the checkpoint."""
         self.metrics = dict(metrics)
+
+    def open_csv(self, path: Path, step: int) -> None:
+        """Write metrics.csv, after its rows up to `step`."""
+        self._csv = CsvLog(path, self.names())
+        self._csv.resume(step)
 
     def names(self) -> list[str]:
         """Return the names of the metrics that are known before training."""
@@ -82,22 +147,22 @@ class MetricsCallback(pl.Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start the first epoch."""
-        self.timer.start()
+        self.agreement.timer.start()
         self.clock.batch_over()
         self.heartbeat.enter("step", "data")
-        self.progress.steps_done = partial(steps_done, trainer)
-        self.progress.start_training(steps_done(trainer))
+        self.progress.start_training(trainer.steps_done)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Stop the timer."""
-        self.timer.stop()
+        self.agreement.timer.stop()
 
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
         """Remember the learning rate of this step."""
-        # without an optimizer, Lightning passes one without groups
-        if optimizer is _torch_optimizer(trainer.optimizers[0]) and optimizer.param_groups:
+        first = trainer.optimizers[0]
+        # Lightning wraps optimizers, and passes one without groups to a module without any
+        if optimizer is getattr(first, "optimizer", first) and optimizer.param_groups:
             self._lr = optimizer.param_groups[0].get("lr")
 
     def on_train_batch_end(
@@ -107,12 +172,11 @@ class MetricsCallback(pl.Callback):
         stepped = not trainer.fit_loop.epoch_loop._should_accumulate()
         fresh = self._step_end(trainer, pl_module, batch_idx) if stepped else None
         units, self._units = self._units, None
-        self.progress.add_batches(
-            trainer.current_epoch, batch_idx, fresh, units, loss=partial(_loss_of, outputs)
-        )
-        self.heartbeat.trained_batch(steps_done(trainer))
+        loss = partial(_loss_of, outputs)
+        self.progress.add_batches(trainer.current_epoch, batch_idx, fresh, units, loss=loss)
+        self.heartbeat.trained_batch(trainer.steps_done)
         if stepped and (profile := self.progress.profile) and profile.is_on:
-            profile.after_step(steps_done(trainer))
+            profile.after_step(trainer.steps_done)
         self.clock.batch_over()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -123,31 +187,36 @@ class MetricsCallback(pl.Callback):
         self, trainer: pl.Trainer, module: pl.LightningModule, batch_idx: int
     ) -> dict[str, float] | None:
         """Count an optimizer step; return the metrics if they are due, else None."""
-        trainer.steps_done += 1  # type: ignore[attr-defined]
-        step = steps_done(trainer)
+        step = trainer.count_step()
         if self.native and step >= self.plan.total_steps and batch_idx + 1 < self.plan.train_batches:
             trainer.should_stop = True  # max_steps may end the run within an epoch
-        self._check_stop_flag(trainer)
-        if step % self.every and not self._is_last(trainer, batch_idx):
+        self.agreement.check(trainer)
+        if step % self.config.trainer.log_every_n_steps and not self._is_last(trainer):
             return None
         fresh = {**self._reduce(trainer, module, "train"), **self._learning_rate(module, step)}
-        last = self._is_last(trainer, batch_idx)
+        last = self._is_last(trainer)
         if last:
             self.epoch_metrics, self._unlogged, self._epoch_ending = fresh, {}, True
-        self._use_metrics(trainer, module, Step(step, trainer.current_epoch, batch_idx + 1, fresh, last=last))
+        self._use_metrics(trainer, Step(step, trainer.current_epoch, batch_idx + 1, fresh, last=last))
         return fresh
 
-    def _is_last(self, trainer: pl.Trainer, batch_idx: int) -> bool:
+    def _is_last(self, trainer: pl.Trainer) -> bool:
         """Return whether an optimizer step is the last one before a validation, or of the epoch or the run."""
         loop: Any = trainer.fit_loop.epoch_loop
         return trainer.should_stop or loop._num_ready_batches_reached() or loop.validation_follows()
 
-    def _use_metrics(self, trainer: pl.Trainer, module: pl.LightningModule, step: Step) -> None:
+    def _use_metrics(self, trainer: pl.Trainer, step: Step) -> None:
         """Use the metrics that were reduced at a step."""
 
     def _learning_rate(self, module: pl.LightningModule, step: int) -> dict[str, float]:
         """Return the learning rate used by the last step."""
         return {} if self._lr is None else {"lr": float(self._lr)}
+
+    def _reduce(self, trainer: pl.Trainer, module: pl.LightningModule, part: str) -> dict[str, float]:
+        """Return metrics over all ranks, and agree to stop."""
+        self.agreement.reduce(trainer, module.device)
+        self.agreement.check(trainer)
+        return {}
 
     # --- evaluation -----------------------------------------------------------------------------------------------------
 
@@ -160,17 +229,27 @@ class MetricsCallback(pl.Callback):
         batch_idx: int,
         *_: Any,
     ) -> None:
-        """Let the ranks agree to stop as often as in training, because a validation may be long."""
+        """Let the ranks agree to stop as often as in training, because a validation may be long, if all have the same batches."""
         self.heartbeat.evaluated_batch()
-        if trainer.world_size > 1 and (batch_idx + 1) % self.every == 0:
-            self._agree(trainer, trainer.strategy.reduce(self._requests(pl_module), reduce_op="sum").tolist())
-        self._check_stop_flag(trainer)
+        if self._even and (batch_idx + 1) % self.config.trainer.log_every_n_steps == 0:
+            self.agreement.reduce(trainer, pl_module.device)
+        self.agreement.check(trainer)
 
     on_test_batch_end = on_validation_batch_end
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Report the start of a validation."""
         self.heartbeat.enter("validation")
+        self._compare_batches(trainer)
+
+    def _compare_batches(self, trainer: pl.Trainer) -> None:
+        """Compare the numbers of batches of an evaluation over the ranks: those of streams may differ."""
+        if trainer.world_size > 1:
+            counts: Any = trainer._evaluation_loop.max_batches
+            own = trainer.global_rank + 0.5 if math.inf in counts else float(hash(tuple(counts)) % 2**20)
+            numbers = torch.tensor([own, -own], device=trainer.strategy.root_device)
+            low, high = trainer.strategy.reduce(numbers, reduce_op="min").tolist()
+            self._even = low == -high
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Reduce the metrics of the validation."""
@@ -186,26 +265,25 @@ class MetricsCallback(pl.Callback):
     def on_sanity_check_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Forget the metrics of the validation batches before training."""
         self.metrics, self.epoch_metrics, self._unlogged, self._validated = {}, {}, {}, False
-        trainer._logger_connector.collected = {}  # type: ignore[attr-defined]
+        trainer._logger_connector.collected = {}
 
     def epoch_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Write one row for the end of the epoch, or for a validation within it."""
         self._collect(trainer)
-        self.epoch_metrics = self._learning_rate(pl_module, steps_done(trainer)) | self.epoch_metrics
+        self.epoch_metrics = self._learning_rate(pl_module, trainer.steps_done) | self.epoch_metrics
         for name, value in self._unlogged.items():
             if not {name, f"{name}_step", f"{name}_epoch"} & self.epoch_metrics.keys():
                 self.epoch_metrics[name] = value
         if not self.native:
             self.metrics |= self.epoch_metrics
         self._write(trainer, self.epoch_metrics)
-        batch = trainer.fit_loop.batch_idx if trainer.state.fn == TrainerFn.FITTING else None
-        if batch is not None and not trainer.should_stop and not trainer.fit_loop.epoch_loop.mid_epoch:  # type: ignore[attr-defined]
-            done = trainer.fit_loop.epoch_loop.batch_progress.current
-            trainer.skips |= done.completed < done.ready  # type: ignore[attr-defined]
-        self.progress.end_epoch(
-            min(trainer.current_epoch, self.plan.max_epochs - 1), self.epoch_metrics, batch
-        )
-        self.observers.after_validation(steps_done(trainer), self.epoch_metrics)
+        fitting = trainer.state.fn == TrainerFn.FITTING
+        if fitting:
+            trainer.note_skipped_batches()
+        epoch = min(trainer.current_epoch, self.plan.max_epochs - 1)
+        batch = trainer.fit_loop.batch_idx if fitting else None
+        self.progress.end_epoch(epoch, self.epoch_metrics, batch)
+        self.agreement.observers.after_validation(trainer.steps_done, self.epoch_metrics)
         self._epoch_ending = False
 
     validation_over = epoch_over
@@ -224,6 +302,7 @@ class MetricsCallback(pl.Callback):
     def on_test_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Forget values from before the test."""
         self._unlogged = {}
+        self._compare_batches(trainer)
 
     def monitored_metrics(self, key: str, monitor: str) -> dict[str, float]:
         """Return the metrics of this epoch; `monitor` may be missing if there was no validation.
@@ -233,7 +312,7 @@ class MetricsCallback(pl.Callback):
         """
         return self._unlogged | self.epoch_metrics
 
-    # --- from Lightning -------------------------------------------------------------------------------------------------
+    # --- values that user code logs -------------------------------------------------------------------------------------
 
     def _collect(self, trainer: pl.Trainer) -> None:
         """Collect values that were logged in this loop but not passed to the loggers."""
@@ -241,77 +320,108 @@ class MetricsCallback(pl.Callback):
     def receive(self, trainer_logs: bool, trainer: pl.Trainer, values: Mapping[str, float]) -> None:
         """Handle values that Lightning or a callback passes to the loggers."""
         if not trainer_logs:
-            self._for_next_row |= values  # such as those of LearningRateMonitor
+            if self._csv:
+                self._csv.add(values)  # such as those of LearningRateMonitor
         elif trainer.validating or self._epoch_ending:
             self.epoch_metrics |= values
         elif trainer.training:
             fresh = {**values, **self._learning_rate(trainer.lightning_module, 0)}
             self.metrics |= values
-            self.progress.metrics.update(fresh)
+            self.progress.display.metrics.update(fresh)
             self._write(trainer, fresh)
-            self.observers.after_step(
-                Step(steps_done(trainer), trainer.current_epoch, trainer.fit_loop.batch_idx + 1, fresh)
-            )
-
-    # --- all ranks ------------------------------------------------------------------------------------------------------
-
-    def _reduce(self, trainer: pl.Trainer, module: pl.LightningModule, part: str) -> dict[str, float]:
-        """Return metrics over all ranks, and agree to stop."""
-        if trainer.world_size > 1:
-            self._agree(trainer, trainer.strategy.reduce(self._requests(module), reduce_op="sum").tolist())
-        self._check_stop_flag(trainer)
-        return {}
-
-    def _requests(self, module: pl.LightningModule) -> torch.Tensor:
-        """Return the numbers that are reduced with the metrics: requests to stop, save, end and profile, and the efficiency."""
-        requests = [
-            self.stop.requested is not None,
-            self._requests_checkpoint(),
-            self.timer.is_over,
-            self.progress.take_profile(),
-        ]
-        numbers = [*requests, *self.heartbeat.efficiency.numbers()]
-        return torch.tensor(numbers, dtype=torch.float64, device=module.device)
-
-    def _agree(self, trainer: pl.Trainer, requests: list[float]) -> None:
-        self.stopping, self.saving, over = (request > 0 for request in requests[:3])
-        self.progress.request_profile(int(requests[3]))
-        self.heartbeat.efficiency.set_sums(requests[4:])
-        self._end_training(trainer, over)
-
-    def _end_training(self, trainer: pl.Trainer, over: bool) -> None:
-        """End training at this step if `trainer.max_time` is over."""
-        if over and not trainer.should_stop:
-            trainer.should_stop = True
-            self.progress.note(self.timer.end(steps_done(trainer)))
-
-    def _check_stop_flag(self, trainer: pl.Trainer) -> None:
-        """Update the stop and save flags of a single rank, which needs no agreement, and end training if its time is over."""
-        if trainer.world_size == 1:
-            self.stopping = self.stop.requested is not None
-            self.saving = self._requests_checkpoint()
-            self._end_training(trainer, self.timer.is_over)
-            if self.progress.requests.profile:
-                self.progress.request_profile(self.progress.take_profile())
-
-    def _requests_checkpoint(self) -> bool:
-        """Return whether rank 0 wants to save now, as a feature or `jobs.py save` requests."""
-        return self.writes and (bool(self.progress.requests.save) or self.observers.requests_checkpoint())
+            batch = trainer.fit_loop.batch_idx + 1
+            self.agreement.observers.after_step(Step(trainer.steps_done, trainer.current_epoch, batch, fresh))
 
     def _write(self, trainer: pl.Trainer, metrics: dict[str, float]) -> None:
-        step = steps_done(trainer)
         epoch = trainer.current_epoch + (trainer.state.fn == TrainerFn.FITTING)
-        if self.csv:
-            self.csv.write(step, epoch, self._for_next_row | metrics)
-        self._for_next_row = {}
+        if self._csv:
+            self._csv.write(trainer.steps_done, epoch, metrics)
+
+
+class TaskMetrics(MetricsCallback):
+    """Metrics of a task of this project: sums on each rank, reduced together with the requests to stop."""
+
+    native = True
+
+    def __init__(self, task: Task, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.task = task
+
+    def resume(self, metrics: dict[str, float]) -> None:
+        """Start with the metrics of the checkpoint; an epoch that resumes with its validation gets the training metrics."""
+        super().resume(metrics)
+        train = self.task.names("train")
+        self.epoch_metrics = {name: value for name, value in metrics.items() if name in train}
+
+    def names(self) -> list[str]:
+        """Return the names of all metrics of the task."""
+        return self.task.names("train", "val", "test")
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Provide the metrics from before a resume, for schedules that watch one of them, and start the first epoch."""
+        _provide(trainer, self.metrics)
+        super().on_train_start(trainer, pl_module)
+
+    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Reduce the metrics of the validation, and provide them to schedules and callbacks that watch one of them."""
+        super().on_validation_epoch_end(trainer, pl_module)
+        _provide(trainer, self.epoch_metrics)
+
+    def _use_metrics(self, trainer: pl.Trainer, step: Step) -> None:
+        if not step.last:
+            self._write(trainer, dict(step.metrics))
+        self.agreement.observers.after_step(step)
+
+    def _learning_rate(self, module: Any, step: int) -> dict[str, float]:
+        optimizer, schedule = self.config.optimizer, self.config.schedule
+        if isinstance(schedule, OtherSchedule):
+            return super()._learning_rate(module, step)
+        return {"lr": learning_rate(optimizer, schedule, self.plan, step - 1, module.devices)}
+
+    def _reduce(self, trainer: pl.Trainer, module: Any, part: str) -> dict[str, float]:
+        """Return metrics over all ranks, and agree to stop: one reduction, one wait for the device."""
+        running = module.train_sums if part == "train" else module.eval_sums
+        requests = self.agreement.numbers(module.device)
+        own = torch.cat([running.take(module.device), requests])
+        reduced = trainer.strategy.reduce(own, reduce_op="sum").tolist()
+        sums = reduced[: -len(requests)]
+        self.agreement.apply(trainer, reduced[-len(requests) :])
+        fresh = self.task.report(part, sums)
+        self._units = self.task.units(sums) if part == "train" else None
+        self.metrics |= fresh
+        return fresh
+
+    def _test_metrics(self, trainer: pl.Trainer, module: pl.LightningModule) -> dict[str, float]:
+        return self._reduce(trainer, module, "test")
+
+    def _write(self, trainer: pl.Trainer, metrics: dict[str, float]) -> None:
+        trainer._logger_connector.send(metrics, trainer.steps_done)
+        super()._write(trainer, metrics)
+
+
+class ModuleMetrics(MetricsCallback):
+    """Metrics that a user's module logs, received from the `Connector`."""
+
+    def monitored_metrics(self, key: str, monitor: str) -> dict[str, float]:
+        """Return the metrics of this epoch. Raises ConfigError if the module was validated and has logged no metric of this name."""
+        known = super().monitored_metrics(key, monitor)
+        # without a validation, its metrics may be missing
+        is_training_metric = not self.plan.val_batches and "val" not in monitor
+        if self._validated or is_training_metric:
+            monitored_value(self.metrics | known, monitor, key)
+        return known
+
+    def _collect(self, trainer: pl.Trainer) -> None:
+        collected = prefix_reserved_names(trainer._logger_connector.collected, trainer.is_global_zero)
+        self._unlogged |= {name: float(value) for name, value in collected.items()}
+
+
+def _provide(trainer: pl.Trainer, metrics: dict[str, float]) -> None:
+    """Let schedules and callbacks watch metrics."""
+    trainer.callback_metrics.update({n: torch.tensor(v, dtype=torch.float64) for n, v in metrics.items()})
 
 
 def _loss_of(outputs: Any) -> float:
     """Return the loss of a batch on this rank from what Lightning passes to callbacks; nan if there is none."""
     loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
     return float(loss) if isinstance(loss, torch.Tensor) and loss.numel() == 1 else math.nan
-
-
-def _torch_optimizer(optimizer: Any) -> Any:
-    """Return torch's optimizer from Lightning's wrapper."""
-    return getattr(optimizer, "optimizer", optimizer)

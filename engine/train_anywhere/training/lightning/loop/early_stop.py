@@ -9,7 +9,6 @@ import torch
 from train_anywhere.config.schema import EarlyStopping
 from train_anywhere.errors import ProjectError
 from train_anywhere.training.early_stopping import Patience
-from train_anywhere.training.lightning.checkpoint.position import steps_done
 from train_anywhere.training.lightning.loop.callbacks import MetricsCallback
 
 
@@ -23,7 +22,7 @@ class EarlyStop(pl.Callback):
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Compare a validation within an epoch with the best one."""
-        if trainer.fit_loop.epoch_loop.mid_epoch:  # type: ignore[attr-defined]
+        if trainer.fit_loop.epoch_loop.mid_epoch:
             self._compare(trainer, trainer.current_epoch)
 
     def epoch_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -32,11 +31,11 @@ class EarlyStop(pl.Callback):
 
     def _compare(self, trainer: pl.Trainer, epochs: int) -> None:
         """Compare the newest metrics with the best ones, after so many complete `epochs`."""
-        if self.rule.patience is None or self.rule.monitor is None or self._compared == steps_done(trainer):
+        if self.rule.patience is None or self.rule.monitor is None or self._compared == trainer.steps_done:
             return
         measured = self.metrics.monitored_metrics("trainer.early_stopping.monitor", self.rule.monitor)
         if self.rule.monitor in measured:
-            self._compared = steps_done(trainer)
+            self._compared = trainer.steps_done
             self.patience.update(measured[self.rule.monitor], self.rule)
             self._end_if_over(trainer, epochs)
             if self.patience.should_stop(self.rule):

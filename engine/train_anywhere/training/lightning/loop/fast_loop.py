@@ -68,7 +68,7 @@ class FastEpochLoop(_TrainingEpochLoop):
         self._attributes = vars(trainer.lightning_module)
         self._fast = self._allowed and find_unsupported(trainer) is None
         self._hooks = {name: find_hooks(trainer, name) for name in HOOKS}
-        self._after = [c for c in trainer.callbacks if hasattr(c, "after_batch")]  # type: ignore[attr-defined]
+        self._after = [c for c in trainer.callbacks if hasattr(c, "after_batch")]
         self._moves = trainer.strategy.root_device.type != "cpu"
 
     def advance(self, data_fetcher: _DataFetcher) -> None:
@@ -78,7 +78,7 @@ class FastEpochLoop(_TrainingEpochLoop):
                 return  # `on_advance_end` runs the validation before or in which the run was stopped
             self.restarting = False
         if not self._fast:
-            self.trainer.fit_loop.reads_batch()  # type: ignore[attr-defined]
+            self.trainer.fit_loop.reads_batch()
             super().advance(data_fetcher)
             return
         self.val_loop.restarting = False
@@ -117,7 +117,7 @@ class FastEpochLoop(_TrainingEpochLoop):
         over = self._num_ready_batches_reached() or trainer.should_stop
         validates = self.validation_follows()
         self.mid_epoch = not over and validates
-        for callback in trainer.callbacks if validates else ():  # type: ignore[attr-defined]
+        for callback in trainer.callbacks if validates else ():
             if hasattr(callback, "before_validation"):
                 callback.before_validation(trainer)
         if self.mid_epoch:
@@ -148,7 +148,7 @@ class FastEpochLoop(_TrainingEpochLoop):
             if hasattr(callback, "validation_over"):
                 callback.validation_over(trainer, trainer.lightning_module)
         if not trainer.should_stop:
-            trainer.validated_weights.validated = {}
+            trainer.validated_weights.forget()
         self.mid_epoch = False
 
     def _broadcast_sigterm_tensor(self) -> None:
@@ -248,7 +248,8 @@ def _call_without_user_stop(owner: Any, method: Callable[..., Any], *arguments: 
         frames = [frame.f_code for frame, _ in traceback.walk_tb(end.__traceback__)]
         # on_train_batch_start has returned -1
         own = Path(frames[-1].co_filename).name == "training_epoch_loop.py"
-        fetched = any(Path(code.co_filename).name == "fetchers.py" for code in frames)
+        # user_data.py: the loader of another rank has ended
+        fetched = any(Path(code.co_filename).name in ("fetchers.py", "user_data.py") for code in frames)
         if own or (fetched and not raised_by_row(end)):
             raise
         raise user_error(end) from end
@@ -296,7 +297,7 @@ def find_unsupported(trainer: pl.Trainer) -> str | None:
 def find_hooks(trainer: pl.Trainer, name: str) -> list[Callable[..., Any]]:
     """Return the overridden hooks of this name, of the callbacks first, then of the module."""
     module = trainer.lightning_module
-    callbacks: list[pl.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    callbacks: list[pl.Callback] = trainer.callbacks
     found: list[Callable[..., Any]] = [
         partial(getattr(one, name), trainer, module) for one in callbacks if overrides(one, name)
     ]

@@ -8,7 +8,11 @@ try:
     from lightning.fabric.utilities.data import _set_sampler_epoch
     from lightning.fabric.utilities.distributed import _init_dist_connection
     from lightning.fabric.utilities.optimizer import _optimizers_to_device
-    from lightning.pytorch.loops.fetchers import _DataFetcher, _DataLoaderIterDataFetcher
+    from lightning.pytorch.loops.fetchers import (
+        _DataFetcher,
+        _DataLoaderIterDataFetcher,
+        _PrefetchDataFetcher,
+    )
     from lightning.pytorch.loops.fit_loop import _FitLoop
     from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
     from lightning.pytorch.loops.utilities import _block_parallel_sync_behavior
@@ -33,6 +37,7 @@ __all__ = [
     "_DataLoaderIterDataFetcher",
     "_FitLoop",
     "_LoggerConnector",
+    "_PrefetchDataFetcher",
     "_ResultCollection",
     "_SignalConnector",
     "_TrainingEpochLoop",

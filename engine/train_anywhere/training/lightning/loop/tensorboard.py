@@ -1,16 +1,21 @@
-"""Write TensorBoard files without loading a second framework."""
+"""Files for TensorBoard: events without loading a second framework, and traces of torch's profiler."""
 
 import sys
+import time
 import types
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
 from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.loggers.logger import DummyExperiment
 from lightning.pytorch.utilities import rank_zero_only
+from torch.profiler import ProfilerActivity, profile
 
 from train_anywhere.checkpoints.disk.event_files import EventFileSync
+from train_anywhere.training.profile import Operation
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -78,3 +83,31 @@ class TensorBoard(TensorBoardLogger):
 
     def _close(self) -> None:
         self._experiment = None
+
+
+class TorchRecording:
+    """A running profile of this thread's operators and of the GPU's kernels; `name` starts the names of its files."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._file = folder / name
+        used = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
+        self._profile = profile(activities=used)
+        self._profile.start()
+
+    def step(self) -> None:
+        """Mark the end of a training step."""
+        self._profile.step()
+
+    def finish(self) -> list[Operation]:
+        """Stop, write the trace, and return all operations. Raises OSError, RuntimeError."""
+        self._profile.stop()
+        # the form of this name is that of torch.profiler.tensorboard_trace_handler: <worker>.<time>.pt.trace.json
+        self._profile.export_chrome_trace(f"{self._file}.{time.time_ns()}.pt.trace.json")
+        found = self._profile.key_averages()
+        gpu = any(one.self_device_time_total for one in found)
+        times = {one.key: one.self_device_time_total if gpu else one.self_cpu_time_total for one in found}
+        return [
+            Operation(one.key, one.count, times[one.key] / 1000)
+            for one in found
+            if "ProfilerStep" not in one.key
+        ]

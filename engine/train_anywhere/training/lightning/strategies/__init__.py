@@ -1,7 +1,7 @@
-"""Lightning strategies, one file each; `choose` maps the name in `strategy=` to a strategy.
+"""Lightning strategies.
 
-ddp, dp               on torch's DistributedDataParallel and DataParallel
-fsdp                  on torch's fully_shard; `blocks` finds the layers to split, `deferred_weights` builds a model without memory
-horovod               sends gradients itself
-environment           passes the ranks that `train_anywhere.distributed` has found to Lightning; the device of this rank
+choose               maps the name in `strategy=` to a strategy, and picks the device of this rank; torch's DataParallel (dp)
+ddp                  on torch's DistributedDataParallel, with the ranks that `train_anywhere.distributed` has found
+fsdp                 on torch's fully_shard, of the layers that it finds; `deferred_weights` builds a model without memory
+horovod              sends gradients itself
 """

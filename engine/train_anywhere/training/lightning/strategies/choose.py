@@ -1,21 +1,123 @@
 """Map a strategy's name to a Lightning strategy."""
 
+from collections.abc import Mapping
 from typing import Any
 
+import lightning.pytorch as pl
 import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy, Strategy
+from torch import Tensor, nn
+from torch.nn.parallel import data_parallel
 
 from train_anywhere.config.checks.contradictions import needs_gpus_problem
 from train_anywhere.config.choices import DdpStrategy
 from train_anywhere.config.choices import Strategy as StrategyConfig
-from train_anywhere.config.schema import Config
-from train_anywhere.config.schema import Trainer as TrainerConfig
+from train_anywhere.config.schema import Config, Trainer
+from train_anywhere.distributed.layout import no_gpu_message
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError
-from train_anywhere.training.lightning.strategies.ddp import OneDevicePerRank
-from train_anywhere.training.lightning.strategies.dp import DataParallel, list_devices
-from train_anywhere.training.lightning.strategies.environment import TopologyEnvironment
+from train_anywhere.training.lightning.module import TaskModule
+from train_anywhere.training.lightning.strategies.ddp import OneDevicePerRank, TopologyEnvironment
 from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
+
+
+class DataParallel(SingleDeviceStrategy):
+    """Runs the network on parts of the batch, one per device; loss, metrics and optimizer use the whole batch.
+
+    As in torch's DataParallel, each part of a batch has its own batch statistics. Without GPUs the parts are computed one after
+    another, so this can be tried on any machine.
+
+    Args:
+        devices: the devices; the first one holds the weights.
+    """
+
+    strategy_name = "dp"
+
+    def __init__(self, devices: list[torch.device]) -> None:
+        super().__init__(devices[0])
+        self.devices = devices
+
+    def setup(self, trainer: pl.Trainer) -> None:
+        """Set up as for one device, then run the task's network on all devices.
+
+        Raises:
+            ConfigError: the module computes its own loss, which can't be split.
+        """
+        super().setup(trainer)
+        module = self.lightning_module
+        if not isinstance(module, TaskModule):
+            raise ConfigError(
+                f"strategy=dp splits only the network of a task, and {type(module).__qualname__} computes its loss itself; use "
+                "strategy=ddp."
+            )
+        module.wrapped = [SplitNetwork(module.network, self.devices)]
+
+
+class SplitNetwork:
+    """A network that is called with a whole batch and runs on all devices; other attributes are those of the network."""
+
+    def __init__(self, network: nn.Module, devices: list[torch.device]) -> None:
+        self.network, self.devices = network, devices
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.network, name)
+
+    def __call__(self, *inputs: Any, **named: Any) -> Any:
+        """Return predictions for the whole batch on the first device; input tensors are [b, ...]."""
+        if self.devices[0].type == "cuda":
+            return data_parallel(self.network, inputs, self.devices, module_kwargs=named)
+        return _join([self.network(*args, **kwargs) for args, kwargs in self._parts(inputs, named)])
+
+    def _parts(self, inputs: Any, named: Any) -> list[Any]:
+        """Return the inputs of each device."""
+        return _split((inputs, named), len(self.devices))
+
+
+def _split(tree: Any, count: int) -> list[Any]:
+    """Split the tensors [b, ...] in tuples, lists and dicts into at most `count` parts; other values are in each part."""
+    if isinstance(tree, Tensor) and tree.dim():
+        return list(tree.chunk(count))
+    if isinstance(tree, Mapping):
+        parts = [_split(value, count) for value in tree.values()]
+        return [dict(zip(tree, part, strict=True)) for part in _group_by_device(parts, count)]
+    if isinstance(tree, tuple | list):
+        parts = [_split(value, count) for value in tree]
+        return [_make_like(tree, part) for part in _group_by_device(parts, count)]
+    return [tree]
+
+
+def _group_by_device(parts: list[list[Any]], count: int) -> list[list[Any]]:
+    """Group the parts of several inputs by device; an input with one part is the same for all devices."""
+    most = max((len(part) for part in parts), default=1)
+    return [[part[n if len(part) > 1 else 0] for part in parts] for n in range(min(most, count))]
+
+
+def _join(outputs: list[Any]) -> Any:
+    """Join predictions: the reverse of `_split`."""
+    first = outputs[0]
+    if isinstance(first, Tensor):
+        return torch.cat(outputs) if first.dim() else torch.stack(outputs)
+    if isinstance(first, Mapping):
+        return type(first)({key: _join([output[key] for output in outputs]) for key in first})  # type: ignore[call-arg]
+    if isinstance(first, tuple | list):
+        return _make_like(first, [_join(list(values)) for values in zip(*outputs, strict=True)])
+    return first
+
+
+def _make_like(sequence: Any, values: list[Any]) -> Any:
+    return type(sequence)(*values) if hasattr(sequence, "_fields") else type(sequence)(values)
+
+
+def list_devices(first: torch.device, count: int) -> list[torch.device]:
+    """Return `count` devices of this process; without GPUs, the CPU `count` times. Raises ConfigError if there are fewer GPUs."""
+    if first.type != "cuda":
+        return [first] * count
+    if count > torch.cuda.device_count():
+        raise ConfigError(
+            f"strategy=dp needs {count} GPUs and this process sees {torch.cuda.device_count()}; "
+            f"use trainer.devices={torch.cuda.device_count()}."
+        )
+    return [torch.device("cuda", number) for number in range(count)]
 
 
 def make_strategy(
@@ -42,14 +144,14 @@ def make_strategy(
     return HorovodStrategy(topology, device, config.strategy.compression)
 
 
-def _refuse_sync_batchnorm(trainer: TrainerConfig, topology: Topology, device: torch.device) -> None:
+def _refuse_sync_batchnorm(trainer: Trainer, topology: Topology, device: torch.device) -> None:
     """Raise ConfigError if torch's SyncBatchNorm would fail in the first step, see torch/nn/modules/batchnorm.py."""
     if trainer.sync_batchnorm and topology.world_size > 1 and device.type == "cpu":
         raise ConfigError(needs_gpus_problem("this rank computes on the CPU"))
 
 
 def _make_ddp(
-    trainer: TrainerConfig, strategy: StrategyConfig, topology: Topology, device: torch.device
+    trainer: Trainer, strategy: StrategyConfig, topology: Topology, device: torch.device
 ) -> Strategy:
     _refuse_sync_batchnorm(trainer, topology, device)
     unused = trainer.find_unused_parameters
@@ -89,7 +191,7 @@ def _ddp_options(chosen: StrategyConfig, device: torch.device) -> dict[str, Any]
 
 
 def _make_fsdp(
-    trainer: TrainerConfig, strategy: StrategyConfig, topology: Topology, device: torch.device
+    trainer: Trainer, strategy: StrategyConfig, topology: Topology, device: torch.device
 ) -> Strategy:
     assert strategy.name == "fsdp"
     _refuse_sync_batchnorm(trainer, topology, device)
@@ -109,3 +211,36 @@ def ranks_per_node(topology: Topology) -> int:
             f"{topology.world_size} ranks; use the same number on each, or strategy.shard_within_node=false."
         )
     return topology.local_world_size
+
+
+def pick_device(trainer: Trainer, topology: Topology) -> torch.device:
+    """Return the device of this rank: its GPU, or the CPU.
+
+    A scheduler may show each rank only its own GPU, or all GPUs of the node. In the second case the local rank is the GPU's number.
+
+    Raises:
+        ConfigError: the device is missing, or can't compute in the requested precision.
+    """
+    accelerator, gpus = trainer.accelerator, torch.cuda.device_count()
+    if accelerator == "cpu" or (accelerator == "auto" and gpus == 0):
+        if trainer.precision == "16-mixed":
+            raise ConfigError(
+                "trainer.precision=16-mixed needs a GPU, and this rank computes on the CPU; "
+                "use trainer.precision=bf16-mixed."
+            )
+        return torch.device("cpu")
+    if accelerator == "mps":
+        if not torch.backends.mps.is_available():
+            raise ConfigError(
+                "trainer.accelerator=mps, but torch can't use the GPU of this Mac; use trainer.accelerator=cpu."
+            )
+        return torch.device("mps")
+    if gpus == 0:
+        raise ConfigError(no_gpu_message("torch"))
+    index = 0 if gpus == 1 else topology.local_rank
+    if index >= gpus:
+        raise ConfigError(
+            f"local rank {index} has no GPU: this node shows {gpus} and has "
+            f"{topology.local_world_size} ranks; use trainer.devices={gpus}."
+        )
+    return torch.device("cuda", index)

@@ -48,9 +48,9 @@ class OnCpu(TorchFunctionMode):
     """Make tensors without memory report that they are on the CPU: torch skips the initialization of tensors on "meta"."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func == Tensor.is_meta.__get__:  # type: ignore[attr-defined]
+        if func == Tensor.is_meta.__get__:
             return False
-        if func == Tensor.device.__get__:  # type: ignore[attr-defined]
+        if func == Tensor.device.__get__:
             return torch.device("cpu") if args[0].is_meta else args[0].device
         return func(*args, **(kwargs or {}))
 
@@ -138,7 +138,7 @@ class DeferredWeights(TorchDispatchMode):
             result = operation.function(*args, **kwargs)
         else:
             after = operation.generator.get_state()
-            operation.generator.set_state(operation.state)  # type: ignore[arg-type]
+            operation.generator.set_state(operation.state)
             result = operation.function(*args, **kwargs)
             operation.generator.set_state(after)
         for meta, real in zip(_tensors(operation.result), _tensors(result), strict=True):

@@ -24,8 +24,7 @@ from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError
 from train_anywhere.training.lightning.dropin.trainable import late_unfreeze_error
 from train_anywhere.training.lightning.loop.private import _optimizers_to_device
-from train_anywhere.training.lightning.strategies.ddp import AFTER_SAVE, join_ranks
-from train_anywhere.training.lightning.strategies.environment import TopologyEnvironment
+from train_anywhere.training.lightning.strategies.ddp import AFTER_SAVE, TopologyEnvironment, join_ranks
 
 hvd = import_horovod("torch")
 

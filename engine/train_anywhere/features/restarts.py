@@ -1,0 +1,194 @@
+"""Further starts of a job and of its ranks: `cluster.retries`, elastic jobs, `after=RUN`, `cluster.chain`, and nodes to leave out."""
+
+import itertools
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from train_anywhere.config.schema import Config
+from train_anywhere.distributed.discover import hosts_by_rank
+from train_anywhere.features.feature import Check, Feature, NodeService
+from train_anywhere.files.atomic import read_json
+from train_anywhere.monitor.ranks import short
+from train_anywhere.runs.attempts import append_debug, job_name, read_bad_nodes, running_job, with_times
+from train_anywhere.runs.folder import ATTEMPTS, RunDir
+
+SHOWN = 5
+"""Most restarts of which the report and the status show the parts."""
+
+SILENT_S = 90.0
+"""Seconds of silence: several times the interval of a node's writes (see `features/hangs/rank_watch.py`) and the delay of a shared disk."""
+
+ANSWER_S = 30.0
+"""Seconds for a node to answer, the same as in before_ranks.sh.j2."""
+
+WATCHERS = 3
+"""Number of nodes with a `ScriptWatch`: the second of the job and the next ones, each waiting longer, in case that one is lost too."""
+
+
+class After(Feature):
+    """Let a job wait in the queue until another run, or every member of a sweep, is complete: see `slurm/status/dependency.py`."""
+
+    def is_on(self) -> bool:
+        """Return whether the job waits for another run."""
+        return self.config.after is not None
+
+    def check(self, stage: Check, members: int) -> list[str]:
+        """Return a message where there is no queue to wait in."""
+        messages = {
+            "here": "after=RUN makes a job wait in a queue, and this machine has none; name a cluster with cluster=..., or leave "
+            "after= out.",
+            "allocation": "after= makes a job wait in the queue, but this allocation has already started; leave it out, or leave the "
+            "allocation.",
+        }
+        return [messages[stage]] if stage in messages else []
+
+
+class Chain(Feature):
+    """Submit several jobs that continue one run, each of which starts when the previous one has ended: `slurm/scheduler/client.py`."""
+
+    def is_on(self) -> bool:
+        """Return whether `cluster.chain` is above 1."""
+        return self.config.cluster.chain > 1
+
+    def check(self, stage: Check, members: int) -> list[str]:
+        """Return a message for a sweep: a job array can't be chained."""
+        if members == 1 or stage != "job":
+            return []
+        return [
+            f"cluster.chain={self.config.cluster.chain} works for a single run, not for a sweep; use cluster.chain=1."
+        ]
+
+
+def may_restart(config: Config) -> bool:
+    """Return whether a job has `cluster.retries`, or is elastic with `cluster.no_kill`."""
+    fewest, most = config.trainer.node_range
+    return bool(config.cluster.retries) or (fewest < most and config.cluster.no_kill)
+
+
+class Restarts(Feature):
+    """Restart the ranks in the same job; `job/restart.py` decides about it."""
+
+    def is_on(self) -> bool:
+        """Return whether the ranks may be restarted."""
+        return may_restart(self.config)
+
+    def rows(self, run: RunDir, info: Mapping[str, Any]) -> Mapping[str, str]:
+        """Return the seconds of each part of the last restarts."""
+        attempts = info.get(ATTEMPTS) or [{}]
+        attempts = [*attempts[:-1], with_times(run, attempts[-1])]
+        again = [(a["restart"], b) for a, b in itertools.pairwise(attempts) if a.get("restart")]
+        parts = [_describe(*pair) for pair in again[-SHOWN:]]
+        more = ["the last ones"] * (len(again) > SHOWN)
+        return {"Restarts": f"{len(again)}: {'; '.join([*more, *parts])}"} if again else {}
+
+    def node_services(self, run: RunDir, host: str) -> list[Callable[[], NodeService]]:
+        """Return the watch of the batch script, on nodes 2 to 4 of a job that survives the loss of node 1."""
+        c, (fewest, most) = self.config.cluster, self.config.trainer.node_range
+        hosts = [*dict.fromkeys(hosts_by_rank(os.environ.get("TRAIN_HOSTS", "")).values())]
+        names, own = [short(name) for name in hosts], short(host)
+        survives = c.scheduler == "slurm" and c.no_kill and fewest < most
+        if not survives or own not in names[1 : WATCHERS + 1]:
+            return []
+        return [lambda: ScriptWatch(run, c.requeue, names.index(own), hosts[0])]
+
+
+def _describe(failed: Mapping[str, float], attempt: Mapping[str, Any]) -> str:
+    """Return the parts of a restart, from what the supervisor has measured and the times of the next attempt."""
+    spent = attempt.get("seconds") or {}
+    known = {**failed}
+    if first := spent.get("first"):
+        known |= {"start": spent.get("before", 0.0) + spent.get("start", 0.0), "first step": first}
+    where = f"step {attempt['from_step']}: " if "from_step" in attempt else ""
+    return where + ", ".join(f"{name} {seconds:.1f} s" for name, seconds in known.items())
+
+
+class BadNodes(Feature):
+    """Exclude nodes that failed twice from the next requeue; `runs/attempts.py` has their file."""
+
+    def is_on(self) -> bool:
+        """Return whether the job has several nodes, and ranks that may be restarted or killed: only then is a bad node detected."""
+        detects = may_restart(self.config) or self.config.monitor.hang == "requeue"
+        return detects and self.config.trainer.max_nodes > 1
+
+    def verdicts(self, facts: Any) -> list[str]:
+        """Return a sentence with the excluded nodes, if any."""
+        nodes = read_bad_nodes(facts.run) if facts.run else []
+        if not nodes:
+            return []
+        names, verb = ", ".join(nodes), "is" if len(nodes) == 1 else "are"
+        return [
+            f"{names} failed more than once and {verb} excluded: report this to the site, and meanwhile use "
+            f"cluster.exclude={','.join(nodes)}."
+        ]
+
+
+class ScriptWatch(NodeService):
+    """Service that requeues an elastic job which lost the node with its batch script.
+
+    With `cluster.no_kill=true` Slurm keeps such a job RUNNING, and nothing would restart its ranks. So the monitor processes of the next
+    nodes check whether the first node still writes the state of its ranks. If it has not for a long time, and the node of the batch
+    script does not answer Slurm twice, they requeue the job.
+
+    Args:
+        run: the run folder.
+        requeue: whether to requeue the job; else it is cancelled.
+        place: 1 for the second node of the job, 2 for the third.
+        first: the first node.
+    """
+
+    every_seconds = 15.0
+
+    def __init__(self, run: RunDir, requeue: bool, place: int, first: str) -> None:
+        self.run, self.file = run, run.monitor / f"ranks-{first}.json"
+        self.job, self.number = job_name() or "", running_job() or ""
+        self.end = ["scontrol", "requeue"] if requeue else ["scancel"]
+        self.patience = SILENT_S * place
+        self._number = read_json(self.file).get("number")
+        self._since, self._missed = time.monotonic(), 0
+
+    def poll(self, now: float) -> None:
+        """Requeue or cancel the job if its batch script is lost. Raises OSError: Slurm's programs are not installed here."""
+        number = read_json(self.file).get("number")
+        if number != self._number:
+            self._number, self._since, self._missed = number, time.monotonic(), 0
+        if time.monotonic() - self._since < self.patience:
+            return
+        found = re.search(r"\bBatchHost=(\S+)", run_client(["scontrol", "show", "job", self.job]) or "")
+        if found is None or answers(self.number, found[1]):
+            self._since, self._missed = time.monotonic(), 0
+            return
+        self._missed += 1
+        if self._missed == 2:
+            action = "requeueing" if "requeue" in self.end else "cancelling"
+            message = (
+                f"{found[1]}, on which the batch script ran, does not answer any more: {action} the job."
+            )
+            # not printed: the output of the job went through that node
+            append_debug(self.run, "script", message)
+        if self._missed >= 2:  # repeated at each further poll, since Slurm may not answer now
+            run_client([*self.end, self.job])
+
+
+def answers(job: str, host: str) -> bool:
+    """Return whether a node of the job starts a process. `job` is a plain job id, also for an array's member: srun takes no other."""
+    one = ["--overlap", "--nodes=1", "--ntasks=1", "--mem=0", f"--nodelist={host}"]
+    return run_client(["srun", f"--jobid={job}", *one, "true"]) is not None
+
+
+def run_client(command: Sequence[str]) -> str | None:
+    """Run a Slurm command and return its output; None if it fails or takes too long. Raises OSError: it is not installed."""
+    # srun would read variables of the job step as options
+    kept = ("SLURM_CONF", "SLURM_CLUSTERS")
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SRUN")) or k in kept}
+    quiet = subprocess.DEVNULL
+    try:
+        done = subprocess.run(
+            command, stdin=quiet, capture_output=True, text=True, timeout=ANSWER_S, env=environ
+        )
+    except subprocess.TimeoutExpired:
+        return None
+    return done.stdout if done.returncode == 0 else None

@@ -1,0 +1,42 @@
+"""`cluster.cache=DIR`: where libraries keep pretrained weights, and jobs without internet that look only there."""
+
+from pathlib import Path
+
+from train_anywhere.config.paths import is_on_node
+from train_anywhere.features.feature import Check, Feature
+
+FOLDERS = {"HF_HOME": "huggingface", "TORCH_HOME": "torch", "KERAS_HOME": "keras"}
+"""Folders below the cache: https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables, torch.hub, keras.io."""
+
+OFFLINE = dict.fromkeys(("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE"), "1")
+"""Variables that let libraries use files of the cache without asking the hub for newer ones, which would wait for a timeout."""
+
+
+class WeightsCache(Feature):
+    """Point libraries to one cache, on the login node by `src/fetch.py` and in the job."""
+
+    def is_on(self) -> bool:
+        """Return whether there is a cache, or a job without internet."""
+        return self.config.cluster.cache is not None or self._is_offline()
+
+    def _is_offline(self) -> bool:
+        cluster = self.config.cluster
+        return cluster.scheduler != "none" and not cluster.site.internet
+
+    def check(self, stage: Check, members: int) -> list[str]:
+        """Return a message for a cache that only a node has: `src/fetch.py` fills it on the login node."""
+        cache = self.config.cluster.cache
+        if cache and stage == "any" and Path(cache).exists() and not Path(cache).is_dir():
+            return [f"cluster.cache={cache} is not a folder; name another one, or cluster.cache=null."]
+        if stage != "any" or cache is None or not is_on_node(cache):
+            return []
+        return [
+            f"cluster.cache={cache} is a folder of a job's node, and src/fetch.py fills the cache on the login node; name one on the "
+            "shared disk, or cluster.cache=null."
+        ]
+
+    def variables(self, results: Path | None = None, code: Path | None = None) -> dict[str, str]:
+        """Return the folders of the libraries, and whether they may look only there."""
+        cache = self.config.cluster.cache
+        folders = {name: str(Path(cache, inner)) for name, inner in FOLDERS.items()} if cache else {}
+        return folders | (OFFLINE if self._is_offline() else {})

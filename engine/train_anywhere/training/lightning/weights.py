@@ -1,0 +1,270 @@
+"""Weights from elsewhere: LoRA by peft, and files of other programs (safetensors, checkpoints of Lightning and torch)."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+from zipfile import is_zipfile
+
+import torch
+from torch import Tensor, nn
+
+from train_anywhere.checkpoints.choice import Shapes
+from train_anywhere.config.choices import Lora
+from train_anywhere.config.instantiate import explain_target_errors
+from train_anywhere.config.schema import Config
+from train_anywhere.distributed.packages import package_problem
+from train_anywhere.errors import CheckpointError, ConfigError
+from train_anywhere.files.terminal.printable import printable
+from train_anywhere.training.adapters import describe_base, hash_weights, refuse_other_base, select_layers
+
+WRAPPERS = re.compile(r"^module\.|(?<![^.])_orig_mod\.")
+"""Matches what DistributedDataParallel and torch.compile add to the names of weights."""
+
+
+def plain_name(name: str) -> str:
+    """Return the name of a weight without the prefixes of wrappers."""
+    return WRAPPERS.sub("", name)
+
+
+class FileWeights:
+    """The weights in files, by the names of the weights of a model.
+
+    Attributes:
+        shapes: the shape of each weight. One that the model does not have keeps its name in the file.
+
+    Raises:
+        CheckpointError: a file can't be read, or holds more than tensors and numbers.
+        ConfigError: the package safetensors is missing.
+    """
+
+    def __init__(self, files: Sequence[Path], own: Shapes) -> None:
+        stored: dict[str, Tensor] = {}
+        for file in files:
+            stored |= _read_tensors(file)
+        rename = choose_names({n: tuple(t.shape) for n, t in stored.items()}, own)
+        self._tensors = {rename(name): tensor for name, tensor in stored.items()}
+        self.shapes = {name: tuple(tensor.shape) for name, tensor in self._tensors.items()}
+
+    def read(self, name: str) -> Tensor:
+        """Return one weight."""
+        return self._tensors[name]
+
+
+def choose_names(stored: Shapes, own: Shapes) -> Callable[[str], str]:
+    """Return the function from names in a file to names of a model that fits most weights.
+
+    It removes the prefixes of wrappers and of a module that holds the whole network, such as `model.`, and adds those of the model.
+    """
+    plain = {plain_name(name): name for name in own}
+    first = {name.partition(".")[0] + "." for name in map(plain_name, stored)}
+    removed = {"", *(first if len(first) == 1 else ())}
+    samples = [plain_name(name) for name in (*stored,)[:: max(1, len(stored) // 3)]]
+    tails = [sample.removeprefix(prefix) for sample in samples for prefix in removed]
+    added = {"", *(n.removesuffix(tail) for tail in tails for n in plain if n.endswith(f".{tail}"))}
+
+    def renaming(before: str, after: str) -> Callable[[str], str]:
+        def rename(name: str) -> str:
+            new = after + plain_name(name).removeprefix(before)
+            return name if name in own and own[name] == stored[name] else plain.get(new, name)
+
+        return rename
+
+    def count(rename: Callable[[str], str]) -> int:
+        return sum(own.get(rename(name)) == shape for name, shape in stored.items())
+
+    candidates = [renaming(b, a) for b in sorted(removed, key=len) for a in sorted(added, key=len)]
+    return max(candidates, key=count)
+
+
+def _read_tensors(file: Path) -> dict[str, Tensor]:
+    if file.suffix == ".safetensors":
+        require_safetensors(f"init.run={file}")
+    try:
+        if file.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return dict(load_file(file))
+        content = torch.load(file, map_location="cpu", weights_only=True, mmap=is_zipfile(file))
+    except Exception as error:  # torch and safetensors raise many types for damaged files
+        named = re.search(r"GLOBAL ([\w.]+)", str(error))
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        why = f"it has a {named[1]}" if named else printable(lines[0].split(". ")[0])
+        raise CheckpointError(
+            f"init.run={file} can't be read as weights: {why.rstrip('.')}. It is damaged, or holds more than tensors and numbers, which "
+            "could run code; save its state_dict only, best as .safetensors."
+        ) from error
+    weights = content.get("state_dict", content) if isinstance(content, Mapping) else {}
+    found = {str(n): t for n, t in weights.items() if isinstance(t, Tensor)}
+    if not found:
+        raise CheckpointError(f"init.run={file} holds no weights by name; save the state_dict of a module.")
+    return found
+
+
+def write_safetensors(weights: Mapping[str, Any], file: Path, what: str) -> None:
+    """Write tensors to a new file; those that share memory are written once for each name. Raises ConfigError without the package."""
+    require_safetensors(what)
+    from safetensors.torch import save_file
+
+    file.touch()  # with the permissions of other exports, which save_file would not give it
+    mode = file.stat().st_mode
+    save_file({n: t.clone().contiguous() for n, t in weights.items()}, file, metadata={"format": "pt"})
+    file.chmod(mode)
+
+
+def require_safetensors(what: str) -> None:
+    """Raise ConfigError if the package safetensors is missing; `what` needs it."""
+    if problem := package_problem("safetensors", what):
+        raise ConfigError(problem)
+
+
+BASE = "lora_base"
+"""Name in a state_dict of the hash and the name of the base, as bytes."""
+
+INSIDE = ".base_layer"
+"""The end that peft adds to the name of a layer with an adapter."""
+
+
+class Adapters:
+    """The adapters of a module.
+
+    Args:
+        module: the module, whose layers get adapters.
+        lora: their configuration.
+        base: the name of the base.
+
+    Attributes:
+        left_out: names of the parameters that checkpoints do not hold: those of the base that were never trainable.
+    """
+
+    def __init__(self, module: nn.Module, lora: Lora, base: str) -> None:
+        from peft import LoraConfig, LoraModel
+
+        self.module, self.lora, self.base = module, lora, base
+        train = select_layers((name for name, _ in module.named_modules()), lora.train, "train")
+        targets = select_layers((name for name, _ in module.named_modules()), lora.targets or [], "targets")
+        self.options = LoraConfig(
+            r=lora.rank,
+            lora_alpha=lora.alpha,
+            lora_dropout=lora.dropout,
+            target_modules=sorted(targets) or None,
+        )
+        with explain_target_errors("model.lora"):
+            self.tuner = LoraModel(module, self.options, "default")
+        for name in train:
+            module.get_submodule(name).requires_grad_(True)
+        named = module.named_parameters(remove_duplicate=False)  # a state_dict has tied weights twice
+        self.left_out = {name for name, p in named if not p.requires_grad}
+        self._frozen, self._hash, self._whole, self._prefix = sorted(self.left_out), "", False, ""
+        self._hooks = [
+            module.register_state_dict_post_hook(partial(self._leave_out)),
+            module.register_load_state_dict_pre_hook(self._check),
+            module.register_load_state_dict_post_hook(self._complete),
+        ]
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """The hash of the base, computed at the first use, and its name."""
+        if not self._hash:
+            own = dict(self.module.named_parameters(remove_duplicate=False))
+            bits = ((n, own[n].detach().cpu().reshape(-1).view(torch.uint8).numpy()) for n in self._frozen)
+            self._hash = hash_weights(bits)
+        return self._hash, self.base
+
+    def base_weights(self) -> dict[str, Tensor]:
+        """Return all weights but those of adapters, by the names that they have without adapters."""
+        self._whole = True
+        state = self.module.state_dict()
+        self._whole = False
+        return {n.replace(INSIDE, ""): t for n, t in state.items() if ".lora_" not in n}
+
+    def set_base(self, weights: Mapping[str, Tensor]) -> None:
+        """Copy weights, by the names of `base_weights`."""
+        own, self._hash = self.base_weights(), ""
+        for name, tensor in weights.items():
+            own[name].copy_(tensor)
+
+    def merge(self) -> None:
+        """Add the adapters to the weights of the base and remove them; the module is then an ordinary one."""
+        for hook in self._hooks:
+            hook.remove()
+        self.tuner.merge_and_unload()
+
+    def save(self, folder: Path) -> None:
+        """Write the adapters in the format of peft, for the part of the module that has `save_pretrained`, else for all of it.
+
+        Raises:
+            ConfigError: the package safetensors is missing.
+        """
+        modules, known = self.module.named_modules(), dict(self.module.named_parameters())
+        part = next((name for name, one in modules if hasattr(one, "save_pretrained")), "")
+        start = f"{part}." if part else ""
+        weights = {
+            "base_model.model." + re.sub(r"(\.lora_\w+)\.default\b", r"\1", name.removeprefix(start)): tensor
+            for name, tensor in self.module.state_dict().items()
+            if name in known
+        }
+        folder.mkdir()
+        write_safetensors(weights, folder / "adapter_model.safetensors", "--export peft")
+        targets: Any = self.options.target_modules
+        self.options.target_modules = {name.removeprefix(start) for name in targets}
+        self.options.modules_to_save = [name.rpartition(".")[2] for name in self.lora.train] or None
+        self.options.save_pretrained(str(folder))
+
+    def _leave_out(self, module: nn.Module, state: dict[str, Any], prefix: str, _: Any) -> None:
+        if self._whole:
+            return
+        self.left_out -= {n for n, p in module.named_parameters(remove_duplicate=False) if p.requires_grad}
+        for name in self.left_out:
+            state.pop(prefix + name, None)
+        state[prefix + BASE] = torch.frombuffer(
+            bytearray("\n".join(self.identity).encode()), dtype=torch.uint8
+        )
+
+    def _check(
+        self, module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any, strict: bool, *_: Any
+    ) -> None:
+        self._prefix = prefix
+        if (saved := state.pop(prefix + BASE, None)) is not None:
+            refuse_other_base("the checkpoint", read_base(saved), self.identity)
+        self.left_out -= {name.removeprefix(prefix) for name in state}
+
+    def _complete(self, module: nn.Module, incompatible: Any) -> None:
+        base = {self._prefix + name for name in self.left_out}
+        incompatible.missing_keys[:] = [name for name in incompatible.missing_keys if name not in base]
+
+
+def read_base(saved: Tensor) -> list[str]:
+    """Return the hash and the name of the base in a state_dict."""
+    return bytes(saved.tolist()).decode(errors="replace").split("\n", 1)
+
+
+def add_adapters(module: nn.Module, config: Config, whole: bool) -> Adapters | None:
+    """Add adapters to the layers that `model.lora` names, if it is set; `whole`: the module is the user's LightningModule.
+
+    Raises:
+        ConfigError: peft is missing, or the module has no such layers.
+    """
+    if config.model.lora is None:
+        return None
+    if problem := package_problem("peft", "model.lora"):
+        raise ConfigError(problem)
+    if config.model.lora.targets is None and not hasattr(module, "config"):
+        raise ConfigError(
+            "model.lora.targets=null is for models of transformers only; name layers: model.lora.targets=[q_proj,v_proj]."
+        )
+    adapters = Adapters(module, config.model.lora, describe_base(config, whole))
+    module._adapters = adapters
+    return adapters
+
+
+def find_adapters(module: nn.Module) -> tuple[str, Adapters] | None:
+    """Return the adapters in a module, with the prefix of the names of their weights; None if it has none."""
+    found = ((name, getattr(one, "_adapters", None)) for name, one in module.named_modules())
+    return next(((f"{n}." if n else "", a) for n, a in found if isinstance(a, Adapters)), None)
+
+
+def stored_base(shapes: Mapping[str, Any]) -> str | None:
+    """Return the name of the entry with the base in a checkpoint with adapters only; None in others."""
+    return next((name for name in shapes if name == BASE or name.endswith(f".{BASE}")), None)
