@@ -1,4 +1,4 @@
-"""Keys of the configuration: their defaults, meanings and dotted names, and sections with a target.
+"""Keys of the configuration: defaults, meanings, dotted names, sections with a target.
 
     max_epochs: Count = key(15, "stop after this many epochs")
 

@@ -58,7 +58,7 @@ TotalDevices = Annotated[int, Range(at_least=1, at_most=MAX_DEVICES)] | Annotate
 
 @dataclass(frozen=True, kw_only=True)
 class EarlyStopping:
-    """Stop when `monitor` has not improved for `patience` validations. null turns it off."""
+    """Stop when `monitor` has not improved by `min_delta` for `patience` validations."""
 
     patience: Annotated[int, Range(at_least=0, at_most=MAX_COUNT)] | None = key(
         None, "validations without improvement before training stops; null: never stop early"
@@ -184,7 +184,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Init:
-    """Another run whose weights the training starts with. `init=RUN` is short for `init.run`."""
+    """Another run whose weights the training starts with, as in `init=RUN`."""
 
     run: RunFolder | None = key(
         None, "run folder of the same framework, or FILE.safetensors, FILE.ckpt, FILE.pt; null: new weights"

@@ -190,15 +190,19 @@ def _check_section(key: str, section: OpenSection, framework: str, problems: lis
     given = {k: v for k, v in section.arguments.items() if k not in kept}
     arguments = kept | _convert_arguments(key, dotted, definition, given, {*supplied}, wrong, own)
     problems += wrong
-    staged = STAGED in definition.parameters or definition.kind == "unreadable"
-    if isinstance(section, Data) and section.stage and not staged:
-        problems.append(
-            f"data.stage=true copies files to the disk of each node, but data={section.name} has none to copy ({dotted} has no argument "
-            f"'{STAGED}', see docs/how-to/your-code.md); use data.stage=false."
-        )
+    if isinstance(section, Data) and section.stage and definition.kind != "unreadable":
+        problems += _staging_problems(section, dotted, definition)
     # the section's check must not be called with invalid arguments
     section = replace(section, arguments=arguments, check=None if wrong else section.check)
     return _add_metrics(section, definition) if isinstance(section, Task) else section
+
+
+def _staging_problems(section: Data, dotted: str, definition: Definition) -> Iterator[str]:
+    if STAGED not in definition.parameters:
+        yield (
+            f"data.stage=true copies files to the disk of each node, but data={section.name} has none to copy ({dotted} has no argument "
+            f"'{STAGED}', see docs/how-to/your-code.md); use data.stage=false."
+        )
 
 
 def _missing_target(key: str, section: OpenSection, framework: str) -> str:

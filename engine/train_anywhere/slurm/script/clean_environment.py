@@ -1,4 +1,4 @@
-"""Make the environment of a submission, without variables that would change the job; the user's accounts.
+"""Make the environment of a submission, and find the user's accounts.
 
 SBATCH_* variables override the options of a script. The job inherits the others, and its srun reads SLURM_* and SRUN_*.
 https://slurm.schedmd.com/sbatch.html and srun.html, "input environment variables"

@@ -243,7 +243,7 @@ def _smallest(kinds: Iterable[NodeType]) -> NodeType:
 
 
 def _auto_launch(c: Cluster, framework: str, strategy: str) -> str:
-    """Return the preset's launch method if the strategy supports it, else the strategy's first method."""
+    """Return the preset's launch method if the strategy supports it, else its first one."""
     able = support(framework, strategy)
     known = able.launch if able.ranks else LAUNCHERS
     usable = [m for m in known if c.scheduler != "pbs" or m != "srun"]
