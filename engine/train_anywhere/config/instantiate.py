@@ -11,9 +11,6 @@ from train_anywhere.config.keys import ARGS, HYDRA, PARTIAL, RECURSIVE, TARGET, 
 from train_anywhere.config.strict import did_you_mean
 from train_anywhere.errors import ConfigError, ProjectError
 
-TARGET_DEFAULTS_FIRST = {"seed"}
-"""Supplied arguments that do not replace a default of the target: a fixed split stays the same in a sweep over seeds."""
-
 
 def instantiate(section: OpenSection, where: str, framework: str, **supplied: Any) -> Any:
     """Call the target of a section with its arguments and return the result.
@@ -85,9 +82,10 @@ def call(
     filled = by_place[: len(args)]
     named = {n for n, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
     accepted = named - {*filled}
-    defaults = {n: parameters[n].default for n in (TARGET_DEFAULTS_FIRST & accepted)}
-    own = [n for n, default in defaults.items() if default not in (None, inspect.Parameter.empty)]
-    given = {**{n: v for n, v in supplied.items() if n in accepted and n not in own}, **arguments}
+    # a seed does not replace the target's default: a fixed split stays the same in a sweep over seeds
+    fixed = "seed" in accepted and parameters["seed"].default not in (None, inspect.Parameter.empty)
+    taken = {n: v for n, v in supplied.items() if n in accepted and not (fixed and n == "seed")}
+    given = {**taken, **arguments}
     anything = inspect.Parameter.VAR_KEYWORD in kinds
     problems = [f"{where}.{name} is given twice: {ARGS} has it too." for name in filled if name in given]
     if len(args) > len(by_place) and inspect.Parameter.VAR_POSITIONAL not in kinds:

@@ -83,12 +83,6 @@ VARIABLE = re.compile(r"\$\{oc\.env:(\w+)(?:,([^{}]*))?\}")
 REQUIRED = ("cluster", "data", "dry_run", "paths", "resume", "trust", "wait")
 """Keys that are read before the schema checks that they exist."""
 
-EXACT = ("program",)
-"""Keys whose strings belong to someone else's program, which gets them as they are."""
-
-DATA_FOLDERS = ("dir", "cache")
-"""Keys of `data` that name folders."""
-
 SAVED = ("cluster", "container", "name")
 """Keys whose values are written into the batch script (two sections) or name the run folder; they can't refer to a variable."""
 
@@ -123,7 +117,7 @@ def to_plain_tree(config: Any) -> dict[str, Any]:
         raise ConfigError(*problems)
     tree["paths"] = _fill(tree["paths"], "paths", problems)
     tree["data"] = {
-        k: _fill(v, f"data.{k}", problems) if k in DATA_FOLDERS else v for k, v in tree["data"].items()
+        k: _fill(v, f"data.{k}", problems) if k in ("dir", "cache") else v for k, v in tree["data"].items()
     }
     if problems:
         raise ConfigError(*problems)
@@ -138,7 +132,8 @@ def fill_variables(tree: Mapping[str, Any], problems: list[str]) -> dict[str, An
             "type $NAME instead, so that your shell inserts it; in cluster.setup, the job's shell inserts it: 'export NAME=$NAME'."
             for key, text in _find_references(tree.get(section), section)
         ]
-    return {k: v if k in (*SAVED, *EXACT) else _fill(v, k, problems) for k, v in tree.items()}
+    # the strings of a program are someone else's, which gets them as they are
+    return {k: v if k in (*SAVED, "program") else _fill(v, k, problems) for k, v in tree.items()}
 
 
 def _keep_reference(name: str, *default: str | None) -> str:

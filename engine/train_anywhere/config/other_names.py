@@ -66,9 +66,6 @@ UNKNOWN = "' is not a key of the configuration"
 SITE = "cluster.site."
 """Facts of a preset, which have names like those of keys that are typed."""
 
-MAX_KEYS = 3
-"""Of more keys with the same last part, such as `name`, none is suggested."""
-
 
 def with_keys_meant(problem: str, tree: Mapping[str, Any]) -> str:
     """Return the message about an unknown key or removed value with what is meant."""
@@ -95,7 +92,7 @@ def keys_meant(word: str, tree: Mapping[str, Any]) -> list[str]:
         return meant
     keys = [key for key in flatten(tree) if key != word and not key.startswith(SITE)]
     same = [key for key in keys if key.rpartition(".")[2] == last]
-    return same if len(same) <= MAX_KEYS else []
+    return same if len(same) <= 3 else []  # such as `name`, which many sections have
 
 
 def page_address(page: str) -> str:

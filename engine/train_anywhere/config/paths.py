@@ -123,9 +123,6 @@ NodeFolder = Annotated[str, ExpandRule(expand_home)]
 MIN_FREE = 64 * 1024
 """Bytes that must be free. A new run folder needs less; the size of its checkpoints is not known yet."""
 
-NOT_FOUND = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP)
-"""Errors for a path that is not found; the folder above it is checked instead."""
-
 
 def results_problems(results: Path, name: str) -> list[str]:
     """Return why no run folder can be made below `results`, or no link `latest`."""
@@ -145,7 +142,8 @@ def write_problem(folder: Path) -> str:
         try:
             place.lstat()
         except OSError as error:
-            if error.errno not in NOT_FOUND:
+            # for a path that is not found, the folder above it is checked
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP):
                 raise
         else:
             return _access_problem(place)

@@ -191,8 +191,6 @@ def _end(node: Any) -> int:
     return int(node.end_mark.index)
 
 
-NO_FACTS = {"source", "checked", "notes", "nodes"}
-NAMES = {"partition", "gpu_type"}
 KEEP = object()
 """The new value of a fact that Slurm's answer does not replace: the difference is printed, and not in the patch."""
 
@@ -215,7 +213,12 @@ class Compared(NamedTuple):
 def fact_names(cluster: Mapping[str, Any]) -> set[str]:
     """Return the keys of all facts in the section `cluster` of a preset."""
     site = cluster["site"]
-    keys = {*site, *(key for n in site.get("nodes") or [] for key in n)} - NO_FACTS
+    keys = {*site, *(key for n in site.get("nodes") or [] for key in n)} - {
+        "source",
+        "checked",
+        "notes",
+        "nodes",
+    }
     return keys | {"partition", "gpu_type", "qos", "constraint"} & {*cluster}
 
 
@@ -268,7 +271,8 @@ def _compare_nodes(
 ) -> Iterator[Compared]:
     """Compare each node with the closest kind of its partition, else with an unlisted kind."""
     pools = [(n, kinds if n.get("partition") else usual) for n in nodes]
-    matches = [[k for k in pool if not NAMES & {*_differing(n, k)}] for n, pool in pools]
+    naming = {"partition", "gpu_type"}
+    matches = [[k for k in pool if not naming & {*_differing(n, k)}] for n, pool in pools]
     unlisted = [k for k in kinds if not any(k in match for match in matches)]
     for i, (n, match) in enumerate(zip(nodes, matches, strict=True)):
         new = [k for k in unlisted if k.gpus == n["gpus"] and len(_differing(n, k)) < 3]

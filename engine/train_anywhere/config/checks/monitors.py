@@ -22,14 +22,15 @@ MORE = (
 )  # fmt: skip
 """Words in the names of metrics of which more is better."""
 
-SPLITS = ("train/", "val/", "test/")
-"""How the names of metrics start here."""
-
 
 def from_keras_name(name: str) -> str:
     """Return val/loss for Keras' val_loss, train/loss for loss. Other names stay."""
     rest = name.removeprefix("val_")
-    return name if name.startswith(SPLITS) else f"{'train' if rest == name else 'val'}/{rest}"
+    return (
+        name
+        if name.startswith(("train/", "val/", "test/"))
+        else f"{'train' if rest == name else 'val'}/{rest}"
+    )
 
 
 def infer_mode(monitor: str) -> Mode | None:

@@ -14,17 +14,11 @@ from train_anywhere.config.search_terms import find_page
 from train_anywhere.config.signatures import TargetError, read
 from train_anywhere.errors import ConfigError
 
-HYDRA_FOLDERS = ("hydra.run.", "hydra.job.chdir", "hydra.output_subdir")
-"""Keys of Hydra's output folders, which this project does not use."""
-
 SEARCH = "hydra/sweeper=optuna"
 """The sweeper that proposes members by results, and accepts intervals."""
 
 SEARCH_KEYS = ("n_trials", "n_jobs", "study_name", "sampler", "pruner", "params")
 """Keys of the sweeper, as `train_anywhere.plugins.register` passes them to Hydra."""
-
-NAMED_GROUPS = (*SINGLE_GROUPS, "strategy")
-"""Groups whose key `name` does not select a choice."""
 
 
 @dataclass(frozen=True)
@@ -142,11 +136,11 @@ def _flag_problems(given: dict[str, object]) -> Iterator[str]:
 def _override_problems(overrides: Sequence[str]) -> Iterator[str]:
     """Yield a sentence for Hydra's output folders, and for `model.name=resnet18`."""
     for word in overrides:
-        if word.lstrip("+~").startswith(HYDRA_FOLDERS):
+        if word.lstrip("+~").startswith(("hydra.run.", "hydra.job.chdir", "hydra.output_subdir")):
             yield f"'{word}' sets an output folder of Hydra, which this project does not use; use paths.results=DIR."
     for key, _, value in (word.lstrip("+").partition("=") for word in overrides):
         group = key.removesuffix(".name")
-        if group in NAMED_GROUPS and key != group and value in list_groups()[group]:
+        if group in (*SINGLE_GROUPS, "strategy") and key != group and value in list_groups()[group]:
             yield f"'{key}={value}' changes only a name and selects nothing; use {group}={value}."
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from train_anywhere.config import schema, strict
-from train_anywhere.config.keys import CHECK, LIST_GROUPS, TARGET, OpenSection, key_fields
+from train_anywhere.config.keys import CHECK, LIST_GROUPS, SINGLE_GROUPS, TARGET, OpenSection, key_fields
 from train_anywhere.config.limits import Range
 from train_anywhere.files import ROOT
 
@@ -23,10 +23,8 @@ SCALARS = {int: "integer", float: "number", bool: "boolean", str: "string", type
 LATER: Schema = {"type": "string", "pattern": r"\$\{|^\?\?\?$"}
 """An interpolation, or a missing value, of OmegaConf, which is valid for any type."""
 
-GROUPS = ("task", "data", "model", "optimizer", "schedule", "strategy", "container", *LIST_GROUPS)
+GROUPS = (*SINGLE_GROUPS, "strategy", "container", *LIST_GROUPS)
 """Folders of configs/ whose files hold one section; other files hold keys of the whole configuration."""
-
-WHOLE = ("train.yaml", "cluster/*.yaml", "experiment/*.yaml", "local/*.yaml")
 
 
 def make_schemas() -> dict[str, Schema]:
@@ -50,7 +48,8 @@ def schema_files() -> dict[Path, str]:
     """Return the files below .vscode/ and their contents."""
     folder = ROOT / ".vscode"
     used = {f".vscode/schemas/{name}.json": f"configs/{name}/*.yaml" for name in GROUPS}
-    whole = {".vscode/schemas/config.json": [f"configs/{pattern}" for pattern in WHOLE]}
+    patterns = ("train.yaml", "cluster/*.yaml", "experiment/*.yaml", "local/*.yaml")
+    whole = {".vscode/schemas/config.json": [f"configs/{pattern}" for pattern in patterns]}
     settings = {"python.defaultInterpreterPath": ".venv/bin/python", "yaml.schemas": whole | used}
     texts = {
         folder / "schemas" / f"{name}.json": json.dumps(one) + "\n" for name, one in make_schemas().items()

@@ -52,9 +52,6 @@ METHODS = {"trainer": {"fit", "test", "validate", "predict"}, "keras": {"fit"}}
 NO_MODELS = ("sklearn", "scipy")
 """Packages whose `fit` is quick, and not about the model of a run."""
 
-GROUP = "init_process_group"
-"""The function of torch.distributed that connects the ranks."""
-
 
 class ImportCall(NamedTuple):
     """A call that runs when the file is imported.
@@ -121,7 +118,7 @@ class _Reader:
         if self._created_by(function) == "cli":
             if not any(word.arg == "run" for word in call.keywords):
                 yield ImportCall(source, call.lineno, certain)
-        elif (self._dotted(function) or "").endswith(GROUP):
+        elif (self._dotted(function) or "").endswith("init_process_group"):
             yield ImportCall(source, call.lineno, False)
         elif isinstance(function, ast.Attribute):
             kind = self._kind(function.value, objects)

@@ -129,10 +129,6 @@ _STRINGS_AND_COMMENTS = re.compile(
 _DEF = re.compile(r"([ \t]*)(?:async[ \t]+)?def[ \t]+(\w+)")
 
 
-_CONSTRUCTORS = {"__init__", "__new__"}
-"""Functions whose bodies are kept, since they show the use of `**kwargs`."""
-
-
 def make_skeleton(text: str) -> str:
     """Return the source with `...` for the body of each function but constructors.
 
@@ -151,7 +147,8 @@ def make_skeleton(text: str) -> str:
         inside = re.compile(rf"{found[1]}[ \t]|\s*$")
         while at < len(bare) and inside.match(bare[at]):
             at += 1
-        if found[2] not in _CONSTRUCTORS and any(map(str.strip, bare[body:at])):
+        # the bodies of constructors show the use of `**kwargs`
+        if found[2] not in ("__init__", "__new__") and any(map(str.strip, bare[body:at])):
             lines[body:at] = [f"{found[1]} ...", *[""] * (at - body - 1)]
     return "\n".join(lines)
 

@@ -22,9 +22,6 @@ MOST_ASKED = 20
 NORMAL_STATES = {"", "COMPLETED", "CANCELLED"}
 """States that need no explanation."""
 
-PLAIN_REASONS = {"", "None", "NonZeroExitCode"}
-"""Reasons that add nothing to the exit code."""
-
 ADVICE = (
     (r"0:53$", "Slurm could not open the log: the run folder must have free space, and the same path on all nodes"),
     (r"^TIMEOUT|TimeLimit", "it reached its time limit: resubmit it to continue, or raise cluster.time"),
@@ -49,9 +46,6 @@ START_FAILURES = (
     (rf"(?!{queue.NORMAL_END})(slurmstepd|srun): error: .+", "Slurm could not start the ranks"),
 )  # fmt: skip
 """Patterns of a log whose job started no rank, and what to do; the first that matches counts."""
-
-LOG_BYTES = 2**16
-"""Bytes of a log that are searched."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +93,9 @@ def explain(run: RunEntry, ended: JobEnd | None) -> str:
     """Return Slurm's reason for the end of a run's newest job. Empty if the log shows more."""
     if ended is None or ended.state in NORMAL_STATES or queue.is_active(ended.state):
         return ""
-    plain = ended.state == "FAILED" and ended.reason in PLAIN_REASONS and ended.exit_code[-2:] == ":0"
-    if plain and _has_printed(run):
+    # these reasons add nothing to the exit code
+    plain = ended.reason in ("", "None", "NonZeroExitCode") and ended.exit_code[-2:] == ":0"
+    if ended.state == "FAILED" and plain and _has_printed(run):
         return ""
     facts = {"State": ended.state, "Reason": ended.reason, "ExitCode": ended.exit_code}
     listed = ", ".join(f"{name}={value}" for name, value in facts.items() if value not in ("", "None"))
@@ -113,7 +108,7 @@ def explain_start_failure(run: RunEntry, info: Mapping[str, Any]) -> str:
         return ""
     for path in run.logs():
         with suppress(OSError), open(path, "rb") as file:
-            log = file.read(LOG_BYTES).decode(errors="replace")
+            log = file.read(2**16).decode(errors="replace")
             for pattern, advice in START_FAILURES:
                 if found := re.search(pattern, log, re.MULTILINE):
                     return one_line(f"{found[0].strip()}: {advice}.")

@@ -16,9 +16,6 @@ from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.status.gather import FAILED, Report, RunReports, differing_keys
 from train_anywhere.slurm.status.job_end import in_words
 
-SHOWN = 8
-"""Largest number of GPUs of a node that are listed one by one; of more, the mean is shown."""
-
 
 def sample_line(content: Mapping[str, Any]) -> str:
     """Return a line such as `GPU 0 91%, 34 of 80 GiB; CPUs 45%`. Empty without values."""
@@ -26,7 +23,7 @@ def sample_line(content: Mapping[str, Any]) -> str:
     known = {k: float(v) for k, v in sample.items() if _is_number(v)} if isinstance(sample, dict) else {}
     gpus = [*_gpus(known, content)]
     parts = gpus
-    if len(gpus) > SHOWN:
+    if len(gpus) > 8:  # too many to be listed one by one
         uses = [use for name, use in known.items() if re.fullmatch(r"gpu\w+_use_percent", name)]
         mean = sum(uses) / len(gpus)
         parts = [f"{len(gpus)} GPUs {mean:.0f}% on average, {min(uses):.0f}% the least"]

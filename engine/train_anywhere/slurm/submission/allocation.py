@@ -16,12 +16,6 @@ from train_anywhere.slurm.scheduler import queue
 from train_anywhere.slurm.scheduler.queue import JOB_ID
 from train_anywhere.slurm.script.job import Job, devices_per_node
 
-BATCH_VARIABLES = {"ENVIRONMENT": "BATCH", "PBS_ENVIRONMENT": "PBS_BATCH"}
-"""Variables with these values mark a batch job, if the scheduler does not answer: a profile may set ENVIRONMENT too."""
-
-PROJECT_VARIABLES = ("TRAIN_JOB", "TRAIN_HOSTS", STARTED)
-"""Variables of this project's jobs; each job has at least one of them."""
-
 
 class InsideJob(SubmitError):
     """This process belongs to a batch job, or is one of several tasks."""
@@ -66,7 +60,8 @@ def current_allocation(environ: Mapping[str, str] = os.environ) -> Allocation | 
             f"{f'{refusal} Or ' if refusal else ''}{variable}={environ[variable]}: that job has ended, and this shell still has its "
             f"variables; type `unset {variable}` to submit a job, or make a new allocation and type the command there."
         )
-    of_project = any(name in environ for name in PROJECT_VARIABLES)
+    # each job of this project has at least one of these
+    of_project = any(name in environ for name in ("TRAIN_JOB", "TRAIN_HOSTS", STARTED))
     several = of_project or _number(environ, "SLURM_STEP_NUM_TASKS") > 1
     if refusal and (several or not runs):
         raise refusal
@@ -113,7 +108,8 @@ def find_allocation(environ: Mapping[str, str], batch: bool | None = None) -> Al
         )
     several = "TRAIN_HOSTS" in environ or _number(environ, "SLURM_STEP_NUM_TASKS") > 1
     if batch is None:
-        batch = any(environ.get(name) == value for name, value in BATCH_VARIABLES.items())
+        # only if the scheduler does not answer: a profile may set ENVIRONMENT too
+        batch = environ.get("ENVIRONMENT") == "BATCH" or environ.get("PBS_ENVIRONMENT") == "PBS_BATCH"
     if several or batch:
         raise InsideJob(
             f"this is inside job {job_id}, and a job can't submit another: run the command on the login node, "

@@ -63,20 +63,17 @@ def slurm_conf_problems(job: Job) -> Iterator[str]:
         )
 
 
-RunCheck = Callable[[RunDir], None]
-"""Raises CheckpointError for a run that can't be resumed; injected so that `slurm` does not import `checkpoints`."""
-
-
 def start(
     trees: Sequence[Tree],
     overrides: Sequence[Sequence[str]],
     data_problems: DataCheck,
-    refuse_unreadable: RunCheck,
+    refuse_unreadable: Callable[[RunDir], None],
     wants_results: bool = False,
 ) -> list[float | SubmitError | None]:
     """Submit one run, or one array for the members of a sweep.
 
-    `refuse_unreadable` checks the checkpoints of a run to resume. `wants_results`: a sweeper needs the metric of each member.
+    `refuse_unreadable` raises CheckpointError for a run that can't be resumed. It is injected so that `slurm` does not import
+    `checkpoints`. `wants_results`: a sweeper needs the metric of each member.
 
     Returns:
         For each member, with `wait=true` the best value of `checkpoint.monitor`, or why there is none; else None.

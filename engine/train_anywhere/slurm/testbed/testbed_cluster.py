@@ -119,8 +119,6 @@ class Machines:
 
 REPOSITORY = ROOT
 MARKER = "testbed.json"  # marks a testbed's folder, which `up` may empty
-JOB_PREFIXES = ("SLURM", "SBATCH", "SRUN", "PBS_")
-"""Prefixes of variables to drop, because the testbed may be used inside a job of a real cluster."""
 
 
 def default_dir() -> Path:
@@ -230,7 +228,8 @@ class Testbed:
 
     def env_inside(self) -> dict[str, str]:
         """Return this process' environment for the login node, with the real commands."""
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(JOB_PREFIXES)}
+        of_job = ("SLURM", "SBATCH", "SRUN", "PBS_")  # the testbed may be used inside a job of a real cluster
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(of_job)}
         path = [folder for folder in os.get_exec_path() if folder != str(self.dir / "bin")]
         return clean | {
             "PATH": ":".join(path),

@@ -24,12 +24,6 @@ PROGRAMS = {
 
 SBIN = ":/usr/sbin:/sbin"  # daemons live there, and it may be missing from a user's PATH
 
-FOR_ACCOUNTING = {"slurmdbd": "slurmdbd", "mariadbd": "mariadb-server-core"}
-
-FOR_SSH = {"sshd": "openssh-server"}
-
-FOR_PBS = {"qsub": "slurm-wlm-torque"}
-
 
 def find(program: str, path: str, root: str = "") -> str | None:
     """Return the place of a program on `path`, or None. `root` has the /usr of the machines."""
@@ -43,8 +37,8 @@ def describe_missing(
     """Return what this machine lacks and how to get it. None if a testbed can start."""
     if not os.path.isdir("/proc/self/ns"):
         return "the testbed needs Linux with namespaces: use a Linux machine or container (privileged)"
-    programs = PROGRAMS | (FOR_ACCOUNTING if accounting else {})
-    programs |= (FOR_SSH if ssh else {}) | (FOR_PBS if pbs else {})
+    programs = PROGRAMS | ({"slurmdbd": "slurmdbd", "mariadbd": "mariadb-server-core"} if accounting else {})
+    programs |= ({"sshd": "openssh-server"} if ssh else {}) | ({"qsub": "slurm-wlm-torque"} if pbs else {})
     if root and not Path(root, "etc").is_dir():
         return f"there is no other Debian in {root}: bash engine/tests/slurm/make_root.sh {root} makes one, with a newer Slurm"
     packages = _missing_packages(programs, root)
@@ -69,9 +63,6 @@ HEADER = Path("/usr/include/slurm/spank.h")
 
 PACKAGES = "gcc libc6-dev libslurm-dev"
 
-SYSTEM_LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-"""Folders of / that are links into /usr on current distributions."""
-
 
 def can_build() -> bool:
     """Return whether this machine can compile the stand-in."""
@@ -93,7 +84,8 @@ def make_image(
     """
     (folder / "etc").mkdir(parents=True)
     borrowed = [Path("/usr"), Path("/etc/alternatives"), *borrow]
-    for name in SYSTEM_LINKS:
+    # on current distributions these are links into /usr
+    for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
         original = Path("/") / name
         if original.is_symlink():
             (folder / name).symlink_to(original.readlink())
