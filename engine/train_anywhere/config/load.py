@@ -25,6 +25,15 @@ from train_anywhere.errors import ConfigError
 FOLDERS = ("paths.results", "paths.data", "data.dir", "data.cache", "init.run", "cluster.cache")
 """Keys with folders on the machine where the command is typed."""
 
+VARIABLE = re.compile(r"\$\{oc\.env:(\w+)(?:,([^{}]*))?\}")
+"""A reference to a variable: its name and its default."""
+
+REQUIRED = ("cluster", "data", "dry_run", "paths", "resume", "trust", "wait")
+"""Keys that are read before the schema checks that they exist."""
+
+SAVED = ("cluster", "container", "name")
+"""Keys whose values are written into the batch script (two sections) or name the run folder; they can't refer to a variable."""
+
 
 def load(tree: Mapping[str, Any], *checks: Check) -> Config:
     """Return the typed configuration.
@@ -75,16 +84,6 @@ def _to_plain(value: Any) -> Any:
         return value
     own = {f.name: _to_plain(getattr(value, f.name)) for f in key_fields(value)}
     return value.tree(own) if isinstance(value, OpenSection) else own
-
-
-VARIABLE = re.compile(r"\$\{oc\.env:(\w+)(?:,([^{}]*))?\}")
-"""A reference to a variable: its name and its default."""
-
-REQUIRED = ("cluster", "data", "dry_run", "paths", "resume", "trust", "wait")
-"""Keys that are read before the schema checks that they exist."""
-
-SAVED = ("cluster", "container", "name")
-"""Keys whose values are written into the batch script (two sections) or name the run folder; they can't refer to a variable."""
 
 
 def to_plain_tree(config: Any) -> dict[str, Any]:

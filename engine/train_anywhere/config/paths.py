@@ -119,7 +119,6 @@ RunFolder = Annotated[str, ExpandRule(lambda text: str(resolve_as_typed(make_abs
 NodeFolder = Annotated[str, ExpandRule(expand_home)]
 """A path on the node, with variables of the job."""
 
-
 MIN_FREE = 64 * 1024
 """Bytes that must be free. A new run folder needs less; the size of its checkpoints is not known yet."""
 

@@ -25,6 +25,14 @@ TIMEOUT_S = 30.0
 NODES, PARTITIONS, CONFIG = (f"scontrol show {what}" for what in ("nodes", "partitions", "config"))
 QOS, ACCOUNTS = "sacctmgr show qos", "sacctmgr show associations"
 
+DELETE = object()
+"""The new value of a list item to delete."""
+
+Keys = tuple[str | int, ...]
+
+KEEP = object()
+"""The new value of a fact that Slurm's answer does not replace: the difference is printed, and not in the patch."""
+
 
 class Kind(NamedTuple):
     """Equal nodes of one partition, with the CPUs, their cores, and the MiB of a job."""
@@ -136,13 +144,6 @@ def _settings(line: str) -> dict[str, str]:
     return dict(reversed(re.findall(r"(?<!\S)(\w+)=(\S*)", line)))
 
 
-DELETE = object()
-"""The new value of a list item to delete."""
-
-
-Keys = tuple[str | int, ...]
-
-
 def edit_text(text: str, values: Mapping[Keys, Any]) -> str:
     """Return YAML with new values, such as {("cluster", "site", "nodes", 0, "cpus"): 62}."""
     for keys in sorted(values, key=lambda k: (values[k] is DELETE, [-n for n in k if isinstance(n, int)])):
@@ -189,10 +190,6 @@ def _end(node: Any) -> int:
     while isinstance(node, yaml.CollectionNode) and not node.flow_style:
         node = node.value[-1][1] if isinstance(node, yaml.MappingNode) else node.value[-1]
     return int(node.end_mark.index)
-
-
-KEEP = object()
-"""The new value of a fact that Slurm's answer does not replace: the difference is printed, and not in the patch."""
 
 
 class Compared(NamedTuple):

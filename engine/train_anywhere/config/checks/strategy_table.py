@@ -53,13 +53,11 @@ SUPPORTED: dict[str, dict[str, Support]] = {
     },
 }
 
-
 AUTO_STRATEGIES = {
     "lightning": ("ddp", "ddp"),
     "keras": ("mirrored", "multiworker_mirrored"),
 }
 """What `strategy=auto` means for several devices: on one node, on several nodes."""
-
 
 SHARDED_STRATEGIES = frozenset({"fsdp"})
 """Strategies whose checkpoints consist of one part per rank."""

@@ -40,6 +40,12 @@ MAX_DEPTH = 20
 Compose = Callable[[tuple[str, ...]], dict[str, Any]]
 """Type of the function `compose` with a cache, because composing is slow."""
 
+LONGEST = 300
+"""Characters of the longest word in a message: a huge value would hide the sentence."""
+
+COMPOSING = ("hydra", "omegaconf", "yaml", "antlr4", "argparse")
+"""Packages that parse the user's input: a built-in error raised in them is about that input."""
+
 
 def diagnose(arguments: Sequence[str], first: Exception, sweep: bool = True) -> ConfigError:
     """Return an error with one message for each problem of the overrides.
@@ -264,10 +270,6 @@ def _load_problems(overrides: tuple[str, ...], cached_compose: Compose) -> list[
     return []
 
 
-LONGEST = 300
-"""Characters of the longest word in a message: a huge value would hide the sentence."""
-
-
 def explain_refusal(error: Exception, overrides: Sequence[str], sweep: bool = True) -> str | None:
     """Return the message for a refused request. None for a bug."""
     of_configuration = isinstance(error, ConfigError) or is_configuration_error(error)
@@ -279,10 +281,6 @@ def shorten(message: str) -> str:
     """Return the message without the middle of very long words, printable on any terminal."""
     short = [w if len(w) <= LONGEST else f"{w[:80]} ... {w[-40:]}" for w in message.split(" ")]
     return " ".join(short).encode("utf-8", "backslashreplace").decode()
-
-
-COMPOSING = ("hydra", "omegaconf", "yaml", "antlr4", "argparse")
-"""Packages that parse the user's input: a built-in error raised in them is about that input."""
 
 
 def is_configuration_error(error: Exception) -> bool:

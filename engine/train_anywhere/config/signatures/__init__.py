@@ -197,7 +197,6 @@ def _blocks(node: ast.stmt) -> Iterator[tuple[Sequence[ast.stmt], bool]]:
 LONGEST = 500
 """Characters of the longest name; a longer string is some other value."""
 
-
 TYPING_ERROR = 0.75
 """Similarity from which an unknown package counts as a typing error; timm and timeit have 0.6, torchvision and torchgen 0.7."""
 

@@ -125,7 +125,6 @@ _STRINGS_AND_COMMENTS = re.compile(
     re.DOTALL,
 )
 
-
 _DEF = re.compile(r"([ \t]*)(?:async[ \t]+)?def[ \t]+(\w+)")
 
 

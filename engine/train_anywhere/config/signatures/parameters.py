@@ -25,6 +25,16 @@ NEUTRAL_DECORATORS = {
 PROPERTY_DECORATORS = {"property", "cached_property", "abstractproperty", "setter", "getter", "deleter"}
 """Decorators whose result is not a function."""
 
+_SCALARS: dict[str, Any] = {f"builtins.{kind.__name__}": kind for kind in (int, float, bool, str)}
+
+_SEQUENCES = {"List", "Sequence", "Iterable", "Collection", "MutableSequence"}
+
+_IMPORTABLE = "train_anywhere.config."
+"""Modules from which hints are imported: they need only the standard library."""
+
+MAX_DEPTH = 20
+"""The most aliases and quotes inside each other."""
+
 
 class Signature(NamedTuple):
     """The parameters of a call. `takes_any`: it accepts, or may accept, other names too."""
@@ -95,15 +105,6 @@ def decorator_names(nodes: Iterable[ast.expr]) -> list[str]:
 def keeps_signature(nodes: Iterable[ast.expr], known: set[str]) -> bool:
     """Return whether all decorators are among the known ones that do not change a signature."""
     return set(decorator_names(nodes)) <= known
-
-
-_SCALARS: dict[str, Any] = {f"builtins.{kind.__name__}": kind for kind in (int, float, bool, str)}
-_SEQUENCES = {"List", "Sequence", "Iterable", "Collection", "MutableSequence"}
-_IMPORTABLE = "train_anywhere.config."
-"""Modules from which hints are imported: they need only the standard library."""
-
-MAX_DEPTH = 20
-"""The most aliases and quotes inside each other."""
 
 
 class _UnknownHint(Exception):

@@ -23,6 +23,12 @@ from train_anywhere.files import ROOT
 from train_anywhere.slurm.rules.job_rules import Request
 from train_anywhere.slurm.script.job import Job
 
+TEMPORARY = "/tmp"
+"""The folder that is private to each node, if `cluster.local_disk` is a variable of the job."""
+
+SHARED_BY_TESTBED = "etc/slurm/testbed_folders"
+"""File below a testbed's folder, and below / of its login node: folders that all of its nodes see, also those below /tmp, one per line."""
+
 
 def submit_folder(request: Request) -> Iterator[str]:
     """Report a submission from outside the folders from which the site accepts jobs."""
@@ -89,13 +95,6 @@ def _expand(folder: str, environ: Mapping[str, str]) -> str:
 
 def _below(folder: Path, top: str) -> bool:
     return top.startswith("/") and Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(top))
-
-
-TEMPORARY = "/tmp"
-"""The folder that is private to each node, if `cluster.local_disk` is a variable of the job."""
-
-SHARED_BY_TESTBED = "etc/slurm/testbed_folders"
-"""File below a testbed's folder, and below / of its login node: folders that all of its nodes see, also those below /tmp, one per line."""
 
 
 def own_disk(request: Request) -> Iterator[str]:

@@ -45,6 +45,10 @@ LOOKUP_PAUSES_S = (1.0, 4.0, 10.0)
 ANSWER_LOST = r"timed out|Zero Bytes were transmitted|controller \((send|receive)"
 """Errors of sbatch after which the job may still have been accepted, such as `Socket timed out on send/recv operation`."""
 
+INTERRUPT_NOTE = (
+    "Interrupted: waiting for the scheduler's answer to cancel what it accepts; Ctrl-C again stops at once."
+)
+
 
 def submit_script(
     scheduler: str, script: Path, after: str | None = None, members: str | None = None, ok: Sequence[str] = ()
@@ -191,11 +195,6 @@ def _options(scheduler: str, after: str | None, members: str | None, ok: Sequenc
         f"--array={members}": members,
     }
     return ["--parsable", *(option for option, wanted in options.items() if wanted)]
-
-
-INTERRUPT_NOTE = (
-    "Interrupted: waiting for the scheduler's answer to cancel what it accepts; Ctrl-C again stops at once."
-)
 
 
 def submit_chain(

@@ -56,6 +56,9 @@ UNKNOWN = {
 }
 """Error messages of each command for an unknown job, in Slurm 22.05, PBS Professional 22 and Torque 6."""
 
+MAX_SILENCE_S = 3600.0
+"""Longest time without an answer before waiting is given up. A restart of the scheduler takes less, its maintenance more."""
+
 
 @dataclass(frozen=True)
 class JobStates:
@@ -225,10 +228,6 @@ def query_job_fields(job_ids: Sequence[str], *names: str) -> dict[str, list[str]
             if "JobState" in facts:
                 found[member] = [facts.get(name, "") for name in names]
     return found
-
-
-MAX_SILENCE_S = 3600.0
-"""Longest time without an answer before waiting is given up. A restart of the scheduler takes less, its maintenance more."""
 
 
 class QueuePoller:

@@ -31,6 +31,8 @@ CLUSTER_VARIABLES = ("SLURM_CONF", "SLURM_JWT", "SLURM_CLUSTERS", "SBATCH_CLUSTE
 USER_OPTIONS = ("account", "partition", "qos", "reservation")
 """Options that many users set in the shell for all their jobs: SBATCH_ACCOUNT counts if `cluster.account` is not set."""
 
+TIMEOUT_S = 10.0
+
 
 def submission_environment(script: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment for sbatch. LC_ALL is unchanged, because the job inherits it."""
@@ -91,9 +93,6 @@ def apply_shell_options(cluster: Cluster, environ: Mapping[str, str] = os.enviro
     unset = [o for o in USER_OPTIONS if getattr(cluster, o) is None]
     values: dict[str, Any] = {o: environ.get(f"SBATCH_{o.upper()}", "") for o in unset}
     return dataclasses.replace(cluster, **{o: v for o, v in values.items() if v and v.isprintable()})
-
-
-TIMEOUT_S = 10.0
 
 
 def user_name() -> str:

@@ -21,6 +21,17 @@ _FORMS = (
 
 _SIZES = {"K": 1 / 1024, "M": 1, "G": 1024, "T": 1024**2}
 
+NAMES = ("midnight", "noon", "fika", "teatime", "today", "tomorrow")
+
+_UNIT = "(second|minute|hour|day|week)s?"
+
+_CLOCK = r"([01]?\d|2[0-3]):[0-5]\d(:[0-5]\d)?"
+
+_DATE = rf"\d{{4}}-\d\d-\d\d(T{_CLOCK})?"
+
+LOWEST_ON_PBS = 1024
+"""Largest `cluster.nice`: the priority of qsub -p is from -1024 to 1023 (OpenPBS, man qsub)."""
+
 
 def seconds(time: int | str) -> int:
     """Return the seconds of a time limit: minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S.
@@ -70,13 +81,6 @@ def short_size(mib: int) -> str:
     return f"{mib // 1024}G" if mib % 1024 == 0 else f"{mib}M"
 
 
-NAMES = ("midnight", "noon", "fika", "teatime", "today", "tomorrow")
-
-_UNIT = "(second|minute|hour|day|week)s?"
-_CLOCK = r"([01]?\d|2[0-3]):[0-5]\d(:[0-5]\d)?"
-_DATE = rf"\d{{4}}-\d\d-\d\d(T{_CLOCK})?"
-
-
 def check_begin_time(text: str) -> str:
     """Return the start time unchanged.
 
@@ -111,10 +115,6 @@ def _date(text: str) -> datetime | None:
         return datetime.fromisoformat(text)
     except ValueError:  # a day that does not exist, or an hour of one digit
         return None
-
-
-LOWEST_ON_PBS = 1024
-"""Largest `cluster.nice`: the priority of qsub -p is from -1024 to 1023 (OpenPBS, man qsub)."""
 
 
 def format_problems(cluster: Cluster) -> list[str]:

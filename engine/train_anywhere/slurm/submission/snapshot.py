@@ -25,6 +25,45 @@ CHUNK = 2**20
 MAX_LISTED = 20
 """Largest number of paths in notes, and of tracked files whose permissions are checked."""
 
+MAX_OUTSIDE = 10_000
+"""Largest number of files in the folder of a program outside of the project and of git: it may be a home folder."""
+
+MAX_CODE = 20 * 2**20
+"""Size in bytes from which a file that git does not track is taken for data."""
+
+SECRET_NAMES = (
+    # variables and settings of programs
+    *(".env", ".env.*", "*.env", ".envrc*", ".netrc", "_netrc", ".pgpass", "pgpass.conf", ".my.cnf", ".mylogin.cnf", ".htpasswd"),
+    *(".git-credentials", ".npmrc", ".pypirc", ".sentryclirc", ".*apirc", ".synapseconfig", ".modal.toml", ".comet.config"),
+    *("clearml.conf", ".vault-token", ".vault[-_]pass*", "vault.yml", "vault.yaml", ".s3cfg", ".boto", ".passwd-s3fs", "*rclone.conf"),
+    *(".databrickscfg", ".dockercfg", "kaggle.json", "kubeconfig*", "*.kubeconfig", "krb5cc_*", "*.keytab", "*.tfstate", "*.tfstate.*"),
+    *("*.tfvars", ".terraformrc", ".*_history", "rootkey.csv", "*accesskeys.csv"),
+    # keys
+    *("*.pem", "*.key", "*.p8", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdb", "*.kdbx", "*.gpg", "*.pgp", "*.asc", "*.age", "*.ppk"),
+    *("*.ovpn", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "ssh_host_*", "*private[-_]key*", "*api[-_]key*", "*apikey*"),
+    *("*[-_]key", "*[-_]key.txt", "*[-_]key.json", "*service[-_]account*", "*serviceaccount*", "*firebase-adminsdk*"),
+    # tokens and passwords
+    *("token", "token.*", ".token*", "*.token", "*[-_]token", "*[-_]token.txt", "*[-_]token.json", "*hf[-_]token*", "client_secret*"),
+    *("secret", "secret.*", "secrets", "secrets.*", ".secret*", "*.secret", "*.secrets", "*[-_]secret", "*[-_]secret.*", "*[-_]secrets*"),
+    *("*password", "*password.*", "*passwords", "*passwords.*", "passwd", "credentials*", ".credentials*", "*[-_.]credentials*"),
+    # folders; a pattern with a slash is matched against the whole path
+    *(".ssh", ".aws", ".azure", ".gnupg", ".kube", ".docker", ".gcloud", ".oci", ".huggingface", ".kaggle", ".wandb", ".password-store"),
+    *(".globus", ".irods", ".mc", ".terraform", ".config", "/auth.json", "*/containers/auth.json", "*/gh/hosts.yml"),
+    "*/.dvc/config.local",
+)  # fmt: skip
+"""Names of files and folders that commonly contain keys or passwords; case does not matter."""
+
+SECRET_FOLDERS = (
+    *(pattern for pattern in SECRET_NAMES if pattern[0] == "."),
+    "secret",
+    "secrets",
+    "credentials*",
+)
+"""Patterns for folders: all files below such a folder are excluded."""
+
+CODE = (".py", ".pyi")
+"""Suffixes of code: token.py is not a token. Code below a hidden folder of `SECRET_FOLDERS` is excluded too."""
+
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -39,10 +78,6 @@ class Snapshot:
     commit: str | None
     dirty: bool
     notes: tuple[str, ...]
-
-
-MAX_OUTSIDE = 10_000
-"""Largest number of files in the folder of a program outside of the project and of git: it may be a home folder."""
 
 
 def take_snapshot(root: Path, code: Path, results: Path, outside: str | None = None) -> Snapshot:
@@ -251,43 +286,6 @@ def _copy_file(source: str, target: str) -> None:
             os.close(write)
     finally:
         os.close(read)
-
-
-MAX_CODE = 20 * 2**20
-"""Size in bytes from which a file that git does not track is taken for data."""
-
-SECRET_NAMES = (
-    # variables and settings of programs
-    *(".env", ".env.*", "*.env", ".envrc*", ".netrc", "_netrc", ".pgpass", "pgpass.conf", ".my.cnf", ".mylogin.cnf", ".htpasswd"),
-    *(".git-credentials", ".npmrc", ".pypirc", ".sentryclirc", ".*apirc", ".synapseconfig", ".modal.toml", ".comet.config"),
-    *("clearml.conf", ".vault-token", ".vault[-_]pass*", "vault.yml", "vault.yaml", ".s3cfg", ".boto", ".passwd-s3fs", "*rclone.conf"),
-    *(".databrickscfg", ".dockercfg", "kaggle.json", "kubeconfig*", "*.kubeconfig", "krb5cc_*", "*.keytab", "*.tfstate", "*.tfstate.*"),
-    *("*.tfvars", ".terraformrc", ".*_history", "rootkey.csv", "*accesskeys.csv"),
-    # keys
-    *("*.pem", "*.key", "*.p8", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdb", "*.kdbx", "*.gpg", "*.pgp", "*.asc", "*.age", "*.ppk"),
-    *("*.ovpn", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "ssh_host_*", "*private[-_]key*", "*api[-_]key*", "*apikey*"),
-    *("*[-_]key", "*[-_]key.txt", "*[-_]key.json", "*service[-_]account*", "*serviceaccount*", "*firebase-adminsdk*"),
-    # tokens and passwords
-    *("token", "token.*", ".token*", "*.token", "*[-_]token", "*[-_]token.txt", "*[-_]token.json", "*hf[-_]token*", "client_secret*"),
-    *("secret", "secret.*", "secrets", "secrets.*", ".secret*", "*.secret", "*.secrets", "*[-_]secret", "*[-_]secret.*", "*[-_]secrets*"),
-    *("*password", "*password.*", "*passwords", "*passwords.*", "passwd", "credentials*", ".credentials*", "*[-_.]credentials*"),
-    # folders; a pattern with a slash is matched against the whole path
-    *(".ssh", ".aws", ".azure", ".gnupg", ".kube", ".docker", ".gcloud", ".oci", ".huggingface", ".kaggle", ".wandb", ".password-store"),
-    *(".globus", ".irods", ".mc", ".terraform", ".config", "/auth.json", "*/containers/auth.json", "*/gh/hosts.yml"),
-    "*/.dvc/config.local",
-)  # fmt: skip
-"""Names of files and folders that commonly contain keys or passwords; case does not matter."""
-
-SECRET_FOLDERS = (
-    *(pattern for pattern in SECRET_NAMES if pattern[0] == "."),
-    "secret",
-    "secrets",
-    "credentials*",
-)
-"""Patterns for folders: all files below such a folder are excluded."""
-
-CODE = (".py", ".pyi")
-"""Suffixes of code: token.py is not a token. Code below a hidden folder of `SECRET_FOLDERS` is excluded too."""
 
 
 def may_hold_secrets(name: str) -> bool:
