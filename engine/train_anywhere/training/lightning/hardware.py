@@ -114,11 +114,10 @@ def can_fuse(network: nn.Module, precision: str) -> bool:
     They can't with the scaled loss of 16-mixed: a fused optimizer unscales gradients itself, and Lightning refuses to clip those.
     They can't with sparse gradients either, of which only those of torch's embeddings are known in advance.
     """
-    weights = [p for p in network.parameters() if p.requires_grad]
+    weights = (p for p in network.parameters() if p.requires_grad)
     sparse = any(getattr(layer, "sparse", False) is True for layer in network.modules())
-    return (
-        precision != "16-mixed" and not sparse and all(p.is_cuda and p.is_floating_point() for p in weights)
-    )
+    fits = precision != "16-mixed" and not sparse
+    return fits and all(p.is_cuda and p.is_floating_point() for p in weights)
 
 
 def match_state_layout(optimizer: optim.Optimizer) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn, optim
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from train_anywhere.config.choices import AdamW, Optimizer, OtherOptimizer, OtherSchedule, Sgd
+from train_anywhere.config.choices import Optimizer, OtherOptimizer, OtherSchedule, Sgd
 from train_anywhere.config.instantiate import explain_target_errors, instantiate
 from train_anywhere.config.schema import Checkpoint, Config
 from train_anywhere.data.torch.loader import Batch
@@ -26,17 +26,13 @@ from train_anywhere.training.plan import (
 
 def configure_optimizer(config: Config, plan: Plan, network: nn.Module, devices: int) -> Any:
     """Return the optimizer and schedule of the configuration as a module's `configure_optimizers` does; `devices` share the batch."""
-    lr = scale_lr(config.optimizer.lr, config.optimizer.scale_lr, devices)
+    lr, schedule = scale_lr(config.optimizer.lr, config.optimizer.scale_lr, devices), config.schedule
     optimizer = make_optimizer(config.optimizer, config.trainer.precision, network, lr)
-    if not isinstance(config.schedule, OtherSchedule):
+    if not isinstance(schedule, OtherSchedule):
         return optimizer
-    scheduler = make_scheduler(config.schedule, config.checkpoint, plan, optimizer)
-    settings = {
-        "scheduler": scheduler,
-        "interval": config.schedule.interval,
-        "monitor": config.checkpoint.monitor,
-    }
-    return {"optimizer": optimizer, "lr_scheduler": settings}
+    scheduler = make_scheduler(schedule, config.checkpoint, plan, optimizer)
+    watched = {"interval": schedule.interval, "monitor": config.checkpoint.monitor}
+    return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, **watched}}
 
 
 def make_optimizer(
@@ -47,28 +43,25 @@ def make_optimizer(
     Raises:
         ConfigError: it does not take its arguments or these parameters.
     """
-    fused, lr = can_fuse(network, precision) or None, chosen.lr if lr is None else lr
+    lr = chosen.lr if lr is None else lr
     groups = (
         named_groups(network, chosen, lr) if chosen.groups else parameter_groups(network, chosen.no_decay)
     )
-    match chosen:
-        case Sgd(momentum=momentum, nesterov=nesterov, weight_decay=decay):
-            return optim.SGD(
-                groups, lr, momentum=momentum, nesterov=nesterov, weight_decay=decay, fused=fused
-            )
-        case AdamW(betas=betas, eps=eps, weight_decay=decay):
-            pair = betas[0], betas[1]
-            return optim.AdamW(groups, lr, betas=pair, eps=eps, weight_decay=decay, fused=fused)
-    with explain_target_errors(f"optimizer._target_={chosen.target['lightning']}"):
+    if not isinstance(chosen, OtherOptimizer):
+        options: dict[str, Any] = {"fused": can_fuse(network, precision) or None}
+        options["weight_decay"] = chosen.weight_decay
+        if isinstance(chosen, Sgd):
+            return optim.SGD(groups, lr, momentum=chosen.momentum, nesterov=chosen.nesterov, **options)
+        return optim.AdamW(groups, lr, betas=(chosen.betas[0], chosen.betas[1]), eps=chosen.eps, **options)
+    target = f"optimizer._target_={chosen.target['lightning']}"
+    with explain_target_errors(target):
         created = instantiate(chosen, "optimizer", "lightning", params=groups, lr=lr)
     if not isinstance(created, optim.Optimizer):
         raise ConfigError(
-            f"optimizer._target_={chosen.target['lightning']} returns a {type(created).__name__}, which is not a torch.optim.Optimizer."
+            f"{target} returns a {type(created).__name__}, which is not a torch.optim.Optimizer."
         )
     if "weight_decay" not in created.defaults and any(g.weight_decay is not None for g in chosen.groups):
-        raise ConfigError(
-            f"optimizer._target_={chosen.target['lightning']} has no weight_decay, which optimizer.groups sets; leave it out there."
-        )
+        raise ConfigError(f"{target} has no weight_decay, which optimizer.groups sets; leave it out there.")
     return created
 
 
@@ -128,25 +121,20 @@ def apply_settings(chosen: Optimizer, precision: str, network: nn.Module, optimi
     The learning rate is not set, because each step sets it. For an optimizer that is not built in (`_target_`), only settings in the
     configuration are set, because it may store a part of its state in the others.
     """
-    fresh = make_optimizer(chosen, precision, network).param_groups
-    if any(BASE_LR in group for group in (*fresh, *optimizer.param_groups)):
-        _refuse_other_groups(fresh, optimizer.param_groups)
+    fresh, restored = make_optimizer(chosen, precision, network).param_groups, optimizer.param_groups
+    if any(BASE_LR in group for group in (*fresh, *restored)):
+        ours, theirs = ([[*map(id, g["params"])] for g in groups] for groups in (fresh, restored))
+        if ours != theirs[: len(ours)]:
+            raise ConfigError(
+                "optimizer.groups sorts the parameters in another way than in the checkpoint, so their states do not fit; resume with the "
+                "same patterns (lr and weight_decay may change), or start a new run with init=RUN."
+            )
     written = {*chosen.arguments, "weight_decay", BASE_LR} if isinstance(chosen, OtherOptimizer) else None
-    for group, settings in zip(optimizer.param_groups, fresh, strict=False):  # callbacks may have added some
+    for group, settings in zip(restored, fresh, strict=False):  # callbacks may have added some
         names = set(settings) - {"params", "lr"}
         group.update({name: settings[name] for name in (names if written is None else names & written)})
     if written is None:
         match_state_layout(optimizer)
-
-
-def _refuse_other_groups(fresh: list[dict[str, Any]], restored: list[dict[str, Any]]) -> None:
-    """Raise ConfigError if `optimizer.groups` sorts the parameters in another way than in the checkpoint."""
-    ours, theirs = ([[*map(id, g["params"])] for g in groups] for groups in (fresh, restored))
-    if ours != theirs[: len(ours)]:
-        raise ConfigError(
-            "optimizer.groups sorts the parameters in another way than in the checkpoint, so their states do not fit; resume with the "
-            "same patterns (lr and weight_decay may change), or start a new run with init=RUN."
-        )
 
 
 def make_scheduler(
@@ -237,9 +225,7 @@ class TaskModule(pl.LightningModule):
         """Add the sums of a batch; they are reduced once, after all batches."""
         self._losses(batch, self.eval_sums, training=False)
 
-    def test_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Add the sums of a batch."""
-        self._losses(batch, self.eval_sums, training=False)
+    test_step = validation_step
 
     def configure_optimizers(self) -> Any:
         """Return the optimizer of the configuration, and the schedule if it is one of torch."""

@@ -46,11 +46,11 @@ class RankSplits:
 
     def arguments(self, *names: str, start: tuple[int, int] = (0, 0)) -> dict[str, Any]:
         """Return the Trainer's arguments for the loaders of these splits; training starts at an epoch and a batch."""
-        parts = {name: getattr(self, name) for name in names}
-        return {
-            LOADERS[name]: part.loader(start if name == "train" else (0, 0)) if part else []
-            for name, part in parts.items()
-        }
+        found = {}
+        for name in names:
+            part = getattr(self, name)
+            found[LOADERS[name]] = part.loader(start if name == "train" else (0, 0)) if part else []
+        return found
 
 
 @dataclass(frozen=True)
@@ -148,12 +148,10 @@ class Opener:
         self._check_iterable(split, name)
         ranks, combined = self.topology.world_size, isinstance(split, CombinedLoader)
         again = name != "train" or self.config.trainer.max_epochs > 1
-        if hasattr(split, "__next__") and again and not combined and not self.config.trainer.fast_dev_run:
-            raise ConfigError(
-                f"the {name} loader of {self._target} is a {type(split).__name__}, which can be read only once; return the function that "
-                "creates it."
-            )
-        if ranks > 1 and not combined and _is_stream(split) and not is_sharded(split, ranks):
+        if again and not combined and not self.config.trainer.fast_dev_run:
+            self._refuse_iterator(split, name)
+        stream = not isinstance(split, DataLoader) or isinstance(split.dataset, IterableDataset)
+        if ranks > 1 and not combined and stream and not is_sharded(split, ranks):
             self.report(
                 f"each rank reads all of the {name} loader, unless it returns another part on each rank by itself."
             )
@@ -169,6 +167,13 @@ class Opener:
                 f"batches of {rows} rows of a {kind}; if it returns batches, use DataLoader(..., batch_size=None)."
             )
         return DataLoader(split, batch_size=rows)
+
+    def _refuse_iterator(self, split: Any, name: str) -> None:
+        if hasattr(split, "__next__"):
+            raise ConfigError(
+                f"the {name} loader of {self._target} is a {type(split).__name__}, which can be read only once; return the function that "
+                "creates it."
+            )
 
     def _check_iterable(self, split: Any, name: str) -> None:
         if isinstance(split, dict) or not hasattr(split, "__iter__"):
@@ -213,11 +218,8 @@ class Opener:
                 f"each step reads a batch of the loader on each of {ranks} ranks: with more ranks, steps are fewer and larger, so resume "
                 "in the middle of an epoch on the same number."
             )
-        if evaluates and hasattr(split, "__next__"):
-            raise ConfigError(
-                f"the {name} loader of {self._target} is a {type(split).__name__}, which can be read only once; return the function that "
-                "creates it."
-            )
+        if evaluates:
+            self._refuse_iterator(split, name)
         limit, length = getattr(self.config.trainer, f"limit_{name}_batches"), batch_count(split)
         if length is None and self.config.trainer.fast_dev_run:
             length = 1
@@ -263,38 +265,30 @@ def _gather(value: Any) -> list[Any]:
     return found
 
 
-def _is_stream(loader: Any) -> bool:
-    return not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset)
-
-
 def count_rows(combined: CombinedLoader | None) -> int | None:
     """Return the number of rows of the loaders that Lightning has opened; None if one is not known."""
-    found: list[Any] = (
-        [getattr(one, "dataset", None) for one in combined.flattened] if combined is not None else [None]
-    )
+    known = combined.flattened if combined is not None else [None]
+    found: list[Any] = [getattr(one, "dataset", None) for one in known]
     rows = [len(d.reader.dataset) if isinstance(d, Batches) else len(d) for d in found if is_map_style(d)]
     return sum(rows) if len(rows) == len(found) else None
 
 
 def is_collection(split: Any) -> bool:
     """Return whether this is a list, tuple or dict of loaders and data sets, also a nested one."""
-    inner: list[Any] = []
-    if named := isinstance(split, dict):
-        inner = list(split.values())
-    elif isinstance(split, list | tuple):
-        inner = list(split)
-    return bool(inner) and all(is_source(one, named) or is_collection(one) for one in inner)
+    if not isinstance(split, dict | list | tuple) or not split:
+        return False
+    named = isinstance(split, dict)
+    inner = split.values() if isinstance(split, dict) else split
+    return all(is_source(one, named) or is_collection(one) for one in inner)
 
 
 def list_loaders(split: Any) -> dict[Any, Any]:
     """Return the loaders or data sets in a list, tuple, dict or CombinedLoader by their keys; none for a single one."""
-    if isinstance(split, CombinedLoader):
+    if not isinstance(split, dict | list | tuple):
         return {}
-    inner, named = (split, True) if isinstance(split, dict) else (split, False)
-    if isinstance(split, list | tuple):
-        inner = dict(enumerate(split))
-    several = isinstance(split, dict | list | tuple) and all(is_source(v, named) for v in inner.values())
-    return dict(inner) if several else {}
+    named = isinstance(split, dict)
+    inner = dict(split) if isinstance(split, dict) else dict(enumerate(split))
+    return inner if all(is_source(one, named) for one in inner.values()) else {}
 
 
 def open_rank_splits(

@@ -42,7 +42,6 @@ from train_anywhere.training.lightning.checkpoint.state import FILE, METADATA, C
 from train_anywhere.training.lightning.dropin.connector import RunLogger
 from train_anywhere.training.lightning.dropin.model import (
     ConfiguredOptimizer,
-    has_own_optimizer,
     make_callbacks,
     make_loggers,
     make_task,
@@ -310,7 +309,7 @@ def add_callbacks(
     config, metrics = checkpoints.config, checkpoints.metrics
     trainer.callbacks.insert(0, metrics.clock)
     report, every = metrics.progress.note, config.monitor.compare_weights_every_n_epochs
-    if not isinstance(module, TaskModule) and not has_own_optimizer(module):
+    if not isinstance(module, TaskModule) and not is_overridden("configure_optimizers", module):
         trainer.callbacks.append(ConfiguredOptimizer(module, config, checkpoints.plan, devices))
     elif config.optimizer.groups and not isinstance(module, TaskModule):
         report("optimizer.groups has no effect: this module has its own configure_optimizers.")

@@ -36,7 +36,10 @@ from train_anywhere.training.plan import Plan, batches_per_step, validation_due
 
 
 class NoSignals(_SignalConnector):
-    """A connector that leaves signals to `train_anywhere.training.stop`; Lightning's handlers would requeue jobs and exit."""
+    """A connector that leaves signals to `train_anywhere.training.stop`.
+
+    Lightning's handlers would requeue jobs and exit.
+    """
 
     def register_signal_handlers(self) -> None:
         """Register no handlers."""
@@ -202,13 +205,10 @@ class Trainer(pl.Trainer):
         fast, every = t.fast_dev_run, t.val_check_interval
         loop.max_epochs, loop.min_epochs = 1 if fast else t.max_epochs, None if fast else t.min_epochs
         self.fast_dev_run, loop.epoch_loop.max_steps = fast, 1 if fast else t.max_steps or -1
-        limits: dict[str, Any] = {
-            "limit_train_batches": overfit or t.limit_train_batches,
-            "limit_val_batches": overfit or t.limit_val_batches,
-            "limit_test_batches": t.limit_test_batches,
-        }
-        for name, limit in limits.items():
-            setattr(self, name, 1 if fast else limit)
+        own: Any = self
+        own.limit_train_batches = 1 if fast else overfit or t.limit_train_batches
+        own.limit_val_batches = 1 if fast else overfit or t.limit_val_batches
+        own.limit_test_batches = 1 if fast else t.limit_test_batches
         self.overfit_batches = overfit or 0.0
         self.accumulate_grad_batches = batches_per_step(t)
         self.check_val_every_n_epoch = t.check_val_every_n_epoch
@@ -277,21 +277,20 @@ def make_trainer(
     )
 
 
-def is_from_callback(record: logging.LogRecord) -> bool:
-    """Return whether a line is an error, or of a callback: Lightning logs all lines of rank 0 under one name."""
-    return record.levelno >= logging.ERROR or Path(record.pathname).parent.name in ("callbacks", "tuner")
-
-
 def silence_lightning() -> None:
     """Hide the log lines and warnings of Lightning's Trainer and loops, and one misleading warning of torch.
 
     Errors stay, and so do the lines of what the user has chosen: callbacks, such as LearningRateFinder, and a profiler.
     """
+
+    def is_shown(record: logging.LogRecord) -> bool:  # Lightning logs all lines of rank 0 under one name
+        return record.levelno >= logging.ERROR or Path(record.pathname).parent.name in ("callbacks", "tuner")
+
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
     for name in ("profilers", "callbacks", "tuner", "utilities.rank_zero"):
         logging.getLogger(f"lightning.pytorch.{name}").setLevel(logging.INFO)
-    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(is_from_callback)
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(is_shown)
     warnings.filterwarnings("ignore", category=PossibleUserWarning)
     warnings.filterwarnings("ignore", module=r"lightning\.(?!pytorch\.(callbacks|tuner)\.)")
     # torch also compares strides of dimensions of size 1, such as a single input channel, where they have no effect

@@ -57,8 +57,9 @@ class RunLogger(Logger):
     @property
     def experiment(self) -> Any:
         """W&B's Run, MLflow's client, or the object that the configuration names; a dummy on other ranks, as Lightning's."""
-        made = self.tracked.logger if self.tracked else DummyExperiment()
-        return getattr(made, "experiment", made) if self.tracked else made
+        if not self.tracked:
+            return DummyExperiment()
+        return getattr(self.tracked.logger, "experiment", self.tracked.logger)
 
     @property
     def run_id(self) -> str | None:
@@ -73,11 +74,7 @@ class RunLogger(Logger):
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
         """Do nothing: a tracker gets the configuration when it is created, and the run folder has its config.yaml."""
 
-    def after_save_checkpoint(self, *args: Any) -> None:
-        """Do nothing."""
-
-    def finalize(self, status: str) -> None:
-        """Do nothing."""
+    after_save_checkpoint = finalize = log_hyperparams
 
     def close(self, state: str) -> None:
         """Close the tracker at the end of an attempt; `state` is completed, preempted or failed."""
@@ -207,24 +204,16 @@ def _reduce_metrics(metrics: list[Any], on_step: bool, strategy: Strategy) -> li
     """Return the values of the last step or of the epoch over all ranks; a mean is weighted by the rows."""
     parts: list[tuple[Tensor, str]] = []
     for metric in metrics:
-        value, mean = (
-            (metric._forward_cache if on_step else metric.value).double(),
-            metric.meta.is_mean_reduction,
-        )
+        meta, value = metric.meta, (metric._forward_cache if on_step else metric.value).double()
+        mean = meta.is_mean_reduction
         rows = torch.as_tensor((metric.rows if on_step else metric.cumulated_batch_size) if mean else 1.0)
-        parts += [(value * rows if on_step and mean else value, _reduction(metric)), (rows.double(), "sum")]
+        kind = "max" if meta.is_max_reduction else "min" if meta.is_min_reduction else "sum"
+        parts += [(value * rows if on_step and mean else value, kind), (rows.double(), "sum")]
     reduced = iter(_reduce_values(parts, strategy))
     return [
         (total / rows if metric.meta.is_mean_reduction else total).to(metric.value)
         for metric, total, rows in zip(metrics, reduced, reduced, strict=True)
     ]
-
-
-def _reduction(metric: Any) -> str:
-    """Return the reduction of a metric over ranks; a mean is reduced by its sum."""
-    if metric.meta.is_max_reduction:
-        return "max"
-    return "min" if metric.meta.is_min_reduction else "sum"
 
 
 def _reduce_values(values: list[tuple[Tensor, str]], strategy: Strategy) -> list[Tensor]:
@@ -335,9 +324,8 @@ class Connector(_LoggerConnector):
         named = prefix_reserved_names(metrics, self.trainer.is_global_zero)
         with self._own_calls():
             super().log_metrics(named | axis, step)
-        tunes = any(
-            isinstance(logger, DummyLogger) for logger in self.trainer.loggers
-        )  # as LearningRateFinder
+        # LearningRateFinder sets a dummy
+        tunes = any(isinstance(logger, DummyLogger) for logger in self.trainer.loggers)
         if metrics and not (self.trainer.sanity_checking or tunes):
             self._receive(True, self.trainer, _numbers(named))
 
@@ -377,10 +365,9 @@ class Connector(_LoggerConnector):
 
     def _reduce(self, on_step: bool) -> None:
         results = self.trainer._results
+        strategy = self.trainer.strategy
         if self.trainer.world_size > 1 and results is not None:
-            self._reduced |= reduce_logged(
-                results, self.trainer.strategy, on_step, self._reduced, self.monitors
-            )
+            self._reduced |= reduce_logged(results, strategy, on_step, self._reduced, self.monitors)
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -39,9 +39,7 @@ def make_task(section: TaskConfig) -> Task | pl.LightningModule:
     dotted = section.target["lightning"]
     with explain_target_errors(f"task._target_={dotted}"):
         created = instantiate(section, "task", "lightning")
-    if isinstance(created, Task) and hasattr(created, "step"):
-        return created
-    if isinstance(created, pl.LightningModule):
+    if isinstance(created, pl.LightningModule) or (isinstance(created, Task) and hasattr(created, "step")):
         return created
     if isinstance(created, Task):
         raise ConfigError(
@@ -57,22 +55,17 @@ def make_task(section: TaskConfig) -> Task | pl.LightningModule:
     )
 
 
-def has_own_optimizer(module: pl.LightningModule) -> bool:
-    """Return whether the module has its own `configure_optimizers`."""
-    return is_overridden("configure_optimizers", module)
-
-
 class ConfiguredOptimizer(pl.Callback):
     """Callback that gives a module without `configure_optimizers` the optimizer and schedule of the configuration."""
 
     def __init__(self, module: pl.LightningModule, config: Config, plan: Plan, devices: int) -> None:
         self.config, self.plan, self.devices = config, plan, devices
-        module.configure_optimizers = self._configure
-        self.module = module
 
-    def _configure(self) -> Any:
-        self.module.trainer.fit_loop.setup_data()  # the plan depends on the length of the loaders
-        return configure_optimizer(self.config, self.plan, self.module, self.devices)
+        def configure_optimizers() -> Any:
+            module.trainer.fit_loop.setup_data()  # the plan depends on the length of the loaders
+            return configure_optimizer(config, plan, module, devices)
+
+        module.configure_optimizers = configure_optimizers
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Apply the optimizer settings of the configuration, which may have changed since the checkpoint."""
@@ -150,11 +143,8 @@ def explain_lightning_errors() -> Iterator[None]:
     """Turn common errors of Lightning and torch into a ConfigError or DataError that says what to do."""
     try:
         yield
-    except MisconfigurationException as error:
-        message = " ".join(str(error).split())
-        raise ConfigError(f"Lightning refuses: {message.rstrip('.')}.") from error
-    except ValueError as error:
-        if "`val_check_interval`" not in str(error):
+    except (MisconfigurationException, ValueError) as error:
+        if not isinstance(error, MisconfigurationException) and "`val_check_interval`" not in str(error):
             raise
         message = " ".join(str(error).split())
         raise ConfigError(f"Lightning refuses: {message.rstrip('.')}.") from error

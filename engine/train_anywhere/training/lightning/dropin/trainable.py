@@ -122,10 +122,8 @@ class FitLoop(_FitLoop):
             self._position["first" if first else "opened"] = capture_random(combined)
             if not first:
                 self._position["first"] = None
-                if (
-                    self.is_resuming
-                ):  # Lightning would use the iterator that was created before the start hooks
-                    iter(fetcher)
+                if self.is_resuming:
+                    iter(fetcher)  # Lightning would use the iterator that was created before the start hooks
         super().advance()
 
     def on_save_checkpoint(self) -> dict[str, Any]:
@@ -162,9 +160,10 @@ class FitLoop(_FitLoop):
         if self.restarted_mid_epoch or self.restarted_on_epoch_end:  # Lightning skips the start hooks then
             for callback in trainer.callbacks:
                 if isinstance(callback, StochasticWeightAveraging) and callback._scheduler_state is not None:
-                    rates = [group["lr"] for group in trainer.optimizers[0].param_groups]
+                    groups = trainer.optimizers[0].param_groups
+                    rates = [group["lr"] for group in groups]
                     callback.on_train_epoch_start(trainer, trainer.lightning_module)
-                    for group, rate in zip(trainer.optimizers[0].param_groups, rates, strict=True):
+                    for group, rate in zip(groups, rates, strict=True):
                         group["lr"] = rate  # its new schedule has changed it
                 elif isinstance(callback, GradientAccumulationScheduler):
                     callback.on_train_epoch_start(trainer)

@@ -61,13 +61,11 @@ class DataConnector(_DataConnector):
         sampler = _get_distributed_sampler(dataloader, shuffle, trainer.overfit_batches, mode, **places)
         assert size
         size = size // ranks if divides else size
+        batches = BatchSampler(sampler, size, drop_last)
+        if evaluates:
+            batches = SharedBatches(sampler, size, drop_last, trainer.global_rank, ranks)
         shared = copy.copy(dataloader)  # a new one would need the arguments of the user's class
-        vars(shared)["batch_size"] = size
-        vars(shared)["batch_sampler"] = (
-            SharedBatches(sampler, size, drop_last, trainer.global_rank, ranks)
-            if evaluates
-            else BatchSampler(sampler, size, drop_last)
-        )
+        vars(shared).update(batch_size=size, batch_sampler=batches)
         return shared
 
 

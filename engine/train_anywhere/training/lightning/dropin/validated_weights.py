@@ -42,16 +42,12 @@ class ValidatedWeights(pl.Callback):
         fitting, kind = trainer.state.fn == TrainerFn.FITTING, str(trainer.state.stage.value)
         kind = kind.replace("validate", "validation")
         times = ("start", "epoch_start") if fitting else ("start", "epoch_start", "epoch_end", "end")
-        self._watched = not trainer.sanity_checking and user_hooks(
-            trainer, *(f"on_{kind}_{time}" for time in times)
-        )
-        self._before = (
-            copy_weights(pl_module) if self._watched and (trainer.is_global_zero or not fitting) else {}
-        )
+        hooks = [f"on_{kind}_{time}" for time in times]
+        self._watched = not trainer.sanity_checking and user_hooks(trainer, *hooks)
+        copies = self._watched and (trainer.is_global_zero or not fitting)
+        self._before = copy_weights(pl_module) if copies else {}
 
-    def on_validation_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: Any
-    ) -> None:
+    def on_validation_batch_start(self, trainer: Any, pl_module: pl.LightningModule, *args: Any) -> None:
         """At the first batch, when all start hooks have been called, see whether they have changed the weights."""
         if self._watched and args[1:] in ((0,), (0, 0)):
             if trainer.state.fn != TrainerFn.FITTING:
@@ -80,9 +76,8 @@ class ValidatedWeights(pl.Callback):
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Copy the weights before other hooks change them."""
-        self.before_end = (
-            copy_weights(pl_module) if trainer.is_global_zero and user_hooks(trainer, *END_HOOKS) else {}
-        )
+        copies = trainer.is_global_zero and user_hooks(trainer, *END_HOOKS)
+        self.before_end = copy_weights(pl_module) if copies else {}
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Restore the weights after a test or a prediction."""

@@ -149,10 +149,6 @@ class CallbackConnector(_CallbackConnector):
         self.trainer.callbacks = Callbacks([*kept[:place], *users, *kept[place:]])
 
 
-for _hook in (
-    "setup",
-    "state_dict",
-    "load_state_dict",
-    *(name for name in dir(pl.Callback) if name.startswith("on_")),
-):
+_OWN = ("setup", "state_dict", "load_state_dict")
+for _hook in (*_OWN, *(name for name in dir(pl.Callback) if name.startswith("on_"))):
     setattr(RunCheckpoints, _hook, getattr(pl.Callback, _hook))  # it saves nothing itself

@@ -89,15 +89,9 @@ def open_store(topology: Topology, timeout: timedelta) -> Store | None:
     address, port = rendezvous_address(topology), topology.coordinator_port
     if topology.rank != 0:
         return TCPStore(address, port, topology.world_size, is_master=False, timeout=timeout)
-    server = listen(topology, port)
-    return TCPStore(
-        address,
-        port,
-        topology.world_size,
-        is_master=True,
-        timeout=timeout,
-        master_listen_fd=server.detach(),  # torch closes it
-    )
+    descriptor = listen(topology, port).detach()  # torch closes it
+    world_size = topology.world_size
+    return TCPStore(address, port, world_size, True, timeout=timeout, master_listen_fd=descriptor)
 
 
 COMPRESSION_HOOKS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
@@ -139,7 +133,7 @@ class OneDevicePerRank(DDPStrategy):
             self.model.register_comm_hook(None, COMPRESSION_HOOKS[self.compression])
 
     def allow_unused_parameters(self, module: pl.LightningModule) -> None:
-        """Find unused parameters with manual optimization: a backward pass may cover only some weights, e.g. one of two networks."""
+        """Find unused parameters with manual optimization: a backward pass may cover one of two networks."""
         if not module.automatic_optimization:
             self._ddp_kwargs.setdefault("find_unused_parameters", True)
 
@@ -152,12 +146,9 @@ class OneDevicePerRank(DDPStrategy):
         module, strategy = self.lightning_module, cast(Any, self)
         if not isinstance(strategy.model, DistributedDataParallel) or module is None:
             return
-        trained = {p for p in module.parameters() if p.requires_grad}
-        kept = (
-            self.averaged.intersection(module.parameters())
-            if strategy.model.find_unused_parameters
-            else set()
-        )
+        trained, kept = {p for p in module.parameters() if p.requires_grad}, set[nn.Parameter]()
+        if strategy.model.find_unused_parameters:
+            kept = self.averaged.intersection(module.parameters())
         if (trained | kept) == self.averaged:
             return
         for parameter in module.parameters():

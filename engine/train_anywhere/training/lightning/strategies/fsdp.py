@@ -8,6 +8,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,12 @@ def find_blocks(network: nn.Module, names: Sequence[str] = ()) -> list[nn.Module
             f"strategy.blocks={list(names)}: no layer of the network has such a class{did_you_mean(names[0], classes)}"
         )
     uses = Counter(id(p) for _, p in network.named_parameters(remove_duplicate=False))
-    return [block for block in found if not _shares_weights(block, uses)]
+
+    def shares_weights(block: nn.Module) -> bool:
+        own = Counter(id(p) for _, p in block.named_parameters(remove_duplicate=False))
+        return any(uses[parameter] > count for parameter, count in own.items())
+
+    return [block for block in found if not shares_weights(block)]
 
 
 def _blocks_by_class(network: nn.Module, names: set[str]) -> Iterator[nn.Module]:
@@ -98,12 +104,6 @@ def _layers_with_matrices(network: nn.Module) -> Iterator[nn.Module]:
             yield from _layers_with_matrices(child)
         elif any(parameter.dim() > 1 for parameter in child.parameters()):
             yield child
-
-
-def _shares_weights(block: nn.Module, uses: Counter[int]) -> bool:
-    """Return whether weights of the block are also used outside of it."""
-    own = Counter(id(p) for _, p in block.named_parameters(remove_duplicate=False))
-    return any(uses[parameter] > count for parameter, count in own.items())
 
 
 class FullyShardedStrategy(OneDevicePerRank):
@@ -127,6 +127,14 @@ class FullyShardedStrategy(OneDevicePerRank):
         self._layer_sync: LayerSync | None = None  # the Trainer sets it
         self.deferred: DeferredWeights | None = None  # the weights of a module that is not split yet
 
+    def _step(self, name: str, context: str, *args: Any, **kwargs: Any) -> Any:
+        """Run a step within the module's forward call, which gathers a module that is split as a whole."""
+        module = self.lightning_module
+        with getattr(self.precision_plugin, f"{context}_step_context")():
+            if self.network is module:
+                return self._forward_redirection(module, module, name, *args, **kwargs)
+            return getattr(module, name)(*args, **kwargs)
+
     def build(self, make: Callable[[], Any]) -> Any:
         """Return the result of `make`; if it is a module, without memory for its weights if possible."""
         built, self.deferred = build_deferred(make)
@@ -149,7 +157,10 @@ class FullyShardedStrategy(OneDevicePerRank):
         fitting = trainer.state.fn == TrainerFn.FITTING
         if fitting:
             self.setup_optimizers(trainer)
-            self._refuse_several_optimizers()
+        if fitting and len(self.optimizers) > 1:  # a sharded checkpoint holds the state of one
+            raise ConfigError(
+                f"strategy=fsdp supports one optimizer, and this module has {len(self.optimizers)}; use strategy=ddp."
+            )
         self.setup_precision_plugin()
         if fitting:
             _optimizers_to_device(self.optimizers, self.root_device)
@@ -184,33 +195,9 @@ class FullyShardedStrategy(OneDevicePerRank):
         network = getattr(self.lightning_module, "network", None)
         return network if isinstance(network, nn.Module) else self.lightning_module
 
-    def _refuse_several_optimizers(self) -> None:
-        """Raise ConfigError for several optimizers: a sharded checkpoint holds the state of one."""
-        if len(self.optimizers) > 1:
-            raise ConfigError(
-                f"strategy=fsdp supports one optimizer, and this module has {len(self.optimizers)}; use strategy=ddp."
-            )
-
-    def training_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Run a training step within the module's forward call, which gathers a module that is split as a whole."""
-        return self._step("training_step", *args, **kwargs)
-
-    def validation_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Run a validation step, see `training_step`."""
-        return self._step("validation_step", *args, **kwargs)
-
-    def test_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Run a test step, see `training_step`."""
-        return self._step("test_step", *args, **kwargs)
-
-    def _step(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        module = self.lightning_module
-        assert module and self.precision_plugin
-        context = "train" if name == "training_step" else "val" if name == "validation_step" else "test"
-        with getattr(self.precision_plugin, f"{context}_step_context")():
-            if self.network is module:
-                return self._forward_redirection(module, module, name, *args, **kwargs)
-            return getattr(module, name)(*args, **kwargs)
+    training_step = partialmethod(_step, "training_step", "train")
+    validation_step = partialmethod(_step, "validation_step", "val")
+    test_step = partialmethod(_step, "test_step", "test")
 
     @contextmanager
     def block_backward_sync(self) -> Iterator[None]:

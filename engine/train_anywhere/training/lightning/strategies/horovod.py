@@ -8,7 +8,7 @@ unscaling, clipping and the step.
 import math
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import lightning.pytorch as pl
@@ -185,7 +185,10 @@ class HorovodStrategy(ParallelStrategy):
         self.precision_plugin.convert_module(self.model)
         self.model_to_device()
         self._broadcast_state([*self.model.named_parameters(), *self.model.named_buffers()])
-        self._reduce_metrics_by_horovod(self.model)
+        # with torch.distributed, torchmetrics would silently keep the numbers of one rank
+        for metric in (m for m in self.model.modules() if isinstance(m, Metric)):
+            metric.distributed_available_fn = lambda: self.world_size > 1
+            metric.dist_sync_fn = self._gather_ragged
         fitting = trainer.state.fn == TrainerFn.FITTING
         if fitting:
             if self.world_size > 1:
@@ -225,12 +228,6 @@ class HorovodStrategy(ParallelStrategy):
                 if packed.data_ptr() != tensor.data_ptr():
                     tensor.copy_(packed)
 
-    def _reduce_metrics_by_horovod(self, model: nn.Module) -> None:
-        """Let torchmetrics use Horovod: with torch.distributed it would silently keep the numbers of one rank."""
-        for metric in (m for m in model.modules() if isinstance(m, Metric)):
-            metric.distributed_available_fn = lambda: self.world_size > 1
-            metric.dist_sync_fn = self._gather_ragged
-
     # --- gradients ----------------------------------------------------------------------------------------------
 
     def update_trainable(self) -> None:
@@ -253,10 +250,7 @@ class HorovodStrategy(ParallelStrategy):
     @contextmanager
     def block_backward_sync(self) -> Iterator[None]:
         """Send nothing within the block, which Lightning enters for all but the last batch of an accumulation."""
-        if not self.exchange:
-            yield
-            return
-        with self.exchange.pause():
+        with self.exchange.pause() if self.exchange else nullcontext():
             yield
 
     # --- collectives --------------------------------------------------------------------------------------------
