@@ -66,9 +66,8 @@ class Position:
         """Return the position whose `numbers` these are, with the given metrics."""
         epoch, batch, step, pending, best, waited, ended, seconds = numbers
         patience = Patience(None if math.isnan(best) else best, int(waited))
-        position = cls(int(epoch), int(batch), int(step), metrics, bool(pending), patience, bool(ended))
-        position.seconds = seconds
-        return position
+        at, over = (int(epoch), int(batch), int(step)), bool(ended)
+        return cls(*at, metrics, bool(pending), patience, over, seconds=seconds)
 
     def advance(self, plan: Plan, trainer: Trainer, steps: int = 1) -> None:
         """Count optimizer steps of an epoch as done; `max_steps` may end the last epoch early."""

@@ -70,9 +70,7 @@ def _open_native(config: Config, strategy: Strategy, splits: Splits, task: Task)
         if not network.built:
             call_once(network, task, loader.splits["train"], loader.prepare)
         base = add_adapters(network, config, whole=False)
-        module = TaskModule(network, task, strategy, accumulate=1)
-    module.base = base
-    return module, loader
+        return TaskModule(network, task, strategy, accumulate=1, base=base), loader
 
 
 @dataclass

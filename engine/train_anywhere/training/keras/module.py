@@ -16,6 +16,7 @@ from train_anywhere.training.keras.dropin.gradients import (
     read_flags,
     weight_averages,
 )
+from train_anywhere.training.keras.optim import make_rate_reader
 from train_anywhere.training.keras.strategies.base import Strategy
 
 Batch = tuple[Any, tf.Tensor]
@@ -90,25 +91,43 @@ class Module:
         notes: lines for the user, printed once.
         flags: `trainable` of all layers and variables when the steps were traced.
         no_decay: see `build_optimizer`.
-        averages_always: argument `always` of `weight_averages`.
         base: the weights that `model.lora` freezes; None without adapters.
     """
 
     unit = "samples"
     counts_units = multi_step = False
 
-    def __init__(self, model: keras.Model, strategy: Strategy) -> None:
-        self.model, self.strategy = model, strategy
+    def __init__(
+        self,
+        model: keras.Model,
+        strategy: Strategy,
+        base: Base | None = None,
+        optimizers: Sequence[keras.optimizers.Optimizer] = (),
+        no_decay: Sequence[str] = (),
+    ) -> None:
+        self.model, self.strategy, self.base = model, strategy, base
+        self.optimizers, self.no_decay = optimizers, no_decay
         self.distribution = tf.distribute.get_strategy()
-        self.optimizers: list[keras.optimizers.Optimizer] = []
         self.learning_rate: Callable[[], float] = lambda: 0.0
         self.metric_names: list[str] = []
         self.notes: list[str] = []
-        self.flags, self.no_decay, self.averages_always = read_flags(model), list[str](), False
-        self.base: Base | None = None
+        self.flags, self._averages_always = read_flags(model), False
+        self._weights: NamedVariables | None = None
         self.train_function: StepsFunction
         self.test_function: StepFunction
         self.test_last: Callable[[Any], Any]
+
+    def read_rate_of(self, optimizer: keras.optimizers.Optimizer) -> None:
+        """Report the learning rate of this optimizer."""
+        self.learning_rate = make_rate_reader(optimizer)
+
+    def average_always(self) -> None:
+        """Include averages that an optimizer itself copies to the weights in `swap_averages`."""
+        self._averages_always = True
+
+    def keep_weights(self, weights: NamedVariables) -> None:
+        """Use these variables as `weights` from now on, also if layers are added or removed."""
+        self._weights = weights
 
     def trace(self) -> None:
         """Create the functions that train and test; each is traced at its first call, for the model at that time."""
@@ -148,7 +167,7 @@ class Module:
 
     def swap_averages(self) -> bool:
         """Exchange weights and their moving averages, bit for bit, and return whether there are averages; a second call undoes this."""
-        pairs = weight_averages(self.optimizers, self.averages_always)
+        pairs = weight_averages(self.optimizers, self._averages_always)
         local = self.strategy.local_values
         for one, other in ((a, b) for pair in pairs for a, b in zip(*map(local, pair), strict=True)):
             value = tf.identity(one)
@@ -185,7 +204,7 @@ class Module:
         Raises:
             ConfigError: the base of adapters, which is left out, became trainable.
         """
-        named = name_variables(self.model.variables)
+        named = name_variables(self.model.variables) if self._weights is None else self._weights
         if self.base is None:
             return named
         self.base.refuse_trained()
@@ -262,6 +281,7 @@ class TaskModule(Module):
         strategy: averages the gradients over the ranks.
         accumulate: batches per optimizer step; above 1, each step gets a stack of them.
         jit_compile: whether XLA compiles the network with its loss and gradients; it can't compile collectives and reading data.
+        options: further arguments of `Module`.
     """
 
     multi_step = True
@@ -273,8 +293,9 @@ class TaskModule(Module):
         strategy: Strategy,
         accumulate: int,
         jit_compile: bool = False,
+        **options: Any,
     ) -> None:
-        super().__init__(network, strategy)
+        super().__init__(network, strategy, **options)
         self.task, self.accumulate, self.jit_compile = task, accumulate, jit_compile
         self.unit, self.metric_names = task.unit, task.names("train", "val", "test")
         self.counts_units = task.unit in task.sums

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -109,7 +109,8 @@ def train(config: Config, process: RankProcess) -> Outcome:
     name, devices = running_strategy(config, process.topology)
     process.heartbeat.at("meeting")
     strategy = make_strategy(name, config, process.topology, devices)
-    strategy.pace.measures = not config.trainer.deterministic  # TensorFlow has no deterministic time stamps
+    if config.trainer.deterministic:
+        strategy.pace.turn_off()  # TensorFlow has no deterministic time stamps
     process.stop.reinstall()  # TensorFlow's server for several processes replaces the handler of SIGTERM
     process.heartbeat.at("preparing")
     with strategy.explain_lost_ranks(), plain_data_errors():
@@ -147,10 +148,19 @@ def train_and_test(strategy: Strategy, name: str, config: Config, process: RankP
         metrics = MetricsWriter(config, run, progress, position.step, events, module.metric_names)
         checkpoints = StateWriter(checkpointer) if checkpointer else None
         callback = TrainingCallback(
-            config, plan, position, module, loader, metrics, checkpoints, process.stop, user_callbacks, states
+            config,
+            plan,
+            position,
+            module,
+            loader,
+            metrics,
+            checkpoints,
+            process.stop,
+            user_callbacks,
+            states,
+            make_observers(module, config, run),
+            state,
         )
-        callback.restored = state
-        callback.observers = make_observers(module, config, run)
         with metrics.finalize_loggers(position):
             fit_and_check(callback)
             process.heartbeat.enter("checkpoint")  # also while the weights are compared
@@ -164,9 +174,11 @@ def train_and_test(strategy: Strategy, name: str, config: Config, process: RankP
             if not position.preempted and plan.test_batches:
                 test(callback, newest)
         process.heartbeat.enter("end")
-    position.metrics |= callback.added
-    return make_outcome(
-        position,
+    return Outcome(
+        "preempted" if position.preempted else "completed",
+        position.epoch,
+        position.step,
+        {k: v for k, v in (position.metrics | callback.added).items() if k != "lr"},
         str(newest.path) if newest else None,
         progress.throughput.mean(),
         module.unit,
@@ -314,15 +326,6 @@ def open_task(config: Config, strategy: Strategy) -> tuple[Module, Loader, Plan]
         f"{target} makes a {type(task).__name__}, which is neither a task (a subclass of "
         "train_anywhere.tasks.Task) nor a keras.Model; with framework=keras it has to be one of them."
     )
-
-
-def make_outcome(
-    position: Position, checkpoint: str | None, rate: float | None, unit: str, ended_by: str | None
-) -> Outcome:
-    """Return the outcome of this attempt; `checkpoint` is the folder of the newest one, `rate` the mean number of units per second."""
-    metrics = {k: v for k, v in position.metrics.items() if k != "lr"}
-    state: Literal["completed", "preempted"] = "preempted" if position.preempted else "completed"
-    return Outcome(state, position.epoch, position.step, metrics, checkpoint, rate, unit, ended_by)
 
 
 def broadcast_state(position: Position, module: Module) -> Position:

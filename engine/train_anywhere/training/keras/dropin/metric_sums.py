@@ -118,22 +118,19 @@ class StepLogs:
         self.local = tf.distribute.get_strategy().experimental_local_results
         self.last: tuple[dict[str, Any], dict[str, Any], dict[str, Any], Any] = {}, {}, {}, 1.0
         self._rows = keras.metrics.Sum(name="rows", dtype="float64")
-        self._states = [
-            (
-                metric.name,
-                {
-                    id(v.handle)
-                    for variable in metric.variables
-                    for v in metrics.strategy.local_values(variable)
-                },
-            )
-            for metric in metrics.model.metrics
-        ]
-        metrics.variables += self._rows.variables
+        local, self._states = metrics.strategy.local_values, list[tuple[str, set[int]]]()
+        for metric in metrics.model.metrics:
+            handles = {id(v.handle) for variable in metric.variables for v in local(variable)}
+            self._states.append((metric.name, handles))
+        metrics.variables.extend(self._rows.variables)
 
     def reset(self) -> None:
         """Forget the rows of the epoch."""
         self._rows.reset_state()
+
+    def keep(self, last: tuple[dict[str, Any], dict[str, Any], dict[str, Any], Any]) -> None:
+        """Keep what a wrapped step has returned."""
+        self.last = last
 
     def wrap(self, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Return a function that runs `step`, and returns its values by name, flat as Keras reports them, and their weights."""

@@ -23,7 +23,7 @@ from train_anywhere.training.keras.dropin.metric_sums import Metrics, StepLogs
 from train_anywhere.training.keras.dropin.variables import build_variables, trace_step
 from train_anywhere.training.keras.module import Module, NamedVariables, float_statistics
 from train_anywhere.training.keras.native import POLICIES, dtype_policy
-from train_anywhere.training.keras.optim import ignored_rate_notes, make_optimizer, make_rate_reader
+from train_anywhere.training.keras.optim import ignored_rate_notes, make_optimizer
 from train_anywhere.training.keras.strategies.base import Strategy
 from train_anywhere.training.plan import Plan, make_plan, refuse_unmatched
 
@@ -41,6 +41,7 @@ class DropIn(Module):
         extra: variables that the steps use and the model does not track.
         applies: the `apply` methods of its optimizers.
         spec: types and shapes of a replica's batch.
+        options: further arguments of `Module`.
     """
 
     def __init__(
@@ -50,8 +51,9 @@ class DropIn(Module):
         extra: NamedVariables,
         applies: Sequence[AveragingApply],
         spec: Any,
+        **options: Any,
     ) -> None:
-        super().__init__(model, strategy)
+        super().__init__(model, strategy, **options)
         self.extra, self.applies, self.spec = extra, applies, spec
         self.metrics = Metrics(model, strategy)
         self.step_logs = StepLogs(self.metrics)
@@ -60,19 +62,14 @@ class DropIn(Module):
     def trace(self) -> None:
         """Create the functions that train and test."""
         model = self.model
-        eager = bool(model.run_eagerly) and self.strategy.replicas == 1
+        eager, keep = bool(model.run_eagerly) and self.strategy.replicas == 1, self.step_logs.keep
         train, test = self.step_logs.wrap(model.train_step), self.step_logs.wrap(model.test_step)
         run_train = (lambda i: train(next(i))) if eager else self.make_step_function(train)
         run_test = (lambda i: test(next(i))) if eager else self.make_step_function(test)
-        last = (
-            test if eager else tf.function(lambda d: self.distribution.run(test, args=(d,)), autograph=False)
-        )
-        self.train_function = lambda iterator, count: self._keep_logs(run_train(iterator))
-        self.test_function = lambda iterator: self._keep_logs(run_test(iterator))
-        self.test_last = lambda data: self._keep_logs(last(data))
-
-    def _keep_logs(self, logs: Any) -> None:
-        self.step_logs.last = logs
+        last = tf.function(lambda data: self.distribution.run(test, args=(data,)), autograph=False)
+        self.train_function = lambda iterator, count: keep(run_train(iterator))
+        self.test_function = lambda iterator: keep(run_test(iterator))
+        self.test_last = lambda data: keep((test if eager else last)(data))
 
     def optimized_variables(self) -> list[tuple[keras.optimizers.Optimizer, list[keras.Variable]]]:
         """Return the optimizers and variables of a step, which is traced but not run."""
@@ -158,10 +155,10 @@ def open_dropin(
         )
         if config.trainer.sync_batchnorm:
             synchronize_batch_norms(model, strategy)
-        module = DropIn(model, strategy, extra, list(applies.values()), spec)
-    module.optimizers, module.no_decay = find_optimizers(model), config.optimizer.no_decay
-    module.base = base
-    module.notes = loader.notes + notes + ([NOT_COMPILED] if config.trainer.compile else [])
+        no_decay, optimizers = config.optimizer.no_decay, find_optimizers(model)
+        options = {"base": base, "optimizers": optimizers, "no_decay": no_decay}
+        module = DropIn(model, strategy, extra, list(applies.values()), spec, **options)
+    module.notes.extend(loader.notes + notes + ([NOT_COMPILED] if config.trainer.compile else []))
     if ours is not None:
         refuse_unmatched(config.optimizer.groups, [v.path for v in model.weights])
     used = [o for o in module.optimizers if applies[id(o)].variables]
@@ -246,8 +243,8 @@ def check_optimizers(
             "would not be averaged; use optimizer.apply in it, or trainer.devices=1."
         )
     if ours is not None and any(o is ours for o in used):
-        module.learning_rate = make_rate_reader(ours)
-        module.notes += ignored_rate_notes(config.optimizer, config.schedule)
+        module.read_rate_of(ours)
+        module.notes.extend(ignored_rate_notes(config.optimizer, config.schedule))
         return
     if config.trainer.gradient_clip_val is not None:
         raise ConfigError(
@@ -255,7 +252,7 @@ def check_optimizers(
             "optimizer; give that one global_clipnorm."
         )
     if used:
-        module.learning_rate = make_rate_reader(used[0])
+        module.read_rate_of(used[0])
         module.notes.append("the model brings its own optimizer: optimizer and schedule have no effect.")
 
 

@@ -137,7 +137,7 @@ def make_callbacks(
                 raise ConfigError(
                     f"{where} swaps moving averages, and no optimizer has them; add optimizer.use_ema=true, or leave it out."
                 )
-            module.averages_always = True
+            module.average_always()
             callback._swap_variables = callback._finalize_ema_values = lambda: None
         writes = _is_one_of(callback, WRITERS)
         if module.strategy.rank == 0 or not writes:

@@ -154,12 +154,12 @@ class TrainingCallback:
         stop: flag that a signal sets.
         user_callbacks: Keras callbacks of the configuration.
         states: state of the callbacks that all ranks have.
+        observers: called after steps, validations and checkpoints.
+        restored: content of state.json in the checkpoint that the run resumes from.
 
     Attributes:
         added: metrics that callbacks added to the logs of the last epoch.
         timer: the time of training, and its limit.
-        observers: called after steps, validations and checkpoints.
-        restored: content of state.json in the checkpoint that the run resumes from.
         ended_by: a line about the end, if user code ended training before its last step.
         stopper: class of the callback that has set `stop_training`; None if it is not known.
         has_shared_hooks: whether callbacks that all ranks have are called at every step.
@@ -177,18 +177,19 @@ class TrainingCallback:
         stop: Stop,
         user_callbacks: keras.callbacks.CallbackList,
         states: CallbackStates,
+        observers: Observers,
+        restored: dict[str, Any] | None,
     ) -> None:
         self.config, self.plan, self.position = config, plan, position
         self.module, self.loader, self.user_callbacks, self.states = module, loader, user_callbacks, states
         self.metrics, self.checkpoints, self.stop = metrics, checkpoints, stop
         self.heartbeat = metrics.progress.heartbeat
         self.timer = Timer(config.trainer, position.seconds)
-        self.observers = Observers()
+        self.observers, self.restored = observers, restored
         self.save_requested = False
         self.batch_logs: Mapping[str, float] = {}
         self.epoch_logs: dict[str, float] = {}
         self.added: dict[str, float] = {}
-        self.restored: dict[str, Any] | None = None
         self.units: float | None = None
         self.stopper: str | None = None
         self.ended_by: str | None = None
@@ -234,9 +235,8 @@ class TrainingCallback:
         self.batch_logs = BatchLogs(self.module, "train", metrics)
         batches = count * self.plan.accumulate
         units = self.units if metrics else None
-        self.metrics.progress.add_batches(
-            position.epoch, position.batch - 1, metrics, units, batches, self._loss
-        )
+        loss = lambda: float(self.batch_logs.get("loss", math.nan))  # noqa: E731  # of this process
+        self.metrics.progress.add_batches(position.epoch, position.batch - 1, metrics, units, batches, loss)
         self.check_stop_flag()
         if (profile := self.metrics.progress.profile) and profile.is_on:
             profile.after_step(position.step)
@@ -246,10 +246,6 @@ class TrainingCallback:
     def is_due(self) -> bool:
         """Return whether a checkpoint is due after the newest step."""
         return self.save_requested or self.observers.due(self.position.step)
-
-    def _loss(self) -> float:
-        """Return the loss that this process has counted so far in the epoch."""
-        return float(self.batch_logs.get("loss", math.nan))
 
     def on_test_batch_end(self, batch: int) -> None:
         """Report progress, and check for a signal, which may interrupt a validation or a test too."""
@@ -285,8 +281,7 @@ class TrainingCallback:
         if self.module.strategy.processes == 1:
             self.position.preempted |= self.stop.requested is not None
             self.save_requested = self._requests_checkpoint()
-            if self.metrics.progress.requests.profile:
-                self.metrics.progress.request_profile(self.metrics.progress.take_profile())
+            self.metrics.progress.request_profile(self.metrics.progress.take_profile())
 
     def _requests_checkpoint(self) -> bool:
         """Return whether rank 0 wants to save now, as a feature or `jobs.py save` requests."""
@@ -315,13 +310,22 @@ class TrainingCallback:
             return
         position.ended = True
         if position.step < self.plan.total_steps:
-            line = describe_early_end(self.stopper, position.step, self.plan.total_steps)
-            self.ended_by = line
-            self.metrics.progress.note(line)
+            self.ended_by = describe_early_end(self.stopper, position.step, self.plan.total_steps)
+            self.metrics.progress.note(self.ended_by)
         if at_step and not position.pending:
             position.pending = True
             if position.step % self.config.trainer.log_every_n_steps:
                 self._measure()
+
+    def call_epoch_end(self, epoch: int, metrics: Mapping[str, float], closes: bool) -> dict[str, float]:
+        """Call the callbacks of the user if an epoch ends, and return the metrics that they add to its logs."""
+        self.epoch_logs, self.added = to_keras_names(metrics), {}
+        if closes:
+            logs = dict(self.epoch_logs)
+            self.call_each("on_epoch_end", epoch, logs)
+            known = {*self.epoch_logs, "learning_rate"}  # Keras adds that one; it is logged as lr
+            self.added = from_keras_names({k: v for k, v in logs.items() if k not in known})
+        return self.added
 
     def call_each(self, hook: str, number: int, logs: Mapping[str, Any]) -> None:
         """Call a hook of each callback with these logs; that of CallbackList would copy or read them."""

@@ -9,15 +9,14 @@ import tensorflow as tf
 
 from train_anywhere.errors import RanksDifferError
 from train_anywhere.training.early_stopping import checkpoint_score, monitored_value
-from train_anywhere.training.keras.checkpoint import Position, host_value, keep_random_state
+from train_anywhere.training.keras.checkpoint import host_value, keep_random_state
 from train_anywhere.training.keras.loop.callbacks import (
     BatchLogs,
     TrainingCallback,
-    from_keras_names,
     to_keras_names,
 )
 from train_anywhere.training.keras.module import Module
-from train_anywhere.training.plan import Plan, is_multiple, steps_to_validation, validation_due
+from train_anywhere.training.plan import is_multiple, steps_to_validation, validation_due
 
 
 def end_epoch(callback: TrainingCallback) -> None:
@@ -29,9 +28,8 @@ def end_epoch(callback: TrainingCallback) -> None:
     splits, within = ["train"], not (position.ended or position.ends_epoch(callback.plan))
     due = validation_due(trainer, callback.plan, epoch, position.batch, position.step)
     every = trainer.check_val_every_n_epoch or 1
-    listed = (
-        is_multiple(epoch + 1, every) or epoch + 1 == callback.plan.max_epochs
-    )  # as `validation_freq` of `fit`
+    # as `validation_freq` of `fit`
+    listed = is_multiple(epoch + 1, every) or epoch + 1 == callback.plan.max_epochs
     ends = position.timed_out or (position.ended and listed)
     if due or (ends and callback.plan.val_batches):
         counted = callback.module.metric_state() if within else {}
@@ -48,18 +46,12 @@ def end_epoch(callback: TrainingCallback) -> None:
         position.patience.update(value, trainer.early_stopping)
         if (epoch if within else epoch + 1) < (trainer.min_epochs or 0):
             position.patience.postpone(trainer.early_stopping)
-    closes = (
-        not within
-        or position.timed_out
-        or position.ended
-        or position.patience.should_stop(trainer.early_stopping)
-    )
-    callback.epoch_logs = to_keras_names(metrics)
-    callback.added = _call_epoch_end(callback, epoch) if closes else {}
-    metrics |= callback.added
+    patience_over = position.patience.should_stop(trainer.early_stopping)
+    closes = not within or position.timed_out or position.ended or patience_over
+    metrics |= callback.call_epoch_end(epoch, metrics, closes)
     callback.metrics.write(position.step, epoch, metrics)
     callback.metrics.progress.end_epoch(epoch, metrics, position.batch - 1)
-    if position.patience.should_stop(trainer.early_stopping):
+    if patience_over:
         callback.metrics.progress.note(position.patience.describe(trainer.early_stopping))
     callback.observers.after_validation(position.step, metrics)
     if closes:
@@ -70,16 +62,6 @@ def end_epoch(callback: TrainingCallback) -> None:
     over = position.is_complete(callback.plan, trainer.early_stopping)
     if over or callback.is_due() or is_multiple(epoch + 1, callback.config.checkpoint.every_n_epochs):
         callback.save(checkpoint_value(callback, metrics, closes and "val" in splits))
-
-
-def _call_epoch_end(callback: TrainingCallback, epoch: int) -> dict[str, float]:
-    """Call the callbacks of the user at the end of an epoch, and return the metrics that they add to its logs."""
-    logs, known = (
-        dict(callback.epoch_logs),
-        {*callback.epoch_logs, "learning_rate"},
-    )  # Keras adds that one; it is logged as lr
-    callback.call_each("on_epoch_end", epoch, logs)
-    return from_keras_names({k: v for k, v in logs.items() if k not in known})
 
 
 def checkpoint_value(
@@ -157,7 +139,7 @@ def end_training(callback: TrainingCallback) -> None:
         callback.metrics.progress.note(
             "callbacks added or removed weights of the model in on_train_end: checkpoint, test and export use the model before that."
         )
-        callback.module.weights = lambda: weights  # type: ignore[method-assign]
+        callback.module.keep_weights(weights)
         return
     changed = any(array.tobytes() != before[name].tobytes() for name, array in now.items())
     if not any(strategy.sum([float(changed)])):
@@ -232,14 +214,15 @@ def train_epoch(callback: TrainingCallback, batches: Iterator[object]) -> None:
     callback.update_trainable()
     pace = callback.module.strategy.pace
     pace.start()
-    number, end = remaining_steps(callback.position, callback.plan)
+    plan = callback.plan
+    number = callback.position.batch // plan.accumulate
+    end = min(plan.steps_per_epoch, number + plan.total_steps - callback.position.step)
     while number < end:
-        left = steps_to_validation(
-            callback.config.trainer, callback.plan, callback.position.batch, callback.position.step
-        )
+        position = callback.position
+        left = steps_to_validation(callback.config.trainer, plan, position.batch, position.step)
         profile = callback.metrics.progress.profile
-        until = profile.steps_left(callback.position.step) if profile else None
-        count = callback.calls.next_count(callback.position.step, min(left, end - number, until or left))
+        until = profile.steps_left(position.step) if profile else None
+        count = callback.calls.next_count(position.step, min(left, end - number, until or left))
         if callback.calls.each:  # else no callback has this hook, and Keras would start a thread for nothing
             user_callbacks.on_train_batch_begin(number)
             if callback.has_shared_hooks:
@@ -252,12 +235,11 @@ def train_epoch(callback: TrainingCallback, batches: Iterator[object]) -> None:
         callback.heartbeat.computed(pace.seconds(callback.heartbeat, count))
         number += count
         callback.on_train_batch_end(number - 1, count)
-        callback.heartbeat.trained_batch(callback.position.step, count)
+        callback.heartbeat.trained_batch(position.step, count)
         pace.start()
         if callback.calls.each:
             callback.call_each("on_train_batch_end", number - 1, callback.batch_logs)
         callback.check_stop_training()
-        position = callback.position
         if position.pending and number < end and not position.leaves:
             end_epoch(callback)
             pace.start()
@@ -265,12 +247,6 @@ def train_epoch(callback: TrainingCallback, batches: Iterator[object]) -> None:
             break
     if callback.position.pending and not callback.position.preempted:
         end_epoch(callback)
-
-
-def remaining_steps(position: Position, plan: Plan) -> tuple[int, int]:
-    """Return the range of the steps left in the epoch: the number of the first, and of the one after the last."""
-    first = position.batch // plan.accumulate
-    return first, min(plan.steps_per_epoch, first + plan.total_steps - position.step)
 
 
 PARTS = 4

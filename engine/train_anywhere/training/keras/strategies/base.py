@@ -26,7 +26,7 @@ class Pace:
     def __init__(self, processes: int) -> None:
         self._began = self._asked = self._read_at = self._own = self._agreeing = 0.0
         self._unread = 0
-        self.measures = True
+        self._measures = True
         self._batch = _Moment()
         self._there: _Moment | None = None
         self._average: _Moment | None = None
@@ -52,21 +52,25 @@ class Pace:
         """Note the time of the next call, from which on the step waits for its batch."""
         self._asked = time.time()
 
+    def turn_off(self) -> None:
+        """Take no more time stamps."""
+        self._measures = False
+
     def mark_batch(self, batch: Any) -> None:
         """Mark that the batch, of one replica or several, is ready; called within the step."""
-        if not self.measures:
+        if not self._measures:
             return
         replicas = tf.distribute.get_strategy().experimental_local_results(batch)
         self._batch.take(tf.nest.flatten(replicas, expand_composites=True))
 
     def mark_gradients(self, gradients: Sequence[Any]) -> None:
         """Mark that the gradients are computed, and not yet averaged; called within the step."""
-        if self._there and self.measures:
+        if self._there and self._measures:
             self._there.take(gradients)
 
     def mark_average(self, gradients: Sequence[Any]) -> None:
         """Mark that the gradients are averaged; called within the step."""
-        if self._average and self.measures:
+        if self._average and self._measures:
             self._average.take(gradients)
 
     def seconds(self, heartbeat: Heartbeat, steps: int = 1) -> float:
