@@ -1,4 +1,4 @@
-"""The checkpoints of a run folder, for both frameworks. A checkpoint is either complete or absent, and checked by checksums.
+"""The checkpoints of a run folder, each complete or absent, and checked by checksums.
 
 checkpoints/00000230/            the framework's files, and manifest.json: step, position, metrics, checksums
 checkpoints/newest               name of the newest checkpoint      checkpoints/best      name of the best checkpoint
@@ -38,7 +38,7 @@ from train_anywhere.runs.summary import is_program
 
 
 def refuse_unreadable(run: RunDir) -> None:
-    """Check the run's checkpoints before a submission, by file sizes only; the rank that loads one verifies its checksums.
+    """Check the run's checkpoints before a submission, by file sizes only.
 
     A run that was killed before its first checkpoint passes and starts at step 0, and so does a program.
 
@@ -93,13 +93,13 @@ class CheckpointStore:
         self._damaged: dict[Path, str] = {}
 
     def make_temporary(self, step: int) -> Path:
-        """Make an empty temporary folder for the files of a checkpoint, and return it. Raises OSError."""
+        """Make and return an empty temporary folder for a checkpoint. Raises OSError."""
         place = self._place(f".{folder_name(step)}.{os.getpid()}")
         make_empty(place)
         return place.path
 
     def commit(self, temporary: Path, info: CheckpointInfo) -> SavedCheckpoint:
-        """Turn the files below `temporary` into a checkpoint: flush data and manifest to disk first, rename the folder last.
+        """Turn the files below `temporary` into a checkpoint. The folder is renamed last.
 
         Raises:
             OSError: the disk can't be written; all earlier checkpoints still exist.
@@ -108,7 +108,7 @@ class CheckpointStore:
         return self._install(temporary, info.step)
 
     def publish(self, source: Path, pause: Callable[[], None] = lambda: None) -> SavedCheckpoint:
-        """Copy a complete checkpoint, such as one on the node's local disk, into this folder. `pause` is called between chunks of data.
+        """Copy a complete checkpoint into this folder. `pause` is called between chunks.
 
         Raises:
             OSError: the copy failed; it is removed, and all earlier checkpoints still exist.
@@ -133,7 +133,7 @@ class CheckpointStore:
         return found
 
     def newest_good(self) -> SavedCheckpoint | None:
-        """Return the newest checkpoint whose checksums match, or None without checkpoints; damaged ones are reported and skipped.
+        """Return the newest undamaged checkpoint, or None without any. Damaged ones are reported.
 
         The next commit renames the damaged ones, because the run resumes from an earlier checkpoint.
 
@@ -155,7 +155,7 @@ class CheckpointStore:
         return None
 
     def best(self) -> SavedCheckpoint | None:
-        """Return the undamaged checkpoint with the best value, the newest of equal ones; None if none has a value."""
+        """Return the undamaged checkpoint with the best value, or None if none has a value."""
         candidates = self.all()
         while best := self.rule.best(candidates):
             if self._find_damage(best.path) is None:
@@ -164,12 +164,12 @@ class CheckpointStore:
         return None
 
     def _list_complete(self) -> list[Path]:
-        """Return the folders of complete checkpoints by step; of two with the same step, the one to be replaced comes first."""
+        """Return the folders of complete checkpoints by step, one to be replaced first."""
         complete = [p for p in self._list_folders() if p.name[0] != "." or p.name.endswith(REPLACED)]
         return sorted(complete, key=lambda p: (_parse_folder(p) or 0, p.name[0] != "."))
 
     def _list_folders(self) -> list[Path]:
-        """Return the folders named like a checkpoint, complete or not; hidden ones first."""
+        """Return the folders named like a checkpoint, hidden ones first."""
         if not self.folder.is_dir():
             return []
         named = [p for p in sorted(self.folder.iterdir()) if _parse_folder(p) is not None]
@@ -182,7 +182,7 @@ class CheckpointStore:
         return damage
 
     def _install(self, temporary: Path, step: int) -> SavedCheckpoint:
-        """Rename a checkpoint to its final name, read all of it back, and only then remove older ones."""
+        """Rename a checkpoint, read all of it back, and only then remove older ones."""
         final = self.folder / folder_name(step)
         replaced = self.folder / f".{final.name}.{REPLACED}"
         if os.path.lexists(final):  # the same step again: keep the earlier one until the new one is verified
@@ -206,7 +206,7 @@ class CheckpointStore:
             self._keep_damaged(final)
 
     def _clean(self, written: Path, superseded: set[Path]) -> None:
-        """Rewrite pointers and index; remove checkpoints that the rule does not keep, and partial ones of killed processes."""
+        """Rewrite pointers and index, and remove checkpoints that the rule does not keep."""
         complete = self.all()
         saved = [s for s in complete if s.path not in superseded]
         why, best = {written: ["just written"]} | self.rule.reasons(saved), self.rule.best(saved)
@@ -224,7 +224,7 @@ class CheckpointStore:
                 self._keep_damaged(path)
 
     def _write_pointer(self, name: str, text: str) -> None:
-        """Write a pointer or the index. Errors are only printed: resuming does not need it, and the next checkpoint rewrites it."""
+        """Write a pointer or the index. Errors are only printed: resuming does not need it."""
         try:
             write_atomic(self.folder / name, text)
         except OSError as error:
@@ -259,6 +259,6 @@ class CheckpointStore:
 
 
 def _parse_folder(path: Path) -> int | None:
-    """Return the step of a checkpoint's folder, also if it is partial or to be replaced; None for other names."""
+    """Return the step of a checkpoint's folder, also a hidden one, or None."""
     hidden = re.fullmatch(rf"\.([0-9]+)\.([0-9]+|removed|{REPLACED})", path.name)
     return parse_step(hidden[1] if hidden else path.name)

@@ -20,7 +20,7 @@ from train_anywhere.runs.summary import display_path
 
 
 def evaluate(request: EvaluationRequest) -> int:
-    """Measure, predict, generate or export. No file is overwritten, and a running training is not disturbed.
+    """Measure, predict, generate or export. No file is overwritten, no training disturbed.
 
     Raises:
         ConfigError, CheckpointError, DataError: the request can't be carried out; nothing was written.
@@ -46,7 +46,7 @@ def evaluate(request: EvaluationRequest) -> int:
 
 
 def measure(loaded: LoadedRun, split: str | None, predictions: Path | None) -> None:
-    """Print and write the metrics of a split, and its predictions; None: use the first split that can be measured."""
+    """Print and write the metrics of a split (None: the first), and its predictions."""
     split = split or next(iter(loaded.model.list_splits(predictions is not None)), "test")
     metrics, rows = loaded.model.measure(split, predicting=predictions is not None)
     print(dumps({"checkpoint": str(loaded.saved.path), "split": split, "metrics": metrics}), end="")

@@ -1,4 +1,4 @@
-"""Files of an evaluation: their paths, the metrics, and the predictions for the rows of a split."""
+"""Files of an evaluation: their paths, the metrics, and the predictions."""
 
 import csv
 import io
@@ -27,7 +27,7 @@ ENDINGS = (".npz", ".csv")
 
 
 def write_metrics(run: RunDir, saved: SavedCheckpoint, split: str, metrics: Mapping[str, float]) -> Path:
-    """Write RUN/evaluations/<split>-<step>.json and return its path. If that has other metrics, the name ends in -2, -3, ...
+    """Write RUN/evaluations/<split>-<step>.json, or -2.json, ..., and return its path.
 
     Raises:
         CheckpointError: the run folder can't be written.
@@ -82,7 +82,7 @@ def check_new_file(path: Path) -> Path:
 
 
 def prediction_file(name: str) -> Path:
-    """Return the path of a new file for predictions. Raises CheckpointError, also for a suffix that is not in `ENDINGS`."""
+    """Return the path of a new file for predictions. Raises CheckpointError."""
     if Path(name).suffix not in ENDINGS:
         raise CheckpointError(f"--predict {name}: the name must end in {' or '.join(ENDINGS)}.")
     return check_new_file(Path(name))
@@ -152,7 +152,7 @@ def _table(arrays: "Mapping[str, np.ndarray]", names: Sequence[str], classes: Se
 
 
 def flatten_arrays(tree: Any, name: str = "predictions") -> "dict[str, np.ndarray]":
-    """Return the arrays in nested tuples and dicts by name: a single one is "predictions", others have keys or numbers as names."""
+    """Return the arrays in nested tuples and dicts by name. A single one is "predictions"."""
     import numpy as np
 
     if isinstance(tree, Mapping):

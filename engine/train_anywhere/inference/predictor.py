@@ -1,4 +1,4 @@
-"""A trained model for new data: files or arrays in, predictions out, prepared like the data of its run."""
+"""A trained model for new data: files or arrays in, predictions out."""
 
 import csv
 import io
@@ -31,7 +31,7 @@ class Predictions:
 
     @property
     def probabilities(self) -> np.ndarray:
-        """Probabilities of the classes, float64 [n, classes]: the outputs, or their softmax if they are not probabilities.
+        """Probabilities of the classes, float64 [n, classes]: the outputs, or their softmax.
 
         Raises:
             ConfigError: the outputs are not a number for each class.
@@ -88,7 +88,7 @@ class Rows:
 
 
 class Predictor:
-    """The trained model of a run; it also has the attributes of its network and is called like it.
+    """The trained model of a run, with the attributes of its network.
 
     Attributes:
         network: the network: a torch module in eval mode, or a `keras.Model`.

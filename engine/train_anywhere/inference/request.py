@@ -1,4 +1,4 @@
-"""The arguments of `src/evaluate.py`, checked before a framework is imported or a job is submitted; an evaluation as a job."""
+"""The arguments of `src/evaluate.py`, checked without a framework, here or for a job."""
 
 import argparse
 import glob
@@ -99,7 +99,7 @@ class EvaluationRequest:
 def check_request(
     parsed: argparse.Namespace, words: Sequence[str], after: str | None = None
 ) -> EvaluationRequest:
-    """Check the arguments; `words` are the run and the changes to its configuration.
+    """Check the arguments. The `words` are the run and the changes to its configuration.
 
     If the job waits for the run or its sweep, `after`, its checkpoint need not exist yet.
 
@@ -122,7 +122,7 @@ def check_request(
 
 
 def matching_files(pattern: str | None) -> list[Path]:
-    """Return the files that match a pattern of the shell, sorted. Raises ConfigError: there are none."""
+    """Return the files that match a pattern of the shell, sorted. Raises ConfigError."""
     if pattern is None:
         return []
     found = sorted(glob.glob(os.path.expanduser(str(shell_folder() / pattern)), recursive=True))
@@ -143,7 +143,7 @@ def split_run(words: Sequence[str]) -> tuple[RunDir, list[str]]:
 
 
 def refuse_bad_values(parsed: argparse.Namespace) -> None:
-    """Raise ConfigError for numbers that are out of range, or for an invalid name of a checkpoint."""
+    """Raise ConfigError for numbers out of range, or an invalid name of a checkpoint."""
     problems = []
     if not (parsed.checkpoint in ("best", "newest") or re.fullmatch("[0-9]{1,19}", parsed.checkpoint)):
         problems.append(
@@ -170,7 +170,7 @@ KEYS = ("wait", "dry_run", "after")
 
 
 def select_job_words(words: Sequence[str]) -> list[str]:
-    """Return the overrides of the job's resources; [] without `cluster=`, or if it is this machine."""
+    """Return the overrides of the job's resources. Empty if it runs on this machine."""
     found = [w for w in words if _key(w).partition(".")[0] in SECTIONS or _key(w) in KEYS]
     clusters = [w.partition("=")[2] for w in found if _key(w) == "cluster"]
     if clusters and clusters[-1] != "local":
@@ -193,7 +193,7 @@ def read_after(words: Sequence[str]) -> str | None:
 
 
 def make_job_config(request: EvaluationRequest, words: Sequence[str]) -> Config:
-    """Return the run's configuration on one device of the cluster; `words` are the overrides of the job.
+    """Return the run's configuration on one device of the cluster, with the job's `words`.
 
     Raises:
         ConfigError: the cluster's configuration is wrong.
@@ -219,7 +219,7 @@ def make_job_config(request: EvaluationRequest, words: Sequence[str]) -> Config:
 
 
 def build_words(request: EvaluationRequest) -> list[str]:
-    """Return the arguments of `src/evaluate.py` in the job, with absolute paths since a job may start in another folder."""
+    """Return the arguments of `src/evaluate.py` in the job, with absolute paths."""
     typed = request.typed
     words = [str(request.run.path), "--checkpoint", typed.checkpoint]
     options = {

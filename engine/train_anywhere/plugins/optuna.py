@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 
 class OptunaSweeper(Sweeper):
-    """The sweeper `-m hydra/sweeper=optuna`, a wrapper of `train_anywhere.search`, which imports Optuna.
+    """The sweeper `-m hydra/sweeper=optuna`, a wrapper of `train_anywhere.search`.
 
     Args:
         n_trials: number of all trials.

@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 
 class ProductSweeper(Sweeper):
-    """Sweeper that passes all combinations to the launcher at once, and writes no multirun.yaml, so that a refused run leaves no file."""
+    """Sweeper that passes all combinations to the launcher at once, and writes no file."""
 
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Keep what Hydra passes before `sweep`."""

@@ -30,7 +30,7 @@ StepsFunction = Callable[[Iterator[Any], tf.Tensor], Any]
 
 
 class RunningSums:
-    """The sums of `Task.sums` over batches, kept on the device: adding does not wait for the device, reading them does.
+    """The sums of `Task.sums` over batches, kept on the device. Only reading waits for it.
 
     Each replica has its own sums, so adding needs no communication.
 
@@ -68,7 +68,7 @@ class RunningSums:
 
 
 def per_replica(count: int) -> tf.Variable:
-    """Return a variable with separate sums on each replica, float64 [count], which counts exactly."""
+    """Return a variable with exact separate sums on each replica, float64 [count]."""
     return tf.Variable(
         tf.zeros(count, tf.float64),
         trainable=False,
@@ -78,7 +78,7 @@ def per_replica(count: int) -> tf.Variable:
 
 
 class Module:
-    """A model on a strategy with its steps and metrics, the base of native tasks and of users' own models.
+    """A model on a strategy with its steps and metrics, for native tasks and users' models.
 
     Attributes:
         model: the model that callbacks see, and whose variables a checkpoint holds.
@@ -130,7 +130,7 @@ class Module:
         self._weights = weights
 
     def trace(self) -> None:
-        """Create the functions that train and test; each is traced at its first call, for the model at that time."""
+        """Create the functions that train and test, which are traced at their first calls."""
         raise NotImplementedError
 
     def optimized_variables(self) -> list[tuple[keras.optimizers.Optimizer, list[keras.Variable]]]:
@@ -138,7 +138,7 @@ class Module:
         raise NotImplementedError
 
     def update_trainable(self) -> bool:
-        """Trace the steps again if other layers are trainable than when they were traced, and return whether this was so.
+        """Trace the steps again if other layers are trainable than before; return whether.
 
         Raises:
             ConfigError: an optimizer can't train additional variables.
@@ -154,7 +154,7 @@ class Module:
         return True
 
     def trainable_state(self) -> dict[str, Any]:
-        """Return which layers are trainable, and which variables each optimizer has a state for, as JSON types."""
+        """Return which layers are trainable, and which variables have an optimizer state, for JSON."""
         return {"flags": read_flags(self.model), "built": read_built(self.model, self.optimizers)}
 
     def restore_optimizers(self, built: Sequence[Sequence[int]]) -> None:
@@ -166,7 +166,7 @@ class Module:
                     build_optimizer(optimizer, used, self.no_decay)
 
     def swap_averages(self) -> bool:
-        """Exchange weights and their moving averages, bit for bit, and return whether there are averages; a second call undoes this."""
+        """Exchange weights and their moving averages bit for bit, and return whether there are any."""
         pairs = weight_averages(self.optimizers, self._averages_always)
         local = self.strategy.local_values
         for one, other in ((a, b) for pair in pairs for a, b in zip(*map(local, pair), strict=True)):
@@ -191,15 +191,15 @@ class Module:
         raise NotImplementedError
 
     def report_batch(self, split: str, metrics: Mapping[str, float] | None) -> Mapping[str, float]:
-        """Return the metrics up to the last batch; `metrics` are those over all ranks, if they were just reported."""
+        """Return the metrics up to the last batch: `metrics` over all ranks if just reported."""
         return metrics or self.report(split, self.peek())
 
     def units(self, sums: list[float]) -> float | None:
-        """Return the number of units in the sums; None if each row is one unit."""
+        """Return the number of units in the sums. None if each row is one unit."""
         return None
 
     def weights(self) -> NamedVariables:
-        """Return the variables of a checkpoint by name: weights, moving statistics, states of seed generators.
+        """Return the variables of a checkpoint by name, with statistics and seed generators.
 
         Raises:
             ConfigError: the base of adapters, which is left out, became trainable.
@@ -215,24 +215,24 @@ class Module:
         return name_variables([v for optimizer in self.optimizers for v in optimizer.variables])
 
     def metric_state(self) -> Mapping[str, Any]:
-        """Return the metric states that span more than a log interval, over all ranks, by name; all processes must call this."""
+        """Return the metric states that span log intervals, by name. All processes call this."""
         return {}
 
     def restore_metric_state(self, arrays: Mapping[str, Any]) -> None:
         """Continue from the result of `metric_state`."""
 
     def continue_metrics(self, arrays: Mapping[str, Any]) -> None:
-        """Continue from the result of `metric_state` after a validation, as a resumed run would; all processes call this."""
+        """Continue from `metric_state` after a validation. All processes call this."""
         self.reset_metrics()
         first = self.strategy.rank == 0
         self.restore_metric_state(arrays if first else {name: 0 * array for name, array in arrays.items()})
 
     def moving_statistics(self) -> list[keras.Variable]:
-        """Return the variables that each replica computes from its own rows: means and variances of batch normalization."""
+        """Return the variables that each replica computes from its own rows."""
         return float_statistics(self.model._flatten_layers())
 
     def make_step_function(self, step: Callable[[Any], Any]) -> StepFunction:
-        """Return a graph that runs `step` on the next batch of each replica. Keras' own would reduce its logs over all replicas."""
+        """Return a graph that runs `step` on the next batch of each replica."""
         distribution, pace = self.distribution, self.strategy.pace
 
         @tf.function(autograph=False)
@@ -244,7 +244,7 @@ class Module:
         return run
 
     def make_steps_function(self, step: Callable[[Any], Any]) -> StepsFunction:
-        """Return a graph that runs `step` on a given number of batches of each replica, one after the other.
+        """Return a graph that runs `step` on a given number of batches of each replica.
 
         The graph has no output: with one, TensorFlow's graph optimizer (Grappler) made a large convolutional network irreproducible on a
         CPU; without an output, or without that optimizer, its results were the same bit for bit.
@@ -265,7 +265,7 @@ class Module:
 
 
 def float_statistics(layers: Iterable[keras.layers.Layer]) -> list[keras.Variable]:
-    """Return the float32 variables that layers never train; `non_trainable_variables` would include frozen weights."""
+    """Return the float32 variables that layers never train. Frozen weights are not among them."""
     return [v for layer in layers for v in layer._non_trainable_variables if v.dtype == "float32"]
 
 
@@ -315,7 +315,7 @@ class TaskModule(Module):
         return [(self.model.optimizer, self.model.trainable_variables)]
 
     def train_step(self, data: Batch) -> None:
-        """Make one optimizer step; the optimizer averages the gradients."""
+        """Make one optimizer step, which averages the gradients."""
         gradients = self.compute_gradients(data) if self.accumulate == 1 else self.accumulate_gradients(data)
         self.model.optimizer.apply(gradients, self.model.trainable_variables)
 
@@ -338,7 +338,7 @@ class TaskModule(Module):
         return tape.gradient(loss, self.model.trainable_variables)
 
     def accumulate_gradients(self, data: Batch) -> list[tf.Tensor]:
-        """Return the summed gradients of a stack of batches, without communication and with one batch in memory at a time."""
+        """Return the summed gradients of a stack of batches, with one batch in memory at a time."""
 
         def compute(number: tf.Tensor | int) -> list[tf.Tensor | None]:
             return self.compute_gradients(tf.nest.map_structure(lambda stack: stack[number], data))
@@ -366,5 +366,5 @@ class TaskModule(Module):
         return metrics
 
     def units(self, sums: list[float]) -> float | None:
-        """Return the number of units that the task has counted; None if each row is one unit."""
+        """Return the number of units that the task has counted. None if each row is one unit."""
         return self.task.units(sums)

@@ -1,4 +1,4 @@
-"""Create the network, optimizer and batches of a native task, a subclass of `train_anywhere.tasks.Task`."""
+"""Create the network, optimizer and batches of a native task."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -33,7 +33,7 @@ POLICIES = {"32": "float32", "bf16-mixed": "mixed_bfloat16", "16-mixed": "mixed_
 def open_native(
     config: Config, strategy: Strategy, splits: Splits, task: Task
 ) -> tuple[TaskModule, TaskLoader, Plan]:
-    """Return the module, batches and plan of a native task; all variables are created.
+    """Return the module, batches and plan of a native task, with all variables.
 
     Raises:
         ConfigError, DataError: network, optimizer, data and task do not fit together.

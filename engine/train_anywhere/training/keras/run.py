@@ -1,4 +1,4 @@
-"""Train one rank with Keras, from the configuration to the outcome: data, model, strategy, resume, fit, test."""
+"""Train one rank with Keras, from the configuration to the outcome."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -67,7 +67,7 @@ SEED_STATE = "seed_generator_state"
 
 
 def load_initial_weights(init: Init, module: Module, report: Callable[[str], None]) -> None:
-    """Load the weights that `init` names into the model, if it names any; `report` prints a line.
+    """Load the weights that `init` names into the model, if it names any.
 
     Raises:
         CheckpointError: the weights can't be read, or do not fit.
@@ -97,7 +97,7 @@ def _shapes(arrays: dict) -> dict[str, tuple[int, ...]]:
 
 
 def train(config: Config, process: RankProcess) -> Outcome:
-    """Train in the run folder, from its newest checkpoint if it has one, and test the best weights. Every rank calls this.
+    """Train from the newest checkpoint, if any, and test the best weights. All ranks call it.
 
     Raises:
         ConfigError, DataError, CheckpointError: training is impossible; raised before it starts, or at a damaged sample.
@@ -193,7 +193,7 @@ def open_progress(
     process: RankProcess,
     newest: Callable[[], SavedCheckpoint | None],
 ) -> Progress:
-    """Return the progress of the run; only that of rank 0 is shown."""
+    """Return the progress of the run, shown by rank 0."""
     first, fast = module.strategy.rank == 0, config.trainer.fast_dev_run
     display = Display(config.monitor.progress if first else "none", plan.total_steps * plan.accumulate)
     rank, steps = process.topology.rank, config.trainer.profiler
@@ -214,7 +214,7 @@ def open_progress(
 def restore_or_initialize(
     config: Config, module: Module, newest: SavedCheckpoint | None
 ) -> tuple[Position, dict[str, Any] | None]:
-    """Restore the newest checkpoint, or load initial weights if there is none; all ranks call this, and rank 0 passes `newest`.
+    """Restore the newest checkpoint, or load initial weights. All ranks call this.
 
     Returns:
         The position of the run, and the content of the checkpoint's state.json; None without a checkpoint.
@@ -240,7 +240,7 @@ def start_notes(
     newest: SavedCheckpoint | None,
     state: Mapping[str, Any] | None,
 ) -> Iterator[str]:
-    """Yield lines that name the metric of the best checkpoint, and the step and number of devices at which the run resumes."""
+    """Yield lines about the best checkpoint's metric, and where the run resumes."""
     if line := describe_best_checkpoint(config.task, config.checkpoint):
         yield line
     if newest:
@@ -264,7 +264,7 @@ def fit_and_check(callback: TrainingCallback) -> None:
 
 
 def fingerprint(module: Module) -> list[float]:
-    """Return a number for each trainable weight and each variable of the optimizers, such as their counter of steps."""
+    """Return a number for each trainable weight and variable of the optimizers."""
     variables = [*module.model.trainable_variables, *module.optimizer_state().values()]
     return [float(tf.reduce_sum(tf.abs(tf.cast(tf.convert_to_tensor(v), tf.float64)))) for v in variables]
 
@@ -299,7 +299,7 @@ def describe(module: Module, loader: Loader, strategy: Strategy, name: str, conf
 
 
 def min_seconds_per_token(module: Module, trainer: Trainer) -> float | None:
-    """Return the least seconds per token on a device, from the network's `flops_per_token` and the chip's peak; None if one is unknown."""
+    """Return the least seconds per token on a device, by its peak. None if it is unknown."""
     flops, gpus = getattr(module.model, "flops_per_token", None), tf.config.list_physical_devices("GPU")
     if not isinstance(flops, float) or module.unit != "tokens" or not gpus:
         return None
@@ -309,7 +309,7 @@ def min_seconds_per_token(module: Module, trainer: Trainer) -> float | None:
 
 
 def open_task(config: Config, strategy: Strategy) -> tuple[Module, Loader, Plan]:
-    """Return the model with its steps, the batches and the plan for the native task or the user's model that `task._target_` names.
+    """Return the steps, batches and plan of what `task._target_` names.
 
     Raises:
         ConfigError: the target returns neither a task nor a `keras.Model`.
@@ -340,7 +340,7 @@ def broadcast_state(position: Position, module: Module) -> Position:
 
 
 def test(callback: TrainingCallback, newest: SavedCheckpoint | None) -> None:
-    """Measure the test metrics with the weights of the best checkpoint, or of the newest one; changes by callbacks have no effect."""
+    """Measure the test metrics with the weights of the best checkpoint, or of the newest one."""
     plan, position, module = callback.plan, callback.position, callback.module
     best = callback.checkpoints.checkpointer.store.best() if callback.checkpoints else None
     saved = best or newest

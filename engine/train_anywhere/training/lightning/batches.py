@@ -1,4 +1,4 @@
-"""This rank's batches of a split of the data. Its loading processes ignore the signals that stop training."""
+"""This rank's batches of a split. Loading processes ignore the signals that stop training."""
 
 import multiprocessing
 import signal
@@ -26,7 +26,7 @@ class RankSplit(Protocol):
 
     @property
     def rows(self) -> int | None:
-        """Number of rows; None if it is not known."""
+        """Number of rows, or None if it is not known."""
         ...
 
     def loader(self, start: tuple[int, int] = (0, 0)) -> Any:
@@ -68,7 +68,7 @@ class IndexedSplit:
 
 @dataclass(frozen=True)
 class StreamSplit:
-    """A user's loader for a task of this project, which decides itself what it returns; each row gets weight 1.
+    """A user's loader for a task of this project. Each row gets weight 1.
 
     Attributes:
         source: the loader.
@@ -106,7 +106,7 @@ class SeveralSplits:
 
     @property
     def rows(self) -> int | None:
-        """Number of rows of all loaders together; None if one is not known."""
+        """Number of rows of all loaders together, or None if one is not known."""
         rows = [split.rows for split in self.splits]
         return None if None in rows else sum(filter(None, rows))
 
@@ -116,7 +116,7 @@ class SeveralSplits:
 
 
 class WeightedLoader:
-    """A loader that adds weights to its batches, for a task of this project; other attributes are those of the loader."""
+    """A loader with the attributes of another one that adds weights to its batches."""
 
     def __init__(self, loader: Any, prepare: Prepare) -> None:
         self.inner, self.prepare = loader, prepare
@@ -151,7 +151,7 @@ class WorkerInit:
 
 
 def protect_workers(loaders: Iterable[Any]) -> None:
-    """Let the workers of a user's loaders ignore stop signals, which Slurm sends to all processes of a job step."""
+    """Let the workers of a user's loaders ignore stop signals, which Slurm sends to them too."""
     for loader in loaders:
         if (
             isinstance(loader, DataLoader)
@@ -162,13 +162,13 @@ def protect_workers(loaders: Iterable[Any]) -> None:
 
 
 def ignore_stop_signals(worker: int) -> None:
-    """Ignore the signals that Ctrl-C and Slurm send to all processes: workers are needed until training has stopped."""
+    """Ignore stop signals, since workers are needed until training has stopped."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def kill_workers() -> None:
-    """Kill the remaining workers at exit: Python would send SIGTERM, which they ignore, and wait for them."""
+    """Kill the remaining workers at exit. Python would wait for them, since they ignore SIGTERM."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would report a crash
     for worker in multiprocessing.active_children():
         if worker.daemon:

@@ -50,7 +50,7 @@ class CollectPredictions(pl.Callback):
         self._hook = network.register_forward_hook(lambda *call: self._outputs.append(call[-1]))
 
     def on_test_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:
-        """Keep the predictions of a batch; rows of weight 0 are padding."""
+        """Keep the predictions of a batch without padding, which has weight 0."""
         real, newest = batch.weight > 0, self._outputs[-1]
         self._outputs.clear()
         self.batches.append(
@@ -63,7 +63,7 @@ class CollectPredictions(pl.Callback):
 
 
 def as_numpy(tree: Any) -> Any:
-    """Return the tree with numpy arrays in place of tensors; bfloat16, which numpy lacks, becomes float32."""
+    """Return the tree with numpy arrays in place of tensors, float32 for bfloat16."""
 
     def array(value: Any) -> Any:
         if not isinstance(value, Tensor):
@@ -74,7 +74,7 @@ def as_numpy(tree: Any) -> Any:
 
 
 def concatenate(batches: list[Any]) -> Any:
-    """Return trees of arrays [b, ...] as one tree of arrays [n, ...]. Raises ConfigError if there are none."""
+    """Return trees of arrays [b, ...] as one tree [n, ...]. Raises ConfigError for none."""
     if not batches:
         raise ConfigError("there is no row to predict.")
     return pytree.tree_map(lambda *arrays: np.concatenate([np.atleast_1d(a) for a in arrays]), *batches)
@@ -85,7 +85,7 @@ LARGEST_ONNX = 2**30
 
 
 def open_trained_model(config: Config, folder: Path) -> "TrainedModel":
-    """Return the model of a run with the weights in a checkpoint folder; the configuration is for a single device.
+    """Return the model of a run with the weights of a checkpoint, for a single device.
 
     Raises:
         CheckpointError: the weights can't be read, or are those of another model.
@@ -143,7 +143,7 @@ class TrainedModel:
         return self.splits.train
 
     def predict_rows(self, rows: DataSet) -> Any:
-        """Return what the network of a native task returns for the rows of a data set, arrays [n, ...]."""
+        """Return what the network of a native task returns for rows, arrays [n, ...]."""
         trainer = replace(self.config.trainer, limit_test_batches=1.0, fast_dev_run=False)
         splits = Splits(rows, None, rows, self.splits.facts)
         model = replace(self, config=replace(self.config, trainer=trainer), splits=splits)
@@ -162,7 +162,7 @@ class TrainedModel:
         return concatenate(answers)
 
     def predict_samples(self, samples: Sequence[Any]) -> Any:
-        """Return what `predict_step` of the user's own module returns for rows of its data set, with the hooks of its data module.
+        """Return what `predict_step` of the user's own module returns for rows of its data.
 
         Raises:
             ConfigError: the module has no `predict_step`.
@@ -197,7 +197,7 @@ class TrainedModel:
         return own and (lambda *arguments: own(self.network, *arguments))
 
     def list_splits(self, predicting: bool = False) -> list[str]:
-        """Return the splits of the data, the best one to report first; unless predicting, only those that the module has a step for."""
+        """Return the splits with data and, unless predicting, a step; the best one first."""
         source = self._source()
         steps = {"test": "test_step", "val": "validation_step", "train": "no step"}
         own = None if predicting or self.task else self.network
@@ -272,7 +272,7 @@ class TrainedModel:
         return metrics, concatenate([as_numpy(batch) for batch in flat])
 
     def _open(self, split: str, source: Any) -> tuple[Trainer, Any, int | None]:
-        """Return a Trainer on one device, the loaders of a split, and the number of batches if known."""
+        """Return a Trainer, the loaders of a split, and the number of batches if known."""
         topology, trainer = Topology(), self._make_trainer()
         splits = self.splits if source is None else from_module(source, self.splits, topology, trainer)
         data = getattr(splits, split)
@@ -345,7 +345,7 @@ class TrainedModel:
             ) from error
 
     def _save_pretrained(self, path: Path) -> None:
-        """Write the first module that has `save_pretrained`, and the tokenizers or processors of the module and the data."""
+        """Write the first module that has `save_pretrained`, and tokenizers or processors."""
         model: Any = next((m for m in self.network.modules() if hasattr(m, "save_pretrained")), None)
         if model is None:
             raise ConfigError(
@@ -386,7 +386,7 @@ class TrainedModel:
 
 
 def _loader_arguments(source: Any, loader: Any, split: str) -> dict[str, Any]:
-    """Return the Trainer's arguments for a loader, with the hooks of its data module if it has one, which must not open it again."""
+    """Return the Trainer's arguments for a loader, with the hooks of its data module."""
     if not isinstance(source, pl.LightningDataModule):
         return {"dataloaders": loader}
     source.prepare_data = lambda: None

@@ -25,7 +25,7 @@ from train_anywhere.training.plan import (
 
 
 def configure_optimizer(config: Config, plan: Plan, network: nn.Module, devices: int) -> Any:
-    """Return the optimizer and schedule of the configuration as a module's `configure_optimizers` does; `devices` share the batch."""
+    """Return optimizer and schedule as `configure_optimizers` does; `devices` share the batch."""
     lr, schedule = scale_lr(config.optimizer.lr, config.optimizer.scale_lr, devices), config.schedule
     optimizer = make_optimizer(config.optimizer, config.trainer.precision, network, lr)
     if not isinstance(schedule, OtherSchedule):
@@ -38,7 +38,7 @@ def configure_optimizer(config: Config, plan: Plan, network: nn.Module, devices:
 def make_optimizer(
     chosen: Optimizer, precision: str, network: nn.Module, lr: float | None = None
 ) -> optim.Optimizer:
-    """Return the optimizer that the configuration names, for all trainable parameters; `lr` replaces its learning rate.
+    """Return the configured optimizer of all trainable parameters; `lr` replaces its rate.
 
     Raises:
         ConfigError: it does not take its arguments or these parameters.
@@ -89,7 +89,7 @@ BASE_LR = "base_lr"
 
 
 def named_groups(network: nn.Module, chosen: Optimizer, lr: float) -> list[dict[str, Any]]:
-    """Return all parameters by the patterns of `optimizer.groups` that match them, those that none matches first.
+    """Return all parameters by the patterns of `optimizer.groups`, unmatched ones first.
 
     Frozen parameters are included, so that the groups stay the same when a hook or callback unfreezes them. `lr` is that of the
     optimizer, scaled by `optimizer.scale_lr`.
@@ -116,7 +116,7 @@ def named_groups(network: nn.Module, chosen: Optimizer, lr: float) -> list[dict[
 
 
 def apply_settings(chosen: Optimizer, precision: str, network: nn.Module, optimizer: optim.Optimizer) -> None:
-    """Set the settings of the configuration, which may have changed, in each group of a restored optimizer.
+    """Set the settings of the configuration in each group of a restored optimizer.
 
     The learning rate is not set, because each step sets it. For an optimizer that is not built in (`_target_`), only settings in the
     configuration are set, because it may store a part of its state in the others.
@@ -160,7 +160,7 @@ def make_scheduler(
 
 
 def _check_plateau(schedule: OtherSchedule, checkpoint: Checkpoint, scheduler: ReduceLROnPlateau) -> None:
-    """Raise ConfigError unless the scheduler watches `checkpoint.monitor`, once per epoch, in the right direction."""
+    """Raise ConfigError unless the scheduler watches `checkpoint.monitor` once per epoch."""
     watched, mode = checkpoint.monitor, checkpoint.mode
     if watched is None:
         raise ConfigError(
@@ -222,7 +222,7 @@ class TaskModule(pl.LightningModule):
         return (self._losses(batch, self.train_sums, training=True) * batch.weight).mean()
 
     def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Add the sums of a batch; they are reduced once, after all batches."""
+        """Add the sums of a batch. They are reduced once, after all batches."""
         self._losses(batch, self.eval_sums, training=False)
 
     test_step = validation_step
@@ -232,12 +232,12 @@ class TaskModule(pl.LightningModule):
         return configure_optimizer(self.config, self.plan, self.network, self.devices)
 
     def on_train_start(self) -> None:
-        """Apply the optimizer settings of the configuration, which may have changed since the checkpoint."""
+        """Apply the optimizer settings of the configuration, which may have changed."""
         optimizer = cast(torch.optim.Optimizer, self.optimizers())
         apply_settings(self.config.optimizer, self.config.trainer.precision, self.network, optimizer)
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Set the learning rate, which depends only on the step, so no schedule needs to be restored."""
+        """Set the learning rate, which depends only on the step."""
         set_learning_rate(self, self.config, self.plan, self.devices, optimizer)
 
     def _losses(self, batch: Batch, sums: RunningSums, training: bool) -> Tensor:
@@ -255,7 +255,7 @@ class TaskModule(pl.LightningModule):
 def set_learning_rate(
     module: pl.LightningModule, config: Config, plan: Plan, devices: int, optimizer: torch.optim.Optimizer
 ) -> None:
-    """Set the learning rate of the current step in all groups of the optimizer, unless a schedule of torch does."""
+    """Set the learning rate of the current step in all groups, unless torch's schedule does."""
     if isinstance(config.schedule, OtherSchedule):
         return
     position = (config.optimizer, config.schedule, plan, module.trainer.steps_done, devices)

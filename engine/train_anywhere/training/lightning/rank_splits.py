@@ -1,4 +1,4 @@
-"""The splits of the data as this rank reads them: in this project's order if rows can be read by index."""
+"""The splits of the data as this rank reads them."""
 
 import inspect
 from collections.abc import Callable
@@ -38,14 +38,14 @@ from train_anywhere.training.plan import batches_per_step
 
 @dataclass(frozen=True)
 class RankSplits:
-    """This rank's batches of each split; test and validation may be missing."""
+    """This rank's batches of each split. Test and validation may be missing."""
 
     train: RankSplit
     val: RankSplit | None
     test: RankSplit | None
 
     def arguments(self, *names: str, start: tuple[int, int] = (0, 0)) -> dict[str, Any]:
-        """Return the Trainer's arguments for the loaders of these splits; training starts at an epoch and a batch."""
+        """Return the Trainer's arguments for the loaders. Training starts at an epoch and batch."""
         found = {}
         for name in names:
             part = getattr(self, name)
@@ -134,7 +134,7 @@ class Opener:
         return self._open_stream(split, name)
 
     def open_loader(self, split: Any, name: str) -> Any:
-        """Return the loaders of a split for Lightning: a user's own as they are, and rows in batches of this rank.
+        """Return the loaders of a split for Lightning, of rows in batches of this rank.
 
         Raises:
             ConfigError: it can't be read.
@@ -243,7 +243,7 @@ class Opener:
         return StreamSplit(split, length, seed, rank, not evaluates, self.prepare)
 
     def _split_stream(self, split: Any, name: str) -> Any:
-        """Return a stream as this rank reads it. Raises ConfigError if all ranks would read the same rows."""
+        """Return a stream as this rank reads it. Raises ConfigError if it can't be split."""
         if self.config.data.own_split:
             return SplitCheck(split, _gather) if name == "train" else split
         if (own := split_stream(split, self.topology.rank, self.topology.world_size)) is None:
@@ -257,7 +257,7 @@ class Opener:
 
 
 def _gather(value: Any) -> list[Any]:
-    """Return the values of all ranks; only this one's without torch's process group."""
+    """Return the values of all ranks, or only this one's without a process group."""
     if not distributed.is_initialized():
         return [value]
     found = [None] * distributed.get_world_size()
@@ -266,7 +266,7 @@ def _gather(value: Any) -> list[Any]:
 
 
 def count_rows(combined: CombinedLoader | None) -> int | None:
-    """Return the number of rows of the loaders that Lightning has opened; None if one is not known."""
+    """Return the number of rows of opened loaders, or None if one is not known."""
     known = combined.flattened if combined is not None else [None]
     found: list[Any] = [getattr(one, "dataset", None) for one in known]
     rows = [len(d.reader.dataset) if isinstance(d, Batches) else len(d) for d in found if is_map_style(d)]
@@ -283,7 +283,7 @@ def is_collection(split: Any) -> bool:
 
 
 def list_loaders(split: Any) -> dict[Any, Any]:
-    """Return the loaders or data sets in a list, tuple, dict or CombinedLoader by their keys; none for a single one."""
+    """Return the loaders or data sets in a list, tuple or dict by their keys."""
     if not isinstance(split, dict | list | tuple):
         return {}
     named = isinstance(split, dict)
@@ -299,7 +299,7 @@ def open_rank_splits(
     trainer: pl.Trainer,
     report: Callable[[str], None],
 ) -> RankSplits | UserLoaders:
-    """Open each split of the data for this rank, when the ranks are connected; `report` prints a line, on rank 0.
+    """Open each split of the data for this rank, when the ranks are connected.
 
     Raises:
         ConfigError, DataError: a split can't be read, or not on this number of ranks.
@@ -326,7 +326,7 @@ def open_rank_splits(
 def find_source(
     data: Data, splits: Splits, task: object
 ) -> pl.LightningDataModule | pl.LightningModule | None:
-    """Return the data module, or the module itself, that has the loaders; None: neither.
+    """Return the data module, or the module itself, that has the loaders, or None.
 
     Raises:
         ConfigError: the data is another object, or the module has no training loader.
@@ -354,7 +354,7 @@ def from_module(
     topology: Topology,
     trainer: pl.Trainer,
 ) -> Splits:
-    """Return the loaders of a module or data module for a task of this project, after calling its hooks for data once."""
+    """Return the loaders of a module for a native task, after calling its hooks once."""
     module.trainer = trainer
     if topology.rank == 0 or (topology.local_rank == 0 and module.prepare_data_per_node):
         module.prepare_data()
@@ -370,6 +370,6 @@ def from_module(
 
 
 def takes_batch_size(kind: Any) -> bool:
-    """Return whether a class is a LightningDataModule with an argument batch_size, which gets the batch size of all ranks together."""
+    """Return whether a data module takes a batch_size, which is that of all ranks together."""
     module = isinstance(kind, type) and issubclass(kind, pl.LightningDataModule)
     return module and "batch_size" in inspect.signature(kind).parameters

@@ -117,7 +117,7 @@ class Trainer(pl.Trainer):
 
     @property
     def device_ids(self) -> list[int]:
-        """Indices of the devices of this node, one for each rank; Lightning would return those of this rank."""
+        """Indices of the devices of this node, one for each rank."""
         return super().device_ids if self.world_size == 1 else [*range(self._ranks_per_node)]
 
     @property
@@ -162,7 +162,7 @@ class Trainer(pl.Trainer):
             self.skips |= done.completed < done.ready
 
     def _run(self, *arguments: Any, **named: Any) -> Any:
-        """Run a loop, and raise a RuntimeError if user code raises KeyboardInterrupt or Lightning's tuner exit.
+        """Run a loop. Raises RuntimeError for a KeyboardInterrupt or tuner exit of user code.
 
         For these, Lightning would exit with code 1, or return as if the run were complete.
         """
@@ -174,7 +174,7 @@ class Trainer(pl.Trainer):
             raise user_error(error) from error
 
     def _is_validation_due(self, batch: int | None) -> bool:
-        """Return whether a validation follows after `batch` batches of the epoch (None: all), or because the run ends."""
+        """Return whether a validation follows `batch` batches (None: all), or the run ends."""
         if self.plan is None or self.should_stop:
             return self.plan is not None and self.plan.val_batches > 0
         done = self.plan.train_batches if batch is None else batch
@@ -217,7 +217,7 @@ class Trainer(pl.Trainer):
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any] | None:
-        """Arguments of the samplers that share the rows among the ranks, also those of uneven nodes; None without a parallel strategy."""
+        """Arguments of the samplers that share the rows, also among uneven nodes, or None."""
         shared = super().distributed_sampler_kwargs is not None
         return {"num_replicas": self.world_size, "rank": self.global_rank} if shared else None
 
@@ -230,7 +230,7 @@ class Trainer(pl.Trainer):
 
 
 def find_user_object(frame: FrameType | None) -> str | None:
-    """Return the class of the callback or module whose code runs in a frame or in one that called it; None for this project's code."""
+    """Return the class of the user's callback or module that runs in a frame, or None."""
     if frame is None or str(frame.f_globals.get("__name__")).startswith("train_anywhere."):
         return None
     name = frame.f_code.co_name
@@ -244,7 +244,7 @@ def find_user_object(frame: FrameType | None) -> str | None:
 def make_trainer(
     config: Config, topology: Topology, device: torch.device, strategy: Strategy, native: bool = True
 ) -> Trainer:
-    """Return the Trainer of one rank, still without callbacks and loggers (see `setup.py`) and limits (see `apply_plan`)."""
+    """Return the Trainer of one rank, still without callbacks, loggers and limits."""
     silence_lightning()
     use_tf32(config.trainer.tf32)
     algorithm = config.trainer.gradient_clip_algorithm
@@ -278,7 +278,7 @@ def make_trainer(
 
 
 def silence_lightning() -> None:
-    """Hide the log lines and warnings of Lightning's Trainer and loops, and one misleading warning of torch.
+    """Hide the log lines and warnings of Lightning's Trainer and loops.
 
     Errors stay, and so do the lines of what the user has chosen: callbacks, such as LearningRateFinder, and a profiler.
     """

@@ -1,4 +1,4 @@
-"""What a run shows: a progress bar on a terminal, whatever its width, or plain lines in a log."""
+"""What a run shows: a progress bar on a terminal, or plain lines in a log."""
 
 import sys
 import time
@@ -83,7 +83,7 @@ class Display:
         self._measured = self._shown = time.monotonic()
 
     def start_training(self, total: int) -> None:
-        """Wait for metrics from now on; the plan of a user's module, and so `total`, is known only now."""
+        """Wait for metrics from now on. A user's module has its `total` only now."""
         self._measured = time.monotonic()
         if self.bar:
             self.bar.live.update(self.bar.task, total=total)
@@ -95,7 +95,7 @@ class Display:
     def update(
         self, metrics: Mapping[str, float] | None, loss: Callable[[], float] | None, ends_epoch: bool
     ) -> bool:
-        """Take the metrics, or the loss of this rank if none came for seconds. Return whether to show them now."""
+        """Take the metrics, or for want of them the loss. Return whether to show them now."""
         now = time.monotonic()
         if metrics:
             first = not self.metrics and not ends_epoch
@@ -112,7 +112,7 @@ class Display:
         return due
 
     def show(self, batches: int, parts: Sequence[str]) -> None:
-        """Show the batches done of the whole run, and the parts of a line, of which the epoch is the first."""
+        """Show the batches done, and the parts of a line, of which the epoch is the first."""
         if self.bar:
             self.bar.draw(batches, parts[0], self._recent or self.metrics)
         elif self.kind == "plain":

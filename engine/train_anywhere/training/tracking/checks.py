@@ -1,4 +1,4 @@
-"""Check that the package of a tracker is installed, without importing it; `_check_` in configs/loggers names these functions."""
+"""Check that a tracker is installed, as `_check_` in configs/loggers, without importing it."""
 
 from importlib.util import find_spec
 
@@ -11,7 +11,7 @@ def wandb() -> None:
 
 
 def mlflow() -> None:
-    """Raise ConfigError unless MLflow is installed; its small distribution mlflow-skinny is enough."""
+    """Raise ConfigError unless MLflow, or its small distribution mlflow-skinny, is installed."""
     require("mlflow", "mlflow", "mlflow-skinny")
 
 

@@ -75,7 +75,7 @@ class MLflow:
         self._log_parameters(parameters or {})
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        """Log a point of each metric; steps that are trained again after a kill get a second one."""
+        """Log a point of each metric. Steps that are trained again get a second one."""
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
@@ -83,7 +83,7 @@ class MLflow:
         self.client.log_batch(self.id, metrics=points)
 
     def finalize(self, status: str) -> None:
-        """Set the status of the run at the end of an attempt; `status` is completed, preempted or failed."""
+        """Set the status at the end of an attempt: completed, preempted or failed."""
         state = STATES.get(status, "FINISHED")
         if state == "SCHEDULED":
             # set_terminated would also set an end time
@@ -92,7 +92,7 @@ class MLflow:
             self.client.set_terminated(self.id, status=state)
 
     def _experiment(self, name: str) -> str:
-        """Return the id of the experiment; create it unless it exists, or another run creates it at the same time."""
+        """Return the id of the experiment, which another run may create at the same time."""
         from mlflow.exceptions import MlflowException
 
         if found := self.client.get_experiment_by_name(name):
@@ -110,7 +110,7 @@ class MLflow:
         return runs[0].info.run_id if runs else None
 
     def _log_parameters(self, parameters: Mapping[str, Any]) -> None:
-        """Log the parameters; one that a resumed run has changed becomes a tag, since MLflow keeps the first value."""
+        """Log the parameters. One that a resumed run has changed becomes a tag."""
         from mlflow.entities import Param, RunTag
 
         values = {_valid_name(name): str(value)[:6000] for name, value in parameters.items()}

@@ -1,4 +1,4 @@
-"""Train a user's `keras.Model` that works with `fit`, unchanged, with its own steps, losses, metrics and optimizers."""
+"""Train a user's `keras.Model` that works with `fit`, unchanged."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -88,7 +88,7 @@ class DropIn(Module):
         return [*self.metrics.take(), *self.step_logs.take()]
 
     def report(self, split: str, sums: list[float]) -> dict[str, float]:
-        """Return what Keras reports: the values of the last step, or the metrics if the step returns all of them and nothing else.
+        """Return what Keras reports: the values of the last step, or its metrics if it returns all.
 
         Several replicas also report each metric that is returned under its own name from the states of all.
         """
@@ -115,18 +115,18 @@ class DropIn(Module):
         return {f"state/{n}": array for n, array in enumerate(arrays)}
 
     def restore_metric_state(self, arrays: Mapping[str, Any]) -> None:
-        """Continue from these states on the rank that reads the checkpoint; the other ranks start at zero."""
+        """Continue from these states on the rank that reads the checkpoint. Others start at zero."""
         self.metrics.restore([array for key, array in arrays.items() if key.startswith("state/")])
 
     def moving_statistics(self) -> list[keras.Variable]:
-        """Return those of batch normalization; other variables that a model changes are not averaged, but must be equal on all ranks."""
+        """Return those of batch normalization. Other variables must be equal on all ranks."""
         return float_statistics(find_batch_norms(self.model))
 
 
 def open_dropin(
     config: Config, strategy: Strategy, splits: Splits, model: keras.Model
 ) -> tuple[DropIn, DropInLoader, Plan]:
-    """Return the module, batches and plan of a user's model; all variables are created.
+    """Return the module, batches and plan of a user's model, with all variables.
 
     Raises:
         ConfigError, DataError: model, data and configuration do not fit together.
@@ -173,7 +173,7 @@ def open_dropin(
 
 
 def check_monitors(config: Config, plan: Plan, names: Sequence[str]) -> None:
-    """Raise ConfigError if a monitor is not among the names of what the steps return; callbacks may add others."""
+    """Raise ConfigError if a monitor is not among the names of what the steps return."""
     known, stopping = dict.fromkeys(names, 0.0), config.trainer.early_stopping
     for key, monitor in (
         ("checkpoint.monitor", config.checkpoint.monitor),
@@ -185,7 +185,7 @@ def check_monitors(config: Config, plan: Plan, names: Sequence[str]) -> None:
 
 
 def refuse_accumulation(trainer: Trainer, target: str) -> None:
-    """Raise ConfigError if gradients are to be accumulated, since each step of the model itself is an optimizer step."""
+    """Raise ConfigError if gradients are to be accumulated: the model's step is a whole one."""
     count = trainer.accumulate_grad_batches
     if count > 1 and not trainer.fast_dev_run:
         raise ConfigError(
@@ -195,7 +195,7 @@ def refuse_accumulation(trainer: Trainer, target: str) -> None:
 
 
 def refuse_sum_losses(model: keras.Model, strategy: Strategy) -> None:
-    """Raise ConfigError for a compiled loss of which the mean over replicas is not that of all rows, and for what tf.distribute can't."""
+    """Raise ConfigError for a loss that the mean over the replicas would change."""
     losses = tf.nest.flatten(model.loss) if model.compiled and model.loss else []
     used = {str(getattr(loss, "reduction", None)) for loss in losses}
     found = used & {"sum", "mean_with_sample_weight"}
@@ -215,7 +215,7 @@ def refuse_sum_losses(model: keras.Model, strategy: Strategy) -> None:
 
 
 def compile_model(model: keras.Model, optimizer: keras.optimizers.Optimizer, target: str) -> None:
-    """Compile the model with this run's optimizer. Raises ConfigError if its own `compile` needs other arguments."""
+    """Compile the model with this run's optimizer. Raises ConfigError if it can't be."""
     if model.compiled:
         model.optimizer = optimizer
         return
@@ -231,7 +231,7 @@ def compile_model(model: keras.Model, optimizer: keras.optimizers.Optimizer, tar
 def check_optimizers(
     config: Config, module: DropIn, ours: keras.optimizers.Optimizer | None, used: list[Any]
 ) -> None:
-    """Set the reader of the learning rate, and add notes about settings without effect; `used` are the optimizers that a step calls.
+    """Set the reader of the learning rate, and add notes about settings without effect.
 
     Raises:
         ConfigError: a step calls no optimizer and there are several replicas, or settings of the configuration would have no effect.
@@ -257,7 +257,7 @@ def check_optimizers(
 
 
 def find_optimizers(model: keras.Model) -> list[keras.optimizers.Optimizer]:
-    """Return all optimizers among the attributes of the model and of models in it, also those in lists and dicts."""
+    """Return all optimizers among the attributes of the model and of models in it."""
     found: dict[int, keras.optimizers.Optimizer] = {}
     seen: set[int] = set()
 

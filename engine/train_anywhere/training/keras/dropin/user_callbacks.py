@@ -1,4 +1,4 @@
-"""Create the Keras callbacks of the configuration; save and restore their attributes that change and are plain data."""
+"""Create the Keras callbacks of the configuration, and save their attributes."""
 
 import json
 import types
@@ -31,7 +31,7 @@ NOT_SAVED = (
 
 
 def encode(value: Any) -> Any:
-    """Return plain data for JSON. Raises TypeError with any other value; also with a path: a checkpoint must not choose files to write."""
+    """Return plain data for JSON. Raises TypeError for other values, and for paths."""
     if value is None or type(value) in (bool, int, float) or (type(value) is str and "/" not in value):
         return value
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc":
@@ -79,7 +79,7 @@ class CallbackStates:
         return saved
 
     def restore(self, saved: Mapping[str, Mapping[str, str]], strategy: Strategy) -> None:
-        """Restore a saved state after `on_train_begin`; attributes that differ between ranks then are kept. Raises CheckpointError."""
+        """Restore a saved state, except what differs between ranks. Raises CheckpointError."""
         here = self.save()
         first = strategy.broadcast_json(here)
         try:
@@ -120,7 +120,7 @@ WRITERS = ("CSVLogger", "TensorBoard", "RemoteMonitor")
 def make_callbacks(
     sections: Mapping[str, Callback], module: Module, plan: Plan, position: Position
 ) -> tuple[keras.callbacks.CallbackList, CallbackStates]:
-    """Return the callbacks of the configuration and their states; each rank has its own, except those that write.
+    """Return the callbacks and their states. Only rank 0 has those that write.
 
     Raises:
         ConfigError: an object is not a Keras callback, or writes its own checkpoints.

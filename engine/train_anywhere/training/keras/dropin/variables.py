@@ -1,4 +1,4 @@
-"""Create all variables of a user's model, its metrics and optimizers before a checkpoint is restored, without running a step."""
+"""Create all variables of a user's model without running a step."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -55,7 +55,7 @@ def build_variables(
     train: Any,
     test: Any,
 ) -> tuple[NamedVariables, list[str], list[list[str]]]:
-    """Trace the steps without running them, and create the variables that they need; called within the strategy's scope.
+    """Trace the steps without running them, and create the variables that they need.
 
     Args:
         model: the user's model.
@@ -107,7 +107,7 @@ def build_variables(
 
 
 def build_compiled(model: keras.Model, data: Any) -> bool:
-    """Create the variables of the compiled losses and metrics; return whether a loss is a mean over the values that a mask keeps."""
+    """Create the variables of compiled losses and metrics; return whether a mask is used."""
     x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
     predicted = model(x)
     if model._compile_loss is not None:
@@ -122,7 +122,7 @@ def create_variables(
     quiet: bool,
     values: Sequence[tuple[keras.Variable, tf.Tensor]] = (),
 ) -> None:
-    """Trace a step to create its variables, with the values of others, which a regularizer needs.
+    """Trace a step to create its variables. A regularizer needs the `values` of others.
 
     With `quiet`, ignore an error, since gradients of missing variables can't be computed.
     """
@@ -137,7 +137,7 @@ def create_variables(
 def trace_step(
     step: Callable[[Any], Any], spec: Any, applies: Sequence[AveragingApply], names: list[str] | None = None
 ) -> Any:
-    """Return the graph of a step on a replica; record in `applies` for which variables it calls the optimizers.
+    """Return the graph of a step, and record for which variables it calls the optimizers.
 
     The names of the values that the step returns are added to `names`.
     """
@@ -166,7 +166,7 @@ def late_creation_message(target: str) -> str:
 
 @contextmanager
 def explain_errors(model: keras.Model, target: str, evaluates: bool = False) -> Iterator[None]:
-    """Raise ConfigError with the remedy instead of the known errors of Keras and TensorFlow in its `train_step` or `test_step`."""
+    """Raise ConfigError with the remedy instead of known errors of Keras and TensorFlow."""
     try:
         yield
     except Exception as error:
@@ -216,7 +216,7 @@ def uses_tf_random(graph: Any) -> bool:
 def find_untracked_variables(
     model: keras.Model, applies: Sequence[AveragingApply], graphs: Sequence[Any]
 ) -> NamedVariables:
-    """Return plain TensorFlow variables, and the state of `keras.random` without a generator, by name; checkpoints hold them too."""
+    """Return variables that Keras does not track by name, such as the state of `keras.random`."""
     known = [*model.variables, *model.metrics_variables, *(v for m in model.metrics for v in m.variables)]
     known += [v for apply in applies for v in apply.optimizer.variables]
     seen = {v.value.ref() for v in known}

@@ -1,4 +1,4 @@
-"""The work between training steps: metrics, requests to stop or to save, checkpoints; at the end of an epoch: `validation.py`."""
+"""The work between training steps: metrics, requests to stop or to save, checkpoints."""
 
 import math
 import time
@@ -52,7 +52,7 @@ class StepsPerCall:
         self._compiles, self._together = True, 0
 
     def next_count(self, step: int, left: int) -> int:
-        """Return the number of steps of the next call, after `step` optimizer steps, with `left` steps left in the epoch or run."""
+        """Return the number of steps of the next call, with `left` steps left in the epoch or run."""
         if self.each or not self._step_s or self._together * self._step_s >= SINGLE_STEP_EVERY_S:
             self._together = 0
             return 1
@@ -75,25 +75,25 @@ class StepsPerCall:
         self._compiles = False
 
     def take_mean_seconds(self) -> float:
-        """Return this rank's mean seconds per step since the last call of this method; 0 if no step was measured."""
+        """Return this rank's mean seconds per step since the last call. 0 without a measured step."""
         mean = self._seconds / self._steps if self._steps else 0.0
         self._seconds, self._steps = 0.0, 0
         return mean
 
     def set_mean_seconds(self, mean: float) -> None:
-        """Set the seconds per step, averaged over all ranks; 0 keeps the last value."""
+        """Set the mean seconds per step over all ranks. 0 keeps the last value."""
         self._step_s = mean or self._step_s
 
 
 def has_batch_hooks(callbacks: Iterable[keras.callbacks.Callback]) -> bool:
-    """Return whether a callback overrides one of `HOOKS`, so that it must be called at every step."""
+    """Return whether a callback overrides one of `HOOKS`, and so is called at every step."""
     base = keras.callbacks.Callback
     hooks = ((getattr(c, name), getattr(base, name)) for c in callbacks for name in HOOKS)
     return any(getattr(hook, "__func__", hook) is not original for hook, original in hooks)
 
 
 class BatchLogs(UserDict[str, float]):
-    """The metrics up to a batch, read from the device only if a callback uses them; see `Module.report_batch`."""
+    """The metrics up to a batch, read from the device only if a callback uses them."""
 
     def __init__(self, module: Module, split: str, metrics: Mapping[str, float] | None = None) -> None:
         self._module, self._split, self._metrics = module, split, metrics
@@ -105,7 +105,7 @@ class BatchLogs(UserDict[str, float]):
 
 
 def to_keras_names(metrics: Mapping[str, float], split: str = "") -> dict[str, Any]:
-    """Rename metrics as Keras callbacks expect: train/loss becomes loss, val/loss val_loss; within one `split`, both become loss."""
+    """Rename metrics for Keras callbacks: train/loss becomes loss, val/loss val_loss."""
     named = {}
     for name, value in metrics.items():
         prefix, _, rest = name.partition("/")
@@ -115,7 +115,7 @@ def to_keras_names(metrics: Mapping[str, float], split: str = "") -> dict[str, A
 
 
 def from_keras_names(logs: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers in the logs of an epoch, under the names of metrics: val_loss becomes val/loss, norm train/norm."""
+    """Return the numbers in the logs of an epoch: val_loss becomes val/loss, norm train/norm."""
     numbers = {}
     for name, value in logs.items():
         with suppress(TypeError, ValueError):  # a callback may keep anything in the logs
@@ -201,7 +201,7 @@ class TrainingCallback:
         )
 
     def on_train_begin(self) -> None:
-        """Call the callbacks, which set up the model; in a resumed run, then restore the variables that they changed, and their state."""
+        """Call the callbacks. In a resumed run, restore their state and what they changed."""
         variables = [*self.module.weights().values(), *self.module.optimizer_state().values()]
         changing = variables if self.restored and self.states.callbacks else []
         # on each device: their dropout seeds differ
@@ -217,7 +217,7 @@ class TrainingCallback:
             self.states.restore(self.restored["callbacks"], self.module.strategy)
 
     def on_train_batch_end(self, batch: int, count: int) -> None:
-        """Process the end of a call that made `count` optimizer steps; `batch` is the number of the last one."""
+        """Process the end of a call that made `count` steps, the last one with number `batch`."""
         position = self.position
         if self.checkpoints:
             self.checkpoints.checkpointer.check()
@@ -253,7 +253,7 @@ class TrainingCallback:
         self.check_stop_flag()
 
     def reduce(self, split: str) -> dict[str, float]:
-        """Return the metrics over all ranks, and agree on efficiency, stopping and saving; all ranks call this at the same step."""
+        """Return the metrics over all ranks, and agree to stop or save. All ranks call this."""
         requests = [
             float(self.stop.requested is not None),
             float(self._requests_checkpoint()),
@@ -296,7 +296,7 @@ class TrainingCallback:
             self.metrics.progress.note(self.timer.end(position.step))
 
     def check_stop_training(self, agree: bool = False) -> None:
-        """Check whether a callback has set `stop_training`. All processes call this with `agree`; without, only a single process reacts."""
+        """Check whether a callback has set `stop_training`. With `agree` all processes call this."""
         requested = float(bool(self.module.model.stop_training))
         if agree and self.module.strategy.processes > 1 and self.states.callbacks:
             requested = self.module.strategy.sum([requested])[0]
@@ -304,7 +304,7 @@ class TrainingCallback:
             self._end_early(not agree)
 
     def _end_early(self, at_step: bool) -> None:
-        """End training, since user code has set `stop_training`: at a step, `fit` ends the epoch with a validation, too."""
+        """End training after `stop_training`. At a step, a validation ends the epoch as in `fit`."""
         position = self.position
         if position.ended:
             return
@@ -318,7 +318,7 @@ class TrainingCallback:
                 self._measure()
 
     def call_epoch_end(self, epoch: int, metrics: Mapping[str, float], closes: bool) -> dict[str, float]:
-        """Call the callbacks of the user if an epoch ends, and return the metrics that they add to its logs."""
+        """Call the callbacks if an epoch ends, and return the metrics that they add to its logs."""
         self.epoch_logs, self.added = to_keras_names(metrics), {}
         if closes:
             logs = dict(self.epoch_logs)
@@ -328,30 +328,30 @@ class TrainingCallback:
         return self.added
 
     def call_each(self, hook: str, number: int, logs: Mapping[str, Any]) -> None:
-        """Call a hook of each callback with these logs; that of CallbackList would copy or read them."""
+        """Call a hook of each callback. That of CallbackList would copy or read the logs."""
         for one in self.user_callbacks.callbacks:
             getattr(one, hook)(number, logs)
             if self.stopper is None and self.module.model.stop_training:
                 self.stopper = type(one).__name__
 
     def _measure(self) -> dict[str, float]:
-        """Return the metrics of training over all ranks, and the learning rate; store them in the position."""
+        """Return and store the metrics of training over all ranks, and the learning rate."""
         metrics = self.reduce("train") | {"lr": self.module.learning_rate()}
         self.position.metrics |= metrics
         return metrics
 
     def update_trainable(self) -> None:
-        """Make the step train the layers that are trainable now, and check that they are the same on all ranks; all processes call this."""
+        """Train the layers that are trainable now, the same on all ranks. All processes call this."""
         refuse_different_layers(self.module)
         if self.module.update_trainable():
             self.calls.expect_compilation()
 
     def average_statistics(self) -> None:
-        """Average the moving statistics over the replicas; they are linear in the batches, so averaging late gives the same values."""
+        """Average the moving statistics. They are linear in the batches, so this may be late."""
         self.module.strategy.average_variables(self.module.moving_statistics())
 
     def save(self, value: float | None = None) -> None:
-        """Save a checkpoint; `value` is that of `checkpoint.monitor` if it was just measured."""
+        """Save a checkpoint, with the value of `checkpoint.monitor` if it was just measured."""
         self.average_statistics()
         self.save_requested, self.position.seconds = False, self.timer.seconds
         metric_state = self.module.metric_state()
@@ -364,7 +364,7 @@ class TrainingCallback:
 
 
 def refuse_different_layers(module: Module) -> None:
-    """Compare which layers are trainable on each rank; all processes call this. Raises RanksDifferError."""
+    """Raise RanksDifferError if ranks train different layers. All processes call this."""
     count = module.strategy.processes
     if count == 1:
         return

@@ -1,4 +1,4 @@
-"""The loop over epochs and steps, which calls the hooks of Keras callbacks, and the end of an epoch and of training."""
+"""The loop over epochs and steps, and the end of an epoch and of training."""
 
 import hashlib
 import time
@@ -20,7 +20,7 @@ from train_anywhere.training.plan import is_multiple, steps_to_validation, valid
 
 
 def end_epoch(callback: TrainingCallback) -> None:
-    """Validate, apply early stopping and save a checkpoint; a run that was stopped before this resumes here.
+    """Validate, apply early stopping and save a checkpoint, also in a run that resumes here.
 
     This is the end of an epoch, or a validation within it; after that one, the metrics of training continue to count.
     """
@@ -67,7 +67,7 @@ def end_epoch(callback: TrainingCallback) -> None:
 def checkpoint_value(
     callback: TrainingCallback, metrics: Mapping[str, float], validated: bool
 ) -> float | None:
-    """Return the value of `checkpoint.monitor`, or None if it was not measured now. Raises ConfigError if no metric has that name."""
+    """Return the value of `checkpoint.monitor`. Raises ConfigError if no metric has the name."""
     monitor = callback.config.checkpoint.monitor
     if monitor and (validated or monitor.startswith("train/")):
         monitored_value(metrics, monitor, "checkpoint.monitor")
@@ -112,7 +112,7 @@ def evaluate(
 
 
 def make_test(callback: TrainingCallback, split: str, batches: int) -> Callable[[int], None]:
-    """Return a function that counts the metrics of the next of the first `batches` of a split, from its number."""
+    """Return a function that counts the metrics of the batch with the given number."""
     whole, last = callback.loader.evaluation(split, batches)
     iterator = iter(whole)
 
@@ -126,7 +126,7 @@ def make_test(callback: TrainingCallback, split: str, batches: int) -> Callable[
 
 
 def end_training(callback: TrainingCallback) -> None:
-    """Call the callbacks; validate and save weights that they change. Training would continue from the weights before."""
+    """Call the callbacks; validate and save weights that they change."""
     position, weights, strategy = callback.position, callback.module.weights(), callback.module.strategy
     before = (
         {name: np.array(host_value(v)) for name, v in weights.items()} if callback.states.callbacks else {}
@@ -161,7 +161,7 @@ def end_training(callback: TrainingCallback) -> None:
 
 
 def fit(callback: TrainingCallback) -> None:
-    """Train from the callback's position to the end of the run, or until a signal, and then save a checkpoint."""
+    """Train from the callback's position to the end of the run, or until a signal."""
     position, plan, module = callback.position, callback.plan, callback.module
     trainer = callback.config.trainer
     if position.epoch < (trainer.min_epochs or 0):  # raised since the checkpoint
@@ -188,7 +188,7 @@ def fit(callback: TrainingCallback) -> None:
 
 
 def check_validation(callback: TrainingCallback) -> None:
-    """Run `trainer.num_sanity_val_steps` validation batches without callbacks, and forget their metrics.
+    """Run `trainer.num_sanity_val_steps` validation batches, and forget their metrics.
 
     Random numbers are drawn as if this had not run.
     """
@@ -254,7 +254,7 @@ PARTS = 4
 
 
 def refuse_different_weights(module: Module) -> None:
-    """Compare the weights of all replicas of all ranks; all processes call this.
+    """Compare the weights of all replicas of all ranks. All processes call this.
 
     Raises:
         RanksDifferError: weights differ; the message names the replicas that differ from the first.
@@ -284,7 +284,7 @@ def checksum(digest: bytes) -> list[float]:
 
 
 def refuse_difference(sums: list[tuple[float, ...]], what: str) -> None:
-    """Raise RanksDifferError if the checksums are not all equal; `what` is "rank" or "device"."""
+    """Raise RanksDifferError unless all checksums are equal; `what` is "rank" or "device"."""
     others = [str(n) for n, one in enumerate(sums) if one != sums[0]]
     if others:
         raise RanksDifferError(

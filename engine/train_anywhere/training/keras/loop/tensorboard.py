@@ -1,4 +1,4 @@
-"""TensorBoard's event files and traces, and the writer of metrics to metrics.csv, TensorBoard and loggers; only rank 0 writes."""
+"""TensorBoard's event files and traces, and the writer of metrics, on rank 0."""
 
 import os
 import re
@@ -40,13 +40,13 @@ class TensorBoard:
         self._file: BinaryIO | None = None
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write one point of each metric's curve; it is in the file when this returns."""
+        """Write one point of each metric's curve, and flush it."""
         points = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
         event = Event(wall_time=time.time(), step=step, summary=Summary(value=points))
         self.events.try_write(lambda: self._write(event), self._close)
 
     def _write(self, event: Event) -> None:
-        """Write an event. TensorBoard's own EventFileWriter would raise TensorFlow's errors instead of OSError."""
+        """Write an event. TensorBoard's own writer would raise TensorFlow's errors."""
         file = self._file = self._file or self._open()
         RecordWriter(file).write(event.SerializeToString())
         file.flush()
@@ -102,7 +102,7 @@ class MetricsWriter:
             self.csv.resume(step)
 
     def write(self, step: int, epoch: int, metrics: Mapping[str, float]) -> None:
-        """Write metrics to the files and loggers; `epoch` counts from 0."""
+        """Write metrics to the files and loggers. The `epoch` counts from 0."""
         if self.csv:
             self.csv.write(step, epoch + 1, metrics)
         if self.board:
@@ -132,7 +132,7 @@ def refuse_loggers(loggers: Sequence[GuardedLogger]) -> None:
 
 
 class TensorFlowRecording:
-    """A running profile of this process; `name` is that of this rank in the names of its files."""
+    """A running profile of this process. Its files have the `name` of this rank."""
 
     def __init__(self, folder: Path, name: str) -> None:
         # one folder for each rank: TensorFlow names files by host only
@@ -146,7 +146,7 @@ class TensorFlowRecording:
             raise RuntimeError(error.message) from error
 
     def step(self) -> None:
-        """Do nothing: the trace has the calls of the compiled function, which may make several steps."""
+        """Do nothing: the trace has the calls of the compiled function."""
 
     def finish(self) -> list[Operation]:
         """Stop, write the trace, and return all operations. Raises OSError, RuntimeError."""
@@ -161,7 +161,7 @@ class TensorFlowRecording:
 
 
 def read_operations(file: Path) -> list[Operation]:
-    """Return the operations in a trace of TensorFlow: kernels of the GPUs if it has any, else operations on the CPU by type.
+    """Return the operations in a trace of TensorFlow: kernels of the GPUs, else CPU types.
 
     Raises:
         OSError: the file can't be read.

@@ -1,4 +1,4 @@
-"""The strategies of tf.distribute, TensorFlow's own data parallelism, for Keras models: one process or several.
+"""The strategies of tf.distribute, TensorFlow's own data parallelism, for Keras models.
 
 Keras 3.15 has four bugs or gaps there, which are avoided here:
 - `fit` reduces its logs over the workers at every step, and wrongly: the loop has its own steps, without logs.
@@ -44,7 +44,7 @@ class TfDistribute(Strategy):
         return self.inner.scope()
 
     def dataset(self, make: MakeDataset) -> tf.distribute.DistributedDataset:
-        """Return the batches of this process's replicas in turns, each with its own part of the global batch.
+        """Return the batches of this process's replicas in turns, each with its own part.
 
         The data set is declared endless; else the workers would ask each other at every step if there is another batch.
         """
@@ -73,7 +73,7 @@ class TfDistribute(Strategy):
                 self._reassign([v for v in variables if v.dtype == dtype], self._sum_first_replica)
 
     def sum(self, values: list[float]) -> list[float]:
-        """Sum the numbers by an all-reduce, in which each replica of a process contributes an equal share."""
+        """Sum the numbers by an all-reduce, to which local replicas contribute equal shares."""
         if self.processes == 1:
             return values
         local = self.replicas // self.processes
@@ -99,7 +99,7 @@ class TfDistribute(Strategy):
             self._graph((change.__name__, *map(id, variables)), on_replica)()
 
     def _graph(self, key: object, on_replica: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that runs `on_replica` on each replica as a graph; the graph is cached by `key`."""
+        """Return a function that runs `on_replica` on each replica as a graph, cached by `key`."""
         if key not in self._functions:
             self._functions[key] = tf.function(lambda *a: self.inner.run(on_replica, a), autograph=False)
         return self._functions[key]
@@ -123,7 +123,7 @@ class OneReplicaInStep:
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """The number of replicas; 1 within a step."""
+        """The number of replicas, or 1 within a step."""
         replicas: int = super().num_replicas_in_sync  # type: ignore[misc]
         within = tf.distribute.get_strategy() is self and not tf.distribute.in_cross_replica_context()
         return 1 if within else replicas
@@ -143,7 +143,7 @@ def mirrored(devices: list[str]) -> TfDistribute:
 
 
 def multiworker_mirrored(topology: Topology, devices: list[str]) -> TfDistribute:
-    """Return the strategy of one process per rank with one device each; TensorFlow's server starts here, before any of its operations.
+    """Return the strategy of one process per rank with one device each.
 
     Raises:
         TopologyError: the addresses of the ranks are not known.
@@ -157,7 +157,7 @@ def multiworker_mirrored(topology: Topology, devices: list[str]) -> TfDistribute
 
 
 def cluster_resolver(topology: Topology, gpus: int) -> tf.distribute.cluster_resolver.ClusterResolver:
-    """Return the addresses of all workers: from Slurm under srun, else from TF_CONFIG; `gpus` is the number of this process's devices."""
+    """Return the addresses of all workers: from Slurm under srun, else from TF_CONFIG."""
     if topology.launched_by == "srun":
         return SlurmCluster(topology, gpus)
     os.environ["TF_CONFIG"] = tf_config(topology)
@@ -199,7 +199,7 @@ class SlurmCluster(tf.distribute.cluster_resolver.SlurmClusterResolver):
 
 
 def make_strategy(name: str, config: Config, topology: Topology, devices: int) -> Strategy:
-    """Return the strategy of one rank; call this before any operation of TensorFlow, since it chooses devices.
+    """Return the strategy of one rank. It chooses devices before TensorFlow uses any.
 
     Args:
         name: the resolved name, a Keras strategy of `train_anywhere.config.checks.strategy_table`.
@@ -223,7 +223,7 @@ def make_strategy(name: str, config: Config, topology: Topology, devices: int) -
 
 
 def use_devices(accelerator: str, first: int, count: int) -> list[str]:
-    """Choose this process's devices among the visible ones, and return their names, such as ["GPU:0"].
+    """Choose this process's devices, and return their names, such as ["GPU:0"].
 
     With GPUs, use `count` of them from number `first` on (all of them, if a task sees only its own), and allocate memory as needed.
     Without, create `count` logical CPUs, which stand for several GPUs on any machine.

@@ -17,7 +17,7 @@ from train_anywhere.training.plan import Plan, device_count_message, validation_
 
 
 def resume_position(saved: SavedCheckpoint | None, config: Trainer, plan: Plan) -> tuple[int, int]:
-    """Return the epoch and batch to resume at, both from 0; batch `plan.train_batches` is the validation of the epoch.
+    """Return the epoch and batch to resume at. `plan.train_batches` is the validation.
 
     The plan may have changed since the checkpoint was written (`resume=RUN trainer.limit_train_batches=10`).
     An epoch or a run that is already complete by the new plan is not resumed.
@@ -55,7 +55,7 @@ def user_position(
 def set_loop_counters(
     state: dict[str, Any], epoch: int, batch: int, last: bool, steps: int, to_validate: bool
 ) -> None:
-    """Set the saved state of the fit loop to `epoch` complete epochs and `batch` batches of the next one.
+    """Set the saved state of the fit loop to `epoch` complete epochs and `batch` batches.
 
     Lightning saves its counters in the middle of a hook and guesses at loading which hook it was.
     Here they get the values that they have between two batches, between two epochs, or before a validation.
@@ -121,7 +121,7 @@ REMEDY = "move its folder out of checkpoints/ to resume from the one before it."
 
 
 class RandomState(pl.Callback):
-    """Callback that seeds each rank for training, and saves and restores the random states of all ranks.
+    """Callback that seeds each rank, and saves and restores the random states of all ranks.
 
     Args:
         seed: the seed of the run. Each rank derives its own from it, so that dropout differs between the ranks' rows.
@@ -216,7 +216,7 @@ def _restore(state: Tensor) -> None:
 
 
 def _check_states(saved: Any) -> None:
-    """Raise CheckpointError unless these are random states: with a wrong position numpy would read beyond its memory."""
+    """Raise CheckpointError unless these are random states, which numpy does not check."""
     bits = saved.dtype == torch.uint8 and saved.shape[1:] == (SIZE,) if isinstance(saved, Tensor) else False
     if not bits or not len(saved):
         found = f"{saved.dtype} {list(saved.shape)}" if isinstance(saved, Tensor) else type(saved).__name__

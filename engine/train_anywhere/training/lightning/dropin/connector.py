@@ -1,4 +1,4 @@
-"""Lightning's logger connector: reduces logged values over ranks, adds an `epoch_over` hook, and serves this project's loggers."""
+"""Lightning's logger connector, changed to reduce logged values over ranks, and loggers."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,7 +23,7 @@ from train_anywhere.training.tracking import GuardedLogger
 
 
 class RunLogger(Logger):
-    """A logger of the run without a tracker: values of user code go to metrics.csv, see `receive_calls`.
+    """A logger of the run without a tracker. Values of user code go to metrics.csv.
 
     Args:
         name: name in the configuration.
@@ -56,7 +56,7 @@ class RunLogger(Logger):
 
     @property
     def experiment(self) -> Any:
-        """W&B's Run, MLflow's client, or the object that the configuration names; a dummy on other ranks, as Lightning's."""
+        """W&B's Run, MLflow's client, or the configured object. A dummy on other ranks."""
         if not self.tracked:
             return DummyExperiment()
         return getattr(self.tracked.logger, "experiment", self.tracked.logger)
@@ -72,12 +72,12 @@ class RunLogger(Logger):
             self.tracked.log_metrics({k: v for k, v in metrics.items() if k != "epoch"}, step or 0)
 
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing: a tracker gets the configuration when it is created, and the run folder has its config.yaml."""
+        """Do nothing: trackers and the run folder have the configuration already."""
 
     after_save_checkpoint = finalize = log_hyperparams
 
     def close(self, state: str) -> None:
-        """Close the tracker at the end of an attempt; `state` is completed, preempted or failed."""
+        """Close the tracker. The `state` is completed, preempted or failed."""
         if self.tracked:
             self.tracked.finalize(state)
 
@@ -87,7 +87,7 @@ class RunWandb(RunLogger, WandbLogger):
 
 
 def receive_calls(logger: Logger, receive: Callable[[Mapping[str, Any]], None]) -> Logger:
-    """Return the logger, changed so that `receive` also gets the values of each call of `log_metrics`."""
+    """Return the logger, changed so that `receive` gets what is logged too."""
     log_metrics = logger.log_metrics
 
     def received(*args: Any, **named: Any) -> Any:
@@ -103,7 +103,7 @@ HASHES = 4
 
 
 class Results(_ResultCollection):
-    """Lightning's logged values on one of several ranks, with `sync_dist=True` as a mean over the rows of all ranks.
+    """Lightning's logged values, with `sync_dist=True` as a mean over the rows of all ranks.
 
     Lightning takes the mean over the ranks, and a mean of the integer numbers of rows: both are wrong if the ranks have different
     numbers of rows. Values of an epoch are reduced by `reduce_logged`, unless a hook reads them earlier.
@@ -115,7 +115,7 @@ class Results(_ResultCollection):
         self._rows: int | Tensor = 1
 
     def log(self, *arguments: Any, sync_dist_fn: Any, **named: Any) -> None:
-        """Log a value; `sync_dist_fn` reduces over the ranks."""
+        """Log a value, which `sync_dist_fn` reduces over the ranks."""
         self._over_ranks = sync_dist_fn
         super().log(*arguments, sync_dist_fn=self._sync, **named)
 
@@ -144,7 +144,7 @@ class Results(_ResultCollection):
 def reduce_logged(
     results: Any, strategy: Strategy, on_step: bool, known: set[str], monitors: Iterable[str] = ()
 ) -> set[str]:
-    """Replace this rank's logged values by those over all ranks. All ranks must call this at the same place.
+    """Replace this rank's logged values by those over all ranks. All ranks must call this.
 
     A mean is taken over all rows, weighted by the batch sizes. Values logged with `rank_zero_only=True` stay as they are, and so
     do values that are reduced elsewhere: torchmetrics, and those of a process group or of a step with `sync_dist=True`.
@@ -179,7 +179,7 @@ def reduce_logged(
 
 
 def _refuse_different_names(names: Iterable[str], refused: set[str], strategy: Strategy) -> None:
-    """Raise ConfigError unless all ranks have logged the same names, compared by sums of a fixed size, and none of `refused`."""
+    """Raise ConfigError unless all ranks have logged the same names, and none of `refused`."""
     listed = list(names)
     digest = hashlib.sha256("\n".join(listed).encode()).digest()
     own = [int.from_bytes(digest[4 * n : 4 * n + 4]) % 2**20 for n in range(HASHES)]
@@ -201,7 +201,7 @@ def _refuse_different_names(names: Iterable[str], refused: set[str], strategy: S
 
 
 def _reduce_metrics(metrics: list[Any], on_step: bool, strategy: Strategy) -> list[Tensor]:
-    """Return the values of the last step or of the epoch over all ranks; a mean is weighted by the rows."""
+    """Return values over all ranks. A mean is weighted by the rows."""
     parts: list[tuple[Tensor, str]] = []
     for metric in metrics:
         meta, value = metric.meta, (metric._forward_cache if on_step else metric.value).double()
@@ -288,7 +288,7 @@ class Connector(_LoggerConnector):
         self._reduce(on_step=False)
 
     def on_epoch_end(self) -> None:
-        """Reduce again after the hooks, which may have logged more, and collect the values of the last training step."""
+        """Reduce again after the hooks, and collect the values of the last training step."""
         self._reduce(on_step=False)
         if self.trainer.training:
             if not self._step_reduced:
@@ -305,7 +305,7 @@ class Connector(_LoggerConnector):
         return logged
 
     def update_train_epoch_metrics(self) -> None:
-        """Log the epoch's metrics, then call `epoch_over` of the callbacks: this is Lightning's last action in an epoch."""
+        """Log the epoch's metrics, then call `epoch_over` of the callbacks."""
         super().update_train_epoch_metrics()
         callbacks: list[Any] = self.trainer.callbacks
         for callback in callbacks:
@@ -313,7 +313,7 @@ class Connector(_LoggerConnector):
                 callback.epoch_over(self.trainer, self.trainer.lightning_module)
 
     def connect(self, loggers: Iterable[Logger], receive: Receiver) -> None:
-        """Give the Trainer its loggers, and all values that it or user code logs to the receiver, on every rank."""
+        """Give the Trainer its loggers, and the receiver all logged values, on every rank."""
         self.trainer.loggers = [receive_calls(logger, self._receive_call) for logger in loggers]
         self._receive = receive
 
@@ -338,7 +338,7 @@ class Connector(_LoggerConnector):
 
     @contextmanager
     def metrics_kept(self) -> Iterator[None]:
-        """Undo what hooks change that read metrics: Lightning then computes those of an epoch before its end."""
+        """Undo what hooks change that read metrics of an unfinished epoch."""
         known = (self._callback_metrics, self._logged_metrics, self._progress_bar_metrics)
         before = [dict(metrics) for metrics in known]
         computed = [(metric, metric._computed) for metric in (self.trainer._results or {}).values()]

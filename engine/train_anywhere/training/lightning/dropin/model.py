@@ -56,7 +56,7 @@ def make_task(section: TaskConfig) -> Task | pl.LightningModule:
 
 
 class ConfiguredOptimizer(pl.Callback):
-    """Callback that gives a module without `configure_optimizers` the optimizer and schedule of the configuration."""
+    """Callback that gives a module the optimizer and schedule of the configuration."""
 
     def __init__(self, module: pl.LightningModule, config: Config, plan: Plan, devices: int) -> None:
         self.config, self.plan, self.devices = config, plan, devices
@@ -68,7 +68,7 @@ class ConfiguredOptimizer(pl.Callback):
         module.configure_optimizers = configure_optimizers
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Apply the optimizer settings of the configuration, which may have changed since the checkpoint."""
+        """Apply the optimizer settings of the configuration, which may have changed."""
         apply_settings(self.config.optimizer, self.config.trainer.precision, pl_module, trainer.optimizers[0])
 
     def on_before_optimizer_step(
@@ -111,7 +111,7 @@ def make_callbacks(sections: Mapping[str, Callback]) -> list[pl.Callback]:
 
 
 def make_loggers(config: Config, run: RunDir, first: bool) -> list[Logger]:
-    """Return the loggers of the configuration on every rank; only those of the `first` rank write.
+    """Return the loggers of the configuration. Only those of the `first` rank write.
 
     Raises ConfigError if a logger takes other arguments, or has no `log_metrics`.
     """
@@ -140,7 +140,7 @@ def make_loggers(config: Config, run: RunDir, first: bool) -> list[Logger]:
 
 @contextmanager
 def explain_lightning_errors() -> Iterator[None]:
-    """Turn common errors of Lightning and torch into a ConfigError or DataError that says what to do."""
+    """Turn common errors of Lightning and torch into a ConfigError or DataError."""
     try:
         yield
     except (MisconfigurationException, ValueError) as error:

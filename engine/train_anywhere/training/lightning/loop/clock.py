@@ -1,4 +1,4 @@
-"""Measure a rank's own work in a batch, and its waits for data and for other ranks, for the heartbeat."""
+"""Measure a rank's own work in a batch, and its waits for data and for other ranks."""
 
 import time
 from typing import Any
@@ -32,7 +32,7 @@ class Pace:
         self._seconds, self._done = 0.0, False
 
     def watch(self, parameter: torch.Tensor | None) -> None:
-        """End the own work when this parameter, the last one, gets its gradient; None: when the forward pass ends."""
+        """End the own work when this parameter gets its gradient, or for None after the forward."""
         if parameter is self._watched:
             return
         if self._hook:
@@ -54,7 +54,7 @@ class Pace:
             self._mark_computed()
 
     def _mark_computed(self) -> None:
-        """Report the own work, only once per batch: before a second backward pass the rank may wait for others."""
+        """Report the own work once per batch: a second backward pass may include waits."""
         if self._done:
             return
         self._done = True
@@ -62,7 +62,7 @@ class Pace:
         self.heartbeat.computed(self.heartbeat.waited if self._gathers else own)
 
     def _gpu_seconds(self) -> float:
-        """Return the GPU seconds of the newest measured batch (0 before the first), after recording or reading the end event."""
+        """Return the GPU seconds of the newest measured batch (0 before the first)."""
         if self._start_event is not None and self._end_event is None:
             self._end_event = record_event()
         elif self._end_event is not None and self._end_event.query():
@@ -110,7 +110,7 @@ class WaitTimer:
             self._hooks = [p.register_post_accumulate_grad_hook(hook) for p in trained]
 
     def mark_average(self) -> None:
-        """Note that the gradients are averaged; with manual optimization this may happen several times in a step."""
+        """Note that the gradients are averaged, which may happen several times in a step."""
         if self._hooks and self._own_end is not None:
             self._marks += [self._own_end, self._mark()]
             self._own_end = None
@@ -149,7 +149,7 @@ class WaitTimer:
 
 
 class Clock(pl.Callback):
-    """The first of all callbacks, so that the work of others does not count as waiting for data or for other ranks."""
+    """The first of all callbacks, so that the work of others does not count as waiting."""
 
     def __init__(self, heartbeat: Heartbeat) -> None:
         self.heartbeat, self._timing = heartbeat, False

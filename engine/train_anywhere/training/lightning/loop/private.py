@@ -1,4 +1,4 @@
-"""The private names of Lightning that the engine uses. A version that lacks one of them is refused here, with one message."""
+"""The private names of Lightning that the engine uses, with one message if one is missing."""
 
 # ruff: noqa: F401
 import lightning

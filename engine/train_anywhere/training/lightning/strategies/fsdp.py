@@ -1,4 +1,4 @@
-"""Fully sharded data parallelism (FSDP2): each rank keeps a part of the weights, gradients and optimizer state.
+"""Fully sharded data parallelism (FSDP2): each rank keeps a part of the training state.
 
 The weights of a layer are gathered when it is computed and freed afterwards; its gradients are averaged and
 scattered. See https://arxiv.org/abs/2304.11277 and `torch.distributed.fsdp.fully_shard`.
@@ -49,7 +49,7 @@ def shard(
     group: int | None = None,
     prepare: Callable[[nn.Module], None] = lambda block: None,
 ) -> None:
-    """Split each block of the network over all ranks, one after another; each block is gathered as a unit.
+    """Split each block of the network over all ranks. Each is gathered as a unit.
 
     The rest is gathered together, with the network: small layers such as normalizations, and weights that two blocks share.
 
@@ -70,7 +70,7 @@ def shard(
 
 
 def find_blocks(network: nn.Module, names: Sequence[str] = ()) -> list[nn.Module]:
-    """Return the layers with these class names; without names, all layers with a matrix, those of lists and chains one by one.
+    """Return the layers with these class names, or without names all with a matrix.
 
     Raises:
         ConfigError: no layer has one of these classes.
@@ -128,7 +128,7 @@ class FullyShardedStrategy(OneDevicePerRank):
         self.deferred: DeferredWeights | None = None  # the weights of a module that is not split yet
 
     def _step(self, name: str, context: str, *args: Any, **kwargs: Any) -> Any:
-        """Run a step within the module's forward call, which gathers a module that is split as a whole."""
+        """Run a step within the module's forward call, which gathers a whole module."""
         module = self.lightning_module
         with getattr(self.precision_plugin, f"{context}_step_context")():
             if self.network is module:
@@ -136,12 +136,12 @@ class FullyShardedStrategy(OneDevicePerRank):
             return getattr(module, name)(*args, **kwargs)
 
     def build(self, make: Callable[[], Any]) -> Any:
-        """Return the result of `make`; if it is a module, without memory for its weights if possible."""
+        """Return the result of `make`, if possible without memory for its weights."""
         built, self.deferred = build_deferred(make)
         return built
 
     def setup(self, trainer: pl.Trainer) -> None:
-        """Send rank 0's weights to all ranks, each of which keeps its part, then create the optimizers."""
+        """Send rank 0's weights to all ranks, which keep their parts, then create optimizers."""
         assert self.accelerator and self.model
         self.accelerator.setup(trainer)
         if self._layer_sync:  # applied once: Lightning would restore the old layers, which are not split
@@ -166,7 +166,7 @@ class FullyShardedStrategy(OneDevicePerRank):
             _optimizers_to_device(self.optimizers, self.root_device)
 
     def _fill(self, part: nn.Module) -> None:
-        """Fill the weights of a part that are not split yet with rank 0's values, on this rank's device."""
+        """Fill the weights of a part that are not split yet with rank 0's values."""
         filled: dict[int, nn.Parameter] = {}  # a weight that two layers share stays shared
         for module in part.modules():
             for name, weight in module._parameters.items():
@@ -201,7 +201,7 @@ class FullyShardedStrategy(OneDevicePerRank):
 
     @contextmanager
     def block_backward_sync(self) -> Iterator[None]:
-        """Do not scatter gradients within the block, which Lightning enters for all but the last batch of an accumulation."""
+        """Do not scatter gradients within the block, for all but the last batch of a step."""
         assert isinstance(self.network, FSDPModule)
         self.network.set_requires_gradient_sync(False)
         try:
@@ -210,11 +210,11 @@ class FullyShardedStrategy(OneDevicePerRank):
             self.network.set_requires_gradient_sync(True)
 
     def on_validation_start(self) -> None:
-        """Send rank 0's buffers to all ranks: during training they differ, such as the statistics of BatchNorm."""
+        """Send rank 0's buffers to all ranks: during training they differ (BatchNorm)."""
         self._broadcast(self.network.buffers())
 
     def on_validation_end(self) -> None:
-        """Split again what the last forward pass has gathered, so that hooks set `requires_grad` of the split weights."""
+        """Split again what the last forward pass has gathered, for hooks on the weights."""
         if isinstance(self.network, FSDPModule):
             self.network.reshard()
 
@@ -237,11 +237,11 @@ class FullyShardedStrategy(OneDevicePerRank):
         return get_optimizer_state_dict(self.model, plain)
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        """Pass each rank's state to `checkpoint_io`; Lightning would do so only on rank 0."""
+        """Pass each rank's state to `checkpoint_io`, not only rank 0's."""
         self.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        """Load the shards next to the file, written by any number of ranks; return the content of the file."""
+        """Load the shards of any number of ranks, and return the content of the file."""
         state = super().load_checkpoint(checkpoint_path, weights_only)
         assert self.model and self.lightning_module
         if self.optimizers:  # the optimizer has a state only for trainable parameters
