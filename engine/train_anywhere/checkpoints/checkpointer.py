@@ -85,11 +85,7 @@ class AsyncCheckpointer:
         return self._request is not None and not self._request.released
 
     def wait(self) -> None:
-        """Wait until the buffers may be filled. A state that was not written is dropped.
-
-        Raises:
-            CheckpointError: as `check`.
-        """
+        """Wait until the buffers are free, or their state is lost. Raises CheckpointError."""
         with self._changed:
             self._changed.wait_for(lambda: not self.in_use)
             self._request = None
@@ -108,11 +104,7 @@ class AsyncCheckpointer:
         self.events.sync_soon()
 
     def finish(self) -> None:
-        """Wait until all checkpoints are in the run folder, and stop the worker.
-
-        Raises:
-            CheckpointError: as `check`; or the newest state could not be published, and the message names the local copy.
-        """
+        """Wait until all is in the run folder, and stop the worker. Raises CheckpointError."""
         with self._changed:
             self._deadline, self._failures = time.monotonic() + self.patience_s, 1
             self._changed.notify_all()
@@ -134,11 +126,7 @@ class AsyncCheckpointer:
         return saved
 
     def close(self) -> None:
-        """Wait until everything is in the run folder, and remove the files on the node's disk.
-
-        Raises:
-            CheckpointError: as `finish`.
-        """
+        """Call `finish`, and remove the files on the node's disk. Raises CheckpointError."""
         try:
             self.finish()
         finally:

@@ -58,11 +58,7 @@ def _find(run: RunDir, which: str | int, checksums: bool) -> SavedCheckpoint:
 
 
 def read_chosen(run: RunDir, which: str | int, read: Callable[[SavedCheckpoint], T]) -> T:
-    """Return the result of `read` for the chosen checkpoint, or another if it is removed.
-
-    Raises:
-        CheckpointError: as `choose` and `read`.
-    """
+    """Return the result of `read` for the chosen checkpoint. Raises CheckpointError."""
     for _ in range(MAX_TRIES - 1):
         saved = choose(run, which)
         try:
@@ -190,11 +186,7 @@ def _model_problem(config: Config, frozen: Mapping[str, Any]) -> str | None:
 
 
 def select_weights(own: Shapes, stored: Shapes, init: Init, report: Callable[[str], None]) -> list[str]:
-    """Return the names of the weights of another run that fit the model, and report them.
-
-    Raises:
-        CheckpointError: the weights differ and `init.strict` is true, or none fits.
-    """
+    """Return and report the weights' names of another run that fit. Raises CheckpointError."""
     taken = [name for name, shape in own.items() if stored.get(name) == shape]
     left = [f"{n} {list(s)}" for n, s in own.items() if n not in taken]
     unused = [f"{n} {list(s)}" for n, s in stored.items() if own.get(n) != s]

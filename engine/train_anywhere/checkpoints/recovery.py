@@ -51,11 +51,7 @@ def open_checkpointer(config: "Checkpoint", run: RunDir, sharded: bool = False) 
 
 
 def recover(run: RunDir) -> SavedCheckpoint | None:
-    """Publish the checkpoints that an earlier process left on this node; return the newest.
-
-    Raises:
-        CheckpointError: the run folder can't be written.
-    """
+    """Publish checkpoints left on this node; return the newest. Raises CheckpointError."""
     record = read_record(run)
     if not record or not record[0].is_owned():
         return None

@@ -99,20 +99,12 @@ class CheckpointStore:
         return place.path
 
     def commit(self, temporary: Path, info: CheckpointInfo) -> SavedCheckpoint:
-        """Turn the files below `temporary` into a checkpoint. The folder is renamed last.
-
-        Raises:
-            OSError: the disk can't be written; all earlier checkpoints still exist.
-        """
+        """Turn the files below `temporary` into a checkpoint, by a last rename. Raises OSError."""
         write_manifest(temporary, info, flush_files(temporary))
         return self._install(temporary, info.step)
 
     def publish(self, source: Path, pause: Callable[[], None] = lambda: None) -> SavedCheckpoint:
-        """Copy a complete checkpoint into this folder. `pause` is called between chunks.
-
-        Raises:
-            OSError: the copy failed; it is removed, and all earlier checkpoints still exist.
-        """
+        """Copy a checkpoint into this folder, with `pause` between chunks. Raises OSError."""
         info = load_manifest(source)
         temporary = self.make_temporary(info.step)
         try:

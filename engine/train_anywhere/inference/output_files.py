@@ -27,11 +27,7 @@ ENDINGS = (".npz", ".csv")
 
 
 def write_metrics(run: RunDir, saved: SavedCheckpoint, split: str, metrics: Mapping[str, float]) -> Path:
-    """Write RUN/evaluations/<split>-<step>.json, or -2.json, ..., and return its path.
-
-    Raises:
-        CheckpointError: the run folder can't be written.
-    """
+    """Write RUN/evaluations/<split>-<step>[-N].json, return its path. Raises CheckpointError."""
     content = {
         "split": split,
         "step": saved.step,
@@ -62,11 +58,7 @@ def _has_content(path: Path, content: Mapping[str, Any]) -> bool:
 
 
 def check_new_file(path: Path) -> Path:
-    """Return the absolute path of a file to write.
-
-    Raises:
-        CheckpointError: the file exists, its folder does not, or it can't be written.
-    """
+    """Return the absolute path of a file that can be written. Raises CheckpointError."""
     path = shell_folder() / os.path.expanduser(path)
     if os.path.lexists(path):
         raise CheckpointError(f"{path} exists and is not overwritten; name another file.")

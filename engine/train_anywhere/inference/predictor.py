@@ -31,11 +31,7 @@ class Predictions:
 
     @property
     def probabilities(self) -> np.ndarray:
-        """Probabilities of the classes, float64 [n, classes]: the outputs, or their softmax.
-
-        Raises:
-            ConfigError: the outputs are not a number for each class.
-        """
+        """Probabilities of classes, float64 [n, classes], or their softmax. Raises ConfigError."""
         scores = next(iter(self.outputs.values()))
         if len(self.outputs) != 1 or scores.ndim != 2 or scores.shape[1] < 2:
             raise ConfigError("the outputs of this model are not one number for each class; use `.outputs`.")

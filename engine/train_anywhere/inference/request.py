@@ -193,11 +193,7 @@ def read_after(words: Sequence[str]) -> str | None:
 
 
 def make_job_config(request: EvaluationRequest, words: Sequence[str]) -> Config:
-    """Return the run's configuration on one device of the cluster, with the job's `words`.
-
-    Raises:
-        ConfigError: the cluster's configuration is wrong.
-    """
+    """Return the run's configuration for a job on one device. Raises ConfigError."""
     words = ["trainer.nodes=1", "trainer.devices=1", *map(quote_value, words)]
     try:
         job = load(compose(words))

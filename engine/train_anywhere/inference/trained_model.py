@@ -41,12 +41,7 @@ CHOICE_SECTIONS = tuple(f"{group}." for group in (*SINGLE_GROUPS, *LIST_GROUPS, 
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """A run with a loaded model.
-
-    Attributes:
-        model: the trained model of `training/<framework>/inference.py`.
-        saved: the checkpoint of its weights.
-    """
+    """A run with the trained model of `training/<framework>/inference.py`."""
 
     run: RunDir
     config: Config
@@ -85,11 +80,7 @@ def find_run(named: str) -> RunDir:
 
 
 def open_model(run: RunDir, words: Sequence[str], checkpoint: str | int) -> LoadedRun:
-    """Load the model of a run. The `words` change the configuration, see `CHANGEABLE`.
-
-    Raises:
-        CheckpointError, ConfigError, DataError: the run, the checkpoint or the data can't be read here.
-    """
+    """Load the model of a run. Raises CheckpointError, ConfigError, DataError."""
     config = use_one_device(read_config(run, words))
 
     def read(saved: SavedCheckpoint) -> LoadedRun:
@@ -125,11 +116,7 @@ _used: list[Path] = []
 
 
 def _read_alone(run: RunDir, frozen: dict[str, Any], changes: dict[str, Any]) -> Config:
-    """Return the configuration outside of a project, and import the run's code if trusted.
-
-    Raises:
-        ConfigError: the user does not trust the run, or its code is not here.
-    """
+    """Return the configuration outside of a project, with the run's code. Raises ConfigError."""
     code = run.path / "code"
     if not changes.pop("trust", False):
         try:

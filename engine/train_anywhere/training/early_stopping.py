@@ -59,11 +59,7 @@ def describe_early_end(who: str | None, step: int, total: int) -> str:
 
 
 class Timer:
-    """A timer that starts with the time of earlier attempts, which the checkpoint holds.
-
-    Attributes:
-        before: seconds of training to add to those of this attempt.
-    """
+    """A timer that starts with the seconds of earlier attempts, `before`, from the checkpoint."""
 
     def __init__(self, trainer: Trainer, before: float = 0.0) -> None:
         self.written = None if trainer.fast_dev_run else trainer.max_time

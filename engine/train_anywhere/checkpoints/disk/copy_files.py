@@ -216,11 +216,7 @@ def _make_parents(target: Path, name: Path) -> None:
 
 
 def _copy_entry(path: Path, before: os.stat_result, target: Path, name: Path) -> bool:
-    """Copy a file or an empty folder in one step. Return False if it changed meanwhile.
-
-    Raises:
-        OSError: a disk failed, or `target / name` is of another kind.
-    """
+    """Copy a file or an empty folder. Return False if it changes meanwhile. Raises OSError."""
     copy = target / name
     if _is_same(before, copy):
         return True
@@ -242,11 +238,7 @@ def _copy_entry(path: Path, before: os.stat_result, target: Path, name: Path) ->
 
 
 def refuse_compressed(file: Path) -> None:
-    """Check the table of contents of a zip file: a few bytes could unpack to terabytes.
-
-    Raises:
-        CheckpointError: it is not a zip file, or unpacks to more than its size.
-    """
+    """Raise CheckpointError unless this is a zip file that unpacks to its own size."""
     try:
         with zipfile.ZipFile(file) as archive:
             unpacked = sum(entry.file_size for entry in archive.infolist())

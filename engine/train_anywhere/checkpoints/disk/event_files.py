@@ -130,11 +130,7 @@ def wait_for_new_name(folder: Path) -> None:
 
 
 def append_missing(source: Path, target: Path) -> None:
-    """Append to each file in `target` what it lacks of the same file in `source`.
-
-    Raises:
-        OSError: the disk can't be written; each file in `target` is then a shorter version of its source.
-    """
+    """Append to each file in `target` what it lacks of `source`. Raises OSError."""
     for file in sorted(source.glob("*")):
         target.parent.mkdir(parents=True, exist_ok=True)
         make_folder(target)

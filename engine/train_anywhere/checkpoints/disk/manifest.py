@@ -46,11 +46,7 @@ class CheckpointInfo:
 
 @dataclass(frozen=True)
 class SavedCheckpoint(CheckpointInfo):
-    """A complete checkpoint.
-
-    Attributes:
-        path: its folder.
-    """
+    """A complete checkpoint in the folder `path`."""
 
     path: Path
 

@@ -173,11 +173,7 @@ class Staging:
         return None
 
     def claim(self) -> None:
-        """Make the folder for this user only, because checkpoints are loaded from it later.
-
-        Raises:
-            OSError: the disk can't be written, or the folder may not be this run's.
-        """
+        """Make the folder, for this user only since checkpoints are loaded. Raises OSError."""
         make_owned(self._place, private=True)
 
     def _checkpoint(self, step: int, name: str) -> OwnedFolder:

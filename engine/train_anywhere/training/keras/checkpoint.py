@@ -285,13 +285,7 @@ class StateWriter:
 
 
 def restore(saved: SavedCheckpoint, module: Module, state: Mapping[str, Any]) -> Position:
-    """Restore the variables of model and optimizers, and return the position of the run.
-
-    `state` is the result of `read_state`.
-
-    Raises:
-        CheckpointError: the checkpoint is of another model, optimizer or precision.
-    """
+    """Restore all variables of a checkpoint, and return the position. Raises CheckpointError."""
     raw = saved.path / RAW_WEIGHTS
     check_base(str(saved.path), module, state["lora"])
     _assign(module.weights(), raw if raw.exists() else saved.path / "weights.npz", "model")
@@ -305,11 +299,7 @@ def restore(saved: SavedCheckpoint, module: Module, state: Mapping[str, Any]) ->
 
 
 def read_state(file: Path) -> dict[str, Any]:
-    """Return the content of a checkpoint's state.json.
-
-    Raises:
-        CheckpointError: the file can't be read, or does not hold exactly the keys and types of `STATE_TYPES`.
-    """
+    """Return the content of state.json. Raises CheckpointError unless it has `STATE_TYPES`."""
     try:
         state = json.loads(file.read_text())
     except (OSError, ValueError, RecursionError) as error:

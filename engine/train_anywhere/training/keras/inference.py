@@ -37,12 +37,7 @@ from train_anywhere.training.plan import build_network, limit_batches
 
 
 def open_trained_model(config: Config, folder: Path) -> "TrainedModel":
-    """Return the model of a run with the weights of a checkpoint, for a single device.
-
-    Raises:
-        CheckpointError: the weights can't be read, or are those of another model.
-        ConfigError, DataError: the model can't be created.
-    """
+    """Return the model of a run with a checkpoint's weights. Raises CheckpointError etc."""
     tf.config.experimental.enable_tensor_float_32_execution(config.trainer.tf32)
     strategy = make_strategy("single", config, Topology(), 1)
     keras.utils.clear_session()  # resets the numbers in layer names, and so in the paths of variables
@@ -177,11 +172,7 @@ class TrainedModel:
         return tf.nest.map_structure(lambda t: tf.boolean_mask(t, weight > 0), recording.outputs[-1])
 
     def export(self, format: str, path: Path) -> None:
-        """Write the model as a file for Keras ("keras") or a folder for serving ("savedmodel").
-
-        Raises:
-            CheckpointError: the model can't be written in this format.
-        """
+        """Write a file for Keras ("keras") or a folder for serving. Raises CheckpointError."""
         model = self.network
         try:
             if format == "keras":

@@ -138,11 +138,7 @@ class Module:
         raise NotImplementedError
 
     def update_trainable(self) -> bool:
-        """Trace the steps again if other layers are trainable than before; return whether.
-
-        Raises:
-            ConfigError: an optimizer can't train additional variables.
-        """
+        """Trace again if other layers are trainable; return whether. Raises ConfigError."""
         if (flags := read_flags(self.model)) == self.flags:
             return False
         self.flags = flags
@@ -199,11 +195,7 @@ class Module:
         return None
 
     def weights(self) -> NamedVariables:
-        """Return the variables of a checkpoint by name, with statistics and seed generators.
-
-        Raises:
-            ConfigError: the base of adapters, which is left out, became trainable.
-        """
+        """Return the variables of a checkpoint by name. Raises ConfigError if the base is trained."""
         named = name_variables(self.model.variables) if self._weights is None else self._weights
         if self.base is None:
             return named

@@ -68,12 +68,7 @@ class LearningRate(keras.optimizers.schedules.LearningRateSchedule):
 
 
 class EpochSchedule(keras.optimizers.schedules.LearningRateSchedule):
-    """A schedule that changes the learning rate once per epoch.
-
-    Args:
-        inner: function from the number of an epoch, from 0, to the learning rate.
-        steps_per_epoch: optimizer steps of an epoch.
-    """
+    """A schedule that calls `inner` with the number of the epoch, from 0."""
 
     def __init__(self, inner: Callable[[tf.Tensor | int], tf.Tensor], steps_per_epoch: int) -> None:
         self.inner, self.steps_per_epoch = inner, steps_per_epoch
@@ -245,11 +240,7 @@ def make_rate_reader(optimizer: keras.optimizers.Optimizer) -> Callable[[], floa
 
 
 def callbacks_can_set_rate(callbacks: Mapping[str, Callback], schedule: Schedule) -> bool:
-    """Return whether callbacks may set the learning rate, which then has to be a variable.
-
-    Raises:
-        ConfigError: a Keras callback sets the learning rate, and the schedule does so too.
-    """
+    """Return whether callbacks may set the rate. Raises ConfigError if a schedule does so too."""
     kinds = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
     dotted = {name: c.target["keras"] for name, c in callbacks.items() if "keras" in c.target}
     targets = {f"callbacks.{name}": locate(d, f"callbacks.{name}.{TARGET}") for name, d in dotted.items()}

@@ -67,11 +67,7 @@ SEED_STATE = "seed_generator_state"
 
 
 def load_initial_weights(init: Init, module: Module, report: Callable[[str], None]) -> None:
-    """Load the weights that `init` names into the model, if it names any.
-
-    Raises:
-        CheckpointError: the weights can't be read, or do not fit.
-    """
+    """Load the weights that `init` names, if any, into the model. Raises CheckpointError."""
     if init.run is None:
         return
 
@@ -97,11 +93,7 @@ def _shapes(arrays: dict) -> dict[str, tuple[int, ...]]:
 
 
 def train(config: Config, process: RankProcess) -> Outcome:
-    """Train from the newest checkpoint, if any, and test the best weights. All ranks call it.
-
-    Raises:
-        ConfigError, DataError, CheckpointError: training is impossible; raised before it starts, or at a damaged sample.
-    """
+    """Train from the newest checkpoint, if any, and test. All ranks call it. Raises errors."""
     tf.config.experimental.enable_tensor_float_32_execution(config.trainer.tf32)
     if config.trainer.deterministic:
         tf.config.experimental.enable_op_determinism()
@@ -214,11 +206,7 @@ def open_progress(
 def restore_or_initialize(
     config: Config, module: Module, newest: SavedCheckpoint | None
 ) -> tuple[Position, dict[str, Any] | None]:
-    """Restore the newest checkpoint, or load initial weights. All ranks call this.
-
-    Returns:
-        The position of the run, and the content of the checkpoint's state.json; None without a checkpoint.
-    """
+    """Restore the newest checkpoint and its state.json, or initial weights, on all ranks."""
     strategy = module.strategy
     if newest:
         refuse_other_framework(newest, "keras")
@@ -309,11 +297,7 @@ def min_seconds_per_token(module: Module, trainer: Trainer) -> float | None:
 
 
 def open_task(config: Config, strategy: Strategy) -> tuple[Module, Loader, Plan]:
-    """Return the steps, batches and plan of what `task._target_` names.
-
-    Raises:
-        ConfigError: the target returns neither a task nor a `keras.Model`.
-    """
+    """Return the steps, batches and plan of `task._target_`. Raises ConfigError for others."""
     splits = open_splits(config.data, "keras", config.seed, Features.of(config).stager)
     target = f"task._target_={config.task.target['keras']}"
     with strategy.scope(), dtype_policy(POLICIES[config.trainer.precision]), explain_target_errors(target):

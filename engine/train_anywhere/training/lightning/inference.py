@@ -85,12 +85,7 @@ LARGEST_ONNX = 2**30
 
 
 def open_trained_model(config: Config, folder: Path) -> "TrainedModel":
-    """Return the model of a run with the weights of a checkpoint, for a single device.
-
-    Raises:
-        CheckpointError: the weights can't be read, or are those of another model.
-        ConfigError, DataError: the model can't be created.
-    """
+    """Return the model of a run with a checkpoint's weights. Raises CheckpointError etc."""
     seed_everything(config.seed)
     task = make_task(config.task)
     splits = open_splits(config.data, "lightning", config.seed, batch_size=config.data.batch_size)
@@ -162,11 +157,7 @@ class TrainedModel:
         return concatenate(answers)
 
     def predict_samples(self, samples: Sequence[Any]) -> Any:
-        """Return what `predict_step` of the user's own module returns for rows of its data.
-
-        Raises:
-            ConfigError: the module has no `predict_step`.
-        """
+        """Return what the user's `predict_step` returns for rows. Raises ConfigError without one."""
         module, source = self.network, self._source()
         assert isinstance(module, pl.LightningModule)
         self._require_predict_step()

@@ -38,11 +38,7 @@ def configure_optimizer(config: Config, plan: Plan, network: nn.Module, devices:
 def make_optimizer(
     chosen: Optimizer, precision: str, network: nn.Module, lr: float | None = None
 ) -> optim.Optimizer:
-    """Return the configured optimizer of all trainable parameters; `lr` replaces its rate.
-
-    Raises:
-        ConfigError: it does not take its arguments or these parameters.
-    """
+    """Return the configured optimizer, with another `lr` if given. Raises ConfigError."""
     lr = chosen.lr if lr is None else lr
     groups = (
         named_groups(network, chosen, lr) if chosen.groups else parameter_groups(network, chosen.no_decay)
@@ -140,11 +136,7 @@ def apply_settings(chosen: Optimizer, precision: str, network: nn.Module, optimi
 def make_scheduler(
     schedule: OtherSchedule, checkpoint: Checkpoint, plan: Plan, optimizer: optim.Optimizer
 ) -> Any:
-    """Return torch's scheduler that `schedule` names.
-
-    Raises:
-        ConfigError: it does not take its arguments, or watches a metric that is not set.
-    """
+    """Return torch's scheduler that `schedule` names. Raises ConfigError."""
     dotted = schedule.target["lightning"]
     by_step = schedule.interval == "step"
     sizes = {
@@ -176,11 +168,7 @@ def _check_plateau(schedule: OtherSchedule, checkpoint: Checkpoint, scheduler: R
 
 
 class RunningSums:
-    """Sums over batches, kept on the device: adding does not wait for the device, reading does.
-
-    Args:
-        count: the number of sums.
-    """
+    """Sums over batches, kept on the device: adding does not wait for the device, reading does."""
 
     def __init__(self, count: int) -> None:
         self.count = count

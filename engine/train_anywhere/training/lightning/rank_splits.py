@@ -106,11 +106,7 @@ class Opener:
         return f"data._target_={self.config.data.target['lightning']}"
 
     def open_split(self, split: Any, name: str) -> RankSplit:
-        """Return the split with the name "train", "val" or "test".
-
-        Raises:
-            ConfigError: it can't be read, or not on this number of ranks.
-        """
+        """Return the split "train", "val" or "test". Raises ConfigError if it can't be read."""
         train = name == "train"
         if inner := list_loaders(split):
             if train:
@@ -134,11 +130,7 @@ class Opener:
         return self._open_stream(split, name)
 
     def open_loader(self, split: Any, name: str) -> Any:
-        """Return the loaders of a split for Lightning, of rows in batches of this rank.
-
-        Raises:
-            ConfigError: it can't be read.
-        """
+        """Return the loaders of a split for Lightning. Raises ConfigError if it can't be read."""
         if is_collection(split):
             if isinstance(split, dict):
                 return {key: self.open_loader(one, name) for key, one in split.items()}
@@ -299,11 +291,7 @@ def open_rank_splits(
     trainer: pl.Trainer,
     report: Callable[[str], None],
 ) -> RankSplits | UserLoaders:
-    """Open each split of the data for this rank, when the ranks are connected.
-
-    Raises:
-        ConfigError, DataError: a split can't be read, or not on this number of ranks.
-    """
+    """Open each split for this rank after the ranks connected. Raises ConfigError, DataError."""
     source = find_source(config.data, splits, task)
     if not isinstance(task, pl.LightningModule):
         splits = splits if source is None else from_module(source, splits, topology, trainer)
@@ -326,11 +314,7 @@ def open_rank_splits(
 def find_source(
     data: Data, splits: Splits, task: object
 ) -> pl.LightningDataModule | pl.LightningModule | None:
-    """Return the data module, or the module itself, that has the loaders, or None.
-
-    Raises:
-        ConfigError: the data is another object, or the module has no training loader.
-    """
+    """Return the module or data module with the loaders, or None. Raises ConfigError."""
     source = task if isinstance(splits.train, ModuleLoaders) else splits.train
     modules = pl.LightningDataModule | pl.LightningModule
     if isinstance(source, modules) and is_overridden("train_dataloader", source):

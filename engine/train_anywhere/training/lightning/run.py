@@ -73,11 +73,7 @@ from train_anywhere.training.reporting.progress import Progress
 def load_initial_weights(
     init: Init, module: nn.Module, report: Callable[[str], None], deferred: DeferredWeights | None = None
 ) -> None:
-    """Load the weights that `init` names, if any. Every rank calls it.
-
-    Raises:
-        CheckpointError: the weights can't be read, or do not fit.
-    """
+    """Load the weights that `init` names, if any, on every rank. Raises CheckpointError."""
     if init.run is None:
         return
 
@@ -116,11 +112,7 @@ def load_initial_weights(
 
 
 def train(config: Config, process: RankProcess) -> Outcome:
-    """Train from the newest checkpoint, if any, and test the best weights. All ranks call it.
-
-    Raises:
-        ConfigError, DataError, CheckpointError: the run can't be trained; raised before training starts, or at a damaged sample.
-    """
+    """Train from the newest checkpoint, if any, and test. All ranks call it. Raises errors."""
     recorder = process.recorder
     try:
         outcome = train_and_test(config, process)

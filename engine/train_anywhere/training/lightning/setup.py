@@ -165,11 +165,7 @@ def opened_plan(
 def make_module(
     config: Config, task: Task, plan: Plan, devices: int, splits: Splits, build: Callable[..., Any]
 ) -> TaskModule:
-    """Return the LightningModule of a task of this project.
-
-    `build` calls the function that creates the network, possibly without memory for its weights.
-    Raises ConfigError if the model is not a torch.nn.Module.
-    """
+    """Return the LightningModule of a task; `build` creates its network. Raises ConfigError."""
     check_first_rows(task, splits)
     network = build(lambda: build_network(config, splits.facts))
     if not isinstance(network, nn.Module):
@@ -233,11 +229,7 @@ class CompareWeights(pl.Callback):
 
 
 def refuse_different_weights(module: nn.Module, strategy: Strategy) -> None:
-    """Compare a checksum of the weights over the ranks. All ranks must call it.
-
-    Raises:
-        RanksDifferError: some ranks differ from rank 0; all ranks raise it.
-    """
+    """Raise RanksDifferError on all ranks if their weights differ. All ranks must call it."""
     ranks = getattr(strategy, "world_size", 1)
     if ranks == 1:
         return
@@ -258,10 +250,7 @@ def refuse_different_weights(module: nn.Module, strategy: Strategy) -> None:
 def open_writer(
     trainer: Trainer, run: RunDir, config: Config, recorder: RunRecorder | None
 ) -> tuple[StateWriter, RunCheckpoints]:
-    """Return the writer of checkpoints, and what user code sees. The Trainer is resumed.
-
-    With a sharded strategy each rank writes a part of the checkpoint.
-    """
+    """Return the writer of checkpoints, and what user code sees. The Trainer is resumed."""
     sharded = isinstance(trainer.strategy, FullyShardedStrategy)
     writes = not config.trainer.fast_dev_run and trainer.is_global_zero
     checkpointer = open_checkpointer(config.checkpoint, run, sharded=sharded) if writes else None

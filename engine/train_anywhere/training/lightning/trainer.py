@@ -36,10 +36,7 @@ from train_anywhere.training.plan import Plan, batches_per_step, validation_due
 
 
 class NoSignals(_SignalConnector):
-    """A connector that leaves signals to `train_anywhere.training.stop`.
-
-    Lightning's handlers would requeue jobs and exit.
-    """
+    """A connector that leaves signals to `train_anywhere.training.stop`."""
 
     def register_signal_handlers(self) -> None:
         """Register no handlers."""

@@ -192,11 +192,7 @@ class Adapters:
         self.tuner.merge_and_unload()
 
     def save(self, folder: Path) -> None:
-        """Write the adapters in the format of peft.
-
-        Raises:
-            ConfigError: the package safetensors is missing.
-        """
+        """Write the adapters in the format of peft. Raises ConfigError without safetensors."""
         modules, known = self.module.named_modules(), dict(self.module.named_parameters())
         part = next((name for name, one in modules if hasattr(one, "save_pretrained")), "")
         start = f"{part}." if part else ""
@@ -241,11 +237,7 @@ def read_base(saved: Tensor) -> list[str]:
 
 
 def add_adapters(module: nn.Module, config: Config, whole: bool) -> Adapters | None:
-    """Add adapters to the layers that `model.lora` names; `whole`: a user's module.
-
-    Raises:
-        ConfigError: peft is missing, or the module has no such layers.
-    """
+    """Add adapters to layers as `model.lora` names; `whole`: all of it. Raises ConfigError."""
     if config.model.lora is None:
         return None
     if problem := package_problem("peft", "model.lora"):

@@ -16,13 +16,7 @@ def mlflow() -> None:
 
 
 def require(name: str, package: str, distribution: str) -> None:
-    """Raise ConfigError unless a package is installed in this Python.
-
-    Args:
-        name: choice of `loggers`.
-        package: name to import.
-        distribution: name to install.
-    """
+    """Raise ConfigError unless the package for `loggers=name` is installed."""
     if find_spec(package) is None:
         raise ConfigError(
             f"loggers={name} needs the package {package}, which this Python does not have; pip install {distribution}."

@@ -32,12 +32,7 @@ def report_failure(name: str, error: object, consequence: str) -> None:
 
 
 class Guard:
-    """A logger that is called in the training thread until it fails.
-
-    Args:
-        name: name of the logger in the configuration.
-        logger: the object made from the configuration, also an attribute.
-    """
+    """A logger, with its configuration's name, called in the training thread until it fails."""
 
     def __init__(self, name: str, logger: Any) -> None:
         self.name, self.logger = name, logger
@@ -63,12 +58,7 @@ class Guard:
 
 
 class Sender:
-    """A logger that is called in its own thread. A rejected row is sent again.
-
-    Args:
-        name: name of the logger in the configuration.
-        logger: the object made from the configuration, also an attribute.
-    """
+    """A logger that is called in its own thread. A rejected row is sent again."""
 
     def __init__(self, name: str, logger: Any) -> None:
         self.name, self.logger = name, logger
@@ -159,12 +149,7 @@ def open_loggers(config: Config, run: RunDir, first: bool) -> list[GuardedLogger
 
 
 def make_logger(name: str, section: Logger, config: Config, run: RunDir) -> Any:
-    """Return the object that a section of `loggers` names, with the facts that it takes.
-
-    Raises:
-        ConfigError: the target does not accept its arguments.
-        Exception: anything that the target raises.
-    """
+    """Return the object of a section of `loggers`, with facts for it. Raises any error."""
     return instantiate(
         section,
         f"loggers.{name}",

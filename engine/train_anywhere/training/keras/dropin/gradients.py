@@ -174,12 +174,7 @@ ADAPTERS = ("/lora_kernel_a", "/lora_kernel_b", "/lora_embeddings_a", "/lora_emb
 
 
 class Base:
-    """The frozen weights of a model with adapters.
-
-    Attributes:
-        variables: the weights, by name.
-        title: the name of the base in messages.
-    """
+    """The frozen weights of a model with adapters, by name, and its title in messages."""
 
     def __init__(self, variables: NamedVariables, title: str) -> None:
         self.variables, self.title, self._hash = variables, title, ""
@@ -204,11 +199,7 @@ class Base:
 
 
 def add_adapters(model: keras.Model, config: Config, whole: bool) -> Base | None:
-    """Add adapters to the layers that `model.lora` names, if it is set, and freeze the others.
-
-    Raises:
-        ConfigError: the model is not built, or has no such layers.
-    """
+    """Add adapters as `model.lora` names, and freeze other layers. Raises ConfigError."""
     lora = config.model.lora
     if lora is None:
         return None

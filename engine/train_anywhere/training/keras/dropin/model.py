@@ -126,11 +126,7 @@ class DropIn(Module):
 def open_dropin(
     config: Config, strategy: Strategy, splits: Splits, model: keras.Model
 ) -> tuple[DropIn, DropInLoader, Plan]:
-    """Return the module, batches and plan of a user's model, with all variables.
-
-    Raises:
-        ConfigError, DataError: model, data and configuration do not fit together.
-    """
+    """Return the module, batches and plan of a user's model. Raises ConfigError, DataError."""
     target = config.task.target["keras"]
     refuse_accumulation(config.trainer, target)
     disable_graph_optimizer()
@@ -231,11 +227,7 @@ def compile_model(model: keras.Model, optimizer: keras.optimizers.Optimizer, tar
 def check_optimizers(
     config: Config, module: DropIn, ours: keras.optimizers.Optimizer | None, used: list[Any]
 ) -> None:
-    """Set the reader of the learning rate, and add notes about settings without effect.
-
-    Raises:
-        ConfigError: a step calls no optimizer and there are several replicas, or settings of the configuration would have no effect.
-    """
+    """Set the reader of the learning rate, and add notes. Raises ConfigError for useless keys."""
     target = config.task.target["keras"]
     if not used and module.strategy.replicas > 1:
         raise ConfigError(

@@ -59,11 +59,7 @@ def decode(value: Any) -> Any:
 
 
 class CallbackStates:
-    """The state of a run's callbacks: the attributes that changed after their construction.
-
-    Args:
-        callbacks: new callbacks by name, the same ones on all ranks and in a resumed run.
-    """
+    """The attributes of callbacks, by name on all ranks, that changed after construction."""
 
     def __init__(self, callbacks: Mapping[str, keras.callbacks.Callback]) -> None:
         self.callbacks = callbacks
@@ -120,11 +116,7 @@ WRITERS = ("CSVLogger", "TensorBoard", "RemoteMonitor")
 def make_callbacks(
     sections: Mapping[str, Callback], module: Module, plan: Plan, position: Position
 ) -> tuple[keras.callbacks.CallbackList, CallbackStates]:
-    """Return the callbacks and their states. Only rank 0 has those that write.
-
-    Raises:
-        ConfigError: an object is not a Keras callback, or writes its own checkpoints.
-    """
+    """Return the callbacks and their states. Only rank 0 has writers. Raises ConfigError."""
     callbacks, saved = [], {}
     for name, section in sections.items():
         where, dotted = f"callbacks.{name}", section.target["keras"]

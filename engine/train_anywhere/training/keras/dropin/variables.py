@@ -137,10 +137,7 @@ def create_variables(
 def trace_step(
     step: Callable[[Any], Any], spec: Any, applies: Sequence[AveragingApply], names: list[str] | None = None
 ) -> Any:
-    """Return the graph of a step, and record for which variables it calls the optimizers.
-
-    The names of the values that the step returns are added to `names`.
-    """
+    """Return a step's graph; record variables in `applies`, and what it returns in `names`."""
     distribution = tf.distribute.get_strategy()
     for apply in applies:
         apply.tracing = True

@@ -188,10 +188,7 @@ def fit(callback: TrainingCallback) -> None:
 
 
 def check_validation(callback: TrainingCallback) -> None:
-    """Run `trainer.num_sanity_val_steps` validation batches, and forget their metrics.
-
-    Random numbers are drawn as if this had not run.
-    """
+    """Run `trainer.num_sanity_val_steps` validation batches, and forget that they ran."""
     trainer, module, known = callback.config.trainer, callback.module, callback.plan.val_batches
     count = known if trainer.num_sanity_val_steps == -1 else min(trainer.num_sanity_val_steps, known)
     if not count or trainer.fast_dev_run:
@@ -254,11 +251,7 @@ PARTS = 4
 
 
 def refuse_different_weights(module: Module) -> None:
-    """Compare the weights of all replicas of all ranks. All processes call this.
-
-    Raises:
-        RanksDifferError: weights differ; the message names the replicas that differ from the first.
-    """
+    """Raise RanksDifferError if replicas have different weights. All processes call this."""
     strategy = module.strategy
     if strategy.replicas == 1:
         return

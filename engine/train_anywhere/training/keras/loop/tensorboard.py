@@ -161,11 +161,7 @@ class TensorFlowRecording:
 
 
 def read_operations(file: Path) -> list[Operation]:
-    """Return the operations in a trace of TensorFlow: kernels of the GPUs, else CPU types.
-
-    Raises:
-        OSError: the file can't be read.
-    """
+    """Return the operations in a trace: kernels of the GPUs, else CPU types. Raises OSError."""
     planes = XSpace.FromString(file.read_bytes()).planes
     gpus = [plane for plane in planes if plane.name.startswith("/device:GPU")]
     calls, picoseconds = Counter[str](), Counter[str]()

@@ -26,13 +26,7 @@ from train_anywhere.training.keras.strategies.base import MakeDataset, Strategy
 
 
 class TfDistribute(Strategy):
-    """A strategy based on tf.distribute: variables are mirrored on all replicas.
-
-    Args:
-        inner: TensorFlow's strategy.
-        rank: number of this process.
-        processes: number of processes.
-    """
+    """A strategy based on tf.distribute: variables are mirrored on all replicas."""
 
     def __init__(self, inner: tf.distribute.Strategy, rank: int, processes: int) -> None:
         super().__init__(rank, processes, inner.num_replicas_in_sync)
@@ -143,11 +137,7 @@ def mirrored(devices: list[str]) -> TfDistribute:
 
 
 def multiworker_mirrored(topology: Topology, devices: list[str]) -> TfDistribute:
-    """Return the strategy of one process per rank with one device each.
-
-    Raises:
-        TopologyError: the addresses of the ranks are not known.
-    """
+    """Return the strategy of one process and device per rank. Raises TopologyError."""
     gpu = devices[0].startswith("GPU")
     how = tf.distribute.experimental.CommunicationImplementation
     options = tf.distribute.experimental.CommunicationOptions(implementation=how.NCCL if gpu else how.RING)

@@ -42,11 +42,7 @@ class Buffers:
             self._copied.record()
 
     def write(self, file: Path) -> None:
-        """Save the copy for `torch.load`. Any thread may call this until the next `fill`.
-
-        Raises:
-            OSError: the disk fails.
-        """
+        """Save the copy for `torch.load`. Any thread may call this until `fill`. Raises OSError."""
         if self._copied:
             self._copied.synchronize()
         try:

@@ -177,11 +177,7 @@ class RandomState(pl.Callback):
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Keep the states until training starts, because the setup draws random numbers too.
-
-        Raises:
-            CheckpointError: the entry is not random states.
-        """
+        """Keep the states until training starts: the setup draws too. Raises CheckpointError."""
         self.saved = checkpoint.get("random_states")
         _check_states(self.saved)
 

@@ -256,11 +256,7 @@ class Shards:
         return self._written is not None and not self._written.done()
 
     def wait(self) -> str | None:
-        """Wait until all ranks have written their parts. Return the disk error, if any.
-
-        Raises:
-            CheckpointError: writing failed for another reason, which is chained.
-        """
+        """Wait until all ranks have written. Return the disk error. Raises CheckpointError."""
         error = self._written.exception() if self._written else None
         if error is None:
             return None

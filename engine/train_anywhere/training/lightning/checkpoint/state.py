@@ -320,11 +320,7 @@ class StateWriter(TorchCheckpointIO):
             self.checkpointer.wait()
 
     def publish_shards(self) -> None:
-        """Publish the checkpoint whose shards all ranks have written, or report that a disk failed.
-
-        Raises:
-            CheckpointError: writing failed for another reason.
-        """
+        """Publish the checkpoint of written shards, or report a failed disk. Raises CheckpointError."""
         if not self.shards or not self._info:
             return
         info, self._info = self._info, None

@@ -31,11 +31,7 @@ from train_anywhere.training.tracking.wandb import Wandb
 
 
 def make_task(section: TaskConfig) -> Task | pl.LightningModule:
-    """Return the object that `task` names: a task of this project, or a LightningModule.
-
-    Raises:
-        ConfigError: it is neither, or can't be created.
-    """
+    """Return the task or LightningModule that `task` names. Raises ConfigError."""
     dotted = section.target["lightning"]
     with explain_target_errors(f"task._target_={dotted}"):
         created = instantiate(section, "task", "lightning")
@@ -79,11 +75,7 @@ class ConfiguredOptimizer(pl.Callback):
 
 
 def make_callbacks(sections: Mapping[str, Callback]) -> list[pl.Callback]:
-    """Return the callbacks of the configuration.
-
-    Raises:
-        ConfigError: one is not a Lightning callback or writes checkpoints, or a checkpoint can't hold the states of two of them.
-    """
+    """Return the callbacks of the configuration. Raises ConfigError for one of another kind."""
     chosen: list[pl.Callback] = []
     keys: dict[str, str] = {}
     for name, section in sections.items():
@@ -111,10 +103,7 @@ def make_callbacks(sections: Mapping[str, Callback]) -> list[pl.Callback]:
 
 
 def make_loggers(config: Config, run: RunDir, first: bool) -> list[Logger]:
-    """Return the loggers of the configuration. Only those of the `first` rank write.
-
-    Raises ConfigError if a logger takes other arguments, or has no `log_metrics`.
-    """
+    """Return the loggers, which write on the `first` rank. Raises ConfigError."""
     loggers: dict[str, Logger] = {}
     others: dict[str, LoggerConfig] = {}
     for name, section in config.loggers.items():

@@ -216,11 +216,7 @@ def restore_groups(module: nn.Module, optimizers: list[Optimizer], saved: dict[s
 
 
 def check_trainable(trainer: pl.Trainer) -> None:
-    """Compare the flags over the ranks, then let the strategy average all gradients.
-
-    Raises:
-        RanksDifferError: the flags differ; all ranks raise it.
-    """
+    """Raise RanksDifferError if flags differ, then let the strategy average all gradients."""
     strategy: Any = trainer.strategy
     if trainer.world_size > 1:
         own = read_flags(trainer)

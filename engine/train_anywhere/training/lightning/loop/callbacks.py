@@ -294,11 +294,7 @@ class MetricsCallback(pl.Callback):
         self._unlogged = {}
 
     def monitored_metrics(self, key: str, monitor: str) -> dict[str, float]:
-        """Return the metrics of this epoch. Without a validation, `monitor` may be missing.
-
-        Raises:
-            ConfigError: there is no metric with the name `monitor`, which is the value of the configuration `key`.
-        """
+        """Return the metrics of this epoch. Raises ConfigError if `monitor` is unknown."""
         return self._unlogged | self.epoch_metrics
 
     # --- values that user code logs -------------------------------------------------------------------------------------

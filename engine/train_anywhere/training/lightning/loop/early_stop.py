@@ -102,11 +102,7 @@ class TrainingCheck(pl.Callback):
         self.skipped += not outputs and pl_module.automatic_optimization
 
     def check(self, trainer: pl.Trainer) -> str:
-        """Return a note about skipped batches or a missing optimizer, or "".
-
-        Raises:
-            ProjectError: nothing was trained.
-        """
+        """Return a note about skipped batches, or "". Raises ProjectError if nothing was trained."""
         if not self.batches and not trainer.should_stop:
             raise ProjectError("nothing was trained: no batch reached training_step.")
         skipped = "training_step or the loader returned None"

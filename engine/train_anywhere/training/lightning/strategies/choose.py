@@ -38,11 +38,7 @@ class DataParallel(SingleDeviceStrategy):
         self.devices = devices
 
     def setup(self, trainer: pl.Trainer) -> None:
-        """Set up as for one device, then run the task's network on all devices.
-
-        Raises:
-            ConfigError: the module computes its own loss, which can't be split.
-        """
+        """Set up for one device, and split the network. Raises ConfigError for a user's module."""
         super().setup(trainer)
         module = self.lightning_module
         if not isinstance(module, TaskModule):
@@ -123,11 +119,7 @@ def list_devices(first: torch.device, count: int) -> list[torch.device]:
 def make_strategy(
     name: str, config: Config, topology: Topology, device: torch.device, devices: int
 ) -> Strategy:
-    """Return the strategy of one rank by its resolved name, which is not `auto`.
-
-    The first device of the rank is `device`; `devices` share the global batch.
-    Raises ConfigError if the strategy does not work with them.
-    """
+    """Return the strategy of one rank by its resolved name. Raises ConfigError."""
     match name:
         case "single":
             return SingleDeviceStrategy(device)
@@ -166,11 +158,7 @@ def _make_ddp(
 
 
 def _ddp_options(chosen: StrategyConfig, device: torch.device) -> dict[str, Any]:
-    """Return the DDP options of the configuration. `auto` has none.
-
-    Raises:
-        ConfigError: bf16 or NCCL on a CPU; torch supports both only between GPUs.
-    """
+    """Return the options of `strategy` for DDP. Raises ConfigError for bf16 or NCCL on a CPU."""
     if not isinstance(chosen, DdpStrategy):
         return {}
     if chosen.compression == "bf16" and device.type != "cuda":

@@ -70,11 +70,7 @@ def shard(
 
 
 def find_blocks(network: nn.Module, names: Sequence[str] = ()) -> list[nn.Module]:
-    """Return the layers with these class names, or without names all with a matrix.
-
-    Raises:
-        ConfigError: no layer has one of these classes.
-    """
+    """Return the layers of these classes, or all with a matrix. Raises ConfigError for none."""
     found = list(_blocks_by_class(network, set(names)) if names else _layers_with_matrices(network))
     if names and not found:
         classes = sorted({type(m).__name__ for m in network.modules()})

@@ -137,14 +137,7 @@ class GradientExchange:
 
 
 class HorovodStrategy(ParallelStrategy):
-    """Data parallelism over ranks that are already running, with one device each.
-
-    Args:
-        topology: the ranks, and which one this process is.
-        device: the device of this rank.
-        compression: "none", or "fp16" to send gradients with 16 bits.
-        options: arguments of Lightning's ParallelStrategy.
-    """
+    """Data parallelism over ranks that are already running, with one device each."""
 
     strategy_name = "horovod"
     is_distributed = True  # else Lightning does not reduce what `self.log(..., sync_dist=True)` logs
