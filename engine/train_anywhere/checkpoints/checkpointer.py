@@ -29,7 +29,6 @@ class WriteRequest:
 
     Attributes:
         write: writes the files of the checkpoint into a folder.
-        info: position and metrics of the training.
         released: the worker is not reading the buffers.
         local: writing to the node's disk has not failed for this state.
     """
@@ -47,13 +46,11 @@ class AsyncCheckpointer:
     with increasing pauses. Any other error stops the worker and is raised by the next `check`.
 
     Args:
-        store: checkpoints in the run folder.
         staging: checkpoints on the node's disk; None: write directly to the run folder.
         events: syncs TensorBoard's files from a staging folder, which is `staging` unless that is None. The checkpointer closes it and
             then removes the staging folder.
 
     Attributes:
-        newest: the newest checkpoint in the run folder.
         patience_s: how long the last state is retried after training.
         first_retry_s: time until the first retry, doubled for each further one.
     """

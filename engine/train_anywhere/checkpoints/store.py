@@ -78,7 +78,6 @@ class CheckpointStore:
     """Reader and writer of the checkpoints in one folder. Only one process may write at a time.
 
     Args:
-        folder: `checkpoints/` of the run folder.
         mode, keep_last, keep_every_n_epochs: the rule by which checkpoints are kept, see `Retention`.
     """
 

@@ -88,7 +88,6 @@ class Predictor:
 
     Attributes:
         network: the network: a torch module in eval mode, or a `keras.Model`.
-        config: the configuration of the run.
         class_names: names of the classes; empty if the data has none.
     """
 

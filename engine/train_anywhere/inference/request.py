@@ -80,9 +80,7 @@ class EvaluationRequest:
         export: the export format, as in `FORMATS`.
         predictions: absolute path of the file of predictions; None: write none.
         to: absolute path of the export; None: in the run folder.
-        files: new files to predict for.
         output: absolute path of the table for `files`; None: print it.
-        typed: all arguments, as they were typed.
     """
 
     run: RunDir

@@ -33,10 +33,7 @@ class Plan:
         batch_per_rank: rows of one batch on one device that shares the global batch.
         train_batches: training batches of an epoch. Of a native task a multiple of `accumulate`: an incomplete last window is
             left out.
-        accumulate: batches per optimizer step.
-        steps_per_epoch: optimizer steps of an epoch.
         max_epochs: largest number of epochs; `total_steps` may end the last one early.
-        total_steps: optimizer steps of the whole run.
         val_every: optimizer steps between two validations of an epoch, or of the run if `check_val_every_n_epoch` is null.
         val_batches: validation batches; 0 turns validation off.
         test_batches: test batches; 0 turns the test off.

@@ -66,11 +66,8 @@ class StepProfile:
     """The profiles of one rank. All ranks know which steps are profiled.
 
     Args:
-        run: the run folder.
-        rank: number of this rank.
         steps: steps that rank 0 profiles, such as 10-20; None: only when requested.
         begin: starts a profiler, which writes its traces into a folder, under a name for this rank.
-        report: prints a line of rank 0.
 
     Attributes:
         is_on: whether `after_step` must be called; False for nearly all steps of nearly all runs.

@@ -43,8 +43,6 @@ class Copier:
     """Copies new files of one folder to another in a background thread.
 
     Args:
-        source: the folder on the node's disk.
-        target: the folder in the run folder.
         every_seconds: time between two copies.
 
     Attributes:

@@ -24,7 +24,6 @@ class EventFileSync:
 
     Args:
         staging: the folder on the node's disk; None: files are written directly to the run folder.
-        target: the folder of event files in the run folder.
 
     Attributes:
         interval_s: time between two syncs, and between two tries after a disk error.

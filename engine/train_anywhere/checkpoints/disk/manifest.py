@@ -27,11 +27,8 @@ class CheckpointInfo:
     """Position and metrics of the training when it is saved.
 
     Attributes:
-        step: number of optimizer steps done.
         epoch, batch: the next batch to train is number `batch` of epoch `epoch`, both counted from 0.
-        metrics: the newest values by name.
         value: value of `checkpoint.monitor`; None if it was not measured at this step.
-        framework: the framework that wrote it.
         seconds: time of training so far, over all attempts of the run.
     """
 

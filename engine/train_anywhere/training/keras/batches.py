@@ -24,12 +24,6 @@ from train_anywhere.training.plan import Plan
 class TaskLoader:
     """The batches of a native task: all rows, in the same order on any number of ranks.
 
-    Args:
-        config: the configuration.
-        strategy: distributes the batches.
-        splits: the data.
-        task: the task, which may have a method `prepare`.
-
     Raises:
         ConfigError: a split of the data can't be read by index.
     """

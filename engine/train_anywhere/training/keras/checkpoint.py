@@ -34,12 +34,8 @@ class Position:
     Attributes:
         epoch: epoch of the next batch, from 0.
         batch: number of the next batch in its epoch, from 0.
-        step: optimizer steps done.
-        metrics: the newest value of each metric.
         pending: the end of the epoch, or a validation within it, is still to be run.
-        patience: state of early stopping.
         ended: a callback has set `stop_training`: the run is complete.
-        preempted: a signal requested a stop.
         seconds: time of training of the run, when it was saved.
         timed_out: `trainer.max_time` is over: the run is complete.
     """

@@ -73,10 +73,6 @@ class TrainedModel:
     """A trained model and its data.
 
     Attributes:
-        config: the configuration of the run.
-        module: the model with its test step.
-        loader: the batches of the data.
-        task: the native task, or None.
         facts: facts about the data set, such as the number of classes.
     """
 

@@ -33,9 +33,6 @@ class RunningSums:
     """The sums of `Task.sums` over batches, kept on the device. Only reading waits for it.
 
     Each replica has its own sums, so adding needs no communication.
-
-    Args:
-        count: number of sums.
     """
 
     def __init__(self, count: int) -> None:
@@ -82,15 +79,12 @@ class Module:
 
     Attributes:
         model: the model that callbacks see, and whose variables a checkpoint holds.
-        optimizers: all optimizers that train the model.
         learning_rate: returns the learning rate of the last optimizer step.
         unit: plural name of what is counted, such as "samples".
         counts_units: whether a row holds several units, counted by `units`.
         multi_step: whether a call can make more than one training step.
-        metric_names: metrics that are known before training.
         notes: lines for the user, printed once.
         flags: `trainable` of all layers and variables when the steps were traced.
-        no_decay: see `build_optimizer`.
         base: the weights that `model.lora` freezes; None without adapters.
     """
 
@@ -269,11 +263,8 @@ class TaskModule(Module):
 
     Args:
         network: the network, built, and compiled with an optimizer.
-        task: computes the loss and the sums for metrics.
-        strategy: averages the gradients over the ranks.
         accumulate: batches per optimizer step; above 1, each step gets a stack of them.
         jit_compile: whether XLA compiles the network with its loss and gradients; it can't compile collectives and reading data.
-        options: further arguments of `Module`.
     """
 
     multi_step = True

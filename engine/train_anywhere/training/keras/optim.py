@@ -34,14 +34,7 @@ from train_anywhere.training.plan import (
 
 
 class LearningRate(keras.optimizers.schedules.LearningRateSchedule):
-    """`lr` times `train_anywhere.training.plan.lr_factor`, part of the step's graph.
-
-    Args:
-        lr: the highest learning rate.
-        schedule: configuration of the schedule.
-        steps_per_epoch: optimizer steps of an epoch.
-        total_steps: optimizer steps of the run.
-    """
+    """`lr` times `train_anywhere.training.plan.lr_factor`, part of the step's graph."""
 
     def __init__(self, lr: float, schedule: NamedSchedule, steps_per_epoch: int, total_steps: int) -> None:
         self.lr, self.schedule = lr, schedule
@@ -82,7 +75,6 @@ class Grouped:
     """Mixin of optimizers with learning rate and weight decay by names, see `optimizer.groups`.
 
     Attributes:
-        groups: the groups.
         base_lr: the learning rate of the other variables, before the schedule.
     """
 

@@ -40,7 +40,6 @@ class IndexedSplit:
 
     Attributes:
         batches: this rank's batches, by epoch and number.
-        workers: the number of loading processes.
         worker_init: called in each of them, as `worker_init_fn` of a DataLoader.
     """
 
@@ -71,11 +70,9 @@ class StreamSplit:
     """A user's loader for a task of this project. Each row gets weight 1.
 
     Attributes:
-        source: the loader.
         count: batches of an epoch; for an evaluation the maximum.
         seed, rank: seeds of its random numbers.
         train: whether it must return exactly `count` batches.
-        prepare: the task's `prepare`, if any.
     """
 
     source: Any

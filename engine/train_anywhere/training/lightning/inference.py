@@ -116,10 +116,7 @@ class TrainedModel:
     """A trained model and its data.
 
     Attributes:
-        config: the configuration of the run.
         network: the network of a task, or a user's LightningModule; in eval mode, on the CPU until it is measured.
-        task: the task of this project, or None.
-        splits: the data.
     """
 
     config: Config

@@ -89,8 +89,6 @@ class Opener:
 
     Attributes:
         weighted: whether batches need weights, as those of a task of this project.
-        prepare: the task's `prepare`, if any.
-        report: prints a line, on rank 0.
         source: the data module or module that returned the loaders, if any.
     """
 

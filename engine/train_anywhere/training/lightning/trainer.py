@@ -50,7 +50,6 @@ class Trainer(pl.Trainer):
         native: whether it trains a task of this project, whose limits are those of the plan. Lightning applies its own limits
             to a user's module.
         monitors: names of the metrics that decide which checkpoint is the best, and when to stop.
-        ranks_per_node: number of ranks on this node.
         completes: whether entries left out of a checkpoint are taken from the new module when it is restored (see `Restorer`).
         **options: arguments of Lightning's Trainer.
 

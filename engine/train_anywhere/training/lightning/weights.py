@@ -129,11 +129,6 @@ INSIDE = ".base_layer"
 class Adapters:
     """The adapters of a module.
 
-    Args:
-        module: the module, whose layers get adapters.
-        lora: their configuration.
-        base: the name of the base.
-
     Attributes:
         left_out: names of the parameters that checkpoints do not hold: those of the base that were never trainable.
     """

@@ -27,9 +27,6 @@ class Bar:
     """A line at the bottom of the terminal, redrawn by the training thread itself.
 
     It has the bar, the percentage, the epoch, the time left and the loss.
-
-    Args:
-        total: batches of the whole run.
     """
 
     def __init__(self, total: int) -> None:
@@ -68,10 +65,6 @@ class Display:
 
     Args:
         kind: auto: a bar if the output is a terminal, else plain lines.
-        total: batches of the whole run.
-
-    Attributes:
-        metrics: the newest metrics over all ranks.
     """
 
     def __init__(self, kind: Literal["auto", "bar", "plain", "none"], total: int) -> None:

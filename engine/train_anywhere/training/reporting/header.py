@@ -16,11 +16,9 @@ class Header:
     Attributes:
         model: name of the network, such as cnn or MyLightningModule.
         parameters: number of all weights; None if they do not exist yet (lazy layers).
-        trained: number of the weights that are trained.
         rows: rows of each split, by its name; None if a split does not have a known length.
         device: kind of the devices, such as `cpu` or `NVIDIA H100`.
         devices: number of devices that share the global batch.
-        strategy: name of the strategy that runs.
     """
 
     model: str

@@ -27,7 +27,6 @@ class Throughput:
 
     Args:
         rows: rows of one batch over all ranks; None: a row holds several units, and each report gives their number.
-        world_size: devices that share the global batch.
         unit: plural name of what is counted, such as "samples".
         min_seconds: seconds that a device at its peak needs for one unit; None if unknown.
 
@@ -138,8 +137,6 @@ class Progress:
     """The progress of one run, a context manager.
 
     Args:
-        display: shows it.
-        plan: the size of the run.
         world_size: devices that share the global batch, for the speed.
         unit: plural name of what is counted in a batch, such as "samples".
         counts_units: whether a row holds several units; each report of metrics then gives their number.

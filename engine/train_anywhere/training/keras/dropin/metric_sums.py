@@ -16,10 +16,6 @@ from train_anywhere.training.keras.strategies.base import Strategy
 class Metrics:
     """The Keras metrics of a model. Their states are sums, so ranks can add them up.
 
-    Args:
-        model: a model whose metrics are built.
-        strategy: the strategy of its variables.
-
     Raises:
         ConfigError: there are several replicas, and the state of a metric may not be a sum.
     """
@@ -103,9 +99,6 @@ class StepLogs:
 
     Each replica returns its own. Their mean is weighted by rows: those of the epoch so far for a value that is computed from metrics,
     else those of the batch.
-
-    Args:
-        metrics: the metrics of the model.
 
     Attributes:
         last: the values of the last step, the rows of the epoch for those that are computed from metrics and for the results of

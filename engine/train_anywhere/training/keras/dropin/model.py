@@ -37,11 +37,7 @@ class DropIn(Module):
 
     Args:
         model: the model; its variables and those of its metrics and optimizers exist.
-        strategy: the strategy.
         extra: variables that the steps use and the model does not track.
-        applies: the `apply` methods of its optimizers.
-        spec: types and shapes of a replica's batch.
-        options: further arguments of `Module`.
     """
 
     def __init__(

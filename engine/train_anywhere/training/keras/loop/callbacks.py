@@ -39,7 +39,6 @@ class StepsPerCall:
     """The number of steps of each call.
 
     Args:
-        log_every: steps between rows of metrics.
         save_every: steps between checkpoints, if there is such an interval.
         each: whether there is work after every step, so that each call makes one step.
     """
@@ -144,22 +143,12 @@ class TrainingCallback:
     at the end of an epoch, together with requests of any rank to stop and of rank 0 to save.
 
     Args:
-        config: the configuration.
-        plan: the size of the run.
-        position: the progress of the run, updated here.
-        module: the training and test steps.
-        loader: the batches.
-        metrics: writes the metrics.
         checkpoints: writes checkpoints, on rank 0; None on other ranks.
-        stop: flag that a signal sets.
-        user_callbacks: Keras callbacks of the configuration.
-        states: state of the callbacks that all ranks have.
         observers: called after steps, validations and checkpoints.
         restored: content of state.json in the checkpoint that the run resumes from.
 
     Attributes:
         added: metrics that callbacks added to the logs of the last epoch.
-        timer: the time of training, and its limit.
         ended_by: a line about the end, if user code ended training before its last step.
         stopper: class of the callback that has set `stop_training`; None if it is not known.
         has_shared_hooks: whether callbacks that all ranks have are called at every step.

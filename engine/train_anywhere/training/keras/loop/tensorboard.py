@@ -31,7 +31,6 @@ class TensorBoard:
     """TensorBoard's event files in one folder.
 
     Args:
-        events: the folder, and the handling of disk errors.
         step: optimizer steps done before; later events of an earlier attempt are purged, so that a resumed run shows one curve.
     """
 
@@ -73,12 +72,9 @@ class MetricsWriter:
     """The writer of metrics of one run.
 
     Args:
-        config: the configuration.
-        run: the run folder.
         progress: the display, which the caller enters and exits.
         step: optimizer steps done in earlier attempts.
         events: folder of TensorBoard's files; None: this rank writes no files.
-        names: names of the expected metrics.
 
     Raises:
         ConfigError: a logger has no `log_metrics(metrics, step)`.

@@ -131,7 +131,6 @@ class Strategy:
 
     Attributes:
         rank: number of this process; rank 0 writes files.
-        processes: number of processes.
         replicas: devices that share the global batch, over all processes; each process has the same number.
         pace: measures how long this process works in a step without waiting for others.
     """

@@ -159,10 +159,6 @@ class SlurmCluster(tf.distribute.cluster_resolver.SlurmClusterResolver):
 
     TensorFlow's own calls nvidia-smi even if it is not installed, needs GPUs, and sorts the hosts by name, while Slurm numbers the tasks in
     the order of its own list (node9 before node10).
-
-    Args:
-        topology: the ranks and their hosts.
-        gpus: number of this process's devices.
     """
 
     def __init__(self, topology: Topology, gpus: int) -> None:

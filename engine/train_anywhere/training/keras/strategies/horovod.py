@@ -22,7 +22,6 @@ class HorovodStrategy(Strategy):
     """Data parallelism over running processes. The devices must be chosen before.
 
     Args:
-        topology: rank of this process.
         compression: "none", or "fp16" to send gradients with 16 bits; values above 65504 become infinite.
     """
 

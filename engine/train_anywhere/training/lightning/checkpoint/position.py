@@ -125,7 +125,6 @@ class RandomState(pl.Callback):
 
     Args:
         seed: the seed of the run. Each rank derives its own from it, so that dropout differs between the ranks' rows.
-        report: prints a line.
     """
 
     def __init__(self, seed: int, report: Callable[[str], None]) -> None:

@@ -26,7 +26,6 @@ class RankState(pl.Callback):
 
     Args:
         stream: the training loader, if its rows are not read by index.
-        report: prints a line.
     """
 
     def __init__(self, stream: Stream | None, report: Callable[[str], None]) -> None:

@@ -160,9 +160,6 @@ def read_checkpoint(folder: Path, mmap: bool = False) -> dict[str, Any]:
 class StoredWeights:
     """The weights in a checkpoint folder, each of which is read when it is needed.
 
-    Attributes:
-        shapes: the shape of each weight, by name.
-
     Raises:
         CheckpointError: the checkpoint is damaged, or holds more than tensors and numbers.
     """

@@ -67,9 +67,6 @@ class _Unpickler(pickle.Unpickler):
 class ShardReader(FileSystemReader):
     """Reads the shards in one folder and no file outside of it.
 
-    Args:
-        folder: the folder of the checkpoint.
-
     Raises:
         CheckpointError: its `.metadata` is damaged, or names other classes or files of another folder.
     """

@@ -52,8 +52,6 @@ class CheckpointCallback(pl.Callback):
 
     Args:
         writer: writes the state; `trainer.save_checkpoint` calls it as the strategy's `checkpoint_io`.
-        metrics: the metrics of the run.
-        seen: the checkpoints as user code sees them.
 
     Attributes:
         start: the epoch and batch to start with.
@@ -249,7 +247,6 @@ class StateWriter(TorchCheckpointIO):
     Args:
         checkpointer: writes checkpoints; only rank 0 has one, but all ranks take part in saving.
         shards: writes this rank's part of the weights, if they are split over the ranks.
-        saved: the checkpoint that the run resumes from.
 
     Attributes:
         newest: the newest checkpoint; only on rank 0 is it updated for those written by this run.

@@ -27,8 +27,6 @@ class RunLogger(Logger):
 
     Args:
         name: name in the configuration.
-        folder: run folder.
-        version: id of the run.
         tracked: the tracker, only on rank 0; the Trainer calls `finalize` after fit and again after test, so
             `train_anywhere.training.lightning.run` calls `close` instead.
     """
@@ -244,7 +242,6 @@ class Connector(_LoggerConnector):
     A receiver gets all values that are passed to the loggers, without being one of them.
 
     Args:
-        trainer: the Trainer.
         monitors: names of the metrics that the configuration monitors.
 
     Attributes:

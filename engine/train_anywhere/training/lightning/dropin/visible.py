@@ -89,10 +89,8 @@ class RunCheckpoints(ModelCheckpoint):
     """Lightning's ModelCheckpoint as user code reads it, about this project's checkpoints.
 
     Args:
-        folder: `checkpoints/` of the run folder.
         monitor: the metric that decides which checkpoint is the best.
         mode: whether the smallest or the largest value is the best.
-        finish: waits until all checkpoints are written.
     """
 
     def __init__(

@@ -29,9 +29,6 @@ class Agreement:
     rank checks them after each step.
 
     Args:
-        stop: the flag that a signal sets.
-        timer: the time of training, and its limit.
-        progress: passes on the requests of `jobs.py`.
         observers: called after steps, validations and checkpoints.
         writes: whether this is rank 0 of a run that writes checkpoints.
 
@@ -100,7 +97,6 @@ class MetricsCallback(pl.Callback):
 
     Attributes:
         native: whether a task of this project is trained, whose metrics are reduced here.
-        metrics: the newest value of each metric.
         epoch_metrics: metrics at the end of the current epoch: of its last steps, and of the validation if any.
     """
 

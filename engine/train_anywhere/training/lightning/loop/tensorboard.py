@@ -28,7 +28,6 @@ class TensorBoard(TensorBoardLogger):
     """Writes event files into one folder, also for the values of `self.log`.
 
     Args:
-        events: provides the folder, and handles errors of its disk.
         step: optimizer steps done before. Later events of an earlier attempt are purged, so a resumed run shows one curve.
     """
 

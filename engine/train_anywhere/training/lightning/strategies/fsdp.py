@@ -110,7 +110,6 @@ class FullyShardedStrategy(OneDevicePerRank):
     Args:
         blocks: class names of layers that are gathered as a unit; none: see `find_blocks`.
         group: number of consecutive ranks that share one copy of the model; None: all ranks.
-        options: arguments of `OneDevicePerRank`.
     """
 
     strategy_name = "fsdp"

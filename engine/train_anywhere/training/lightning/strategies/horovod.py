@@ -58,7 +58,6 @@ class GradientExchange:
     same parameters. Sparse gradients (embeddings) are gathered and stay sparse.
 
     Args:
-        module: the module, already on its device.
         compression: "fp16" to send gradients with 16 bits; those above 65504 become infinite.
     """
 
