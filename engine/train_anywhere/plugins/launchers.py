@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, OverrideType, QuotedString
+from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.launcher import Launcher
+from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
@@ -26,6 +28,10 @@ class _Composer(Launcher):
     def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
         """Keep what Hydra passes before `launch`."""
         self.context, self.config = hydra_context, config
+
+    def sweeps_product(self) -> bool:
+        """Return whether the sweeper is the one that does not read results."""
+        return str(self.config.hydra.sweeper.get("_target_", "")).endswith(".ProductSweeper")
 
     def compose_members(self, members: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
         """Return each member as a plain tree. Hydra has composed a single one already."""
@@ -62,6 +68,27 @@ def changed_values(first: list[str], member: list[str], groups: Collection[Any])
     return None if own or any(k.startswith("hydra.") for k in keys) else changed
 
 
+class ComposingSweeper(Sweeper):
+    """Base of the sweepers, which need one of these launchers. Others would ignore `cluster=`."""
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        """Keep what Hydra passes before `sweep`."""
+        self.context = hydra_context
+        self.launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
+
+    def find_launcher(self) -> "SlurmLauncher | HereLauncher":
+        """Return the launcher. Raises ConfigError for one that is not of this package."""
+        from train_anywhere.errors import ConfigError
+
+        if isinstance(self.launcher, HereLauncher | SlurmLauncher):
+            return self.launcher
+        raise ConfigError(
+            f"hydra/launcher: {type(self.launcher).__name__} can't be used here; leave it out, cluster= chooses the launcher."
+        )
+
+
 class SlurmLauncher(_Composer):
     """`cluster=neuron`: submit and return at once, or run inside an allocation."""
 
@@ -76,8 +103,7 @@ class SlurmLauncher(_Composer):
         from train_anywhere.slurm.submission.prepare import start
 
         members = replace_current_cluster(self, job_overrides)
-        sweeper = str(self.config.hydra.sweeper.get("_target_", ""))
-        wants = not sweeper.endswith(".ProductSweeper")
+        wants = not self.sweeps_product()
         trees = self.compose_members(members)
         results = start(trees, members, data_problems, refuse_unreadable, wants_results=wants)
         if not wants and (failed := [r for r in results if isinstance(r, Exception)]):
@@ -98,8 +124,7 @@ class HereLauncher(_Composer):
         from train_anywhere.slurm.status.best import sweep_result
 
         ended = run_all(self.compose_members(job_overrides), job_overrides)
-        sweeper = str(self.config.hydra.sweeper.get("_target_", ""))
-        if sweeper.endswith(".ProductSweeper"):
+        if self.sweeps_product():
             print_sweep(ended)
         return [
             _make_job_return(words, sweep_result(e.run, e.config.checkpoint))

@@ -4,13 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.plugins import Plugins
-from hydra.plugins.sweeper import Sweeper
-from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig
+
+from train_anywhere.plugins.launchers import ComposingSweeper, SlurmLauncher, replace_current_cluster
 
 
-class OptunaSweeper(Sweeper):
+class OptunaSweeper(ComposingSweeper):
     """The sweeper `-m hydra/sweeper=optuna`, a wrapper of `train_anywhere.search`.
 
     Args:
@@ -25,13 +23,6 @@ class OptunaSweeper(Sweeper):
     def __init__(self, params: Mapping[str, Any] | None = None, **options: Any) -> None:
         self.params, self.options = params or {}, options
 
-    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        """Keep what Hydra passes before `sweep`."""
-        self.context = hydra_context
-        self.launcher = Plugins.instance().instantiate_launcher(
-            hydra_context=hydra_context, task_function=task_function, config=config
-        )
-
     def sweep(self, arguments: list[str]) -> Any:
         """Carry out the search.
 
@@ -40,12 +31,8 @@ class OptunaSweeper(Sweeper):
             SubmitInterrupted: after Ctrl-C; the same command continues the search.
         """
         from train_anywhere.errors import ConfigError
-        from train_anywhere.plugins.launchers import HereLauncher, SlurmLauncher, replace_current_cluster
 
-        if not isinstance(self.launcher, HereLauncher | SlurmLauncher):
-            raise ConfigError(
-                f"hydra/launcher: {type(self.launcher).__name__} can't be used here; leave it out, cluster= chooses the launcher."
-            )
+        launcher = self.find_launcher()
         if not isinstance(self.params, Mapping):
             raise ConfigError(
                 f"hydra.sweeper.params={self.params} is not a search space; use hydra.sweeper.params={{seed:'range(1,9)'}}, or give keys "
@@ -54,7 +41,6 @@ class OptunaSweeper(Sweeper):
         refuse_without_optuna()
         from train_anywhere.search.start_search import search
 
-        launcher = self.launcher
         words = replace_current_cluster(launcher, [*(f"{k}={v}" for k, v in self.params.items()), *arguments])
         overrides = OverridesParser.create(self.context.config_loader).parse_overrides([*words])
 

@@ -5,44 +5,24 @@ from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.plugins.sweeper import Sweeper
-from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig
+
+from train_anywhere.plugins.launchers import ComposingSweeper
 
 
-class ProductSweeper(Sweeper):
+class ProductSweeper(ComposingSweeper):
     """Sweeper that passes all combinations to the launcher at once, and writes no file."""
 
-    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        """Keep what Hydra passes before `sweep`."""
-        from hydra.core.plugins import Plugins
-
-        self.context = hydra_context
-        self.launcher = Plugins.instance().instantiate_launcher(
-            hydra_context=hydra_context, task_function=task_function, config=config
-        )
-
     def sweep(self, arguments: list[str]) -> Any:
-        """Launch all members.
-
-        Raises:
-            ConfigError: a sweep is empty, or the launcher is not one of this package and would ignore `cluster=`.
-        """
-        from train_anywhere.errors import ConfigError
-        from train_anywhere.plugins.launchers import HereLauncher, SlurmLauncher
-
-        if not isinstance(self.launcher, (HereLauncher, SlurmLauncher)):
-            raise ConfigError(
-                f"hydra/launcher: {type(self.launcher).__name__} can't be used here; leave it out, cluster= chooses the launcher."
-            )
+        """Launch all members. Raises ConfigError for an empty sweep or another launcher."""
+        launcher = self.find_launcher()
         overrides = OverridesParser.create(self.context.config_loader).parse_overrides(arguments)
         if not any(o.is_sweep_override() for o in overrides):
-            return self.launcher.launch([arguments], initial_job_idx=0)  # Hydra has composed it already
+            return launcher.launch([arguments], initial_job_idx=0)  # Hydra has composed it already
         refuse_empty([o for o in overrides if o.is_sweep_override() and o.is_discrete_sweep()])
         # the last value of a repeated key counts
         by_key = {o.get_key_element(): list_values(o) for o in overrides}
         members = itertools.product(*by_key.values())
-        return self.launcher.launch([list(m) for m in members], initial_job_idx=0)
+        return launcher.launch([list(m) for m in members], initial_job_idx=0)
 
 
 def list_values(override: Override) -> list[str]:

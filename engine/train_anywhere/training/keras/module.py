@@ -36,9 +36,14 @@ class RunningSums:
     """
 
     def __init__(self, count: int) -> None:
-        self.sums = per_replica(count)
-        self.distribution = tf.distribute.get_strategy()
         self._zeros = tf.zeros(count, tf.float64)
+        # each replica has its own, float64 [count], which counts exactly
+        kinds = {
+            "synchronization": tf.VariableSynchronization.ON_READ,
+            "aggregation": tf.VariableAggregation.SUM,
+        }
+        self.sums = tf.Variable(self._zeros, trainable=False, **kinds)
+        self.distribution = tf.distribute.get_strategy()
 
     def add(self, sums: tf.Tensor) -> None:
         """Add the sums of a batch, float64 [count]."""
@@ -46,32 +51,18 @@ class RunningSums:
 
     def take(self) -> list[float]:
         """Return the sums of this process since the last call."""
-        return [float(v) for v in sum(self._take(self.sums, self._zeros))]
+        replicas = self._replicas()
+        values = [replica.numpy() for replica in replicas]
+        for replica in replicas:
+            replica.assign(self._zeros)
+        return [float(v) for v in sum(values)]
 
     def peek(self) -> list[float]:
         """Return the same sums without resetting them."""
-        return [float(v) for v in sum(r.numpy() for r in self._replicas(self.sums))]
+        return [float(v) for v in sum(r.numpy() for r in self._replicas())]
 
-    def _take(self, variable: tf.Variable, zeros: tf.Tensor) -> list[Any]:
-        """Return the value on each replica of this process, and reset it to zero."""
-        replicas = self._replicas(variable)
-        values = [replica.numpy() for replica in replicas]
-        for replica in replicas:
-            replica.assign(zeros)
-        return values
-
-    def _replicas(self, variable: tf.Variable) -> tuple[tf.Variable, ...]:
-        return self.distribution.experimental_local_results(variable)
-
-
-def per_replica(count: int) -> tf.Variable:
-    """Return a variable with exact separate sums on each replica, float64 [count]."""
-    return tf.Variable(
-        tf.zeros(count, tf.float64),
-        trainable=False,
-        synchronization=tf.VariableSynchronization.ON_READ,
-        aggregation=tf.VariableAggregation.SUM,
-    )
+    def _replicas(self) -> tuple[tf.Variable, ...]:
+        return self.distribution.experimental_local_results(self.sums)
 
 
 class Module:

@@ -27,6 +27,7 @@ from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.recorder import report_weights
 from train_anywhere.tasks import Task
 from train_anywhere.training.adapters import refuse_adapters_alone
+from train_anywhere.training.keras.batches import DropInLoader, TaskLoader
 from train_anywhere.training.keras.checkpoint import (
     RAW_WEIGHTS,
     Position,
@@ -42,7 +43,7 @@ from train_anywhere.training.keras.checkpoint import (
 from train_anywhere.training.keras.dropin.gradients import ADAPTERS
 from train_anywhere.training.keras.dropin.model import open_dropin
 from train_anywhere.training.keras.dropin.user_callbacks import make_callbacks
-from train_anywhere.training.keras.loop.callbacks import Loader, TrainingCallback
+from train_anywhere.training.keras.loop.callbacks import TrainingCallback
 from train_anywhere.training.keras.loop.epochs import evaluate, fit, refuse_different_weights
 from train_anywhere.training.keras.loop.tensorboard import MetricsWriter, TensorFlowRecording
 from train_anywhere.training.keras.module import Module, TaskModule
@@ -269,7 +270,9 @@ def make_observers(module: Module, config: Config, run: RunDir) -> Observers:
     return Observers(Features.of(config).observers(rank))
 
 
-def describe(module: Module, loader: Loader, strategy: Strategy, name: str, config: Config) -> Header:
+def describe(
+    module: Module, loader: TaskLoader | DropInLoader, strategy: Strategy, name: str, config: Config
+) -> Header:
     """Return the facts of a run for its first lines."""
     gpus = tf.config.list_physical_devices("GPU")
     details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
@@ -296,7 +299,7 @@ def min_seconds_per_token(module: Module, trainer: Trainer) -> float | None:
     return flops / peak if peak else None
 
 
-def open_task(config: Config, strategy: Strategy) -> tuple[Module, Loader, Plan]:
+def open_task(config: Config, strategy: Strategy) -> tuple[Module, TaskLoader | DropInLoader, Plan]:
     """Return the steps, batches and plan of `task._target_`. Raises ConfigError for others."""
     splits = open_splits(config.data, "keras", config.seed, Features.of(config).stager)
     target = f"task._target_={config.task.target['keras']}"

@@ -5,7 +5,7 @@ import signal
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from multiprocessing import util
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
@@ -15,23 +15,6 @@ from train_anywhere.data.torch.loader import Batch, Batches, torch_loader
 from train_anywhere.data.torch.samples import Prepare
 from train_anywhere.data.torch.user_loader import Stream
 from train_anywhere.training.stop import SIGNALS
-
-
-class RankSplit(Protocol):
-    """The training, validation or test data of this rank."""
-
-    def __len__(self) -> int:
-        """Return the number of batches in an epoch, the same on every rank."""
-        ...
-
-    @property
-    def rows(self) -> int | None:
-        """Number of rows, or None if it is not known."""
-        ...
-
-    def loader(self, start: tuple[int, int] = (0, 0)) -> Any:
-        """Return a loader that starts at an epoch and a batch, both counted from 0."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -96,7 +79,7 @@ class StreamSplit:
 class SeveralSplits:
     """Splits that are evaluated one after another, as Lightning does with a list of loaders."""
 
-    splits: list[RankSplit]
+    splits: "list[RankSplit]"
 
     def __len__(self) -> int:
         return max(len(split) for split in self.splits)
@@ -110,6 +93,10 @@ class SeveralSplits:
     def loader(self, start: tuple[int, int] = (0, 0)) -> Any:
         """Return the loaders, which start at an epoch and a batch."""
         return [split.loader(start) for split in self.splits]
+
+
+RankSplit = IndexedSplit | StreamSplit | SeveralSplits
+"""The data of this rank. Its length is the number of batches in an epoch, the same on every rank."""
 
 
 class WeightedLoader:

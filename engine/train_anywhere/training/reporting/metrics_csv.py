@@ -121,16 +121,12 @@ class CsvLog:
 
     def _rewrite(self, rows: Iterable[str]) -> None:
         """Write the whole file with the current columns. If that fails, the next row tries again."""
-        self._whole = [*rows]
+        self._whole, width = [*rows], len(self.columns)
+        complete = (_parse_line(row) for row in self._whole if row.endswith("\n"))
+        padded = (_format_line([*cells, *[""] * (width - len(cells))]) for cells in complete)
         with self._report_disk_errors():
-            self._write(self._whole)
+            write_atomic(self.path, "".join([_format_line(self.columns), *padded]))
             self._whole = None
-
-    def _write(self, rows: Iterable[str]) -> None:
-        width = len(self.columns)
-        whole = (_parse_line(row) for row in rows if row.endswith("\n"))
-        padded = (_format_line([*cells, *[""] * (width - len(cells))]) for cells in whole)
-        write_atomic(self.path, "".join([_format_line(self.columns), *padded]))
 
     def _step(self, line: str) -> int | None:
         """Return the step of a row, which may be written 1e+06, or None if it has none."""

@@ -6,17 +6,17 @@ from collections import UserDict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from train_anywhere.config.checks.monitors import from_keras_name
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import RanksDifferError
 from train_anywhere.features.feature import Observers, Step
 from train_anywhere.training.early_stopping import Timer, describe_early_end
+from train_anywhere.training.keras.batches import DropInLoader, TaskLoader
 from train_anywhere.training.keras.checkpoint import Position, StateWriter
 from train_anywhere.training.keras.dropin.gradients import read_flags, set_flags, trainable_parts
 from train_anywhere.training.keras.dropin.user_callbacks import CallbackStates
@@ -122,20 +122,6 @@ def from_keras_names(logs: Mapping[str, Any]) -> dict[str, float]:
     return numbers
 
 
-class Loader(Protocol):
-    """A source of batches, see `train_anywhere.training.keras.batches`."""
-
-    splits: Any
-
-    def training(self, plan: Plan, position: Position) -> tf.data.Dataset:
-        """Return an endless data set of training batches from a position on."""
-        ...
-
-    def evaluation(self, split: str, limit: int) -> tuple[tf.data.Dataset, tf.data.Dataset | None]:
-        """Return the first batches of a split, and separately the last one if it has fewer rows."""
-        ...
-
-
 class TrainingCallback:
     """The work between training steps, and its order.
 
@@ -160,7 +146,7 @@ class TrainingCallback:
         plan: Plan,
         position: Position,
         module: Module,
-        loader: Loader,
+        loader: TaskLoader | DropInLoader,
         metrics: MetricsWriter,
         checkpoints: StateWriter | None,
         stop: Stop,

@@ -265,21 +265,11 @@ def refuse_different_weights(module: Module) -> None:
         for copies in values:
             digest.update(copies[min(replica, len(copies) - 1)].numpy().tobytes())
         first = (strategy.rank * here + replica) * PARTS
-        numbers[first : first + PARTS] = checksum(digest.digest())
+        numbers[first : first + PARTS] = np.frombuffer(digest.digest()[: 2 * PARTS], ">u2").tolist()
     agreed = strategy.sum(numbers)
     sums = [tuple(agreed[n : n + PARTS]) for n in range(0, len(agreed), PARTS)]
-    refuse_difference(sums, "rank" if strategy.processes > 1 else "device")
-
-
-def checksum(digest: bytes) -> list[float]:
-    """Return the first bytes of a digest as `PARTS` numbers."""
-    return [float(int.from_bytes(digest[2 * n : 2 * n + 2], "big")) for n in range(PARTS)]
-
-
-def refuse_difference(sums: list[tuple[float, ...]], what: str) -> None:
-    """Raise RanksDifferError unless all checksums are equal; `what` is "rank" or "device"."""
-    others = [str(n) for n, one in enumerate(sums) if one != sums[0]]
-    if others:
+    what = "rank" if strategy.processes > 1 else "device"
+    if others := [str(n) for n, one in enumerate(sums) if one != sums[0]]:
         raise RanksDifferError(
             f"the weights of {what}{'s' if len(others) > 1 else ''} {', '.join(others)} of {len(sums)} are not those of {what} 0: "
             f"the model changes them separately on each {what} (weights that are changed without an optimizer, or a state that depends "

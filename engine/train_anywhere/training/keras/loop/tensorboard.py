@@ -24,7 +24,7 @@ from train_anywhere.training.keras.checkpoint import Position
 from train_anywhere.training.profile import Operation
 from train_anywhere.training.reporting.metrics_csv import CsvLog
 from train_anywhere.training.reporting.progress import Progress
-from train_anywhere.training.tracking import GuardedLogger, open_loggers
+from train_anywhere.training.tracking import open_loggers
 
 
 class TensorBoard:
@@ -93,7 +93,10 @@ class MetricsWriter:
         self.csv = CsvLog(run.metrics_csv, names) if events and config.monitor.csv else None
         self.board = TensorBoard(events, step) if events and config.monitor.tensorboard else None
         self.loggers = open_loggers(config, run, events is not None)
-        refuse_loggers(self.loggers)
+        for one in self.loggers:
+            if not callable(getattr(one.logger, "log_metrics", None)):
+                kind = type(one.logger).__name__
+                raise ConfigError(f"loggers.{one.name} is a {kind}, which has no log_metrics(metrics, step).")
         if self.csv:
             self.csv.resume(step)
 
@@ -116,15 +119,6 @@ class MetricsWriter:
         finally:
             for logger in self.loggers:
                 logger.finalize(status)
-
-
-def refuse_loggers(loggers: Sequence[GuardedLogger]) -> None:
-    """Raise ConfigError for a logger without a method `log_metrics`."""
-    for tracked in loggers:
-        if not callable(getattr(tracked.logger, "log_metrics", None)):
-            raise ConfigError(
-                f"loggers.{tracked.name} is a {type(tracked.logger).__name__}, which has no log_metrics(metrics, step)."
-            )
 
 
 class TensorFlowRecording:

@@ -72,7 +72,7 @@ class TfDistribute(Strategy):
             return values
         local = self.replicas // self.processes
         share = tf.constant(values, tf.float64) / local
-        totals = self._graph("sum", _sum_of_shares)(share)
+        totals = self._graph("sum", lambda own: _all_reduce("SUM", [own])[0])(share)
         return [float(v) for v in self.inner.experimental_local_results(totals)[0]]
 
     def local_values(self, variable: keras.Variable) -> list[tf.Variable]:
@@ -103,10 +103,6 @@ class TfDistribute(Strategy):
         return _all_reduce("SUM", [tf.where(first, v, tf.zeros_like(v)) for v in values])
 
 
-def _sum_of_shares(share: tf.Tensor) -> tf.Tensor:
-    return _all_reduce("SUM", [share])[0]
-
-
 def _all_reduce(operation: str, values: list[tf.Tensor]) -> list[tf.Tensor]:
     on_device = [tf.identity(v) for v in values]  # all_reduce fails for values without a device
     return tf.distribute.get_replica_context().all_reduce(operation, on_device)
@@ -129,11 +125,6 @@ class Mirrored(OneReplicaInStep, tf.distribute.MirroredStrategy):
 
 class MultiWorkerMirrored(OneReplicaInStep, tf.distribute.MultiWorkerMirroredStrategy):
     """TensorFlow's strategy for one device of each process."""
-
-
-def mirrored(devices: list[str]) -> TfDistribute:
-    """Return the strategy of one process with several devices, by their names."""
-    return TfDistribute(Mirrored(devices), 0, 1)
 
 
 def multiworker_mirrored(topology: Topology, devices: list[str]) -> TfDistribute:
@@ -195,7 +186,7 @@ def make_strategy(name: str, config: Config, topology: Topology, devices: int) -
     """
     accelerator = config.trainer.accelerator
     if name == "mirrored":
-        return mirrored(use_devices(accelerator, 0, devices))
+        return TfDistribute(Mirrored(use_devices(accelerator, 0, devices)), 0, 1)
     own = use_devices(accelerator, topology.local_rank, 1)
     if name == "multiworker_mirrored":
         return multiworker_mirrored(topology, own)
