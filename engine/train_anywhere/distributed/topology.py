@@ -1,4 +1,4 @@
-"""The rank of this process and the hosts of the others, determined once at the start and passed to all code that needs them.
+"""The rank of this process and the hosts of the others, determined once at the start.
 
 Slurm's notation for hosts and tasks, `gpu[0012-0014,20]` and `2(x3),1`, is parsed in Python instead of by `scontrol show hostnames`, so
 that a rank starts no process. Leading zeros are part of a name. The syntax is that of Slurm's hostlist.c; the tests compare with scontrol.
@@ -45,7 +45,10 @@ class Topology:
 
     @property
     def rendezvous_port(self) -> int:
-        """The port at which ranks connect to rank 0: the coordinator's port, or the next one if the launcher listens there itself."""
+        """The port at which ranks connect to rank 0.
+
+        It is the one after the coordinator's port if the launcher listens there itself.
+        """
         if self.launched_by == "torchrun":
             return self.coordinator_port + 1
         return self.coordinator_port
@@ -69,7 +72,7 @@ class Topology:
         return list(zip(hosts, tasks, strict=True))
 
     def hosts(self) -> list[str]:
-        """Return the names of the nodes in the order of the node ranks; only this node's if the others are not known."""
+        """Return the nodes in the order of their ranks. Only this one if the others are unknown."""
         return expand_hosts(self.node_list) if self.node_list else [os.uname().nodename]
 
 
@@ -83,7 +86,7 @@ _TASKS = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?")
 
 
 def first_host(hosts: str) -> str:
-    """Return the first name of a host list, without expanding it: `gpu[0012-0014],login` gives `gpu0012`."""
+    """Return the first name of a list, unexpanded: `gpu[0012-0014],login` gives `gpu0012`."""
     head = _split(hosts)[0]
     while found := _BRACKETS.search(head):
         first = re.split("[,-]", found[1])[0]
@@ -92,7 +95,7 @@ def first_host(hosts: str) -> str:
 
 
 def expand_hosts(hosts: str) -> list[str]:
-    """Return all names of a host list in Slurm's order: `rack[1-2]node[3-4]` starts with rack1node3, rack1node4."""
+    """Return all names of a list in Slurm's order."""
     names: list[str] = []
     for part in _split(hosts):
         pieces = _BRACKETS.split(part)  # text, ranges, text, ranges, ..., text
@@ -128,7 +131,7 @@ def _split(hosts: str) -> list[str]:
 
 
 def _bounds(text: str) -> list[tuple[str, str]]:
-    """Return first and last number of each range: `0012-0014,20` gives ("0012", "0014") and ("20", "20")."""
+    """Return the ends of each range: `0012-0014,20` gives ("0012", "0014") and ("20", "20")."""
     found = [_RANGE.fullmatch(item) for item in text.split(",")]
     bounds = [(match[1], match[2] or match[1]) for match in found if match]
     if len(bounds) < len(found) or any(int(low) > int(high) for low, high in bounds):

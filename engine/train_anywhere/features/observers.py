@@ -1,4 +1,4 @@
-"""Features that observe the training loop: checkpoints within an epoch, and a loss of nan or inf.
+"""Features that observe the training loop: checkpoints within an epoch, and nan.
 
 `checkpoint.every_n_steps`, `checkpoint.every_n_seconds` and `checkpoint.interval=auto` save within an epoch. `trainer.detect_nan` reports
 a loss or ends the run when metrics are read, every `trainer.log_every_n_steps` steps and at the end of an epoch, without a device sync.
@@ -59,7 +59,7 @@ class Interval(Observer):
 
     @property
     def seconds(self) -> float:
-        """The interval in seconds; infinite if checkpoints depend only on steps and epochs."""
+        """The interval in seconds. Infinite if checkpoints depend only on steps and epochs."""
         limits = [self.config.every_n_seconds or math.inf]
         if self.config.interval == "auto":
             limits.append(FIRST_INTERVAL_S if self.cost is None else optimal(self.cost, mtbf(self.ranks)))
@@ -78,7 +78,9 @@ def mtbf(devices: int) -> float:
 
 
 def optimal(cost: float, mtbf: float) -> float:
-    """Return the interval in seconds that loses the least time: sqrt(2 * cost * MTBF), at least `cost / MAX_OVERHEAD` and `MIN_INTERVAL_S`.
+    """Return the interval in seconds that loses the least time: sqrt(2 * cost * MTBF).
+
+    It is at least `cost / MAX_OVERHEAD` and `MIN_INTERVAL_S`.
 
     With a short interval training waits for checkpoints; with a long one it repeats more steps after a failure.
     J. W. Young, A first order approximation to the optimum checkpoint interval, Communications of the ACM 17 (1974),
@@ -106,7 +108,7 @@ class CheckpointInterval(Feature):
 
 
 class NanWatch(Observer):
-    """Observer that checks losses; every rank has one, since all have the same metrics.
+    """Observer that checks losses. Every rank has one, since all have the same metrics.
 
     Args:
         mode: warn: print a warning once; stop: end the run; off: do nothing.
@@ -118,7 +120,7 @@ class NanWatch(Observer):
         self._reported = False
 
     def after_step(self, step: Step) -> None:
-        """Check the metrics of a step; `after_validation` checks those of an epoch's last step."""
+        """Check the metrics of a step. `after_validation` checks those of an epoch's last step."""
         if not step.last:
             self.after_validation(step.number, step.metrics)
 
@@ -152,5 +154,5 @@ class ReportNan(Feature):
         return self.config.trainer.detect_nan != "off"
 
     def observer(self, rank: Rank) -> Observer:
-        """Return the observer of losses; only the first rank prints."""
+        """Return the observer of losses. Only the first rank prints."""
         return NanWatch(self.config.trainer.detect_nan, rank.run if rank.first_device == 0 else None)

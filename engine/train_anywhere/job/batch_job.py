@@ -237,7 +237,7 @@ class Job(QueuedJob):
         return Launcher(self, process, self.signals.note, lambda: os.getppid() != self._parent)
 
     def _warm_command(self, number: int) -> list[str]:
-        """Return the command of the ranks, which are forks of a process on their node if they may start again."""
+        """Return the command of the ranks, as forks if they may start again."""
         o = self.options
         if o.retries is None or self.program:
             return list(o.command)
@@ -351,7 +351,7 @@ class Job(QueuedJob):
 
 
 def fill(command: Sequence[str], words: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return a command with its placeholders replaced: `--nodes={nodes}`, or the word `{exports}`."""
+    """Return a command with placeholders replaced: `--nodes={nodes}`, or `{exports}`."""
     filled: list[str] = []
     for word in command:
         found = re.fullmatch(r"(--[\w-]+=)\{(\w+)\}", word)

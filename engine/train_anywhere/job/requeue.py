@@ -1,4 +1,4 @@
-"""What a job asks of Slurm's queue: its own requeue, and the end of the jobs that would continue its run.
+"""What a job asks of Slurm's queue: its requeue, and the end of jobs that continue it.
 
 If the supervisor of a job was killed, the batch script starts a second one, which stops the ranks and records the cause.
 """
@@ -190,7 +190,7 @@ def _signal(group: int, number: int) -> bool:
 
 
 def _is_first(run: RunDir) -> bool:
-    """Record that this job comes back because its supervisor was killed, and return whether it is the first time."""
+    """Record that this job comes back as its supervisor died. Return whether it is new."""
     file, job = run.monitor / DIED, running_job() or ""
     with suppress(OSError, ValueError):
         if file.exists() and read_text(file).strip() == job:

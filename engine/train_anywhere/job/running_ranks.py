@@ -1,4 +1,4 @@
-"""The launcher of the ranks while it runs, and job steps next to it: on one node or on each, inside the container or outside."""
+"""The launcher of the ranks while it runs, and job steps next to it."""
 
 import argparse
 import os

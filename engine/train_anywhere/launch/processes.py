@@ -57,7 +57,7 @@ class ForkServers:
 
 
 def fork_server(framework: str, ranks: int) -> ForkServer:
-    """Return a new server that has imported what ranks and monitor processes of a framework import."""
+    """Return a server that has imported what ranks and monitor processes import."""
     own = (f"train_anywhere.training.{framework}.run", "train_anywhere.launch.rank")
     modules = (*own, *MONITOR_MODULES, *LATE_IMPORTS[framework])
     return ForkServer(modules, {**os.environ, **_thread_variables(ranks)})
@@ -185,7 +185,7 @@ class LocalRun:
 
 @contextlib.contextmanager
 def run_monitor(run: RunDir, config: Config, start: Start = subprocess.Popen) -> Iterator[None]:
-    """Run the monitor process of this machine inside the `with` block, and what features do around it."""
+    """Run the monitor process of this machine in the block, and features around it."""
     features = Features.of(config)
     with contextlib.ExitStack() as stack:
         if not config.trainer.fast_dev_run:
@@ -258,7 +258,7 @@ def _environments(ranks: int) -> list[dict[str, str]]:
 
 
 def _thread_variables(ranks: int) -> dict[str, str]:
-    """Share the CPUs of this machine among several ranks, unless the user has set the number of threads."""
+    """Share the CPUs among several ranks, unless the user has set the number of threads."""
     if ranks == 1 or "OMP_NUM_THREADS" in os.environ:
         return {}
     return {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // ranks))}
@@ -300,7 +300,7 @@ class LocalRanks:
         return to_shell_code(self._failed[1])
 
     def _writes(self) -> bool:
-        """Return whether a rank is writing a checkpoint: a folder such as `.00000230.4711`, which ends with its process id."""
+        """Return whether a rank is writing a checkpoint."""
         running = {f".{process.pid}" for process in self._processes if process.poll() is None}
         return self._checkpoints is not None and any(
             p.suffix in running for p in self._checkpoints.glob(".*")

@@ -71,7 +71,7 @@ def format_summary(run: RunDir, config: Config, signal: str | None = None, repor
 
 
 def find_nonfinite_loss(metrics: Mapping[str, float | None]) -> str | None:
-    """Return the name of the first loss that is nan, inf or (in run.json) null; None if there is none."""
+    """Return the name of the first loss that is nan, inf or (in run.json) null, if any."""
     for name, value in metrics.items():
         if "loss" in name and (value is None or not math.isfinite(value)):
             return name
@@ -87,7 +87,7 @@ def not_recorded_message(run: RunDir, state: str) -> str:
 
 
 def train_command(script: str = "train.py") -> str:
-    """Return the command that calls src/train.py, or another script of src, from the current folder."""
+    """Return the command that calls a script of src from the current folder."""
     return f"{command_path('python')} {shlex.quote(display_path(ROOT / 'src' / script))}"
 
 
@@ -105,7 +105,10 @@ def is_program(run: RunDir) -> bool:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return type and message of an error and the user's line that raised it, in one line; of a ProjectError only the message."""
+    """Return type, message and user's line of an error, in one line.
+
+    A ProjectError gives only its message.
+    """
     if isinstance(error, ProjectError):
         return one_line(" ".join(str(error).split())[:MOST_CHARACTERS])
     message = ""
@@ -117,13 +120,13 @@ def describe_error(error: BaseException) -> str:
 
 
 def format_metric(metrics: Mapping[str, float | None], name: str) -> str:
-    """Format a metric; run.json has null for nan and inf."""
+    """Format a metric. run.json has null for nan and inf."""
     value = metrics.get(name)
     return "nan" if value is None else f"{value:.4f}"
 
 
 def command_path(name: str) -> str:
-    """Return how to call a program of this Python environment: by name if it is on the PATH, else by path."""
+    """Return how to call a program of this environment: by name if on the PATH."""
     here = Path(sys.executable).parent
     on_path = os.environ.get("PATH", "").split(os.pathsep)
     return name if str(here) in on_path else shlex.quote(display_path(here / name))

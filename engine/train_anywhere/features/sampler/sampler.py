@@ -1,4 +1,4 @@
-"""Sample one node: append to RUN/monitor/<host>.csv, write the newest sample to <host>.json, and add TensorBoard curves."""
+"""Sample one node into RUN/monitor/<host>.csv, <host>.json and TensorBoard curves."""
 
 import csv
 import errno
@@ -40,7 +40,7 @@ class Curves:
         self._writer: Any = None
 
     def add(self, sample: Mapping[str, float | None]) -> None:
-        """Add a point for each number, at the seconds since `began`. Raises OSError if the write fails."""
+        """Add a point for each number, at the seconds since `began`. Raises OSError."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -71,7 +71,7 @@ class Curves:
 
 
 def tag(column: str) -> str:
-    """Return the name of a curve: gpu0/use_percent for gpu0_use_percent, node/cpu_use_percent for cpu_use_percent."""
+    """Return the name of a curve, such as gpu0/use_percent or node/cpu_use_percent."""
     first, _, rest = column.partition("_")
     return f"{first}/{rest}" if first.startswith("gpu") else f"node/{column}"
 
@@ -127,7 +127,7 @@ class Sampler(NodeService):
 
 
 def first_time(table: Path) -> float:
-    """Return when a node's first sample was taken, in Unix seconds; the current time if it has none."""
+    """Return the Unix time of a node's first sample, or the current time."""
     with suppress(OSError, ValueError, IndexError), open_file(table, "rb") as file:
         return float([*itertools.islice(file, 2)][1].split(b",")[0])
     return time.time()
@@ -146,7 +146,7 @@ class Table:
         self.header: list[str] = []
 
     def add(self, row: dict[str, Any]) -> None:
-        """Append a row. An existing file with other columns, from a node with other GPUs, is renamed to NAME.csv.before-1.
+        """Append a row. A file with other columns is renamed to NAME.csv.before-1.
 
         Raises:
             OSError: the write fails; the file is unchanged.
@@ -163,7 +163,7 @@ class Table:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
     def _continue(self) -> None:
-        """Prepare the file of an earlier attempt: rename one with other columns, and cut an incomplete last row."""
+        """Rename a file with other columns, and cut an incomplete last row."""
         with suppress(FileNotFoundError), open_file(self.path, "rb+") as file:
             before = file.readall()
             if before and not before.startswith(_line(self.header).encode()):

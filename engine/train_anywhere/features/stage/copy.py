@@ -1,4 +1,4 @@
-"""`data.stage=true`: copy the files of a data set once to each node's own disk, and read them there.
+"""`data.stage=true`: copy the files of a data set to each node's disk, and read them there.
 
 <local disk>/shared-<user id>/data-<path>-<state>/data    the copy; path: hash of the source's path, state: of names, sizes and times
                               data-<path>.json            the copy that the processes of one start of the ranks use
@@ -56,7 +56,7 @@ class Scan:
 
 
 def make_stager(local_disk: str) -> Staged:
-    """Return the function that stages a path of the data set. Raises DataError if the local disk's path can't be resolved."""
+    """Return the function that stages a path of the data set. Raises DataError."""
     folder = os.environ.get("TRAIN_LOCAL_DISK") or local_disk
     try:
         disk = Path(os.path.abspath(resolve_node_path(expand(folder))))
@@ -66,7 +66,7 @@ def make_stager(local_disk: str) -> Staged:
 
 
 def stage(source: Path, disk: Path, start: str) -> Path:
-    """Return where to read `source` on this node: its copy on `disk`, created if it is missing, or `source` itself if that fails.
+    """Return where to read `source`: its copy on `disk`, or itself if that fails.
 
     Raises:
         DataError: `source` is a tar file and can't be unpacked here.
@@ -87,7 +87,7 @@ def stage(source: Path, disk: Path, start: str) -> Path:
 
 
 def scan(source: Path, path: str, start: str) -> Scan:
-    """Return the size and number of the source's files, and a folder name with a hash of their names, sizes and times."""
+    """Return size and number of the source's files, and a hash of names, sizes and times."""
     digest, size, files = hashlib.sha256(), 0, 0
     for name, state in sorted(_list_files(source), key=lambda file: file[0]):
         digest.update(f"{name!r} {state.st_size} {state.st_mtime_ns}\n".encode())
@@ -113,7 +113,10 @@ def copy(source: Path, into: Path) -> None:
 
 
 def _make_copy(source: Path, disk: Path, result: Scan) -> Scan:
-    """Make the copy unless it exists; return a scan without a name if that fails, for the other processes of this start too."""
+    """Make the copy unless it exists.
+
+    If that fails, return a scan without a name, for the other processes of this start too.
+    """
     if result.name is None:
         return result
     try:
@@ -126,7 +129,7 @@ def _make_copy(source: Path, disk: Path, result: Scan) -> Scan:
 
 
 def _use_source(source: Path, error: Exception) -> Path:
-    """Print why the source is not copied, and return it. Raises DataError for a tar file, which must be unpacked."""
+    """Print why the source is not copied, and return it. Raises DataError for a tar file."""
     why = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) and error.strerror else error
     node = socket.gethostname()
     if is_archive(source):
@@ -138,7 +141,7 @@ def _use_source(source: Path, error: Exception) -> Path:
 
 
 def _staged_path(source: Path, disk: Path, result: Scan) -> Path:
-    """Return the path of the copy; for a tar file with a single folder, such as set-1/, that folder."""
+    """Return the path of the copy. For a tar file with a single folder, that folder."""
     if result.name is None:
         return source
     top = shared_folder(disk).path / result.name / FOLDER
@@ -160,7 +163,7 @@ def _read_record(record: Path, start: str) -> Scan | None:
 
 
 def _start_id() -> str:
-    """Return an id of this start of a run's ranks, equal for all of its processes on a node, including `each_node`."""
+    """Return an id of this start of a run's ranks, equal for all its processes on a node."""
     if started := os.environ.get("TRAIN_STARTED"):  # set by the batch script
         return started
     if os.environ.get("WORLD_SIZE", "1") != "1":
@@ -169,7 +172,7 @@ def _start_id() -> str:
 
 
 def _list_files(source: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield all files below the source, or the source itself. Links are followed; devices, pipes and sockets are left out."""
+    """Yield all ordinary files below the source, or the source itself. Links are followed."""
     if not source.is_dir():
         yield source.name, source.stat()
         return
@@ -214,7 +217,7 @@ def _copy_file(source: Path, target: Path) -> int:
 
 
 def _unpack(source: Path, target: Path, advance: Progress) -> None:
-    """Unpack a tar file with the filter `data`: nothing outside the folder, no devices, no special permissions (PEP 706)."""
+    """Unpack a tar file with the filter `data` (PEP 706): nothing outside, no devices."""
     with tarfile.open(source) as tar:
         for member in tar:
             tar.extract(member, target, filter="data")

@@ -1,4 +1,4 @@
-"""Strings for a terminal: made safe, so that no character moves the cursor or clears the screen, and fitted to its width.
+"""Strings for a terminal: without characters that move the cursor, and fitted to it.
 
 Lines are broken between words and continued below their first word, with commands left whole.
 """
@@ -35,12 +35,12 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Escape like `printable`, and line breaks too, so that a name can't look like a line of this project."""
+    """Escape like `printable`, and line breaks too: a name can't look like a line."""
     return printable(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def mask_urls(text: str) -> str:
-    """Return the string with only scheme and host of each URL: the rest of a webhook's is a secret."""
+    """Return the string with only scheme and host of each URL: the rest may be secret."""
     return re.sub(r"(https?://)(?:[^/\s'\"]*@)?([^/?\s'\"]*)[^\s'\"]*", r"\1\2/...", text, flags=re.I)
 
 
@@ -64,7 +64,7 @@ class Printable:
         self.stream, self._clean = stream, printable_log if log else printable
 
     def write(self, text: str) -> int:
-        """Write a string made printable, and a message fitted to the terminal; return the original length."""
+        """Write a string made printable and fitted, and return the original length."""
         shown = self._clean(text)
         sentence = shown.startswith(("error: ", "note: ", "kept: "))
         self.stream.write(fit(shown, terminal_width(self.stream)) if sentence else shown)
@@ -81,7 +81,7 @@ class Printable:
 
 @contextmanager
 def printable_output(log: bool = False) -> Iterator[None]:
-    """Make all output of this process printable within the block; with `log`, like `printable_log`."""
+    """Make all output of this process printable within the block."""
     escape_characters()
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (stream and Printable(stream, log) for stream in before)  # type: ignore[assignment]
@@ -101,13 +101,13 @@ NARROW = 30
 
 
 def terminal_width(stream: TextIO | None = None) -> int | None:
-    """Return the columns of the terminal; None if the stream (default: standard output) is not one."""
+    """Return the columns of the terminal. None if the stream is not one."""
     stream = sys.stdout if stream is None else stream
     return shutil.get_terminal_size().columns if stream is not None and stream.isatty() else None
 
 
 def fit(text: str, width: int | None, column: int | None = None) -> str:
-    """Return the lines broken to at most `width` columns; longer words and commands stay whole.
+    """Return the lines broken to `width` columns. Longer words and commands stay whole.
 
     Args:
         text: the lines, joined by newlines.
@@ -135,7 +135,7 @@ def _fit_line(line: str, width: int, column: int | None) -> str:
 
 
 def fit_parts(parts: Sequence[str], width: int) -> str:
-    """Join parts of a line by two blanks; those at the end that do not fit into the width are left out."""
+    """Join parts of a line by two blanks, without those at the end that do not fit."""
     line = "  ".join(parts)
     if len(line) <= width:
         return line
@@ -153,7 +153,7 @@ class FittedHelp(argparse.RawDescriptionHelpFormatter):
 
 
 def fit_page(page: str, width: int | None) -> str:
-    """Return a page of `--help` fitted to `width`; a line with columns is continued in its last column."""
+    """Return a page of `--help` fitted to `width`. Columns continue in their last one."""
     return page if width is None else "\n".join(_hang(line, width) for line in page.split("\n"))
 
 

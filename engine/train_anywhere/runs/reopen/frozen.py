@@ -1,4 +1,4 @@
-"""The frozen configuration of a run, config.yaml and overrides.txt, which the ranks and `resume=` read.
+"""The frozen configuration of a run: config.yaml and overrides.txt.
 
 All of it is read and checked before anything in the run folder is written. Links are refused where a run writes: one could lead the run
 to overwrite a file elsewhere. Others are allowed, such as the user's notes, or a checkpoint that was moved to another disk.
@@ -75,12 +75,12 @@ def read_frozen(run: RunDir) -> dict[str, Any]:
 
 
 def load_frozen(run: RunDir) -> Config:
-    """Return the configuration that the run was started or resumed with. Raises CheckpointError, ConfigError."""
+    """Return the configuration that the run was started or resumed with."""
     return load(read_frozen(run))
 
 
 def load_yaml(text: str) -> Any:
-    """Return the content of some YAML, parsed by libyaml, unless it may be too deep for its stack. Raises yaml.YAMLError."""
+    """Return the content of some YAML, parsed by libyaml unless too deep for it."""
     depth = text.count("[") + text.count("{") + max(map(len, text.splitlines()), default=0)
     return yaml.load(
         text, yaml.SafeLoader if depth > DEEPEST else getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -104,7 +104,7 @@ def read_overrides(run: RunDir) -> list[str]:
 
 
 def typed_overrides(run: RunDir) -> list[str] | None:
-    """Return the overrides that train a run again, as they are typed, without secrets; None if they can't be read."""
+    """Return the overrides that train a run again, as typed, without secrets."""
     with suppress(CheckpointError):
         words = [word.removeprefix("++") for word in read_overrides(run) if not word.startswith("wait=")]
         return [mask_urls(word) if word.startswith(SECRET) else word for word in words]
@@ -118,17 +118,13 @@ def refuse_damaged(run: RunDir) -> None:
         CheckpointError: lists all problems of the run folder.
     """
     problems = find_special_files(run)
-    for file, read in (
-        (run.config, read_frozen),
-        (run.overrides, read_overrides),
-        (run.info_file, RunDir.read_info),
-    ):
-        if any(problem.startswith(f"{file} ") for problem in problems):
-            continue
-        try:
-            read(run)
-        except CheckpointError as error:
-            problems.append(str(error))
+    readers = {run.config: read_frozen, run.overrides: read_overrides, run.info_file: RunDir.read_info}
+    for file, read in readers.items():
+        if not any(problem.startswith(f"{file} ") for problem in problems):
+            try:
+                read(run)
+            except CheckpointError as error:
+                problems.append(str(error))
     if not os.access(run.path, os.W_OK | os.X_OK):
         problems.append(
             f"{run.path} can't be written: a run continues in its own folder, so copy it to where you may write."
@@ -155,11 +151,7 @@ REPLACED = ("metrics.csv", "lock")
 
 ALL = ".*"
 INSIDE = {
-    "monitor": ALL,
-    "debug": ALL,
-    "profile": ALL,
-    "ranks": ALL,
-    "mlruns": ALL,
+    **dict.fromkeys(("monitor", "debug", "profile", "ranks", "mlruns"), ALL),
     "checkpoints": r"index\.json|newest|best|stage\.json|\.run-marker",
     "tensorboard": r"events\.out\..*",
     "wandb": r"(?!latest-run$|debug.*\.log$).*",  # links that W&B makes
@@ -174,7 +166,7 @@ def refuse_links(run: RunDir) -> None:
 
 
 def find_special_files(run: RunDir) -> list[str]:
-    """Return a message for each link, pipe, socket or device in the place of something that a run writes."""
+    """Return a message for each link, pipe or device in the place of what a run writes."""
     found = [_problem(entry, "file") for entry in _matching_entries(run.path, FILES)]
     found += [_problem(entry, "folder") for entry in _matching_entries(run.path, FOLDERS)]
     # this node and the nodes of the run: each has a folder in `tensorboard`
@@ -202,7 +194,7 @@ def _problem(entry: os.DirEntry[str], wanted: str = "") -> str:
 
 
 def _matching_entries(folder: Path, names: str) -> Iterator[os.DirEntry[str]]:
-    """Yield the entries of a folder whose name matches; with `ALL`, also those in its subfolders."""
+    """Yield the entries of a folder whose name matches, with `ALL` recursively."""
     with suppress(OSError):
         if folder.is_symlink():
             return

@@ -1,4 +1,4 @@
-"""Untrusted values in a run folder, and the record of those that this user has allowed before.
+"""Untrusted values in a run folder, and the record of those allowed before.
 
 A run folder may come from anyone. A value that runs code, opens a connection or a port, reads the environment or names a folder to
 write to is used only if this project's configuration or the command line has the same one, or if this user has run it from the same
@@ -26,14 +26,8 @@ SHELL = ("cluster.setup", "cluster.modules", "cluster.conda", "cluster.venv", "c
 """Keys whose values become part of the batch script or of the options of the scheduler."""
 
 COMMANDS = (
-    "monitor.dashboard",
-    "monitor.notify",
-    "program.command",
-    "program.copied",
-    "program.folder",
-    "program.resume_args",
-    "args",
-)
+    "monitor.dashboard", "monitor.notify", "program.command", "program.copied", "program.folder", "program.resume_args", "args",
+)  # fmt: skip
 """Keys whose values are commands that run as the ranks or next to them, in a job or not."""
 
 REQUESTS = (
@@ -53,6 +47,9 @@ READ = ("dir", "files", "text_key", "tokenizer", "documents", "small_images", "c
 NOT_EVALUATED = (*LIST_GROUPS, "optimizer", "schedule", "checkpoint", "monitor", "init", "paths", "cluster")
 """Sections that an evaluation does not use."""
 
+RECORD = "trusted"
+"""File in the user's state folder with one digest per line of each allowed value."""
+
 VARIABLE = re.compile(r"\$\{|(?<!\\)\$\w")
 """Matches a part of a value that is replaced by an environment variable."""
 
@@ -61,7 +58,7 @@ RESOLVER = re.compile(r"\$\{.*:")
 
 
 def find_code(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that run as code: lines of the batch script, the container, and everything that `_target_` names.
+    """Return the values that run as code, such as lines of the batch script.
 
     Args:
         flat: a configuration as {'cluster.setup': [...], ...}.
@@ -77,7 +74,9 @@ def find_code(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_outward_values(flat: Mapping[str, Any], training: bool = True) -> dict[str, str]:
-    """Return the keys whose values may affect anything outside the run folder, each with what it does as the end of a sentence.
+    """Return the keys whose values may affect anything outside the run folder.
+
+    The values say what they do, as the end of a sentence.
 
     Args:
         flat: a configuration as {'loggers.wandb.project': 'digits', ...}.
@@ -87,12 +86,10 @@ def find_outward_values(flat: Mapping[str, Any], training: bool = True) -> dict[
     for key, value in flat.items():
         used = training or key.partition(".")[0] not in NOT_EVALUATED
         if key not in found and used and _is_outward(key, value, flat):
-            may = (
-                "start a download or an upload"
-                if isinstance(value, bool)
-                else "connect, listen, read or write"
+            starts = isinstance(value, bool)
+            found[key] = (
+                f"may {'start a download or an upload' if starts else 'connect, listen, read or write'} as you"
             )
-            found[key] = f"may {may} as you"
     return found | dict.fromkeys(find_code(flat), "would run as you")
 
 
@@ -117,7 +114,7 @@ def _is_outward(key: str, value: Any, flat: Mapping[str, Any]) -> bool:
 
 
 def _is_place(group: str, name: str, value: Any, flat: Mapping[str, Any]) -> bool:
-    """Return whether an argument of a target may be an address or a folder to write to, or may start a download."""
+    """Return whether an argument of a target may be an address or a folder to write to."""
     targets = [t for k, t in flat.items() if k.startswith(f"{group}.{TARGET}")]
     if not targets or name in OWN or _is_number(value):
         return False
@@ -157,12 +154,9 @@ def refuse_untrusted(
         if not _same(k, flat[k], known.get(k)) and _digest(folder, k, flat[k]) not in trusted
     }
     if found:
+        end = "and is not in this project's configuration: read it, and add trust=true to run it."
         raise ConfigError(
-            *[
-                f"the run folder {folder} brings {what}, which {does} and is not in this project's configuration: "
-                "read it, and add trust=true to run it."
-                for what, does in found.items()
-            ]
+            *(f"the run folder {folder} brings {w}, which {does} {end}" for w, does in found.items())
         )
 
 
@@ -175,13 +169,13 @@ def _same(key: str, value: Any, known: Any) -> bool:
 
 
 def find_untrusted_lines(folder: Path, lines: Sequence[str]) -> list[str]:
-    """Return the overrides that read the environment or the clock and that this user has not run from the folder."""
+    """Return overrides that read the environment and that this user has not run."""
     resolved, trusted = filter(RESOLVER.search, lines), _read_trusted()
     return [line for line in resolved if _digest(folder, "overrides.txt", line) not in trusted]
 
 
 def remember(folder: Path, config: Config) -> None:
-    """Record that this user has run the configuration from this folder, so `resume=` does not need trust=true."""
+    """Record that this user has run the configuration: `resume=` needs no trust=true."""
     flat = flatten(to_tree(config))
     _add(_digest(folder, k, flat[k]) for k in find_outward_values(flat))
     with suppress(OSError, ValueError):
@@ -200,7 +194,7 @@ def is_remembered(folder: Path, job_id: str) -> bool:
 
 
 def refuse_foreign_script(script: Path, trust: bool) -> None:
-    """Refuse a batch script that this user has not submitted from its folder, unless `trust` is true.
+    """Refuse a batch script that this user has not submitted, unless `trust` is true.
 
     Raises:
         SubmitError: the script is not recorded, and the message names `--trust`.
@@ -241,21 +235,16 @@ def _digest(path: Path, key: str, value: object) -> str:
 
 
 def state_folder() -> Path:
-    """Return the folder in which the engine keeps what belongs to this user. Raises RuntimeError for a user without a home."""
+    """Return the folder for what belongs to this user. Raises RuntimeError without a home."""
     named = os.environ.get("XDG_STATE_HOME", "")
     folder = Path(named) if named.startswith("/") else Path("~/.local/state").expanduser()
     return folder / "train-anywhere"
 
 
-def _record() -> Path:
-    """Return the path of the file with one digest per line of each allowed value."""
-    return state_folder() / "trusted"
-
-
 def _read_trusted() -> set[str]:
-    """Return the digests in the record; empty if it can't be read or other users can write it, so trust=true is needed."""
+    """Return the digests in the record. Empty if other users can write it."""
     with suppress(OSError, RuntimeError, ValueError):
-        record = _record()
+        record = state_folder() / RECORD
         status = record.stat()
         if status.st_uid == os.getuid() and not status.st_mode & 0o022:
             return set(record.read_text().split())
@@ -267,7 +256,7 @@ def _add(digests: Iterable[str]) -> None:
     new = [d for d in digests if d not in trusted]
     with suppress(OSError, RuntimeError):  # with a read-only home trust=true is needed each time
         if new:
-            _record().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            file = os.open(_record(), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            state_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
+            file = os.open(state_folder() / RECORD, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             with os.fdopen(file, "a") as record:
                 record.write("".join(f"{d}\n" for d in new))
