@@ -34,11 +34,7 @@ class ProjectError(Exception):
 
 
 class ConfigError(ProjectError):
-    """An invalid configuration, with all problems at once.
-
-    Args:
-        *problems: one sentence each.
-    """
+    """An invalid configuration, with all problems at once."""
 
     def __init__(self, *problems: str) -> None:
         self.problems = [p for p in problems if p.strip()] or [UNKNOWN_REASON]

@@ -27,11 +27,7 @@ from train_anywhere.errors import TopologyError
 
 
 def discover(environ: Environ | None = None) -> Topology:
-    """Read the topology of this process from `environ`, by default its environment.
-
-    Raises:
-        TopologyError: variables are missing or contradict each other.
-    """
+    """Read the topology from `environ`. Raises TopologyError if variables contradict."""
     env = os.environ if environ is None else environ
     for matches, read in _LAUNCHERS:
         if matches(env):

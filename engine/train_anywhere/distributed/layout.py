@@ -97,10 +97,7 @@ def local_layout(config: Config) -> Layout:
 
 
 def running_strategy(config: Config, topology: Topology) -> tuple[str, int]:
-    """Return the strategy of a started run, and the number of devices that share the batch.
-
-    Each rank has one of these devices; a single rank may drive all devices of this machine.
-    """
+    """Return the strategy of a started run, and the number of devices that share the batch."""
     local = local_layout(config)
     if topology.world_size == local.world_size == 1:
         return local.strategy, local.device_count
@@ -109,8 +106,5 @@ def running_strategy(config: Config, topology: Topology) -> tuple[str, int]:
 
 
 def support(framework: str, strategy: str) -> Support:
-    """Return what a strategy supports.
-
-    An unknown one, such as that of a program, supports everything here: the schema refuses others.
-    """
+    """Return what a strategy supports: everything if unknown, as that of a program is."""
     return SUPPORTED.get(framework, {}).get(strategy, Support(True, True, LAUNCHERS, ""))

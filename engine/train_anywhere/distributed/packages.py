@@ -126,10 +126,7 @@ def _built_for() -> dict[str, str]:
 
 
 def _same(built_for: str | None, found: str) -> bool:
-    """Return whether versions agree.
-
-    The part after `+` counts only if both have one (PyPI's 2.13.0 may be 2.13.0+cu130).
-    """
+    """Return whether versions agree. The part after `+` counts only if both have one."""
     if built_for is None:
         return False
     built, installed = built_for.partition("+"), found.partition("+")

@@ -45,20 +45,13 @@ class Topology:
 
     @property
     def rendezvous_port(self) -> int:
-        """The port at which ranks connect to rank 0.
-
-        It is the one after the coordinator's port if the launcher listens there itself.
-        """
+        """The port of rank 0: the next one if the launcher listens at the coordinator's itself."""
         if self.launched_by == "torchrun":
             return self.coordinator_port + 1
         return self.coordinator_port
 
     def layout(self) -> list[tuple[str, int]]:
-        """Return host and number of ranks of each node, in the order of the ranks.
-
-        Raises:
-            TopologyError: the launcher does not pass them, or lists another number of ranks.
-        """
+        """Return host and ranks of each node, in rank order. Raises TopologyError if unknown."""
         if not self.node_list and self.nodes == 1:
             return [(self.coordinator_address, self.world_size)]
         hosts, tasks = expand_hosts(self.node_list or "unknown"), expand_tasks(self.tasks_per_node or "0")

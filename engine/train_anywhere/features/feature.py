@@ -195,10 +195,7 @@ class Feature:
     # --- the status and the report
 
     def verdicts(self, facts: Any) -> Iterable[str]:
-        """Return sentences for the status and the report.
-
-        `facts` is a `train_anywhere.monitor.run_facts.Facts`.
-        """
+        """Return sentences for the status and the report. `facts` is a `run_facts.Facts`."""
         return ()
 
     def rows(self, run: RunDir, info: Mapping[str, Any]) -> Mapping[str, str]:

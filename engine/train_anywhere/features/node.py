@@ -35,11 +35,7 @@ CLOSING_S = 0.1
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the services of this node until the run's job ends, and return 0.
-
-    Args:
-        arguments: the run folder, and optionally the process id of the parent.
-    """
+    """Run the services of this node until the end of its job: RUN [PARENT]. Return 0."""
     lower_priority()
     parent = int(arguments[1]) if len(arguments) > 1 else os.getppid()
     run = RunDir(Path(arguments[0]))
@@ -56,13 +52,7 @@ def make_services(run: RunDir, features: Features) -> list[NodeService]:
 
 
 def run_services(services: list[NodeService], done: Callable[[], bool], run: RunDir) -> None:
-    """Poll each service in its own thread until `done`: a GPU may not answer.
-
-    Args:
-        services: the services of this node.
-        done: waits for a moment, and returns whether this process has to exit.
-        run: the run folder.
-    """
+    """Poll each service in its own thread until `done()`: a GPU may not answer."""
     stop = threading.Event()
 
     def repeat(service: NodeService) -> None:
@@ -84,10 +74,7 @@ def run_services(services: list[NodeService], done: Callable[[], bool], run: Run
 
 
 def attempt(do: Callable[[], None], run: RunDir) -> bool:
-    """Call a function and return False if it raises, except an OSError.
-
-    The traceback goes to the run folder, not to the log.
-    """
+    """Call a function. Return False for an error but OSError, and write its traceback."""
     try:
         do()
     except OSError:

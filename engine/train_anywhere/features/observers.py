@@ -38,7 +38,6 @@ class Interval(Observer):
     rank and broadcast its result.
 
     Args:
-        config: the interval: every_n_steps, every_n_seconds, interval.
         ranks: number of devices that train; with more devices, failures are more frequent.
         clock: returns seconds; a monotonic clock, since the time of day may be set back.
     """
@@ -87,10 +86,6 @@ def optimal(cost: float, mtbf: float) -> float:
     https://doi.org/10.1145/361147.361115; J. T. Daly, A higher order estimate of the optimum checkpoint interval for
     restart dumps, Future Generation Computer Systems 22 (2006), https://doi.org/10.1016/j.future.2004.11.016, whose
     further terms matter only if the cost is not small against the MTBF.
-
-    Args:
-        cost: time of one checkpoint, in seconds.
-        mtbf: mean time between failures, in seconds.
     """
     return max(math.sqrt(2 * cost * mtbf), cost / MAX_OVERHEAD, MIN_INTERVAL_S)
 
@@ -125,11 +120,7 @@ class NanWatch(Observer):
             self.after_validation(step.number, step.metrics)
 
     def after_validation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Check the metrics of optimizer step `step`.
-
-        Raises:
-            NotFiniteError: a loss is nan or inf, and the mode is stop.
-        """
+        """Check the metrics of step `step`. Raises NotFiniteError if the mode is stop."""
         bad = find_nonfinite_loss(metrics)
         if self.mode == "off" or not bad or self._reported:
             return

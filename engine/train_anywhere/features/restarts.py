@@ -134,10 +134,8 @@ class ScriptWatch(NodeService):
     script does not answer Slurm twice, they requeue the job.
 
     Args:
-        run: the run folder.
         requeue: whether to requeue the job; else it is cancelled.
         place: 1 for the second node of the job, 2 for the third.
-        first: the first node.
     """
 
     every_seconds = 15.0

@@ -180,10 +180,7 @@ def _free_name(path: Path, ending: str) -> Path:
 
 
 def disk_time(folder: Path) -> float:
-    """Return the modification time in unix seconds that a file in `folder` would get now.
-
-    If no file can be written there, return the time of this machine.
-    """
+    """Return the unix time that a new file in `folder` would get, else this machine's."""
     try:
         return time.time() + _clock_offset(folder, int(time.monotonic() // 60))
     except OSError:
@@ -294,11 +291,7 @@ def dumps(data: Any) -> str:
 
 
 def loads(text: str) -> Any:
-    """Parse the output of `dumps`.
-
-    Raises:
-        ValueError: the string is not JSON, or contains nan, inf or an integer beyond 64 bits.
-    """
+    """Parse the output of `dumps`. Raises ValueError, also for nan, inf and larger integers."""
     try:
         return json.loads(text, parse_int=_parse_int, parse_float=_parse_float, parse_constant=_parse_float)
     except RecursionError as error:

@@ -102,10 +102,7 @@ def boot_id() -> str:
 
 @contextmanager
 def hold_lock(lock: Path, wait: bool = True) -> Iterator[bool]:
-    """Hold a lock file on this node's disk.
-
-    Yield False if it is held and `wait` is false. Its holder may remove it.
-    """
+    """Hold a lock file of this node. Yield False if it is held and `wait` is false."""
     while True:
         with lock.open("w") as handle:
             try:

@@ -154,10 +154,6 @@ class Signals:
 class Supervisor:
     """Supervise the ranks of a run.
 
-    Args:
-        place: where they run.
-        signals: the signals that ask to stop.
-
     Attributes:
         told: the signal that asked to stop; empty if none did.
         ended: exit code of the launcher at the last start; None if the ranks did not start.
@@ -181,10 +177,7 @@ class Supervisor:
         return self.signals.told
 
     def supervise(self) -> int:
-        """Start the ranks until the run ends or must stop, and return the exit code.
-
-        It is `STOPPED` if the run can continue.
-        """
+        """Start the ranks until the run ends or must stop (`STOPPED`), and return the code."""
         code = self._supervise()
         if self._left_files:
             self.place.publish()

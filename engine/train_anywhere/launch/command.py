@@ -79,11 +79,7 @@ def print_pages(words: Sequence[str]) -> None:
 
 
 def help_sections(arguments: Sequence[str]) -> list[str]:
-    """Return the sections and keys that `--help trainer lr` names, by any name.
-
-    Raises:
-        ConfigError: a word is neither of them, nor a term that a page explains.
-    """
+    """Return what `--help trainer lr` names. Raises ConfigError for an unknown word."""
     named, known, unknown = [], sections(), []
     words = help_words(arguments)
     tree = compose(()) if [word for word in words if word not in known] else {}

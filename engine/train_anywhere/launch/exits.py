@@ -87,10 +87,7 @@ def _lines(frame: FrameType, only_user_code: bool = False) -> list[str]:
 
 @contextmanager
 def catch_os_exit(report: Callable[[str], None]) -> Iterator[None]:
-    """Make `os._exit` of user code a failure, as the run would seem to continue.
-
-    `report` gets the reason in one line.
-    """
+    """Make `os._exit` of user code a failure, whose reason `report` gets."""
     process = os.getpid()
 
     def exit_reported(code: int) -> NoReturn:

@@ -189,10 +189,7 @@ def set_up_fork(request: Mapping[str, Any], imported: Mapping[str, str]) -> list
 
 
 def make_getppid(pid: int, server: int) -> Callable[[], int]:
-    """Return a replacement of os.getppid for a fork.
-
-    It returns the process that requested it, or 1 after that or the server has exited.
-    """
+    """Return a replacement of os.getppid: the process that requested the fork, or 1."""
     parent, start, fork = os.getppid, int(process_start(pid) or 0), os.getpid()
 
     def getppid() -> int:

@@ -46,11 +46,7 @@ class ForkedProcess:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the exit of the program, `timeout` seconds at most, and return the exit code.
-
-        Raises:
-            subprocess.TimeoutExpired: the program still runs.
-        """
+        """Wait and return the exit code. Raises TimeoutExpired if the program still runs."""
         if self.returncode is None:
             if not select.select([self._answers], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
@@ -195,10 +191,7 @@ class ForkServer:
     def fork(
         self, command: Sequence[str], environ: Mapping[str, str], cwd: str | Path, streams: Sequence[int]
     ) -> ForkedProcess | None:
-        """Start a program as a fork in any case. Return None if the server has exited.
-
-        `streams` are the descriptors of its standard input, output and error.
-        """
+        """Start a program as a fork with these streams, unless the server has exited."""
         if not self._socket:
             return None
         own = {"cwd": str(cwd), "umask": read_umask(), "starter": os.getpid()}

@@ -64,9 +64,7 @@ from train_anywhere.training.stop import SIGNALS
 def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
     """Check, make or reopen the run folder, train, and return the exit code.
 
-    Args:
-        tree: the composed configuration.
-        overrides: the command line, which is kept in the run folder.
+    `overrides` is the command line, which is kept in the run folder.
 
     Raises:
         ConfigError: lists all problems, before anything is written.

@@ -27,10 +27,7 @@ MAX_BATCH_NUMBERS = 2**31
 
 
 def data_problems(config: Config, devices: int, look: bool = True) -> list[str]:
-    """Return each reason why training can't start on `devices` devices of all nodes.
-
-    `look` is false if the data's folder may not exist on this machine.
-    """
+    """Return why training can't start. `look` is false if the data may be elsewhere."""
     try:
         known = check_data(config.data, look, _runs_here(config))
     except DataError as error:

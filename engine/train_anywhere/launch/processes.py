@@ -47,10 +47,7 @@ class ForkServers:
         self._servers: dict[str, ForkServer] = {}
 
     def get_starter(self, framework: str, ranks: int) -> Start:
-        """Return the function that starts the ranks of a run and its monitor process.
-
-        A later run with another number of ranks may start new interpreters, since that number sets the number of threads.
-        """
+        """Return the function that starts the ranks of a run and its monitor process."""
         if framework not in self._servers:
             self._servers[framework] = fork_server(framework, ranks)
         return self._servers[framework].start
@@ -105,10 +102,7 @@ class LocalRun:
     """The place of the ranks on this machine, see `train_anywhere.job.supervisor.Place`.
 
     Args:
-        run: the run folder.
-        ranks: number of ranks.
         start: starts them; None: as forks if they may start again, else as new interpreters.
-        retries: `cluster.retries`.
 
     Attributes:
         code: the exit code of the run, where it is known; see `Feature.supervise`.
@@ -220,11 +214,7 @@ def _run_monitor(run: RunDir, start: Start) -> Iterator[None]:
 
 
 def refuse_nested_launch() -> None:
-    """Refuse `mpirun python src/train.py`, where each process would make its own run.
-
-    Raises:
-        ConfigError: this process already is one rank of several.
-    """
+    """Refuse `mpirun python src/train.py`, which would make several runs. Raises ConfigError."""
     topology = discover()
     if topology.world_size > 1:
         raise ConfigError(

@@ -238,18 +238,12 @@ class Heartbeat:
         self._write(now)
 
     def waited_for_data(self, seconds: float, batches: int) -> None:
-        """Record the data wait of the newest batch, which counts for `batches` batches.
-
-        It is for loops that can't time `fetched`.
-        """
+        """Record the data wait of `batches` batches, for loops that can't time `fetched`."""
         self.waited = seconds
         self.data += seconds * batches
 
     def computed(self, seconds: float | None = None) -> None:
-        """Record this rank's own work in a batch, before it waits for other ranks.
-
-        It is `seconds`, or the time since the last batch.
-        """
+        """Record a rank's own work in a batch: `seconds`, or the time since the last one."""
         now = time.monotonic()
         self.own += now - self._batch_began if seconds is None else seconds
         self._write(now)

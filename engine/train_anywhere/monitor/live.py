@@ -48,10 +48,8 @@ class Live:
     If a write fails, the next update tries again.
 
     Args:
-        run: folder of the run.
         describe: returns the content of the file except job and time; called by the thread.
         moved: returns when the training last changed, in seconds of `time.monotonic`.
-        environ: environment variables that identify the job.
         poll: called by the thread every `EVERY_S`, also while it rests; it should cost next to nothing.
     """
 
@@ -101,10 +99,7 @@ class Live:
 
 
 def write(path: Path, content: Mapping[str, Any]) -> None:
-    """Replace the file atomically, and create its folder if it is missing. Raises OSError.
-
-    The file need not survive a power failure, so it is not flushed to disk.
-    """
+    """Replace the file atomically without a flush, and make its folder. Raises OSError."""
     text = dumps(dict(content))
     try:
         write_atomic(path, text, flush=False)
@@ -168,9 +163,7 @@ class Times:
 def slowest_rank_wait(run: RunDir, nodes: Collection[str]) -> float:
     """Return by how many seconds the slowest rank's work exceeds the median's.
 
-    Args:
-        run: the run folder.
-        nodes: short names of this attempt's nodes; files of an earlier attempt's other nodes are ignored.
+    It is 0 for one rank. `nodes` are short names of this attempt's nodes: files of an earlier attempt's others are ignored.
     """
     found = (read_json(path) for path in run.monitor.glob("ranks-*.json"))
     files = [content for content in found if short(str(content.get("host"))) in nodes]

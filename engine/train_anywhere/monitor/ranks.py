@@ -91,8 +91,6 @@ class OtherNodes:
     """Reader of the status files of the other nodes, on the first one.
 
     Args:
-        run: the run folder.
-        own: name of this node.
         every: seconds between two reads, which is the interval of the nodes' writes.
     """
 

@@ -170,10 +170,7 @@ def read_facts(
 ) -> Facts:
     """Read the facts of a run. Raises CheckpointError if run.json is damaged.
 
-    Args:
-        run: the run folder.
-        samples: number of nodes whose samples are read for curves; of the others only the sums are known.
-        newest: content of the nodes' JSON files that are read already, by host.
+    Samples of `samples` nodes are read for curves, and of the others only the sums. `newest` is content of the nodes' JSON files, by host.
     """
     folder, info = run.monitor, run.read_info()
     if attempts := info.get(ATTEMPTS):

@@ -11,10 +11,7 @@ from train_anywhere.plugins.launchers import ComposedSweeper
 
 
 class ProductSweeper(ComposedSweeper):
-    """Sweeper that passes all combinations to the launcher at once.
-
-    It writes no multirun.yaml, so that a refused run leaves no file.
-    """
+    """Sweeper that passes all combinations to the launcher at once, and writes no file."""
 
     def sweep(self, arguments: list[str]) -> Any:
         """Launch all members. Raises ConfigError for an empty sweep or another launcher."""

@@ -55,11 +55,7 @@ FOLDER = re.compile(r"\$\{?(TRAIN_(?:RUN|LOCAL_CHECKPOINTS|PERSISTENT_CHECKPOINT
 def build_environment(config: Config, topology: Topology, run: RunDir, local: Path | None) -> dict[str, str]:
     """Return the environment of the program.
 
-    Args:
-        config: the configuration.
-        topology: this rank.
-        run: the run folder.
-        local: the rank's folder on its node's disk; None if there is none.
+    `local` is the rank's folder on its node's disk, if there is one.
 
     Raises:
         TopologyError: Horovod is installed, and the ranks do not find each other.
@@ -203,8 +199,6 @@ class ProgramProcess:
     """A started program.
 
     Args:
-        command: its words.
-        environ: its environment.
         inherits: it keeps the output of this process, else gets pipes.
         folder: its working folder; None: that of this process.
         ignored: the signals that it ignores from the start. What this process ignores for itself is not ignored by the program.

@@ -36,10 +36,6 @@ class ProgramMetrics:
 
     A row goes to metrics.csv, monitor/live.json, run.json, and the observers of the features.
 
-    Args:
-        config: the configuration.
-        process: this rank.
-
     Attributes:
         step: the newest step; None before the first row.
         values: the newest value of each metric.
@@ -74,11 +70,7 @@ class ProgramMetrics:
             self._printed.extend(ESCAPES.sub("", line.decode(errors="replace")) for line in lines)
 
     def read(self, last: bool = False) -> None:
-        """Read new rows, at most once a second before the `last` time.
-
-        Raises:
-            NotFiniteError: a loss is nan or inf, and `trainer.detect_nan` is stop.
-        """
+        """Read new rows, at most once a second before the `last` time. Raises NotFiniteError."""
         if not last and time.monotonic() < self._due:
             return
         self._due = time.monotonic() + EVERY_S

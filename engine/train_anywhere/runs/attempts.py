@@ -184,10 +184,7 @@ def next_start(environ: Mapping[str, str]) -> str:
 
 
 def running_job(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return the id of this process's job, as run folders record it.
-
-    Slurm commands need `job_name`.
-    """
+    """Return the id of this process's job in run folders. Slurm needs `job_name`."""
     return next((environ[name] for name in JOB_VARIABLES if environ.get(name)), None)
 
 
@@ -254,10 +251,7 @@ def lost_steps(info: Mapping[str, Any]) -> int:
 
 
 def resume_summary(info: Mapping[str, Any]) -> str:
-    """Return 'resumed 3 times, 0 steps lost', or "" for a run that was never resumed.
-
-    If the number of nodes changed, ', on 4, then 3 nodes' follows.
-    """
+    """Return 'resumed 3 times, 0 steps lost', with the nodes if they changed, or ""."""
     attempts, lost = info.get(ATTEMPTS, []), lost_steps(info)
     if len(attempts) < 2:
         return ""

@@ -138,10 +138,7 @@ def age(path: Path, recorded: float) -> float:
 
 
 def read_nodes(run: RunDir, info: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the newest file of each node's monitor process in the newest attempt, by host.
-
-    `age_seconds` is added: the seconds since its newest sample, if it has one.
-    """
+    """Return each node's newest file in the newest attempt, with `age_seconds`, by host."""
     hosts = info.get("hosts")
     known = hosts if isinstance(hosts, list) else []
     found = {}

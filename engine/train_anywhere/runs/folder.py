@@ -109,11 +109,7 @@ class RunDir:
         return self.monitor / f"{kind}.json"
 
     def read_info(self) -> dict[str, Any]:
-        """Return the content of run.json, or {} if it does not exist yet.
-
-        Raises:
-            CheckpointError: run.json is damaged, can't be read, or is from another version of this project.
-        """
+        """Return run.json, or {} if there is none. Raises CheckpointError if it is damaged."""
         try:
             content = loads(read_text(self.info_file))
         except FileNotFoundError:
@@ -197,10 +193,7 @@ def create(results: Path, name: str, run_id: str | None = None) -> RunDir:
 
     Runs that start in the same second get different folders: the id ends in random digits and mkdir fails if the folder exists.
 
-    Args:
-        results: folder of all runs.
-        name: name of the run.
-        run_id: name of the folder; None: a new one.
+    The folder `results` is that of all runs. A `run_id` of None makes a new one.
 
     Raises:
         CheckpointError: the folder can't be made.
@@ -308,10 +301,7 @@ def _place(path: Path) -> OwnedFolder:
 
 
 def point_latest(results: Path, path: Path | None) -> None:
-    """Point the link `results/latest` at `path` atomically, or remove it.
-
-    A file or folder of that name is kept.
-    """
+    """Point the link `results/latest` at `path` atomically, or remove it. Others stay."""
     latest = results / "latest"
     if path is None:
         remove_link(latest)
@@ -320,11 +310,7 @@ def point_latest(results: Path, path: Path | None) -> None:
 
 
 def open_run(path: str | Path) -> RunDir:
-    """Open an existing run folder.
-
-    Raises:
-        CheckpointError: the path is not a run folder, or is one of another version of this project.
-    """
+    """Open an existing run folder of this version. Raises CheckpointError."""
     # pathlib raises for ~nobody and for circular links
     folder = resolve_as_typed(os.path.expanduser(path))
     if not os.access(folder, os.X_OK) and os.path.isdir(folder):

@@ -69,11 +69,7 @@ class RunLock:
                 self._remove_left_behind(self.me)
 
     def refuse_if_held(self) -> dict[str, Any] | None:
-        """Return the identity of the exited process that left the lock, if any.
-
-        Raises:
-            CheckpointError: another process holds the lock, or it is not a file.
-        """
+        """Return the identity that left the lock, if any. Raises CheckpointError if it is held."""
         if os.path.lexists(self.path) and (self.path.is_symlink() or not self.path.is_file()):
             raise CheckpointError(
                 f"{self.path} is not a file of this project; move it away, then resume again."
@@ -105,10 +101,7 @@ class RunLock:
             ) from error
 
     def _remove_left_behind(self, left_by: dict[str, Any] | None) -> None:
-        """Remove the lock if it still names `left_by`.
-
-        Only one of several processes can move it. A newer lock is moved back.
-        """
+        """Remove the lock if it still names `left_by`. A newer lock is moved back."""
         try:
             moved = claim(self.path)
         except FileNotFoundError:

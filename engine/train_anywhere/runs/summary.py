@@ -33,14 +33,7 @@ MOST_CHARACTERS = 300
 
 
 def format_summary(run: RunDir, config: Config, signal: str | None = None, report: Sequence[str] = ()) -> str:
-    """Return the lines to print when a run has ended, from its run.json.
-
-    Args:
-        run: the run folder.
-        config: its configuration.
-        signal: the one that stopped it early, if any.
-        report: lines about its report.
-    """
+    """Return the lines to print when a run has ended. `report` are those of its report."""
     info = run.read_info()
     metrics = info.get("metrics", {})
     # the end of its sweep has the next commands
@@ -105,10 +98,7 @@ def is_program(run: RunDir) -> bool:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return type, message and user's line of an error, in one line.
-
-    A ProjectError gives only its message.
-    """
+    """Return type, message and user's line of an error. A ProjectError gives its message."""
     if isinstance(error, ProjectError):
         return one_line(" ".join(str(error).split())[:MOST_CHARACTERS])
     message = ""

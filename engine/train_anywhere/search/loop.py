@@ -53,11 +53,8 @@ def search(
 ) -> None:
     """Check the trials, then run them until all are done. A dry run only checks and prints them.
 
-    Args:
-        overrides: the overrides of the command line and of `hydra.sweeper.params`.
-        options: the other keys of `hydra.sweeper`.
-        compose: Hydra's function to compose a configuration.
-        submits: whether trials are submitted as jobs.
+    `overrides` are those of the command line and of `hydra.sweeper.params`, and `options` the other keys. Hydra's function `compose`
+    makes a configuration. With `submits` trials are jobs.
 
     Raises:
         ProjectError: a refusal. A new study is removed if it has no run folder yet; any other study is kept.
@@ -213,10 +210,7 @@ class Search:
             self._print(f"resumed: {done} of {total} trials are done, {len(self.live)} were running")
 
     def _start_trial(self) -> None:
-        """Start a trial. Invalid values are a failed one.
-
-        Errors that all trials would get, such as of the scheduler, are raised.
-        """
+        """Start a trial. Invalid values are a failed one, other errors are raised."""
         trial = self.study.ask()
         folder, words = self.study.run_folder(trial.number), self.study.space.words(trial.params)
         values = " ".join(f"{key}={format_value(value)}" for key, value in trial.params.items())

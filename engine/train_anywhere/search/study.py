@@ -67,11 +67,7 @@ class Space:
 
 
 def make_space(overrides: Sequence[Override]) -> Space:
-    """Split overrides into fixed and searched ones. The last one of a key counts.
-
-    Raises:
-        ConfigError: lists all sweeps that can't be searched.
-    """
+    """Split overrides into fixed and searched ones. Raises ConfigError with all problems."""
     by_key = {o.get_key_element(): o for o in overrides}
     fixed = [f"{k}={o.get_value_element_as_str()}" for k, o in by_key.items() if not o.is_sweep_override()]
     distributions: dict[str, Distribution] = {}
@@ -212,11 +208,7 @@ def owned_folder(folder: Path) -> OwnedFolder:
 
 
 def make_folder(folder: Path, arguments: Sequence[str], trials: int) -> None:
-    """Make the folder of a study, unless it exists, and record the command in it.
-
-    Raises:
-        ConfigError: the folder is of another command, or can't be made.
-    """
+    """Make the folder of a study, unless it exists, with its command. Raises ConfigError."""
     if (folder / COMMAND).is_file():
         if (other := read_json(folder / COMMAND).get("arguments")) != list(arguments):
             typed = " ".join(map(str, other)) if isinstance(other, list) else "its study.json is damaged"

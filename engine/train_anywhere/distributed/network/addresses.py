@@ -30,10 +30,7 @@ ANYWHERE = "192.0.2.1"
 
 
 def prepare_network(topology: Topology) -> Topology:
-    """Return the topology with a reachable address of rank 0, and set network interfaces.
-
-    An interface that the user has set stays.
-    """
+    """Return a topology with a reachable address of rank 0, and set unset interfaces."""
     if topology.nodes == 1:
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
             os.environ.setdefault(name, LOOPBACK_INTERFACE)
@@ -150,10 +147,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def free_port(count: int = 1) -> int:
-    """Return the first of `count` consecutive unused TCP ports of the loopback interface.
-
-    The workers of some strategies listen on one port each: the coordinator's port plus their local rank.
-    """
+    """Return the first of `count` consecutive unused TCP ports of the loopback interface."""
     while True:
         with ExitStack() as stack:
             first = _bind(stack, 0)

@@ -84,9 +84,7 @@ def find_hang(ranks: Iterable[RankStatus], bound: float) -> Hang | None:
 def describe(hang: Hang, minority: Sequence[int] = ()) -> str:
     """Return one line: which ranks hang, where, and for how long.
 
-    Args:
-        hang: the hang.
-        minority: ranks whose stack differs from that of most ranks, if all are at the same place.
+    `minority` are ranks whose stack differs from that of most ranks, if all are at the same place.
     """
     behind = [r for r in hang.behind if r.rank in minority] or list(hang.behind)
     first = behind[0]
@@ -183,10 +181,7 @@ class StartupWatch:
         return [self._describe(ranks, late, now - self._first)]
 
     def late(self, ranks: Sequence[RankStatus]) -> LateRanks:
-        """Return ranks that others wait for, with None for one that has not started.
-
-        It is empty before the first starts and after all connect.
-        """
+        """Return ranks that others wait for, with None for one that has not started."""
         if not ranks:
             return {}
         there = {r.rank: r for r in ranks}

@@ -144,13 +144,10 @@ class Supervisor:
     """Detects missing, slow and hanging ranks, and decides what the nodes do about a hang.
 
     Args:
-        node: this node, the first one.
-        startup: watches the start of the ranks.
         bound: seconds of silence that always count as a hang.
         every: seconds between two writes of a node.
         end: whether a hang ends the run.
         requeue: whether its job is then requeued.
-        environ: the job's environment variables.
     """
 
     def __init__(

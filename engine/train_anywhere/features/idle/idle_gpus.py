@@ -64,14 +64,7 @@ Gpu = tuple[str, int]
 
 
 class IdleWatch(NodeService):
-    """Service that watches the GPUs, on the first node, and stops the ranks of its node.
-
-    Args:
-        run: the run folder.
-        config: the configuration of the run.
-        host: name of this node.
-        environ: the job's environment variables.
-    """
+    """Service that watches the GPUs, on the first node, and stops the ranks of its node."""
 
     def __init__(
         self, run: RunDir, config: Config, host: str, environ: Mapping[str, str] = os.environ

@@ -71,10 +71,7 @@ class Environment:
         return self.folder / self.library / "site-packages"
 
     def key(self) -> str:
-        """Return a key of the contents, from the records of pip.
-
-        Editing an installed file by hand does not change it.
-        """
+        """Return a key of the contents by pip's records, which miss files edited by hand."""
         digest = hashlib.sha256(f"{FORMAT} {self.library} {self.base}".encode())
         for part in self._contents():
             digest.update(hashlib.sha256(part).digest())
@@ -211,10 +208,7 @@ Count = Callable[[tarfile.TarInfo], tarfile.TarInfo]
 
 
 def _add_environment(tar: tarfile.TarFile, environment: Environment, count: Count) -> None:
-    """Add all files except links to the interpreter.
-
-    A link that leads out of the environment is replaced by its target.
-    """
+    """Add all files but the interpreter's links. A link that leads out becomes its target."""
     folder, outside = environment.folder, []
 
     def select(info: tarfile.TarInfo) -> tarfile.TarInfo | None:

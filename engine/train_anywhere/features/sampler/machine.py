@@ -109,10 +109,7 @@ def job_cgroup(proc: Path, cgroups: Path) -> Path | None:
 
 
 def job_processes(mark: str, proc: Path) -> set[int]:
-    """Return this user's ranks and their descendants, without this process.
-
-    Ranks have the mark in their command line, or are the parent process.
-    """
+    """Return this user's marked ranks and their descendants, without this process."""
     own = []
     for process in proc.iterdir():
         with suppress(OSError):

@@ -86,14 +86,7 @@ GPU_COLUMNS = ("use_percent", "memory_used_gib", "power_w", "temperature_c")
 
 
 class Sampler(NodeService):
-    """Service that takes a sample of this node every few seconds.
-
-    Args:
-        run: the run folder.
-        config: the section `monitor`.
-        nodes: number of nodes of the job.
-        name: name of this node.
-    """
+    """Service that takes a sample of this node every few seconds."""
 
     def __init__(self, run: RunDir, config: Monitor, nodes: int, name: str) -> None:
         self.every_seconds = max(config.sample_seconds or 0.0, nodes / WRITERS_PER_S)
@@ -146,11 +139,7 @@ class Table:
         self.header: list[str] = []
 
     def add(self, row: dict[str, Any]) -> None:
-        """Append a row. A file with other columns is renamed to NAME.csv.before-1.
-
-        Raises:
-            OSError: the write fails; the file is unchanged.
-        """
+        """Append a row. A file with other columns is renamed first. Raises OSError."""
         if not self.header:
             self.header = [*row]
             self._continue()

@@ -102,12 +102,9 @@ class Server:
     """Service that starts a server, records its address, and stops it at the end of the job.
 
     Args:
-        title: name of the server for messages.
         served: file for its URL and ssh command.
         program: module and arguments of a program that prints its port, and exits at the end of its input.
         address: address to listen on; None: loopback.
-        login: name of a login node, see `server_address`.
-        name: name of this node.
 
     Raises:
         OSError: it can't be started.
@@ -170,11 +167,8 @@ def is_first(name: str) -> bool:
 def server_address(port: int, node: str, address: str | None, login: str | None) -> dict[str, str | None]:
     """Return the URL of a server, and the ssh command (`tunnel`) to type first.
 
-    Args:
-        port: port of the server.
-        node: name of the server's node.
-        address: address it listens on; None: loopback of the node.
-        login: name of a login node; None: unknown; "": the server is on this machine, and needs no tunnel.
+    The server listens on `address`, None for loopback. The name of the login node is None if it is unknown, and "" if the server is on
+    this machine and needs no tunnel.
     """
     if login == "":
         return {"url": f"http://{_host(address, node)}:{port}/", "tunnel": None}

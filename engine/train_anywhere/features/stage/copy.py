@@ -66,11 +66,7 @@ def make_stager(local_disk: str) -> Staged:
 
 
 def stage(source: Path, disk: Path, start: str) -> Path:
-    """Return where to read `source`: its copy on `disk`, or itself if that fails.
-
-    Raises:
-        DataError: `source` is a tar file and can't be unpacked here.
-    """
+    """Return where to read `source`, its copy if possible. Raises DataError for a tar file."""
     if source.is_relative_to(disk):
         return source
     path = f"data-{hashlib.sha256(os.fsencode(source)).hexdigest()[:16]}"
@@ -97,11 +93,7 @@ def scan(source: Path, path: str, start: str) -> Scan:
 
 
 def copy(source: Path, into: Path) -> None:
-    """Copy or unpack the source into an empty folder, with progress.
-
-    Raises:
-        OSError, tarfile.TarError: the source can't be read, the disk is full, or the copy differs from the source.
-    """
+    """Copy or unpack the source into an empty folder. Raises OSError, tarfile.TarError."""
     with show_progress(f"{socket.gethostname()}: copying {source} to its own disk") as advance:
         if source.is_dir():
             _copy_files(source, into / FOLDER, advance)
@@ -113,10 +105,7 @@ def copy(source: Path, into: Path) -> None:
 
 
 def _make_copy(source: Path, disk: Path, result: Scan) -> Scan:
-    """Make the copy unless it exists.
-
-    If that fails, return a scan without a name, for the other processes of this start too.
-    """
+    """Make the copy unless it exists. If that fails, return a scan without a name."""
     if result.name is None:
         return result
     try:

@@ -41,10 +41,7 @@ class _NeverFailingFile(io.FileIO):
     _unfinished = b""
 
     def write(self, data: "bytes | memoryview") -> int:  # type: ignore[override]
-        """Write what the descriptor accepts, but return the whole length.
-
-        The layers above must neither fail nor buffer the rest.
-        """
+        """Write what the descriptor accepts, and return the whole length in any case."""
         rest = memoryview(data).cast("B")
         size = len(rest)
         if self.mark and size:

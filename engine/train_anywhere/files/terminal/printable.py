@@ -109,10 +109,7 @@ def terminal_width(stream: TextIO | None = None) -> int | None:
 def fit(text: str, width: int | None, column: int | None = None) -> str:
     """Return the lines broken to `width` columns. Longer words and commands stay whole.
 
-    Args:
-        text: the lines, joined by newlines.
-        width: columns of the terminal; None: nothing is changed.
-        column: where continued lines start; None: below the first word of each line, after a bullet.
+    A `width` of None changes nothing. Continued lines start at `column`. None: below the first word of each line, after a bullet.
     """
     if width is None:
         return text

@@ -51,11 +51,7 @@ def write_frozen(run: RunDir, config: Config, overrides: Sequence[str]) -> None:
 
 
 def read_frozen(run: RunDir) -> dict[str, Any]:
-    """Return the configuration in config.yaml.
-
-    Raises:
-        CheckpointError: it is damaged or can't be read.
-    """
+    """Return the configuration in config.yaml. Raises CheckpointError if it is damaged."""
     try:
         text = read_text(run.config)
         tree = None if "*" in text and is_too_large(text) else load_yaml(text)
@@ -88,11 +84,7 @@ def load_yaml(text: str) -> Any:
 
 
 def read_overrides(run: RunDir) -> list[str]:
-    """Return the overrides of the run from overrides.txt.
-
-    Raises:
-        CheckpointError: it is damaged or can't be read.
-    """
+    """Return the overrides in overrides.txt. Raises CheckpointError if it is damaged."""
     try:
         return [line for line in read_text(run.overrides).splitlines() if line]
     except OSError as error:
@@ -112,11 +104,7 @@ def typed_overrides(run: RunDir) -> list[str] | None:
 
 
 def refuse_damaged(run: RunDir) -> None:
-    """Check everything that a resume depends on, and change nothing.
-
-    Raises:
-        CheckpointError: lists all problems of the run folder.
-    """
+    """Check everything that a resume depends on. Raises CheckpointError with all problems."""
     problems = find_special_files(run)
     readers = {run.config: read_frozen, run.overrides: read_overrides, run.info_file: RunDir.read_info}
     for file, read in readers.items():

@@ -58,11 +58,7 @@ RESOLVER = re.compile(r"\$\{.*:")
 
 
 def find_code(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that run as code, such as lines of the batch script.
-
-    Args:
-        flat: a configuration as {'cluster.setup': [...], ...}.
-    """
+    """Return the values of {'cluster.setup': [...], ...} that run as code."""
     submits, contained = flat.get("cluster.scheduler") != "none", flat.get("container.name") != "none"
 
     def runs(key: str, value: object) -> bool:
@@ -78,9 +74,7 @@ def find_outward_values(flat: Mapping[str, Any], training: bool = True) -> dict[
 
     The values say what they do, as the end of a sentence.
 
-    Args:
-        flat: a configuration as {'loggers.wandb.project': 'digits', ...}.
-        training: whether the run will train. An evaluation uses fewer sections.
+    `flat` is a configuration as {'loggers.wandb.project': 'digits', ...}. Without `training`, an evaluation uses fewer sections.
     """
     found = {k: "would read your environment" for k, v in flat.items() if VARIABLE.search(f"{v}")}
     for key, value in flat.items():
@@ -137,12 +131,8 @@ def refuse_untrusted(
 ) -> None:
     """Refuse values that only the run folder has and that may affect anything outside it.
 
-    Args:
-        folder: the run folder.
-        flat: the configuration to run.
-        known: the configuration that this project and the command line compose without the run folder.
-        training: whether the run will train.
-        lines: overrides of the run that `find_untrusted_lines` has found.
+    `flat` is the configuration to run, and `known` what this project and the command line compose without the run folder. The overrides
+    `lines` are those that `find_untrusted_lines` has found.
 
     Raises:
         ConfigError: one sentence for each value; with `trust=true` the caller does not call this function.
@@ -194,11 +184,7 @@ def is_remembered(folder: Path, job_id: str) -> bool:
 
 
 def refuse_foreign_script(script: Path, trust: bool) -> None:
-    """Refuse a batch script that this user has not submitted, unless `trust` is true.
-
-    Raises:
-        SubmitError: the script is not recorded, and the message names `--trust`.
-    """
+    """Refuse a batch script that this user has not submitted. Raises SubmitError."""
     if not trust and _digest(script, "script", _read_hex(script)) not in _read_trusted():
         raise SubmitError(
             f"{script} is not a script that you have submitted from there, and it would run as you: read it, and add --trust "

@@ -46,11 +46,7 @@ class Row:
 
 
 def open_table(folder: Path) -> Table:
-    """Open the table in a folder.
-
-    Raises:
-        SubmitError: the folder contains no table.
-    """
+    """Open the table in a folder. Raises SubmitError if there is none."""
     try:
         content = loads(read_text(folder / FILE))
         cells = [Cell(**cell) for cell in content["cells"]]
