@@ -95,7 +95,10 @@ def horovod_problem(framework: str | None = None, mpi: bool = False, nccl: bool 
     version = installed_horovod()
     if version is None:
         return "Horovod is not installed: run `make horovod` (builds once, some minutes)."
-    built_for = _built_for()
+    path, noted = metadata.distribution("horovod").locate_file("horovod/metadata.json"), {}
+    with suppress(OSError, ValueError):
+        noted = json.loads(path.read_text())  # type: ignore[attr-defined]
+    built_for = {name: noted[key] for name, key in METADATA_KEY.items() if key in noted}
     framework = PACKAGES[framework][0] if framework in PACKAGES else framework
     for name, found in installed_frameworks().items():
         if framework in (None, name) and not _same(built_for.get(name), found):
@@ -113,16 +116,6 @@ def horovod_problem(framework: str | None = None, mpi: bool = False, nccl: bool 
             "nvcc (PATH) and nccl.h (CUDA_HOME, NCCL_HOME) visible and run `make horovod`."
         )
     return None
-
-
-def _built_for() -> dict[str, str]:
-    """Return the framework versions with which the installed build was compiled."""
-    path = metadata.distribution("horovod").locate_file("horovod/metadata.json")
-    try:
-        noted = json.loads(path.read_text())  # type: ignore[attr-defined]
-    except (OSError, ValueError):
-        return {}
-    return {name: noted[key] for name, key in METADATA_KEY.items() if key in noted}
 
 
 def _same(built_for: str | None, found: str) -> bool:

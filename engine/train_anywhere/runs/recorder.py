@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
 from train_anywhere.distributed.network.addresses import node_name
@@ -109,30 +110,19 @@ class RunRecorder:
 
     def record_end(self, outcome: Outcome, signal: str | None = None) -> bool:
         """Record the end of the attempt, and return whether run.json could be written."""
-        self._note_times()
-        return self.run.update_or_defer(
-            state=outcome.state,
-            ended=now(),
-            epoch=outcome.epoch,
-            step=outcome.step,
-            metrics=outcome.metrics,
-            checkpoint=outcome.checkpoint,
-            rate=outcome.rate and round(outcome.rate, 3),
-            unit=outcome.unit,
-            **({"ended_by": outcome.ended_by} if outcome.ended_by else {}),
-            **{ATTEMPTS: self._end_newest(signal or outcome.state, step=outcome.step)},
-        )
+        facts = {name: value for name, value in asdict(outcome).items() if name != "state"}
+        facts["rate"] = outcome.rate and round(outcome.rate, 3)
+        if not outcome.ended_by:
+            del facts["ended_by"]
+        return self.record_program_end(outcome.state, signal or outcome.state, **facts)
 
-    def record_program_end(self, state: str, ended_by: str, **facts: Any) -> bool:
+    def record_program_end(self, state: str, cause: str, **facts: Any) -> bool:
         """Record how a program ended, and return whether run.json could be written."""
         self._note_times()
-        step = {"step": facts["step"]} if facts else {}
-        attempts = self._end_newest(ended_by, **step)
+        fields = {"step": facts["step"]} if facts else {}
+        fields |= {"reason": stop_request(self.run)} if cause == IDLE else {}
+        attempts = extend_newest(self.run, ended_by=cause, **fields)
         return self.run.update_or_defer(state=state, ended=now(), **facts, **{ATTEMPTS: attempts})
-
-    def _end_newest(self, ended_by: str, **fields: Any) -> list[dict[str, Any]]:
-        reason = {"reason": stop_request(self.run)} if ended_by == IDLE else {}
-        return extend_newest(self.run, ended_by=ended_by, **reason, **fields)
 
     def record_failure(self, reason: str) -> None:
         """Record that the attempt ended with an error. Raises OSError, CheckpointError."""

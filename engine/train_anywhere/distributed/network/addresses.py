@@ -183,8 +183,12 @@ def listen(topology: Topology, port: int) -> socket.socket:
     if topology.nodes > 1:
         with suppress(OSError):
             address = socket.gethostbyname(topology.coordinator_address)
-        if address.startswith("127.") or not _is_own(address):
+        try:
+            with socket.socket() as probe:
+                probe.bind((address, 0))  # raises for the address of another machine
+        except OSError:
             address = ""
+        address = "" if address.startswith("127.") else address
     try:
         return socket.create_server((address, port), backlog=1024)  # many ranks connect at once
     except OSError as error:
@@ -192,15 +196,6 @@ def listen(topology: Topology, port: int) -> socket.socket:
             f"port {port} of rank 0's node, where the ranks meet, is taken ({os.strerror(error.errno or 0)}): "
             "export MASTER_PORT=<a free port>; each restart of a job chooses another port by itself."
         ) from error
-
-
-def _is_own(address: str) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind((address, 0))
-        except OSError:
-            return False
-        return True
 
 
 def tf_config(topology: Topology, first_port: int | None = None) -> str:

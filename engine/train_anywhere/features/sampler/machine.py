@@ -84,10 +84,15 @@ class Machine:
             with suppress(OSError, ValueError):
                 rows = (line.split() for line in (self.cgroup / "memory.stat").read_text().splitlines())
                 return sum(int(value) for name, value in rows if name in RESIDENT)
-        try:
-            return private_memory(job_processes(self.mark, self.proc), self.proc)
-        except OSError:  # no /proc
-            return None
+        pages = 0
+        with suppress(OSError):
+            for process in job_processes(self.mark, self.proc):
+                with suppress(OSError, ValueError):
+                    # shared memory and pages of files do not count
+                    _, resident, shared, *_ = (self.proc / str(process) / "statm").read_text().split()
+                    pages += int(resident) - int(shared)
+            return pages * os.sysconf("SC_PAGE_SIZE")
+        return None  # no /proc
 
 
 def usable_cpus() -> list[int]:
@@ -116,28 +121,17 @@ def job_processes(mark: str, proc: Path) -> set[int]:
             if process.name.isdigit() and process.stat().st_uid == os.getuid():
                 own.append(process)
     parents = {int(p.name): _parent(p) for p in own}
-    found = {int(p.name) for p in own if _is_rank(p, mark)} - {os.getpid()}
+    found = set[int]()
+    for process in own:
+        with suppress(OSError):
+            words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            script = any(word.endswith("src/train.py") for word in words)
+            if script and (mark in words or process.name == str(os.getppid())):
+                found.add(int(process.name))
+    found -= {os.getpid()}
     while more := {p for p, parent in parents.items() if parent in found} - found - {os.getpid()}:
         found |= more
     return found
-
-
-def private_memory(processes: set[int], proc: Path) -> int:
-    """Return the bytes of memory that processes do not share, without pages of files."""
-    pages = 0
-    for process in processes:
-        with suppress(OSError, ValueError):
-            _, resident, shared, *_ = (proc / str(process) / "statm").read_text().split()
-            pages += int(resident) - int(shared)
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def _is_rank(process: Path, mark: str) -> bool:
-    with suppress(OSError):
-        words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
-        script = any(word.endswith("src/train.py") for word in words)
-        return script and (mark in words or process.name == str(os.getppid()))
-    return False
 
 
 def _parent(process: Path) -> int:

@@ -96,7 +96,10 @@ class Sampler(NodeService):
         self.facts = {"host": name, "every_seconds": self.every_seconds, **self.machine.facts()}
         curves = config.tensorboard and nodes <= MAX_NODES_WITH_CURVES
         self.sums: dict[str, Sums] | None = None
-        self.curves = Curves(run.tensorboard / name, first_time(self.table.path)) if curves else None
+        began = time.time()
+        with suppress(OSError, ValueError, IndexError), open_file(self.table.path, "rb") as file:
+            began = float([*itertools.islice(file, 2)][1].split(b",")[0])
+        self.curves = Curves(run.tensorboard / name, began) if curves else None
 
     def poll(self, now: float) -> None:
         """Take a sample and write it. Raises OSError if the write fails."""
@@ -117,13 +120,6 @@ class Sampler(NodeService):
         write_atomic(self.newest, dumps({**self.facts, "gpus": known, "sample": sample, "sums": sums}))
         if self.curves:
             self.curves.add(sample)
-
-
-def first_time(table: Path) -> float:
-    """Return the Unix time of a node's first sample, or the current time."""
-    with suppress(OSError, ValueError, IndexError), open_file(table, "rb") as file:
-        return float([*itertools.islice(file, 2)][1].split(b",")[0])
-    return time.time()
 
 
 def columns(found: list[Gpu]) -> dict[str, float | None]:
