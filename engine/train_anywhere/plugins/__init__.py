@@ -1,4 +1,4 @@
-"""Plugins for Hydra, of which a project registers subclasses in hydra_plugins/.
+"""Plugins for Hydra, which accepts only classes defined in hydra_plugins/.
 
 launchers  submit composed configurations as one job (`cluster=...`), or run the members of a sweep on this machine
 optuna     searches: choose each member by the results of earlier ones (`search`)
