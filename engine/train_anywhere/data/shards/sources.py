@@ -96,7 +96,8 @@ class Source:
             ]
         names = [LINE] if self.index.shards.kind == ".jsonl" else self.fields
         offsets, sizes = (
-            [self.index.array(f"{what}:{name}")[rows].tolist() for name in names] for what in ("offset", "size")
+            [self.index.array(f"{what}:{name}")[rows].tolist() for name in names]
+            for what in ("offset", "size")
         )
         found, before = list[Fields](), -1
         for n, unit in enumerate(units.tolist()):
@@ -126,8 +127,9 @@ class Source:
         return np.searchsorted(self.index.starts, rows, "right") - 1
 
     def _take(self, unit: int, rows: np.ndarray) -> list[Fields]:
-        taken: list[Fields] = self._table(unit, self._file(unit)).take(rows).to_pylist()
-        return taken
+        table, chosen = self._table(unit, self._file(unit)), rows.tolist()
+        columns = [_values(column, chosen) for column in table.columns]
+        return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
 
     def _file(self, unit: int) -> OpenFile:
         name, size, when = self.index.info["files"][int(self.index.units[unit, 0])]
@@ -151,3 +153,17 @@ class Source:
                     self._tables.popitem(last=False)
             self._tables.move_to_end(unit)
             return self._tables[unit]
+
+
+def _values(column: Any, rows: list[int]) -> list[Any]:
+    """Return the values of some rows of a column of Parquet: lists of numbers as arrays, which takes a tenth of the time."""
+    from pyarrow import types
+
+    kind, chunk = column.type, column.chunk(0)
+    numbers = types.is_list(kind) and (
+        types.is_integer(kind.value_type) or types.is_floating(kind.value_type)
+    )
+    if not numbers or column.num_chunks > 1 or column.null_count or chunk.values.null_count:
+        return [column[row].as_py() for row in rows]
+    values, ends = chunk.values.to_numpy(), chunk.offsets.to_numpy()
+    return [values[ends[row] : ends[row + 1]].copy() for row in rows]
