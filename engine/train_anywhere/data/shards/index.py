@@ -94,7 +94,12 @@ def open_index(folder: Path, other: Path, pulse: Callable[[], None] = lambda: No
     key = hashlib.sha256(json.dumps([VERSION, files]).encode()).hexdigest()[:24]
     places = [folder / f".index-{key}", other / f"index-{key}"]
     place = next((p for p in places if p.is_dir()), places[not os.access(folder, os.W_OK)])
-    prepare_folder(place, lambda new: _write(new, folder, files, pulse))
+    try:
+        prepare_folder(place, lambda new: _write(new, folder, files, pulse))
+    except DataError as error:
+        if place == places[1] or not isinstance(error.__cause__, OSError):
+            raise
+        place = prepare_folder(places[1], lambda new: _write(new, folder, files, pulse))
     try:
         index = Index(folder, place, shards, json.loads((place / INFO).read_text()))
         if any(len(_map(str(file))) != index.starts[-1] for file in place.glob("*.npy")):

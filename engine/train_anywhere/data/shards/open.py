@@ -44,6 +44,8 @@ def open_shards(
     folder = Path(resolve_node_path(dir))
     found, limit = open_index(folder, Path(index)), parse_size(cache)
     notes, fields = [*found.info["notes"]], sorted({name for one in found.info["counts"] for name in one})
+    if not fields:
+        raise DataError(f"data.dir={folder} has no samples with fields; add some, or use another folder.")
     named = find_columns(columns, fields)
     needed = sorted({name for names in named.values() for name in names if name in fields})
     # a batch may lie in two windows, and each of their row groups is needed again and again
