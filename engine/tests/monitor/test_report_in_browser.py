@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from engine.tests.browser import ask
-from train_anywhere.files.plain_json import dumps
+from train_anywhere.files.atomic import dumps
 from train_anywhere.monitor.report.page import write_report
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.slurm.status.find_runs import find
