@@ -208,6 +208,7 @@ REASONS = {
     "train_anywhere.remote.run_copies": "a verb here needs no ssh",
     "train_anywhere.remote.remote_jobs": "a verb here needs no ssh",
     "train_anywhere.remote.remote_command": "a command here needs no ssh",
+    "train_anywhere.remote.sent_files": "a command here needs no ssh",
     "train_anywhere.distributed.packages": "a submission looks for Horovod where it is asked for",
     "train_anywhere.monitor.report.page": "its libraries are of no use before the end",
     "rich": "a bar is drawn on a terminal only",

@@ -15,31 +15,31 @@ STEP = 20
 """The numbers of the table are multiples of this, so that a fix of a few lines needs no new table."""
 
 LIMITS = {
-    ".": (280, 100),
-    "checkpoints": (1800, 1100),
+    ".": (260, 100),
+    "checkpoints": (1740, 1100),
     "commands": (2380, 1500),
-    "config": (6440, 3700),
-    "data": (3280, 1900),
-    "distributed": (1660, 880),
-    "features": (3720, 2220),
-    "files": (1420, 840),
-    "inference": (840, 480),
-    "job": (1520, 940),
-    "launch": (2200, 1440),
-    "monitor": (2100, 1140),
-    "plugins": (300, 160),
-    "program": (1040, 680),
+    "config": (6040, 3640),
+    "data": (3360, 1960),
+    "distributed": (1640, 880),
+    "features": (3660, 2220),
+    "files": (1400, 840),
+    "inference": (800, 480),
+    "job": (1460, 940),
+    "launch": (2180, 1440),
+    "monitor": (2100, 1160),
+    "plugins": (320, 160),
+    "program": (1020, 680),
     "remote": (1000, 600),
-    "runs": (2460, 1360),
-    "search": (860, 520),
-    "slurm": (8120, 4520),
+    "runs": (2360, 1360),
+    "search": (840, 520),
+    "slurm": (7740, 4480),
     "testing": (600, 360),
-    "training": (14740, 8420),
+    "training": (14140, 8380),
 }
 """Lines and statements by package; "." has the modules next to the packages."""
 
-MOST_LINES = 56580
-MOST_STATEMENTS = 32680
+MOST_LINES = 54840
+MOST_STATEMENTS = 32600
 """Limits of the whole engine. They fall with the code, and rise only by what a new feature was planned to cost."""
 
 

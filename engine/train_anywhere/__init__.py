@@ -1,4 +1,4 @@
-"""Training on anything from a laptop to many nodes of a cluster. Projects import this package and do not edit it.
+"""Training on anything from a laptop to many nodes of a cluster.
 
 commands       the commands behind `src/*.py`
 config         from a command line to one typed, checked configuration
@@ -43,7 +43,7 @@ IGNORED = frozenset(n for n in signal.valid_signals() if signal.getsignal(n) == 
 
 @cache
 def use_tensorflow() -> None:
-    """Choose TensorFlow as the backend of Keras, which reads it when it is imported; note that another choice has no effect."""
+    """Choose TensorFlow as the backend of Keras, which reads it when it is imported."""
     asked = os.environ.get("KERAS_BACKEND")
     os.environ["KERAS_BACKEND"] = "tensorflow"
     if asked not in (None, "", "tensorflow"):

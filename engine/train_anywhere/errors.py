@@ -1,20 +1,7 @@
-"""All errors that a user can cause, in one tree.
+"""All errors that a user can cause, in one tree below `ProjectError`.
 
-    ProjectError            the message is one sentence: what is wrong, why, what to type instead
-    ├── ConfigError         a configuration that can't work; `problems` lists all reasons
-    ├── DataError           a data set that is missing, damaged or unsuitable for the configuration
-    ├── CheckpointError     a checkpoint or run folder that can't be written, read or resumed from
-    ├── TopologyError       the environment of this process does not define its rank
-    ├── LostRankError       another rank ended or can't be reached; its error is the cause
-    ├── NotFiniteError      the loss is nan or inf, and `trainer.detect_nan=stop`
-    ├── RanksDifferError    ranks that should have the same weights have different ones
-    ├── SchedulerError      the scheduler can't be reached, so the state of its jobs is unknown
-    │   └── NoAnswerError   it did not answer in time: the request may have been executed
-    └── SubmitError         a refused submission, or a run that jobs.py can't handle as requested
-        ├── UnclearError    a job is, or may be, queued although its submission failed
-        └── SubmitInterrupted   Ctrl-C during a submission, which was undone
-
-`src/train.py` prints these without a traceback. Anything else that escapes is a bug and keeps its traceback.
+The message is one sentence: what is wrong, why, what to type instead. `src/train.py` prints these without a traceback. Anything else that
+escapes is a bug and keeps its traceback.
 """
 
 import signal
@@ -47,11 +34,7 @@ class ProjectError(Exception):
 
 
 class ConfigError(ProjectError):
-    """An invalid configuration, with all problems at once.
-
-    Args:
-        *problems: one sentence each.
-    """
+    """An invalid configuration, with all problems at once."""
 
     def __init__(self, *problems: str) -> None:
         self.problems = [p for p in problems if p.strip()] or [UNKNOWN_REASON]
@@ -129,7 +112,7 @@ class RanksDifferError(ProjectError):
 
 
 def iterate_causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error, its causes and the members of groups, each once, since user code can make them a cycle."""
+    """Yield an error, its causes and members of groups, each once: there may be a cycle."""
     waiting, seen = [error], set[int]()
     while waiting:
         one = waiting.pop()
@@ -141,7 +124,9 @@ def iterate_causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 class SignalsAsErrors:
-    """Context that turns exceptions of user code which callers take for the end of an epoch or process into a RuntimeError.
+    """Context that turns exceptions of user code with a meaning for callers into a RuntimeError.
+
+    A StopIteration would be the end of an epoch, a SystemExit that of the process.
 
     Args:
         *kinds: more exceptions with such a meaning, for example of a framework.
@@ -155,7 +140,7 @@ class SignalsAsErrors:
         """Enter the context."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Raise the RuntimeError. `contextlib.contextmanager` can't be used: it passes a StopIteration on."""
+        """Raise the RuntimeError. `contextlib.contextmanager` would pass a StopIteration on."""
         if isinstance(error, self.kinds) and not (isinstance(error, KeyboardInterrupt) and was_interrupted()):
             raise user_error(error) from error
 
@@ -168,6 +153,6 @@ def user_error(error: BaseException) -> RuntimeError:
 
 
 def was_interrupted() -> bool:
-    """Return whether Ctrl-C was typed, which the SIGINT handler `train_anywhere.training.stop.Stop` records."""
+    """Return whether Ctrl-C was typed, as `train_anywhere.training.stop.Stop` records."""
     handler = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
     return getattr(handler, "requested", None) == "SIGINT"

@@ -7,7 +7,7 @@ __all__ = ["Task"]
 
 
 class Task:
-    """Base class of all tasks. Write its attributes as literals, since a submission reads them from the source.
+    """Base class of all tasks. Write its attributes as literals: they are read as source.
 
     Attributes:
         sums: names of the sums over the rows of a batch.
@@ -33,11 +33,11 @@ class Task:
         raise NotImplementedError
 
     def units(self, sums: Sequence[float]) -> float | None:
-        """Return the number of units in the sums; None if the task does not count them: each row is one."""
+        """Return the number of units in the sums. None if each row is one."""
         return sums[self.sums.index(self.unit)] if self.unit in self.sums else None
 
     def report(self, split: str, sums: Sequence[float]) -> dict[str, float]:
-        """Return the metrics of a split, such as {"val/loss": 0.1}; an empty dict if all sums are zero."""
+        """Return the metrics of a split, such as {"val/loss": 0.1}. Empty if all sums are zero."""
         return {f"{split}/{name}": value for name, value in self.measure(sums).items()} if any(sums) else {}
 
     def names(self, *splits: str) -> list[str]:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -119,12 +120,19 @@ def test_whole_shards_per_rank() -> None:
 
 
 def test_splits_by_names_and_by_keys(tmp_path: Path) -> None:
-    for name in ("train-0.tar", "validation-0.tar", "deep/test_1.tar", "valley.tar"):
+    for name in (
+        "train-0.tar",
+        "validation-0.tar",
+        "deep/test_1.tar",
+        "valley.tar",
+        "Testing/0.tar",
+        "dev.tar",
+    ):
         write_shard(tmp_path / "named" / name, range(3))
     assert list_shards(tmp_path / "named").splits == {
         "train": ["train-0.tar", "valley.tar"],
-        "val": ["validation-0.tar"],
-        "test": ["deep/test_1.tar"],
+        "val": ["dev.tar", "validation-0.tar"],
+        "test": ["Testing/0.tar", "deep/test_1.tar"],
     }
     write_shard(tmp_path / "flat" / "0.tar", range(500))
     splits = open_folder(tmp_path / "flat", val_fraction=0.2, test_fraction=0.1)
@@ -330,6 +338,113 @@ def test_one_open_file_per_shard(tmp_path: Path) -> None:
     assert sources._open.cache_info().misses == len(SIZES)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_opens_are_at_most_shards_times_workers_times_ranks(
+    tmp_path: Path, workers: int, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, log = open_folder(write_shards(tmp_path / "data", kind), window=3).train, tmp_path / "opens"
+    original = sources.OpenFile.__init__
+
+    def opening(self: Any, path: str, state: tuple[int, int]) -> None:
+        with log.open("a") as file:
+            file.write(f"{os.getpid()} {path}\n")
+        original(self, path, state)
+
+    monkeypatch.setattr(sources.OpenFile, "__init__", opening)
+    for rank in range(2):
+        sources._open.cache_clear()
+        order = BatchOrder(24, 3, rank, 2, train=True, blocks=data.blocks)
+        loader = torch_loader(Batches(Reader(data, 3), order, True), workers=workers)
+        assert [len([*loader]) for _ in range(2)] == [12, 12]
+    opens = log.read_text().splitlines()
+    assert len(opens) <= len(SIZES) * max(1, workers) * 2
+    assert workers == 0 or len(opens) == len({*opens})
+
+
+def with_object(file: Path, name: str, content: bytes, style: int) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(file, "w", format=style) as tar:
+        member = tarfile.TarInfo(name)
+        member.size = len(content)
+        tar.addfile(member, io.BytesIO(content))
+
+
+@pytest.mark.parametrize("style", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_a_long_name_is_the_key_in_a_message(tmp_path: Path, style: int) -> None:
+    name = "d" * 90 + "/" + "ü" * 150
+    with_object(tmp_path / "data" / "0.tar", f"{name}.npy", b"\x93NUMPYxx", style)
+    with pytest.raises(DataError, match=f"sample {name}: npy can't be read"):
+        open_folder(tmp_path / "data")
+
+
+VALUES: dict[str, tuple[str, list[Any] | str]] = {
+    "crlf and blank lines": ('\r\n{"x": 1}\r\n \r\n{"x": 2}', [1, 2]),
+    "bytes of a long text": ('{"x": "' + "a" * 9_000_000 + '"}\n{"x": "b"}\n', ["a" * 9_000_000, "b"]),
+    "integers and floats": ('{"x": 1}\n{"x": 1.5}\n', [1, 1.5]),
+    "names with dots": ('{"a.ü": 1}\n{"a.ü": 2}\n', [1, 2]),
+    "numbers and texts": ('{"x": 1}\n{"x": "b"}\n', "sample 1 (byte 9): the samples of a batch have values of different types"),
+    "a large number": ('{"x": 1}\n{"x": ' + "9" * 30 + "}\n", "0.jsonl, sample 1 (byte 9): the samples of a batch have values of"),
+    "a null in a list": ('{"x": [1]}\n{"x": [null]}\n', "sample 1 (byte 11): a sample has null (None) among its values"),
+    "other lengths": ('{"x": [1]}\n{"x": [1, 2]}\n', "sample 1 (byte 11): the samples of a batch have arrays of different"),
+    "no names": ("{}\n{}\n", "has no samples with fields"),
+    "nothing": ("", "has no samples with fields"),
+    "bytes of another code": ('{"x": "\udcfc"}\n', "0.jsonl, line 1 (byte 0) is not JSON"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", VALUES)
+def test_lines_are_right_or_have_one_message(tmp_path: Path, case: str) -> None:
+    text, expected = VALUES[case]
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "0.jsonl").write_bytes(text.encode(errors="surrogateescape"))
+    try:
+        [found] = open_folder(tmp_path / "data").train.read(np.arange(2), 0, True).values()
+    except DataError as error:
+        assert isinstance(expected, str) and expected in str(error) and "\n" not in str(error)
+    else:
+        assert found.tolist() == expected
+
+
+def test_bytes_keep_their_zeros_and_npy_arrays_their_order(tmp_path: Path) -> None:
+    array = np.asfortranarray(np.arange(6.0).reshape(2, 3))
+    write_tar(
+        tmp_path / "data" / "0.tar",
+        [("a.bin", b"a\0"), ("a.npy", npy(array)), ("b.bin", b"\0"), ("b.npy", npy(array + 1))],
+    )
+    rows = open_folder(tmp_path / "data").train.read(np.arange(2), 0, True)
+    assert rows["bin"].tolist() == [b"a\0", b"\0"]
+    np.testing.assert_array_equal(rows["npy"], [array, array + 1])
+
+
+def test_values_of_parquet(tmp_path: Path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    lists = [np.arange(3, dtype=np.float32) + n for n in range(50)]
+    table = {
+        "floats": pyarrow.array(lists, pyarrow.list_(pyarrow.float32())),
+        "nested": [[[n, 1], [2, 3]] for n in range(50)],
+        "text": [f"ü{n}" for n in range(50)],
+        "raw": [b"\0" * n for n in range(50)],
+    }
+    (tmp_path / "data").mkdir()
+    parquet.write_table(
+        pyarrow.table(table), tmp_path / "data" / "0.parquet", row_group_size=20, compression="snappy"
+    )
+    parquet.ParquetWriter(tmp_path / "data" / "1.parquet", pyarrow.table(table).schema).close()
+    splits = open_folder(tmp_path / "data")
+    assert "1.parquet has no samples" in splits.notes[0]
+    chosen = np.array([49, 0, 21, 20])
+    rows = splits.train.read(chosen, 0, True)
+    np.testing.assert_array_equal(rows["floats"], [lists[n] for n in chosen])
+    assert rows["floats"].dtype == np.float32 and rows["floats"].flags.writeable
+    assert rows["nested"][:, 0, 0].tolist() == chosen.tolist()
+    assert rows["text"].tolist() == [f"ü{n}" for n in chosen] and rows["raw"].tolist() == [
+        b"\0" * n for n in chosen
+    ]
+    damage(tmp_path / "data" / "0.parquet", lambda b: b[:20] + b"\xff" * 300 + b[320:])
+    with pytest.raises(DataError, match=r"0\.parquet, row group 0 can't be read"):
+        open_folder(tmp_path / "data").train.read(np.arange(20), 0, True)
+
+
 def test_another_data_set_is_refused_unless_asked_for(tmp_path: Path) -> None:
     folder = write_shards(tmp_path / "data")
     given = {"dir": str(folder), "index": str(tmp_path)}
@@ -345,6 +460,9 @@ def test_another_data_set_is_refused_unless_asked_for(tmp_path: Path) -> None:
     ):
         index_ahead(given, before, lambda: None)
     assert index_ahead({**given, "other_data": True}, before, lambda: None)["samples"] == 305
+    os.utime(folder / FIRST, (1, 1))
+    with pytest.raises(DataError, match=r"data changed since this run indexed them"):
+        open_folder(folder)
 
 
 def test_checks_before_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,7 @@ class Site:
         environment: more variables of its commands.
         first: a command of the host before its sshd starts, which may mount.
         user: who logs in.
+        pam: lines of sshd_config for a log-in by PAM; None: by key.
         enter: prefix of a command on another machine of this one, whose network is its own: there the sshd runs.
     """
 
@@ -58,6 +59,7 @@ class Site:
         environment: str = "",
         first: str = ":",
         user: str = "root",
+        pam: str | None = None,
         enter: Sequence[str] = (),
     ) -> None:
         self.home, self.folder = home, home / "jobs" / "my project's ünü"
@@ -76,8 +78,8 @@ class Site:
         self.config = home / "sshd_config"
         self.config.write_text(
             f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey {home}/host_key\nAuthorizedKeysFile {home}/authorized\n"
-            f"PidFile {home}/sshd.pid\nStrictModes no\nUsePAM no\nPermitRootLogin yes\nMaxStartups 100\n"
-            f"SetEnv XDG_STATE_HOME={home}/state TMPDIR={home}/tmp OMP_NUM_THREADS=1 LANG=C.UTF-8 {environment}\n{settings}"
+            f"PidFile {home}/sshd.pid\nStrictModes no\nUsePAM {'no' if pam is None else 'yes'}\nPermitRootLogin yes\nMaxStartups 100\n"
+            f"SetEnv XDG_STATE_HOME={home}/state TMPDIR={home}/tmp OMP_NUM_THREADS=1 LANG=C.UTF-8 {environment}\n{pam or ''}{settings}"
         )
         self.start()
 

@@ -229,6 +229,7 @@ def test_paths_there_expand_the_home_and_variables_only(tmp_path: Path) -> None:
         "~": "/home/me",
         "$SCRATCH/x": "/scratch dir/me/x",
         "/x/${SCRATCH}'y'": "/x//scratch dir/me'y'",
+        '$SCRATCH/it\'s "x"`}$HOME': '/scratch dir/me/it\'s "x"`}/home/me',
         "/a/`touch x`$(touch y)/ü;!*": "/a/`touch x`$(touch y)/ü;!*",
         "a/~": "a/~",
     }.items():

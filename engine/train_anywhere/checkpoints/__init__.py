@@ -1,4 +1,4 @@
-"""Checkpoints, written first to the node's local disk and then to the run folder. This package imports neither framework.
+"""Checkpoints, written to the node's disk and then to the run folder, of any framework.
 
 The steps of a save:
 

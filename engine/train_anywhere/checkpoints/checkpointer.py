@@ -29,7 +29,6 @@ class WriteRequest:
 
     Attributes:
         write: writes the files of the checkpoint into a folder.
-        info: position and metrics of the training.
         released: the worker is not reading the buffers.
         local: writing to the node's disk has not failed for this state.
     """
@@ -41,19 +40,17 @@ class WriteRequest:
 
 
 class AsyncCheckpointer:
-    """Background writer of one run's checkpoints, and a context manager that calls `close` at its end.
+    """Background writer of one run's checkpoints, and a context manager that closes it.
 
     Only the training thread may call its methods. A disk error does not stop training: it is reported once, and the write is retried
     with increasing pauses. Any other error stops the worker and is raised by the next `check`.
 
     Args:
-        store: checkpoints in the run folder.
         staging: checkpoints on the node's disk; None: write directly to the run folder.
         events: syncs TensorBoard's files from a staging folder, which is `staging` unless that is None. The checkpointer closes it and
             then removes the staging folder.
 
     Attributes:
-        newest: the newest checkpoint in the run folder.
         patience_s: how long the last state is retried after training.
         first_retry_s: time until the first retry, doubled for each further one.
     """
@@ -75,7 +72,7 @@ class AsyncCheckpointer:
     # --- called by the training thread --------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raise CheckpointError, chained to the error of the worker, if it has one. Each step can afford this call."""
+        """Raise CheckpointError if the worker had an error. Each step can afford this call."""
         if self._error:
             raise CheckpointError(f"a checkpoint could not be written: {self._error!r}") from self._error
 
@@ -85,11 +82,7 @@ class AsyncCheckpointer:
         return self._request is not None and not self._request.released
 
     def wait(self) -> None:
-        """Wait until the buffers may be filled. A state in them that could not be written to any disk is dropped.
-
-        Raises:
-            CheckpointError: as `check`.
-        """
+        """Wait until the buffers are free, or their state is lost. Raises CheckpointError."""
         with self._changed:
             self._changed.wait_for(lambda: not self.in_use)
             self._request = None
@@ -108,11 +101,7 @@ class AsyncCheckpointer:
         self.events.sync_soon()
 
     def finish(self) -> None:
-        """Wait until all checkpoints are in the run folder, and stop the worker. Event files are still synced.
-
-        Raises:
-            CheckpointError: as `check`; or the newest state could not be published, and the message names the local copy.
-        """
+        """Wait until all is in the run folder, and stop the worker. Raises CheckpointError."""
         with self._changed:
             self._deadline, self._failures = time.monotonic() + self.patience_s, 1
             self._changed.notify_all()
@@ -128,17 +117,13 @@ class AsyncCheckpointer:
             ) from trouble
 
     def write_again(self, write: Write, info: CheckpointInfo) -> SavedCheckpoint:
-        """Write a checkpoint synchronously, after `finish`. It replaces one of the same step. Raises OSError."""
+        """Write a checkpoint after `finish`, in place of one of the same step. Raises OSError."""
         write(temporary := self.store.make_temporary(info.step))
         self.newest = saved = self.store.commit(temporary, info)
         return saved
 
     def close(self) -> None:
-        """Wait until everything is in the run folder, and remove the files on the node's disk.
-
-        Raises:
-            CheckpointError: as `finish`.
-        """
+        """Call `finish`, and remove the files on the node's disk. Raises CheckpointError."""
         try:
             self.finish()
         finally:
@@ -152,7 +137,7 @@ class AsyncCheckpointer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Publish the submitted checkpoint, also after an error; only after a second Ctrl-C do not wait for it."""
+        """Publish the submitted checkpoint, but do not wait for it after a second Ctrl-C."""
         if isinstance(error, KeyboardInterrupt):
             return
         try:
@@ -176,7 +161,7 @@ class AsyncCheckpointer:
                 self._changed.notify_all()
 
     def _wait_for_work(self) -> bool:
-        """Wait for a request or for the time to retry; return False when there is nothing more to write."""
+        """Wait for work or the time to retry. Return False when nothing is left to write."""
         pause = min(self.first_retry_s * 2 ** (self._failures - 1), MAX_RETRY_S)
         with self._changed:
             if self._deadline is None:
@@ -187,7 +172,7 @@ class AsyncCheckpointer:
             return self.in_use or bool(self._trouble and time.monotonic() < self._deadline)
 
     def _attempt(self) -> None:
-        """Write the state in the buffers, and publish the checkpoints on the node's disk, in the order of steps."""
+        """Write the state in the buffers, and publish the checkpoints on the node's disk."""
         try:
             request = self._take()
             if request and not self._write_local(request):
@@ -202,7 +187,7 @@ class AsyncCheckpointer:
             print_once(f"{self.store.folder} takes no checkpoints ({why}); training continues, retrying.")
 
     def _write_local(self, request: WriteRequest) -> bool:
-        """Write to the node's disk; return whether that succeeded."""
+        """Write to the node's disk, and return whether that succeeded."""
         if not (self.staging and request.local):
             return False
         try:
@@ -217,7 +202,7 @@ class AsyncCheckpointer:
         return True
 
     def _write_shared(self, request: WriteRequest) -> None:
-        """Write directly to the run folder; the buffers are released before the data is flushed to disk."""
+        """Write directly to the run folder. Flushing does not need the buffers."""
         temporary = None
         try:
             temporary = self.store.make_temporary(request.info.step)
@@ -234,7 +219,7 @@ class AsyncCheckpointer:
             raise
 
     def _list_pending(self, staging: Staging) -> list[SavedCheckpoint]:
-        """Return the checkpoints to publish; drop those that the rule would not keep."""
+        """Return the checkpoints to publish, and drop those that the rule would not keep."""
         pending = staging.list_complete()
         kept = replace(self.store.rule, keep_last=1).reasons([*self.store.all(), *pending])
         for saved in pending:
@@ -243,7 +228,7 @@ class AsyncCheckpointer:
         return [saved for saved in pending if saved.path in kept]
 
     def _write_next_locally(self) -> None:
-        """Write the next checkpoint to the node's disk while one is copied, so that the buffers are released soon."""
+        """Write the next checkpoint to the node's disk while one is copied."""
         request = self._take() if self._request and self._request.local and self.in_use else None
         if request:
             self._write_local(request)

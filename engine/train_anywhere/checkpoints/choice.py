@@ -1,4 +1,4 @@
-"""Choose the weights that are read: a checkpoint of a run, and for init=RUN or FILE those that fit. Nothing is written or locked."""
+"""Choose the checkpoint whose weights are read, and those of init=RUN or FILE that fit."""
 
 import json
 import os
@@ -58,11 +58,7 @@ def _find(run: RunDir, which: str | int, checksums: bool) -> SavedCheckpoint:
 
 
 def read_chosen(run: RunDir, which: str | int, read: Callable[[SavedCheckpoint], T]) -> T:
-    """Return the result of `read` for the chosen checkpoint. If the run has just removed that one, choose again.
-
-    Raises:
-        CheckpointError: as `choose` and `read`.
-    """
+    """Return the result of `read` for the chosen checkpoint. Raises CheckpointError."""
     for _ in range(MAX_TRIES - 1):
         saved = choose(run, which)
         try:
@@ -103,7 +99,7 @@ WEIGHT_FILES = (".safetensors", ".ckpt", ".pt", ".pth", ".bin")
 
 
 def list_weight_files(path: str) -> list[Path]:
-    """Return the file of weights that `init.run` names, or those in a folder of `save_pretrained`; [] for the path of a run."""
+    """Return the files of weights that `init.run` names, or [] for the path of a run."""
     if path.endswith(WEIGHT_FILES) and not os.path.isdir(path):
         return [Path(path)]
     if os.path.exists(Path(path, "config.yaml")):
@@ -112,7 +108,7 @@ def list_weight_files(path: str) -> list[Path]:
 
 
 def _file_problem(file: Path) -> str:
-    """Return what is wrong with a file of weights according to its header and its length; empty if it may have weights."""
+    """Return what is wrong with a file of weights by its header and length, or ""."""
     if not file.is_file() or not os.access(file, os.R_OK):
         return "can't be read: there is no such file, or you lack the permission."
     head = b""
@@ -134,7 +130,7 @@ def _file_problem(file: Path) -> str:
 
 
 def init_problems(config: Config) -> list[str]:
-    """Return what is wrong with `init` before a submission: no run, no checkpoint, or another framework or model."""
+    """Return what is wrong with `init` before a submission."""
     init = config.init
     if init.run is None or (config.resume is not None and not config.model.lora):  # adapters need their base
         return []
@@ -165,7 +161,7 @@ def init_problems(config: Config) -> list[str]:
 
 
 def _model_problem(config: Config, frozen: Mapping[str, Any]) -> str | None:
-    """Return a message if the run has trained another network; shapes are compared later, when the model is built."""
+    """Return a message if the run has trained another network. Shapes are compared later."""
     whole = task_has_network(config.task, config.framework)
     key, section = ("task", config.task) if whole else ("model", config.model)
     source = frozen.get(key)
@@ -190,11 +186,7 @@ def _model_problem(config: Config, frozen: Mapping[str, Any]) -> str | None:
 
 
 def select_weights(own: Shapes, stored: Shapes, init: Init, report: Callable[[str], None]) -> list[str]:
-    """Return the names of the weights of the other run, `stored`, that fit the model to train, `own`, and report them.
-
-    Raises:
-        CheckpointError: the weights differ and `init.strict` is true, or none fits.
-    """
+    """Return and report the weights' names of another run that fit. Raises CheckpointError."""
     taken = [name for name, shape in own.items() if stored.get(name) == shape]
     left = [f"{n} {list(s)}" for n, s in own.items() if n not in taken]
     unused = [f"{n} {list(s)}" for n, s in stored.items() if own.get(n) != s]

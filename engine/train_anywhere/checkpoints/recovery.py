@@ -1,4 +1,4 @@
-"""Open a run's checkpointer, after recovering the checkpoints that an earlier process left on this node's disk.
+"""Open a run's checkpointer, after recovering checkpoints left on this node's disk.
 
 After a crash, this command publishes the complete checkpoints on this node's disk, or copies the files of a program:
 
@@ -51,11 +51,7 @@ def open_checkpointer(config: "Checkpoint", run: RunDir, sharded: bool = False) 
 
 
 def recover(run: RunDir) -> SavedCheckpoint | None:
-    """Publish the checkpoints that an earlier process of the run left on this node's disk; return the newest one.
-
-    Raises:
-        CheckpointError: the run folder can't be written.
-    """
+    """Publish checkpoints left on this node; return the newest. Raises CheckpointError."""
     record = read_record(run)
     if not record or not record[0].is_owned():
         return None
@@ -67,7 +63,7 @@ def recover(run: RunDir) -> SavedCheckpoint | None:
 
 
 def recover_leftovers(run: RunDir) -> int:
-    """Call `recover` in a process that runs after the ranks; return an exit code."""
+    """Call `recover` after the ranks have ended, and return an exit code."""
     try:
         with RunLock(run):
             saved = recover(run)
@@ -83,7 +79,7 @@ def recover_leftovers(run: RunDir) -> int:
 
 
 def _recover_program(run: RunDir) -> list[str]:
-    """Copy the files that killed ranks of a program left on this node's disk; return why some of them stay there. Raises OSError."""
+    """Copy files of killed ranks of a program. Return why some stay. Raises OSError."""
     with suppress(ProjectError):  # without a readable configuration nothing names the disk
         tree = read_frozen(run)
         staging = (

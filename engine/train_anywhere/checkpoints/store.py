@@ -1,4 +1,4 @@
-"""The checkpoints of a run folder, for both frameworks. A checkpoint is either complete or absent, and checked by checksums.
+"""The checkpoints of a run folder, each complete or absent, and checked by checksums.
 
 checkpoints/00000230/            the framework's files, and manifest.json: step, position, metrics, checksums
 checkpoints/newest               name of the newest checkpoint      checkpoints/best      name of the best checkpoint
@@ -43,7 +43,7 @@ from train_anywhere.runs.summary import is_program
 
 
 def refuse_unreadable(run: RunDir) -> None:
-    """Check the run's checkpoints before a submission, by file sizes only; the rank that loads one verifies its checksums.
+    """Check the run's checkpoints before a submission, by file sizes only.
 
     A run that was killed before its first checkpoint passes and starts at step 0, and so does a program.
 
@@ -83,7 +83,6 @@ class CheckpointStore:
     """Reader and writer of the checkpoints in one folder. Only one process may write at a time.
 
     Args:
-        folder: `checkpoints/` of the run folder.
         mode, keep_last, keep_every_n_epochs: the rule by which checkpoints are kept, see `Retention`.
     """
 
@@ -98,26 +97,18 @@ class CheckpointStore:
         self._damaged: dict[Path, str] = {}
 
     def make_temporary(self, step: int) -> Path:
-        """Make an empty temporary folder for the files of a checkpoint, and return it. Raises OSError."""
+        """Make and return an empty temporary folder for a checkpoint. Raises OSError."""
         place = self._place(f".{folder_name(step)}.{os.getpid()}")
         make_empty(place)
         return place.path
 
     def commit(self, temporary: Path, info: CheckpointInfo) -> SavedCheckpoint:
-        """Turn the files below `temporary` into a checkpoint: flush data and manifest to disk first, rename the folder last.
-
-        Raises:
-            OSError: the disk can't be written; all earlier checkpoints still exist.
-        """
+        """Turn the files below `temporary` into a checkpoint, by a last rename. Raises OSError."""
         write_manifest(temporary, info, flush_files(temporary))
         return self._install(temporary, info.step)
 
     def publish(self, source: Path, pause: Callable[[], None] = lambda: None) -> SavedCheckpoint:
-        """Copy a complete checkpoint, such as one on the node's local disk, into this folder. `pause` is called between chunks of data.
-
-        Raises:
-            OSError: the copy failed; it is removed, and all earlier checkpoints still exist.
-        """
+        """Copy a checkpoint into this folder, with `pause` between chunks. Raises OSError."""
         info = load_manifest(source)
         temporary = self.make_temporary(info.step)
         try:
@@ -138,7 +129,7 @@ class CheckpointStore:
         return found
 
     def newest_good(self) -> SavedCheckpoint | None:
-        """Return the newest checkpoint whose checksums match, or None without checkpoints; damaged ones are reported and skipped.
+        """Return the newest undamaged checkpoint, or None without any. Damaged ones are reported.
 
         The next commit renames the damaged ones, because the run resumes from an earlier checkpoint.
 
@@ -160,7 +151,7 @@ class CheckpointStore:
         return None
 
     def best(self) -> SavedCheckpoint | None:
-        """Return the undamaged checkpoint with the best value, the newest of equal ones; None if none has a value."""
+        """Return the undamaged checkpoint with the best value, or None if none has a value."""
         candidates = self.all()
         while best := self.rule.best(candidates):
             if self._find_damage(best.path) is None:
@@ -169,12 +160,12 @@ class CheckpointStore:
         return None
 
     def _list_complete(self) -> list[Path]:
-        """Return the folders of complete checkpoints by step; of two with the same step, the one to be replaced comes first."""
+        """Return the folders of complete checkpoints by step, one to be replaced first."""
         complete = [p for p in self._list_folders() if p.name[0] != "." or p.name.endswith(REPLACED)]
         return sorted(complete, key=lambda p: (_parse_folder(p) or 0, p.name[0] != "."))
 
     def _list_folders(self) -> list[Path]:
-        """Return the folders named like a checkpoint, complete or not; hidden ones first."""
+        """Return the folders named like a checkpoint, hidden ones first."""
         if not self.folder.is_dir():
             return []
         named = [p for p in sorted(self.folder.iterdir()) if _parse_folder(p) is not None]
@@ -187,7 +178,7 @@ class CheckpointStore:
         return damage
 
     def _install(self, temporary: Path, step: int) -> SavedCheckpoint:
-        """Rename a checkpoint to its final name, read all of it back, and only then remove older ones."""
+        """Rename a checkpoint, read all of it back, and only then remove older ones."""
         final = self.folder / folder_name(step)
         replaced = self.folder / f".{final.name}.{REPLACED}"
         if os.path.lexists(final):  # the same step again: keep the earlier one until the new one is verified
@@ -211,7 +202,7 @@ class CheckpointStore:
             self._keep_damaged(final)
 
     def _clean(self, written: Path, superseded: set[Path]) -> None:
-        """Rewrite pointers and index; remove checkpoints that the rule does not keep, and partial ones of killed processes."""
+        """Rewrite pointers and index, and remove checkpoints that the rule does not keep."""
         complete = self.all()
         saved = [s for s in complete if s.path not in superseded]
         why, best = {written: ["just written"]} | self.rule.reasons(saved), self.rule.best(saved)
@@ -229,7 +220,7 @@ class CheckpointStore:
                 self._keep_damaged(path)
 
     def _write_pointer(self, name: str, text: str) -> None:
-        """Write a pointer or the index. Errors are only printed: resuming does not need it, and the next checkpoint rewrites it."""
+        """Write a pointer or the index. Errors are only printed: resuming does not need it."""
         try:
             write_atomic(self.folder / name, text)
         except OSError as error:
@@ -264,6 +255,6 @@ class CheckpointStore:
 
 
 def _parse_folder(path: Path) -> int | None:
-    """Return the step of a checkpoint's folder, also if it is partial or to be replaced; None for other names."""
+    """Return the step of a checkpoint's folder, also a hidden one, or None."""
     hidden = re.fullmatch(rf"\.([0-9]+)\.([0-9]+|removed|{REPLACED})", path.name)
     return parse_step(hidden[1] if hidden else path.name)

@@ -53,7 +53,7 @@ def carry_out(parsed: argparse.Namespace) -> int:
     # imports numpy, which a submission does not need
     from train_anywhere.inference.evaluate_run import evaluate
 
-    request = check_request(parsed, parsed.words)
+    request = check_request(parsed, [word for word in parsed.words if word != "cluster=local"])
     try:
         return evaluate(request)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The rank of this process and the addresses of the others, known before any framework is imported.
+"""The rank of this process and the addresses of the others, without a framework.
 
 discover    reads the variables that launchers set, and returns the `topology.Topology`, which everything else gets as an argument
 network     names, addresses and interfaces of nodes, and the variable that TensorFlow reads

@@ -27,11 +27,7 @@ from train_anywhere.errors import TopologyError
 
 
 def discover(environ: Environ | None = None) -> Topology:
-    """Read the topology of this process from `environ`, by default its environment.
-
-    Raises:
-        TopologyError: variables are missing or contradict each other.
-    """
+    """Read the topology from `environ`. Raises TopologyError if variables contradict."""
     env = os.environ if environ is None else environ
     for matches, read in _LAUNCHERS:
         if matches(env):
@@ -48,16 +44,13 @@ def _has(*names: str) -> Callable[[Environ], bool]:
 
 
 def _is_step(env: Environ) -> bool:
-    """Return whether srun started this process; steps from 0xfffffff0 on are the shells of batch jobs and salloc."""
+    """Return whether srun started this process."""
+    # steps from 0xfffffff0 on are the shells of batch jobs and salloc
     return _has("SLURM_PROCID", "SLURM_STEP_ID")(env) and read_number(env, "SLURM_STEP_ID") < 0xFFFFFFF0
 
 
 def _from_rank_variables(env: Environ) -> Topology:
-    rank, world, local = (
-        read_number(env, "RANK"),
-        read_number(env, "WORLD_SIZE"),
-        read_number(env, "LOCAL_WORLD_SIZE"),
-    )
+    rank, world, local = (read_number(env, name) for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"))
     nodes = read_number(env, "GROUP_WORLD_SIZE", -(-world // max(local, 1)))
     launched_by = "local"
     if "TORCHELASTIC_RUN_ID" in env:
@@ -112,10 +105,8 @@ def _from_horovodrun(env: Environ) -> Topology:
 
 def _from_mpirun(env: Environ) -> Topology:
     rank, world = read_number(env, "OMPI_COMM_WORLD_RANK"), read_number(env, "OMPI_COMM_WORLD_SIZE")
-    local_rank, local = (
-        read_number(env, "OMPI_COMM_WORLD_LOCAL_RANK"),
-        read_number(env, "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    )
+    local_rank = read_number(env, "OMPI_COMM_WORLD_LOCAL_RANK")
+    local = read_number(env, "OMPI_COMM_WORLD_LOCAL_SIZE")
     node_list, tasks = train_hosts(env, world)
     if not node_list:
         node_list, tasks = pbs_hosts(env, world)
@@ -167,7 +158,7 @@ def _from_srun(env: Environ) -> Topology:
 
 
 def _mpi_coordinator(env: Environ, nodes: int, node_list: str) -> str:
-    """Return the host of rank 0: MASTER_ADDR, else the first host of the job, else the host of mpirun itself."""
+    """Return the host of rank 0: MASTER_ADDR, else the first one of the job, else mpirun's."""
     if env.get("MASTER_ADDR"):
         return env["MASTER_ADDR"]
     if nodes == 1:
@@ -194,7 +185,7 @@ _LAUNCHERS: tuple[tuple[Callable[[Environ], bool], Callable[[Environ], Topology]
 
 
 def _check(t: Topology) -> Topology:
-    """Return the topology. Raises TopologyError if its numbers contradict each other or rank 0 can't be reached."""
+    """Return the topology. Raises TopologyError if its numbers contradict each other."""
     pairs = (
         (t.rank, t.world_size, "rank"),
         (t.local_rank, t.local_world_size, "local rank"),
@@ -214,7 +205,7 @@ def _check(t: Topology) -> Topology:
 
 
 def _refuse_several_torchruns(env: Environ, nodes: int) -> None:
-    """Raise TopologyError if srun started torchrun more than once per node: the same training would run several times."""
+    """Raise TopologyError if srun started torchrun more than once per node."""
     if not _is_step(env):
         return
     started, hosts = read_number(env, "SLURM_STEP_NUM_TASKS"), read_number(env, "SLURM_STEP_NUM_NODES")
@@ -226,7 +217,7 @@ def _refuse_several_torchruns(env: Environ, nodes: int) -> None:
 
 
 def _refuse_unknown_launchers(env: Environ) -> None:
-    """Raise TopologyError for an unsupported launcher: each of its processes would run the training as rank 0 of 1."""
+    """Raise TopologyError for an unsupported launcher."""
     if env.get("PMI_SIZE", "1") != "1":
         raise TopologyError(
             f"this is process {env.get('PMI_RANK', '?')} of {env['PMI_SIZE']} of an MPI other than Open MPI, "
@@ -253,7 +244,7 @@ def read_string(env: Environ, name: str) -> str:
 
 
 def read_number(env: Environ, name: str, default: int | None = None) -> int:
-    """Return the value as a whole number; without a `default` the variable must be set."""
+    """Return the value as a whole number. Without a `default` the variable must be set."""
     if default is not None and not env.get(name):
         return default
     value = read_string(env, name)
@@ -263,12 +254,12 @@ def read_number(env: Environ, name: str, default: int | None = None) -> int:
 
 
 def _is_number(value: str) -> bool:
-    """Return whether a value has only ASCII digits; `isdigit` also accepts digits that `int` refuses, such as ²."""
+    """Return whether a value has only ASCII digits: `isdigit` also accepts others, such as ²."""
     return value.isascii() and value.isdigit() and len(value) <= 18
 
 
 def read_port(env: Environ, shared: str = "", step: int = 0) -> int:
-    """Return MASTER_PORT, else a port derived from the job's id, else from `shared`, a string that all ranks have."""
+    """Return MASTER_PORT, else a port derived from the job's id or from `shared`."""
     if "MASTER_PORT" in env:
         return read_number(env, "MASTER_PORT")
     if "SLURM_JOB_ID" in env:
@@ -277,7 +268,7 @@ def read_port(env: Environ, shared: str = "", step: int = 0) -> int:
 
 
 def job_port(job: int, step: int = 0, restart: int = 0) -> int:
-    """Return the first of 16 TCP ports for a job; jobs on one node, their steps and restarts get different ones.
+    """Return the first of 16 TCP ports for a job.
 
     The ports are 10000 to 29999, below those that Linux gives to clients (32768 and above).
     """
@@ -300,7 +291,7 @@ def train_hosts(env: Environ, world_size: int) -> tuple[str, str]:
 
 
 def pbs_hosts(env: Environ, world_size: int) -> tuple[str, str]:
-    """Return the same as `train_hosts` from $PBS_NODEFILE, one line per slot; ("", "") unless there is one slot per rank."""
+    """Return the same as `train_hosts` from $PBS_NODEFILE, if it has one slot per rank."""
     file = Path(env.get("PBS_NODEFILE") or os.devnull)
     try:
         lines = file.read_text().split() if file.exists() else []
@@ -314,7 +305,7 @@ def pbs_hosts(env: Environ, world_size: int) -> tuple[str, str]:
 
 
 def find_node(tasks: list[int], rank: int, local_rank: int, local_world_size: int, launcher: str) -> int:
-    """Return the number of a rank's node, if ranks fill one node after another. Raises TopologyError if they do not."""
+    """Return the number of a rank's node. Raises TopologyError if ranks do not fill nodes."""
     first = 0
     for node, count in enumerate(tasks):
         if first <= rank < first + count and (local_rank, local_world_size) == (rank - first, count):
@@ -328,7 +319,7 @@ def find_node(tasks: list[int], rank: int, local_rank: int, local_world_size: in
 
 
 def hosts_by_rank(train_hosts: str) -> dict[int, str]:
-    """Return the host of each rank, from TRAIN_HOSTS (host:ranks,...); parts that can't be read are left out."""
+    """Return the host of each rank, from TRAIN_HOSTS (host:ranks,...), as far as it can be read."""
     found: dict[int, str] = {}
     for word in train_hosts.split(","):
         host, _, count = word.rpartition(":")

@@ -1,4 +1,4 @@
-"""The layout of a run over nodes, devices and ranks, resolved once when the run starts; the GPUs of this machine."""
+"""The layout of a run over nodes, devices and ranks, and the GPUs of this machine."""
 
 import os
 import platform
@@ -15,7 +15,7 @@ from train_anywhere.distributed.topology import Topology
 
 
 def visible_gpus(environ: Mapping[str, str] = os.environ, devices: Path = Path("/dev")) -> int:
-    """Return the number of GPUs that CUDA would show: NVIDIA device files, limited by CUDA_VISIBLE_DEVICES."""
+    """Return the number of NVIDIA's device files, limited by CUDA_VISIBLE_DEVICES."""
     files = sum(bool(re.fullmatch(r"nvidia\d+", p.name)) for p in devices.iterdir())
     listed = cuda_visible_devices(environ)
     return files if listed is None else min(files, len(listed))
@@ -30,14 +30,14 @@ def cuda_visible_devices(environ: Mapping[str, str]) -> list[str] | None:
 
 
 def apple_gpu_problem() -> str:
-    """Return the message for trainer.accelerator=mps on a machine without an Apple GPU; "" on a Mac with Apple silicon."""
+    """Return the message for trainer.accelerator=mps. Empty on a Mac with Apple silicon."""
     if sys.platform == "darwin" and platform.machine() == "arm64":
         return ""
     return "trainer.accelerator=mps needs a Mac with Apple silicon; use trainer.accelerator=auto or cpu."
 
 
 def no_gpu_message(seen_by: str) -> str:
-    """Return the message for trainer.accelerator=gpu on a machine without GPUs; `seen_by` is what looked for them."""
+    """Return the message for trainer.accelerator=gpu where `seen_by` sees no GPU."""
     return f"trainer.accelerator=gpu, but {seen_by} sees no GPU here; use trainer.accelerator=auto or cpu."
 
 
@@ -67,14 +67,14 @@ class Layout:
 
 
 def make_layout(framework: str, strategy: str, devices: tuple[int, ...]) -> Layout:
-    """Return the layout for these numbers of devices, one entry per node; `strategy` may be auto."""
+    """Return the layout for the numbers of devices of each node. `strategy` may be auto."""
     strategy = resolve_strategy(framework, strategy, sum(devices), len(devices))
     rank_per_device = support(framework, strategy).ranks
     return Layout(strategy, devices, devices if rank_per_device else (1,) * len(devices))
 
 
 def plan_layout(config: Config, devices: tuple[int, ...]) -> Layout:
-    """Return the layout of a run with these numbers of devices; a program may have one process for all devices of its node."""
+    """Return the layout of a run. A program may have one process for all devices of its node."""
     layout = make_layout(config.framework, config.strategy.name, devices)
     if not config.program:
         return layout
@@ -97,10 +97,7 @@ def local_layout(config: Config) -> Layout:
 
 
 def running_strategy(config: Config, topology: Topology) -> tuple[str, int]:
-    """Return the strategy of a run whose ranks have started, and the number of devices that share the global batch.
-
-    Each rank has one of these devices; a single rank may drive all devices of this machine.
-    """
+    """Return the strategy of a started run, and the number of devices that share the batch."""
     local = local_layout(config)
     if topology.world_size == local.world_size == 1:
         return local.strategy, local.device_count
@@ -109,5 +106,5 @@ def running_strategy(config: Config, topology: Topology) -> tuple[str, int]:
 
 
 def support(framework: str, strategy: str) -> Support:
-    """Return what a strategy supports. An unknown one, such as that of a program, supports everything here: the schema refuses others."""
+    """Return what a strategy supports: everything if unknown, as that of a program is."""
     return SUPPORTED.get(framework, {}).get(strategy, Support(True, True, LAUNCHERS, ""))

@@ -1,4 +1,4 @@
-"""Find missing packages of a framework, and a Horovod that does not fit it, without importing any of them.
+"""Find missing packages of a framework, and a Horovod that does not fit it.
 
 Horovod's libraries are linked against the exact frameworks they were compiled with. `make horovod` (distributed/horovod/build.py) records
 them and the flavours in the version, such as `0.28.1+NAME2.13.0.cpu.openmpi4.1.4.corrected1a2b3c4d`.
@@ -16,7 +16,7 @@ PACKAGES = {"lightning": ("torch", "lightning"), "keras": ("tensorflow", "keras"
 
 
 def framework_problem(framework: str) -> str:
-    """Return a sentence with the missing packages of the framework and what to type; "" if all are installed."""
+    """Return which packages of a framework are missing and what to type. Empty if none."""
     missing = [package for package in PACKAGES[framework] if find_spec(package) is None]
     if not missing:
         return ""
@@ -27,13 +27,13 @@ def framework_problem(framework: str) -> str:
 
 
 def package_problem(package: str, what: str) -> str:
-    """Return a sentence if a package for fine-tuning is missing, which `what` needs; "" if it is installed."""
+    """Return a sentence if a package is missing, which `what` needs. Empty if installed."""
     command = "pip install --no-deps -r requirements/locks/finetune.txt"
     return "" if find_spec(package) else f"{what} needs the package {package}: {command}."
 
 
 def cpu_build(framework: str) -> str:
-    """Return name and version of the framework's package if it is one for CPUs only; "" otherwise."""
+    """Return name and version of the framework's package if it is only for CPUs, else ""."""
     name = {"lightning": "torch", "keras": "tensorflow-cpu"}[framework]
     versions = [found.version for found in metadata.distributions(name=name)]
     return f"{name} {versions[0]}" if versions and (name != "torch" or versions[0].endswith("+cpu")) else ""
@@ -60,7 +60,7 @@ def installed_frameworks() -> dict[str, str]:
 
 
 def horovod_version(frameworks: dict[str, str], flavours: tuple[str, ...] = ()) -> str:
-    """Return the full version of the build for these frameworks and flavours (`openmpi4.1.4`, `nccl`).
+    """Return the version of the build for frameworks and flavours (`openmpi4.1.4`, `nccl`).
 
     The part after `+` follows the rules for local versions (packaging.python.org, version specifiers): lower case, separated by dots,
     numbers without leading zeros; `2.6.0a0+nv25.01` becomes `2.6.0a0.nv25.1`.
@@ -82,7 +82,7 @@ def _version(distribution: str) -> str | None:
 
 
 def horovod_problem(framework: str | None = None, mpi: bool = False, nccl: bool = False) -> str | None:
-    """Return what is wrong with the installed Horovod and what to type, or None if it can be used.
+    """Return what is wrong with the installed Horovod and what to type, if anything.
 
     A Horovod installed by the site (no `+` in its version) is checked with its own `horovod/metadata.json`; its flavours are unknown
     and not checked.
@@ -95,7 +95,10 @@ def horovod_problem(framework: str | None = None, mpi: bool = False, nccl: bool 
     version = installed_horovod()
     if version is None:
         return "Horovod is not installed: run `make horovod` (builds once, some minutes)."
-    built_for = _built_for()
+    path, noted = metadata.distribution("horovod").locate_file("horovod/metadata.json"), {}
+    with suppress(OSError, ValueError):
+        noted = json.loads(path.read_text())  # type: ignore[attr-defined]
+    built_for = {name: noted[key] for name, key in METADATA_KEY.items() if key in noted}
     framework = PACKAGES[framework][0] if framework in PACKAGES else framework
     for name, found in installed_frameworks().items():
         if framework in (None, name) and not _same(built_for.get(name), found):
@@ -115,18 +118,8 @@ def horovod_problem(framework: str | None = None, mpi: bool = False, nccl: bool 
     return None
 
 
-def _built_for() -> dict[str, str]:
-    """Return the framework versions with which the installed build was compiled."""
-    path = metadata.distribution("horovod").locate_file("horovod/metadata.json")
-    try:
-        noted = json.loads(path.read_text())  # type: ignore[attr-defined]
-    except (OSError, ValueError):
-        return {}
-    return {name: noted[key] for name, key in METADATA_KEY.items() if key in noted}
-
-
 def _same(built_for: str | None, found: str) -> bool:
-    """Return whether versions agree; the part after `+` counts only if both have one (PyPI's 2.13.0 may be 2.13.0+cu130)."""
+    """Return whether versions agree. The part after `+` counts only if both have one."""
     if built_for is None:
         return False
     built, installed = built_for.partition("+"), found.partition("+")

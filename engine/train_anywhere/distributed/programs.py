@@ -38,7 +38,7 @@ CLIENT_OPTIONS = re.compile(r"S(QUEUE|ACCT|CANCEL|CONTROL|INFO)_")
 
 @dataclass(frozen=True)
 class Answer:
-    """The output, errors and exit code of a client; a negative code is a signal."""
+    """The output, errors and exit code of a client. A negative code is a signal."""
 
     code: int
     out: str
@@ -55,7 +55,7 @@ class Answer:
 def run(
     command: Sequence[str], limit: float, text: str = "", environ: Mapping[str, str] | None = None
 ) -> Answer:
-    """Run a client detached from the terminal: it can't read from it, and Ctrl-C does not reach it.
+    """Run a client detached from the terminal and from Ctrl-C.
 
     After `limit` seconds the client and its process group are killed. `text` is its standard input, `environ` its environment, by
     default `client_environment()`.
@@ -95,7 +95,9 @@ def run(
 
 
 def query(command: Sequence[str], unknown: str) -> str:
-    """Return the output of a query; "" if the client fails with a message that matches `unknown`, such as "Invalid job id".
+    """Return the output of a query.
+
+    It is empty if the client fails with a message that matches `unknown`, such as "Invalid job id".
 
     Raises:
         SchedulerError: any other failure.
@@ -109,7 +111,7 @@ def query(command: Sequence[str], unknown: str) -> str:
 
 
 def describe_exit(answer: Answer) -> str:
-    """Return how a client exited, and its message: 'exit code 1: Unable to contact slurm controller'."""
+    """Return how a client exited: 'exit code 1: Unable to contact slurm controller'."""
     how = f"signal {-answer.code}" if answer.code < 0 else f"exit code {answer.code}"
     return f"{how}: {answer.message.rstrip('.')}" if answer.message else how
 
@@ -120,7 +122,7 @@ def client_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str
 
 
 def _read_output(process: subprocess.Popen[bytes], limit: float) -> tuple[bytes, bytes]:
-    """Return output and errors of a client. Raises NoAnswerError with a clause on what it did instead of exiting."""
+    """Return output and errors of a client. Raises NoAnswerError with a clause."""
     deadline = time.monotonic() + limit
     while True:
         try:

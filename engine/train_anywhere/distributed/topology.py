@@ -1,4 +1,4 @@
-"""The rank of this process and the hosts of the others, determined once at the start and passed to all code that needs them.
+"""The rank of this process and the hosts of the others, determined once at the start.
 
 Slurm's notation for hosts and tasks, `gpu[0012-0014,20]` and `2(x3),1`, is parsed in Python instead of by `scontrol show hostnames`, so
 that a rank starts no process. Leading zeros are part of a name. The syntax is that of Slurm's hostlist.c; the tests compare with scontrol.
@@ -45,17 +45,13 @@ class Topology:
 
     @property
     def rendezvous_port(self) -> int:
-        """The port at which ranks connect to rank 0: the coordinator's port, or the next one if the launcher listens there itself."""
+        """The port of rank 0: the next one if the launcher listens at the coordinator's itself."""
         if self.launched_by == "torchrun":
             return self.coordinator_port + 1
         return self.coordinator_port
 
     def layout(self) -> list[tuple[str, int]]:
-        """Return host and number of ranks of each node, in the order of the ranks.
-
-        Raises:
-            TopologyError: the launcher does not pass them, or lists another number of ranks.
-        """
+        """Return host and ranks of each node, in rank order. Raises TopologyError if unknown."""
         if not self.node_list and self.nodes == 1:
             return [(self.coordinator_address, self.world_size)]
         hosts, tasks = expand_hosts(self.node_list or "unknown"), expand_tasks(self.tasks_per_node or "0")
@@ -69,7 +65,7 @@ class Topology:
         return list(zip(hosts, tasks, strict=True))
 
     def hosts(self) -> list[str]:
-        """Return the names of the nodes in the order of the node ranks; only this node's if the others are not known."""
+        """Return the nodes in the order of their ranks. Only this one if the others are unknown."""
         return expand_hosts(self.node_list) if self.node_list else [os.uname().nodename]
 
 
@@ -83,7 +79,7 @@ _TASKS = re.compile(r"([0-9]{1,6})(?:\(x([0-9]{1,6})\))?")
 
 
 def first_host(hosts: str) -> str:
-    """Return the first name of a host list, without expanding it: `gpu[0012-0014],login` gives `gpu0012`."""
+    """Return the first name of a list, unexpanded: `gpu[0012-0014],login` gives `gpu0012`."""
     head = _split(hosts)[0]
     while found := _BRACKETS.search(head):
         first = re.split("[,-]", found[1])[0]
@@ -92,7 +88,7 @@ def first_host(hosts: str) -> str:
 
 
 def expand_hosts(hosts: str) -> list[str]:
-    """Return all names of a host list in Slurm's order: `rack[1-2]node[3-4]` starts with rack1node3, rack1node4."""
+    """Return all names of a list in Slurm's order."""
     names: list[str] = []
     for part in _split(hosts):
         pieces = _BRACKETS.split(part)  # text, ranges, text, ranges, ..., text
@@ -128,7 +124,7 @@ def _split(hosts: str) -> list[str]:
 
 
 def _bounds(text: str) -> list[tuple[str, str]]:
-    """Return first and last number of each range: `0012-0014,20` gives ("0012", "0014") and ("20", "20")."""
+    """Return the ends of each range: `0012-0014,20` gives ("0012", "0014") and ("20", "20")."""
     found = [_RANGE.fullmatch(item) for item in text.split(",")]
     bounds = [(match[1], match[2] or match[1]) for match in found if match]
     if len(bounds) < len(found) or any(int(low) > int(high) for low, high in bounds):

@@ -99,7 +99,7 @@ def _make_feature(name: str, section: FeatureClass, framework: str) -> Feature:
 
 
 def _in_project(dotted: str) -> bool:
-    """Return whether the module is a file of this project, so that finding it runs no other code."""
+    """Return whether the module is a file of this project: finding it runs no other code."""
     parts = dotted.split(".")
     places = [ROOT.joinpath(*parts[:n]) for n in range(1, len(parts))]
     return any(p.with_suffix(".py").is_file() or (p / "__init__.py").is_file() for p in places)
@@ -138,7 +138,7 @@ class Features:
 
     @classmethod
     def of(cls, config: Config) -> "Features":
-        """Return the features that a run uses. Raises ConfigError if a feature of the project can't be created."""
+        """Return the features that a run uses. Raises ConfigError if one can't be created."""
         *found, innermost = built_in()
         for name, section in config.features.items():
             if config.framework in section.target:
@@ -157,7 +157,7 @@ class Features:
 
     @property
     def python(self) -> str:
-        """The shell word that starts Python; empty: the one from the configuration."""
+        """The shell word that starts Python. Empty: the one from the configuration."""
         return next((one.python for one in self.all if one.python), "")
 
     @property
@@ -171,12 +171,12 @@ class Features:
         return [one for one in self.all if type(one).supervise is not Feature.supervise]
 
     def supervise(self, job: Any, stack: ExitStack) -> None:
-        """Enter the contexts of all features around the ranks; one that fails is printed, and does not end the run."""
+        """Enter the contexts of all features around the ranks. Errors of one are printed."""
         for one in self.supervising:
             stack.enter_context(_printed(one, job))
 
     def prepare(self, results: Path, code: Path | None = None) -> "Features":
-        """Prepare files on the login node, and return features with completed variables. Raises SubmitError, OSError."""
+        """Return features with prepared files on the login node. Raises SubmitError, OSError."""
         return replace(self, exported={one.name: one.variables(results, code) for one in self.all})
 
     @property
@@ -193,7 +193,7 @@ class Features:
         return [make for one in self.all for make in one.node_services(run, host)]
 
     def in_rank(self, heartbeat: Any) -> AbstractContextManager[Any]:
-        """Return the context in which a rank runs; `heartbeat` is its `monitor.heartbeat.Heartbeat`."""
+        """Return the context in which a rank runs. `heartbeat` is its `Heartbeat`."""
         hangs = self._find("hangs")
         return hangs.in_rank(heartbeat) if hangs else nullcontext()
 
@@ -240,7 +240,7 @@ def problems(config: Config, *stages: Check, members: int = 1) -> list[str]:
 
 
 def verdicts(facts: Facts) -> list[str]:
-    """Return all verdicts on a run, the worst first; for a failing feature of the project, its error."""
+    """Return all verdicts on a run, the worst first."""
     found: list[str] = []
     for one in known():
         try:
@@ -251,7 +251,7 @@ def verdicts(facts: Facts) -> list[str]:
 
 
 def rows(run: RunDir, info: Mapping[str, Any]) -> dict[str, str]:
-    """Return extra rows of the status and the report, by title; for a failing feature of the project, its error."""
+    """Return extra rows of the status and the report, by title."""
     found: dict[str, str] = {}
     for one in known():
         try:
@@ -267,7 +267,7 @@ def describe(facts: Facts) -> tuple[list[str], dict[str, str]]:
 
 
 def _describe_error(one: Feature, error: Exception) -> str:
-    """Return the error of a project's feature as a string, so that the status is still shown; raise an engine feature's error."""
+    """Return the error of a project's feature as a string, so that the status is shown."""
     if one.name in BUILT_IN:
         raise error
     return f"{type(error).__name__}: {error}"

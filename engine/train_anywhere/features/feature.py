@@ -1,4 +1,4 @@
-"""Base class of optional features: each method is a hook that does nothing until a subclass overrides it."""
+"""Base class of optional features. Each hook does nothing until it is overridden."""
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -28,7 +28,7 @@ class NodeService(Protocol):
         """Do the work that is due at `now`, in Unix seconds."""
 
     def close(self) -> None:
-        """Clean up at the end of the job, if necessary; nothing waits for this call to finish."""
+        """Clean up at the end of the job, if necessary. Nothing waits for this call."""
         return
 
 
@@ -52,31 +52,34 @@ class Step:
 
 
 class Observer:
-    """Hooks of a feature in the training loop. Every rank has one, and calls its methods at the same steps."""
+    """Hooks of a feature in the training loop. Every rank calls them at the same steps."""
 
     def after_step(self, step: Step) -> None:
-        """Run when metrics are read: every `trainer.log_every_n_steps` steps, before a validation, and at the end of an epoch."""
+        """Run when metrics are read.
+
+        That is every `trainer.log_every_n_steps` steps, before a validation, and at the end of an epoch.
+        """
 
     def after_validation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Run at the end of an epoch, after its validation if it has one, and after a validation within an epoch."""
+        """Run after a validation, and at the end of an epoch without one."""
 
     def due(self, step: int) -> bool:
-        """Return whether a checkpoint is due after optimizer step `step`; all ranks return the same."""
+        """Return whether a checkpoint is due after optimizer step `step`, the same on all ranks."""
         return False
 
     def requests_checkpoint(self) -> bool:
-        """Return whether a checkpoint is due now; called on rank 0 only, and the others follow its answer."""
+        """Return whether a checkpoint is due now. The other ranks follow the answer of rank 0."""
         return False
 
     def after_checkpoint(self, seconds: float) -> None:
         """Run after a checkpoint for which this rank waited `seconds`."""
 
     def at_end(self) -> None:
-        """Run when training is complete, before the test; not after a signal stopped it."""
+        """Run when training is complete, before the test, unless a signal stopped it."""
 
 
 class Observers(Observer):
-    """Several observers as one; each method calls that of every observer."""
+    """Several observers as one: each method calls that of every observer."""
 
     def __init__(self, observers: Iterable[Observer] = ()) -> None:
         self.all = [*observers]
@@ -146,7 +149,7 @@ class Feature:
     on_node = False
 
     def is_on(self) -> bool:
-        """Return whether this run uses the feature. Listing one in `features:` turns it on by default."""
+        """Return whether this run uses the feature, which listing one in `features:` turns on."""
         return True
 
     def check(self, stage: Check, members: int) -> list[str]:
@@ -162,7 +165,9 @@ class Feature:
     # --- the batch job
 
     def variables(self, results: Path | None = None, code: Path | None = None) -> Mapping[str, str]:
-        """Return environment variables of the ranks, the same for all members of an array; $NAME in a value is another variable there.
+        """Return environment variables of the ranks, the same for all members of an array.
+
+        $NAME in a value is another variable there.
 
         A submission also calls it on the login node, to prepare files: with the folder of all results before the run folder is made,
         then also with the copied code. Raises SubmitError, OSError.
@@ -180,7 +185,7 @@ class Feature:
     # --- the nodes and the ranks
 
     def node_services(self, run: RunDir, host: str) -> list[Callable[[], NodeService]]:
-        """Return functions that make services of a node's monitor process; one that raises is skipped."""
+        """Return functions that make services of a node's monitor process."""
         return []
 
     def observer(self, rank: Rank) -> Observer | None:
@@ -190,9 +195,9 @@ class Feature:
     # --- the status and the report
 
     def verdicts(self, facts: Any) -> Iterable[str]:
-        """Return sentences for the status and the report; `facts` is a `train_anywhere.monitor.run_facts.Facts`."""
+        """Return sentences for the status and the report. `facts` is a `run_facts.Facts`."""
         return ()
 
     def rows(self, run: RunDir, info: Mapping[str, Any]) -> Mapping[str, str]:
-        """Return extra rows of the status and the report, by title; `info` is the content of run.json."""
+        """Return extra rows of the status and the report, by title. `info` is run.json."""
         return {}

@@ -35,11 +35,7 @@ CLOSING_S = 0.1
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the services of this node until the run's job ends; return 0.
-
-    Args:
-        arguments: the run folder, and optionally the process id of the parent.
-    """
+    """Run the services of this node until the end of its job: RUN [PARENT]. Return 0."""
     lower_priority()
     parent = int(arguments[1]) if len(arguments) > 1 else os.getppid()
     run = RunDir(Path(arguments[0]))
@@ -48,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def make_services(run: RunDir, features: Features) -> list[NodeService]:
-    """Return the services of this node; one that can't be created is left out."""
+    """Return the services of this node, without those that can't be created."""
     services: list[NodeService] = []
     for make in features.node_services(run, node_name()):
         attempt(lambda make=make: services.append(make()), run)  # type: ignore[misc]
@@ -56,13 +52,7 @@ def make_services(run: RunDir, features: Features) -> list[NodeService]:
 
 
 def run_services(services: list[NodeService], done: Callable[[], bool], run: RunDir) -> None:
-    """Poll each service until `done`. Each has a thread, so that a GPU that does not answer can't block the others.
-
-    Args:
-        services: the services of this node.
-        done: waits for a moment, and returns whether this process has to exit.
-        run: the run folder.
-    """
+    """Poll each service in its own thread until `done()`: a GPU may not answer."""
     stop = threading.Event()
 
     def repeat(service: NodeService) -> None:
@@ -84,7 +74,7 @@ def run_services(services: list[NodeService], done: Callable[[], bool], run: Run
 
 
 def attempt(do: Callable[[], None], run: RunDir) -> bool:
-    """Call a function and return False if it raises, except an OSError; write the traceback to the run folder, not to the log."""
+    """Call a function. Return False for an error but OSError, and write its traceback."""
     try:
         do()
     except OSError:
@@ -99,14 +89,14 @@ def attempt(do: Callable[[], None], run: RunDir) -> bool:
 
 
 def wait_for_end(parent: int) -> bool:
-    """Wait up to `CHECK_EVERY_S`, and return whether the input has ended (noticed at once) or the parent has exited."""
+    """Wait up to `CHECK_EVERY_S`, and return whether the input or the parent has ended."""
     if select.select([0], [], [], CHECK_EVERY_S)[0] and not os.read(0, 4096):
         return True
     return os.getppid() != parent
 
 
 def lower_priority() -> None:
-    """Yield the CPUs to the ranks, exit quietly on SIGTERM, and ignore other signals of the job, which are for the ranks."""
+    """Yield the CPUs to the ranks, exit quietly on SIGTERM, and ignore other signals."""
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")  # TensorBoard's writer imports numpy
     with suppress(OSError):
         os.nice(NICE)

@@ -1,4 +1,4 @@
-"""Features that observe the training loop: checkpoints within an epoch, and a loss of nan or inf.
+"""Features that observe the training loop: checkpoints within an epoch, and nan.
 
 `checkpoint.every_n_steps`, `checkpoint.every_n_seconds` and `checkpoint.interval=auto` save within an epoch. `trainer.detect_nan` reports
 a loss or ends the run when metrics are read, every `trainer.log_every_n_steps` steps and at the end of an epoch, without a device sync.
@@ -38,7 +38,6 @@ class Interval(Observer):
     rank and broadcast its result.
 
     Args:
-        config: the interval: every_n_steps, every_n_seconds, interval.
         ranks: number of devices that train; with more devices, failures are more frequent.
         clock: returns seconds; a monotonic clock, since the time of day may be set back.
     """
@@ -59,7 +58,7 @@ class Interval(Observer):
 
     @property
     def seconds(self) -> float:
-        """The interval in seconds; infinite if checkpoints depend only on steps and epochs."""
+        """The interval in seconds. Infinite if checkpoints depend only on steps and epochs."""
         limits = [self.config.every_n_seconds or math.inf]
         if self.config.interval == "auto":
             limits.append(FIRST_INTERVAL_S if self.cost is None else optimal(self.cost, mtbf(self.ranks)))
@@ -78,17 +77,15 @@ def mtbf(devices: int) -> float:
 
 
 def optimal(cost: float, mtbf: float) -> float:
-    """Return the interval in seconds that loses the least time: sqrt(2 * cost * MTBF), at least `cost / MAX_OVERHEAD` and `MIN_INTERVAL_S`.
+    """Return the interval in seconds that loses the least time: sqrt(2 * cost * MTBF).
+
+    It is at least `cost / MAX_OVERHEAD` and `MIN_INTERVAL_S`.
 
     With a short interval training waits for checkpoints; with a long one it repeats more steps after a failure.
     J. W. Young, A first order approximation to the optimum checkpoint interval, Communications of the ACM 17 (1974),
     https://doi.org/10.1145/361147.361115; J. T. Daly, A higher order estimate of the optimum checkpoint interval for
     restart dumps, Future Generation Computer Systems 22 (2006), https://doi.org/10.1016/j.future.2004.11.016, whose
     further terms matter only if the cost is not small against the MTBF.
-
-    Args:
-        cost: time of one checkpoint, in seconds.
-        mtbf: mean time between failures, in seconds.
     """
     return max(math.sqrt(2 * cost * mtbf), cost / MAX_OVERHEAD, MIN_INTERVAL_S)
 
@@ -106,7 +103,7 @@ class CheckpointInterval(Feature):
 
 
 class NanWatch(Observer):
-    """Observer that checks losses; every rank has one, since all have the same metrics.
+    """Observer that checks losses. Every rank has one, since all have the same metrics.
 
     Args:
         mode: warn: print a warning once; stop: end the run; off: do nothing.
@@ -118,16 +115,12 @@ class NanWatch(Observer):
         self._reported = False
 
     def after_step(self, step: Step) -> None:
-        """Check the metrics of a step; `after_validation` checks those of an epoch's last step."""
+        """Check the metrics of a step. `after_validation` checks those of an epoch's last step."""
         if not step.last:
             self.after_validation(step.number, step.metrics)
 
     def after_validation(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Check the metrics of optimizer step `step`.
-
-        Raises:
-            NotFiniteError: a loss is nan or inf, and the mode is stop.
-        """
+        """Check the metrics of step `step`. Raises NotFiniteError if the mode is stop."""
         bad = find_nonfinite_loss(metrics)
         if self.mode == "off" or not bad or self._reported:
             return
@@ -152,5 +145,5 @@ class ReportNan(Feature):
         return self.config.trainer.detect_nan != "off"
 
     def observer(self, rank: Rank) -> Observer:
-        """Return the observer of losses; only the first rank prints."""
+        """Return the observer of losses. Only the first rank prints."""
         return NanWatch(self.config.trainer.detect_nan, rank.run if rank.first_device == 0 else None)

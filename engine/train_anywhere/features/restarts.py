@@ -1,4 +1,4 @@
-"""Further starts of a job and of its ranks: `cluster.retries`, elastic jobs, `after=RUN`, `cluster.chain`, and nodes to leave out."""
+"""Further starts of a job and of its ranks: retries, elastic jobs, `after=`, chains."""
 
 import itertools
 import os
@@ -30,7 +30,7 @@ WATCHERS = 3
 
 
 class After(Feature):
-    """Let a job wait in the queue until another run, or every member of a sweep, is complete: see `slurm/status/dependency.py`."""
+    """Let a job wait for another run or sweep: see `slurm/status/dependency.py`."""
 
     def is_on(self) -> bool:
         """Return whether the job waits for another run."""
@@ -48,7 +48,7 @@ class After(Feature):
 
 
 class Chain(Feature):
-    """Submit several jobs that continue one run, each of which starts when the previous one has ended: `slurm/scheduler/client.py`."""
+    """Submit several jobs in a row that continue one run: `slurm/scheduler/client.py`."""
 
     def is_on(self) -> bool:
         """Return whether `cluster.chain` is above 1."""
@@ -70,7 +70,7 @@ def may_restart(config: Config) -> bool:
 
 
 class Restarts(Feature):
-    """Restart the ranks in the same job; `job/restart.py` decides about it."""
+    """Restart the ranks in the same job, as `job/restart.py` decides."""
 
     def is_on(self) -> bool:
         """Return whether the ranks may be restarted."""
@@ -86,7 +86,7 @@ class Restarts(Feature):
         return {"Restarts": f"{len(again)}: {'; '.join([*more, *parts])}"} if again else {}
 
     def node_services(self, run: RunDir, host: str) -> list[Callable[[], NodeService]]:
-        """Return the watch of the batch script, on nodes 2 to 4 of a job that survives the loss of node 1."""
+        """Return the watch of the batch script, on nodes 2 to 4 of a job with `no_kill`."""
         c, (fewest, most) = self.config.cluster, self.config.trainer.node_range
         hosts = [*dict.fromkeys(hosts_by_rank(os.environ.get("TRAIN_HOSTS", "")).values())]
         names, own = [short(name) for name in hosts], short(host)
@@ -97,7 +97,7 @@ class Restarts(Feature):
 
 
 def _describe(failed: Mapping[str, float], attempt: Mapping[str, Any]) -> str:
-    """Return the parts of a restart, from what the supervisor has measured and the times of the next attempt."""
+    """Return the parts of a restart, as measured before it and by the next attempt."""
     spent = attempt.get("seconds") or {}
     known = {**failed}
     if first := spent.get("first"):
@@ -107,10 +107,10 @@ def _describe(failed: Mapping[str, float], attempt: Mapping[str, Any]) -> str:
 
 
 class BadNodes(Feature):
-    """Exclude nodes that failed twice from the next requeue; `runs/attempts.py` has their file."""
+    """Exclude nodes that failed twice from the next requeue, see `runs/attempts.py`."""
 
     def is_on(self) -> bool:
-        """Return whether the job has several nodes, and ranks that may be restarted or killed: only then is a bad node detected."""
+        """Return whether a bad node can be detected: several nodes, and ranks that may restart."""
         detects = may_restart(self.config) or self.config.monitor.hang == "requeue"
         return detects and self.config.trainer.max_nodes > 1
 
@@ -134,10 +134,8 @@ class ScriptWatch(NodeService):
     script does not answer Slurm twice, they requeue the job.
 
     Args:
-        run: the run folder.
         requeue: whether to requeue the job; else it is cancelled.
         place: 1 for the second node of the job, 2 for the third.
-        first: the first node.
     """
 
     every_seconds = 15.0
@@ -151,7 +149,7 @@ class ScriptWatch(NodeService):
         self._since, self._missed = time.monotonic(), 0
 
     def poll(self, now: float) -> None:
-        """Requeue or cancel the job if its batch script is lost. Raises OSError: Slurm's programs are not installed here."""
+        """Requeue or cancel the job if its batch script is lost. Raises OSError."""
         number = read_json(self.file).get("number")
         if number != self._number:
             self._number, self._since, self._missed = number, time.monotonic(), 0
@@ -174,13 +172,16 @@ class ScriptWatch(NodeService):
 
 
 def answers(job: str, host: str) -> bool:
-    """Return whether a node of the job starts a process. `job` is a plain job id, also for an array's member: srun takes no other."""
+    """Return whether a node of the job starts a process.
+
+    `job` is a plain job id, also for an array's member: srun takes no other.
+    """
     one = ["--overlap", "--nodes=1", "--ntasks=1", "--mem=0", f"--nodelist={host}"]
     return run_client(["srun", f"--jobid={job}", *one, "true"]) is not None
 
 
 def run_client(command: Sequence[str]) -> str | None:
-    """Run a Slurm command and return its output; None if it fails or takes too long. Raises OSError: it is not installed."""
+    """Return the output of a Slurm command, None if it fails or is late. Raises OSError."""
     # srun would read variables of the job step as options
     kept = ("SLURM_CONF", "SLURM_CLUSTERS")
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SRUN")) or k in kept}

@@ -1,4 +1,4 @@
-"""`cluster.cache=DIR`: where libraries keep pretrained weights, and jobs without internet that look only there."""
+"""`cluster.cache=DIR`: where libraries keep pretrained weights, also without internet."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ class WeightsCache(Feature):
         return cluster.scheduler != "none" and not cluster.site.internet
 
     def check(self, stage: Check, members: int) -> list[str]:
-        """Return a message for a cache that only a node has: `src/fetch.py` fills it on the login node."""
+        """Return a message for a cache that only a node has: `src/fetch.py` fills it elsewhere."""
         cache = self.config.cluster.cache
         if cache and stage == "any" and Path(cache).exists() and not Path(cache).is_dir():
             return [f"cluster.cache={cache} is not a folder; name another one, or cluster.cache=null."]

@@ -1,4 +1,4 @@
-"""Files, folders and the terminal, with the standard library only. Every other package may use it.
+"""Files, folders and the terminal, with the standard library only.
 
 atomic         opens ordinary files without following a link, replaces them in one step; JSON that every parser accepts
 removal        marks folders that this project made, and removes them; the only module that removes anything

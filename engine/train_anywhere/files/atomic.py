@@ -1,4 +1,4 @@
-"""Open ordinary files without following links or waiting for pipes, and replace them in one step; JSON that every parser accepts.
+"""Open ordinary files without following links, and replace them in one step. JSON.
 
 Everything written below a run folder goes through this module: the folder may come from another user, and a link in it could lead to a
 file of this user. JSON has no nan and inf: they are written as null and refused when read.
@@ -25,7 +25,9 @@ LARGEST = 16 << 20
 
 
 def write_atomic(path: Path, content: str | bytes, flush: bool = True) -> None:
-    """Replace a file in one step: a reader sees the old or the new content, never a part, even after a power cut.
+    """Replace a file in one step, so that a reader sees the old or the new content.
+
+    That is so even after a power cut.
 
     The new file has the permissions of the old one. Without `flush`, a power cut may leave an empty file.
 
@@ -53,7 +55,9 @@ def write_atomic(path: Path, content: str | bytes, flush: bool = True) -> None:
 
 
 def read_text(path: Path, largest: float = LARGEST) -> str:
-    """Return the content of an ordinary file of at most `largest` bytes; reading a pipe would block.
+    """Return the content of an ordinary file of at most `largest` bytes.
+
+    Reading a pipe would block.
 
     The checks use the open file: calls by name are slow on a shared disk, and ranks read often.
 
@@ -93,7 +97,7 @@ def open_descriptor(path: Path, flags: int) -> tuple[int, os.stat_result]:
 
 
 def write_with_backup(path: Path, text: str) -> None:
-    """Write a file with `write_atomic`; save old content that differs next to it as NAME.1, NAME.2 and so on."""
+    """Write a file, and save old content that differs as NAME.1, NAME.2 and so on."""
     try:
         before = read_text(path)
     except FileNotFoundError:
@@ -104,13 +108,13 @@ def write_with_backup(path: Path, text: str) -> None:
 
 
 def replace(temporary: Path, path: Path) -> None:
-    """Give a temporary file its final name. Raises FileExistsError if that name exists and is not an ordinary file."""
+    """Give a temporary file its final name. Raises FileExistsError if that is not a file."""
     permissions(path)
     temporary.replace(path)
 
 
 def claim(path: Path) -> Path:
-    """Rename a file to this process's temporary name, so that only one of several processes gets it. Raises OSError."""
+    """Rename a file to this process's temporary name: only one process gets it. Raises OSError."""
     permissions(path)
     claimed = temporary_name(path)
     path.rename(claimed)
@@ -125,14 +129,14 @@ def move(path: Path, name: Path) -> None:
 
 
 def set_aside(path: Path, word: str) -> Path:
-    """Rename a file or folder to the first free name of NAME.<word>-1, -2 and so on; return that name."""
+    """Rename a file or folder to the first free name of NAME.<word>-1, -2, and return it."""
     aside = _free_name(path, f".{word}-")
     path.rename(aside)
     return aside
 
 
 def link_atomic(link: Path, target: str) -> bool:
-    """Create or replace a symbolic link in one step; return False and change nothing if `link` is something else."""
+    """Create or replace a symbolic link in one step. Return False if `link` is not one."""
     if os.path.lexists(link) and not link.is_symlink():
         return False
     # random suffix: several threads of this process may create the same link at once
@@ -143,7 +147,7 @@ def link_atomic(link: Path, target: str) -> bool:
 
 
 def _create(temporary: Path) -> BinaryIO:
-    """Create a file; an existing one was left by a killed process with the same process id."""
+    """Create a file. A killed process with the same process id may have left one."""
     try:
         return open(temporary, "xb")
     except FileExistsError:
@@ -152,7 +156,7 @@ def _create(temporary: Path) -> BinaryIO:
 
 
 def permissions(path: Path) -> int | None:
-    """Return the permissions of an ordinary file, None if it does not exist. Raises FileExistsError for anything else."""
+    """Return the permissions of an ordinary file, if it exists. Raises FileExistsError."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
@@ -163,7 +167,7 @@ def permissions(path: Path) -> int | None:
 
 
 def not_ordinary_error(path: Path, mode: int, wanted: str = "file") -> FileExistsError:
-    """Return the error for something that is not an ordinary file or folder; `mode` is its `st_mode`."""
+    """Return the error for something that is not an ordinary file or folder."""
     if stat.S_ISREG(mode):
         return FileExistsError(f"{path} is not a folder")
     kind = "a folder" if stat.S_ISDIR(mode) else "a link" if stat.S_ISLNK(mode) else "a pipe or device"
@@ -176,10 +180,7 @@ def _free_name(path: Path, ending: str) -> Path:
 
 
 def disk_time(folder: Path) -> float:
-    """Return the modification time, in unix seconds, that a file written into `folder` now would get.
-
-    If no file can be written there, return the time of this machine.
-    """
+    """Return the unix time that a new file in `folder` would get, else this machine's."""
     try:
         return time.time() + _clock_offset(folder, int(time.monotonic() // 60))
     except OSError:
@@ -188,7 +189,7 @@ def disk_time(folder: Path) -> float:
 
 @lru_cache(maxsize=1024)
 def _clock_offset(folder: Path, minute: int) -> float:
-    """Return the seconds by which the disk's clock is ahead of this machine's, measured once a minute. Raises OSError."""
+    """Return the seconds by which the disk's clock is ahead of this machine's."""
     with TemporaryFile(dir=folder) as file:
         offset = os.fstat(file.fileno()).st_mtime - time.time()
     return offset if abs(offset) > 1 else 0.0  # time stamps of files are coarse
@@ -227,7 +228,7 @@ def open_file(path: Path, mode: Literal["rb", "rb+", "ab", "wb"]) -> FileIO:
 
 
 def overwrite(path: Path, content: bytes) -> None:
-    """Replace the content of an existing file in place, which works on a full disk if the new content is not longer.
+    """Replace the content of an existing file in place, which works on a full disk.
 
     Shorter content is first padded with newlines, so that no reader sees the end of the old content after it.
 
@@ -243,7 +244,7 @@ def overwrite(path: Path, content: bytes) -> None:
 
 
 def _allocate(file: FileIO, needed: int, size: int) -> None:
-    """Extend a file with newlines to `needed` bytes first: a full disk would write only a part of the new content."""
+    """Extend a file with newlines first: a full disk would write only a part."""
     try:
         _write(file, b"\n" * (needed - size), size)
         os.posix_fallocate(file.fileno(), 0, needed)
@@ -259,7 +260,7 @@ def _write(file: FileIO, content: bytes, offset: int) -> None:
 
 
 def write_or_overwrite(path: Path, content: str | bytes) -> None:
-    """Write a file with `write_atomic`, or overwrite it in place if the disk has no room for a second file. Raises OSError."""
+    """Write a file, or overwrite it in place if the disk is full. Raises OSError."""
     try:
         write_atomic(path, content)
     except OSError:
@@ -272,7 +273,7 @@ def write_or_overwrite(path: Path, content: str | bytes) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder unless it exists; its parent must exist. Raises OSError, also if the path is a link or a file."""
+    """Make a folder in an existing one, unless it exists. Raises OSError."""
     try:
         os.mkdir(folder)
     except FileExistsError:
@@ -290,11 +291,7 @@ def dumps(data: Any) -> str:
 
 
 def loads(text: str) -> Any:
-    """Parse the output of `dumps`.
-
-    Raises:
-        ValueError: the string is not JSON, or contains nan, inf or an integer beyond 64 bits.
-    """
+    """Parse the output of `dumps`. Raises ValueError, also for nan, inf and larger integers."""
     try:
         return json.loads(text, parse_int=_parse_int, parse_float=_parse_float, parse_constant=_parse_float)
     except RecursionError as error:
@@ -323,7 +320,7 @@ def finite(data: Any) -> Any:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file; empty if it can't be read."""
+    """Return the object in a JSON file. Empty if it can't be read."""
     try:
         content = loads(read_text(path))
     except (OSError, ValueError):

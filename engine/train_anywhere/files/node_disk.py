@@ -1,4 +1,4 @@
-"""Folders that all jobs of a user share on a node's own disk, such as an unpacked environment: one process fills each of them.
+"""Folders that all jobs of a user share on a node's disk, filled by one process each.
 
 <local disk>/shared-<user id>/<name>/         complete, or absent; the name identifies the content
                               .<name>/        being filled, or left by a killed process: the next process removes it
@@ -40,13 +40,13 @@ BLOCK_BYTES = 4096
 
 
 class NoSpaceError(OSError):
-    """A disk has too little space; the message is a clause with the space needed and available."""
+    """A disk has too little space. The message is a clause."""
 
 
 def provide(
     local_disk: Path, name: str, fill: Callable[[Path], None], size: int, files: int, hold: bool = False
 ) -> tuple[Path, bool]:
-    """Return the shared folder `name`, and whether this call filled it; concurrent calls wait for the one that fills it.
+    """Return the shared folder `name`, and whether this call filled it.
 
     `fill` writes `size` bytes in `files` files into an empty folder; if it raises, nothing is left. With `hold`, the folder stays as
     long as this process and its children live; afterwards it may be removed when space is short.
@@ -93,7 +93,7 @@ def refuse_without_space(disk: Path, size: int, files: int) -> None:
 
 
 def boot_id() -> str:
-    """Return an identifier of this machine's current boot; the host name if there is none."""
+    """Return an identifier of this machine's current boot, or the host name."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -102,7 +102,7 @@ def boot_id() -> str:
 
 @contextmanager
 def hold_lock(lock: Path, wait: bool = True) -> Iterator[bool]:
-    """Hold a lock file on this node's disk, which its holder may remove; yield False if it is held and `wait` is false."""
+    """Hold a lock file of this node. Yield False if it is held and `wait` is false."""
     while True:
         with lock.open("w") as handle:
             try:
@@ -161,7 +161,7 @@ def _is_unused(place: OwnedFolder) -> bool:
 
 
 def _remove_if(local_disk: Path, is_unneeded: Callable[[OwnedFolder], bool]) -> None:
-    """Remove unneeded folders, and unfinished ones of killed processes; folders that a process is filling stay."""
+    """Remove unneeded and unfinished folders, but none that a process is filling."""
     top = shared_folder(local_disk)
     for name in {p.name.removeprefix(".") for p in top.path.iterdir() if p.is_dir()}:
         lock = top.path / f".{name}.lock"

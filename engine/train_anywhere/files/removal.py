@@ -1,4 +1,4 @@
-"""Folders that this project made, marked by a file, and the only module that removes anything.
+"""Folders of this project, marked by a file, and the only module that removes anything.
 
 It removes only what is provably this project's own, and logs what it leaves. A folder is removed only if all of the following is true. The
 checks use open descriptors, so that nothing can be replaced between the check and the removal:
@@ -33,7 +33,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 class NotOwnedError(PermissionError):
-    """A folder can't be proved to be this project's own; the message names it and the reason."""
+    """A folder can't be proved to be this project's own. The message gives the reason."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class OwnedFolder:
 
 
 def make_owned(place: OwnedFolder, private: bool = False) -> None:
-    """Create the folder, its parents and its marker; an existing folder must already be ours.
+    """Create the folder, its parents and its marker. An existing one must be ours.
 
     With `private`, only this user may enter the folders below the root.
 
@@ -91,7 +91,7 @@ def check_owned(place: OwnedFolder, private: bool = False) -> None:
 def open_below(
     root: Path, names: Sequence[str], private: bool = False, create: bool = False
 ) -> Iterator[int]:
-    """Open a folder below `root` name by name, refusing links and other disks on the way; yield its descriptor."""
+    """Open a folder below `root`, refusing links and other disks, and yield its descriptor."""
     folder, path = os.open(root, _FOLDER), root
     try:
         for name in names:
@@ -110,7 +110,7 @@ def open_below(
 
 
 def open_subfolder(parent: int, name: str, path: Path) -> int:
-    """Open the folder `name` inside an open folder; `path` is for messages."""
+    """Open the folder `name` inside an open folder. `path` is for messages."""
     if name in ("", ".", "..") or "/" in name:
         raise NotOwnedError(f"{name!r} is not the name of a folder of this project")
     try:
@@ -135,7 +135,7 @@ def _refuse_others(folder: int, path: Path) -> None:
 
 
 def check_marker(folder: int, place: OwnedFolder) -> None:
-    """Raise NotOwnedError unless the open folder belongs to this user and is empty or has its marker."""
+    """Raise NotOwnedError unless the open folder is this user's, and empty or marked."""
     if os.fstat(folder).st_uid != os.getuid():
         raise NotOwnedError(f"{place.path} belongs to another user")
     found = _read_marker(folder)
@@ -152,7 +152,7 @@ def _refuse_unless_new(folder: int, place: OwnedFolder, found: str | None) -> No
 
 
 def _read_marker(folder: int) -> str | None:
-    """Return the content of the marker; None if it is missing or not a file of this user."""
+    """Return the content of the marker, if it is a file of this user."""
     try:
         file = os.open(MARKER, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except OSError:
@@ -181,14 +181,14 @@ MAX_DEPTH = 50
 
 
 def make_empty(place: OwnedFolder, private: bool = False) -> None:
-    """Create an empty folder like `make_owned`; an existing one is removed first if it is ours. Raises what `make_owned` raises."""
+    """Create an empty folder like `make_owned`, in the place of an existing one of ours."""
     if os.path.lexists(place.path) and not remove(place):
         raise FileExistsError(f"{place.path} exists and can't be removed")
     make_owned(place, private)
 
 
 def remove(place: OwnedFolder, hidden: str = "") -> bool:
-    """Remove the folder if it is ours, else log the reason once; return whether it is gone.
+    """Remove the folder if it is ours, else log the reason. Return whether it is gone.
 
     It is first renamed to `hidden`, by default `.NAME.removed`, so that a kill leaves nothing half removed under its own name. What a
     kill has left there is removed too.
@@ -230,17 +230,17 @@ def remove_in(place: OwnedFolder, name: str) -> None:
 
 
 def temporary_name(path: Path) -> Path:
-    """Return a name next to a file, unique to this process, under which to write its replacement."""
+    """Return a name next to a file, unique to this process, for its replacement."""
     return path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}")
 
 
 def is_temporary(name: str) -> bool:
-    """Return whether `temporary_name` makes such a name on this machine, in this process or another one."""
+    """Return whether `temporary_name` makes such a name on this machine, in any process."""
     return bool(re.fullmatch(rf"\..+\.{re.escape(socket.gethostname())}\.\d+(-[0-9a-f]+)?", name, re.DOTALL))
 
 
 def remove_file(path: Path) -> None:
-    """Remove a temporary file of this process, if it exists. Raises ValueError unless its name has this process's number."""
+    """Remove a temporary file of this process, if it exists. Raises ValueError for others."""
     if not (path.name.startswith(".") and str(os.getpid()) in re.split("[.-]", path.name)):
         raise ValueError(f"{path} is not a temporary file of this process")
     with suppress(FileNotFoundError):
@@ -248,13 +248,13 @@ def remove_file(path: Path) -> None:
 
 
 def remove_empty(folder: Path) -> None:
-    """Remove an empty folder; any other one stays."""
+    """Remove an empty folder. Any other one stays."""
     with suppress(OSError):
         folder.rmdir()
 
 
 def remove_link(path: Path) -> None:
-    """Remove a symbolic link but not its target; do nothing if the path is anything else."""
+    """Remove a symbolic link but not its target. Anything else stays."""
     if path.is_symlink():
         path.unlink()
 
@@ -279,7 +279,7 @@ def _remove(parent: int, place: OwnedFolder, name: str, hidden: str) -> None:
 
 
 def _check_content(folder: int, path: Path, levels: int = MAX_DEPTH) -> None:
-    """Raise NotOwnedError if a folder contains what this project never makes: mounted disks, folders of other users."""
+    """Raise NotOwnedError for what this project never makes, such as mounted disks."""
     if not levels:
         raise NotOwnedError(f"{path} is deeper than any folder of this project")
     for name in _folders(folder):
@@ -293,7 +293,7 @@ def _check_content(folder: int, path: Path, levels: int = MAX_DEPTH) -> None:
 
 
 def _hide(parent: int, name: str, hidden: str, folder: int) -> str:
-    """Rename the open folder; return its new name."""
+    """Rename the open folder, and return its new name."""
     try:
         os.rename(name, hidden, src_dir_fd=parent, dst_dir_fd=parent)
     except OSError:
@@ -306,7 +306,7 @@ def _hide(parent: int, name: str, hidden: str, folder: int) -> str:
 
 
 def _empty(folder: int) -> None:
-    """Remove the content of the open folder; the marker last, and only if nothing else is left."""
+    """Remove the content of the open folder, the marker last."""
     folders = _folders(folder)
     for name in os.listdir(folder):
         if name in folders:

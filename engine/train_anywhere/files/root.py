@@ -13,7 +13,7 @@ from train_anywhere.errors import ConfigError, ProjectError
 
 
 def resolve_as_typed(path: str | os.PathLike[str]) -> Path:
-    """Resolve a path, but keep the links above it that the user typed or that the shell shows ($PWD).
+    """Resolve a path, but keep the links above it that the user typed or the shell shows.
 
     A link at the end of the path is followed: results/latest later points to another run.
     """
@@ -21,7 +21,7 @@ def resolve_as_typed(path: str | os.PathLike[str]) -> Path:
 
 
 def restore_links(path: Path, typed: str | os.PathLike[str] = "") -> Path:
-    """Return an absolute path with the link that the user typed, or that the shell shows, put back; the path itself if there is none."""
+    """Return an absolute path with the link that the user typed or sees put back, if any."""
     for link in _links(typed):
         target = os.path.realpath(link)
         if target not in (str(link), str(path)) and path.is_relative_to(target):
@@ -30,7 +30,7 @@ def restore_links(path: Path, typed: str | os.PathLike[str] = "") -> Path:
 
 
 def shell_folder() -> Path:
-    """Return the current folder as the shell shows it; / if it was deleted."""
+    """Return the current folder as the shell shows it, or / if it was deleted."""
     shown, here = os.environ.get("PWD", ""), "/"
     with suppress(OSError):
         here = os.getcwd()
@@ -39,7 +39,7 @@ def shell_folder() -> Path:
 
 
 def refuse_deleted_folder() -> None:
-    """Raise ProjectError if the current folder was deleted: relative paths would have no meaning."""
+    """Raise ProjectError if the current folder was deleted, as relative paths need it."""
     try:
         os.getcwd()
     except FileNotFoundError as error:
@@ -47,7 +47,7 @@ def refuse_deleted_folder() -> None:
 
 
 def _links(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield the folders above a path, the current folder and this program, each group topmost first."""
+    """Yield the folders above a path, the current folder and this program, topmost first."""
     here = shell_folder()
     for named in (here / path, here / "*", here / sys.argv[0]):
         yield from (folder for folder in reversed(named.parents) if {"..", "latest"}.isdisjoint(folder.parts))
@@ -61,7 +61,9 @@ PROJECT_FILE = Path("configs", "train.yaml")
 
 
 def find_root() -> Path:
-    """Return the folder of the project: one above the program, else the current folder, else $TRAIN_ROOT, else one above the current.
+    """Return the folder of the project.
+
+    It is the first with a project file: above the program, the current folder, $TRAIN_ROOT, above the current one.
 
     Only a program of the project counts, such as src/train.py, not one of the engine (`python -m train_anywhere.x`) or of the
     environment (pytest, jupyter). `from train_anywhere.inference import load_model` needs no project: it is the current folder then.
@@ -90,7 +92,7 @@ def find_root() -> Path:
 
 
 def _is_inference() -> bool:
-    """Return whether the program's first import of the engine is `train_anywhere.inference`, which is being imported now."""
+    """Return whether the first import of the engine is `train_anywhere.inference`."""
     return "train_anywhere.inference" in sys.modules
 
 
@@ -106,7 +108,7 @@ def _candidates(program: Path | None) -> Iterator[Path]:
 
 
 def with_engine(environ: dict[str, str] | None = None) -> dict[str, str]:
-    """Return an environment, by default this process's, in which `python -m train_anywhere.x` runs this engine."""
+    """Return an environment in which `python -m train_anywhere.x` runs this engine."""
     environ = {**(os.environ if environ is None else environ)}
     folders = [f for f in environ.get("PYTHONPATH", "").split(os.pathsep) if f and f != str(ENGINE)]
     return {**environ, "PYTHONPATH": os.pathsep.join([str(ENGINE), *folders])}

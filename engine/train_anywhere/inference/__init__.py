@@ -1,4 +1,4 @@
-"""Evaluation, prediction, generation and export with trained models. Run folders may belong to runs that are still training.
+"""Evaluation, prediction, generation and export, also of runs that are still training.
 
     from train_anywhere.inference import load_model
     model = load_model("results/latest")

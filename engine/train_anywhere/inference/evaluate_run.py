@@ -19,11 +19,7 @@ from train_anywhere.runs.summary import display_path
 
 
 def evaluate(request: EvaluationRequest) -> int:
-    """Measure, predict, generate or export. No file is overwritten, and a running training is not disturbed.
-
-    Raises:
-        ConfigError, CheckpointError, DataError: the request can't be carried out; nothing was written.
-    """
+    """Measure, predict, generate or export. Nothing is overwritten. Raises ProjectErrors."""
     loaded = open_model(request.run, request.words, request.typed.checkpoint)
     if request.export:
         suffix = FORMATS[request.config.framework][request.export]
@@ -45,7 +41,7 @@ def evaluate(request: EvaluationRequest) -> int:
 
 
 def measure(loaded: LoadedRun, split: str | None, predictions: Path | None) -> None:
-    """Print and write the metrics of a split, and its predictions; None: use the first split that can be measured."""
+    """Print and write the metrics of a split (None: the first), and its predictions."""
     split = split or next(iter(loaded.model.list_splits(predictions is not None)), "test")
     metrics, rows = loaded.model.measure(split, predicting=predictions is not None)
     print(dumps({"checkpoint": str(loaded.saved.path), "split": split, "metrics": metrics}), end="")
@@ -58,11 +54,7 @@ def measure(loaded: LoadedRun, split: str | None, predictions: Path | None) -> N
 
 
 def generate_text(loaded: LoadedRun, request: EvaluationRequest) -> str:
-    """Return the prompt and its continuation by the model.
-
-    Raises:
-        ConfigError: the task has no `generate`, or the data's facts have no `text`, an object with `encode` and `decode`.
-    """
+    """Return the prompt and its continuation by the model. Raises ConfigError."""
     generate, text = loaded.model.generate, loaded.model.facts.get("text")
     if generate is None:
         raise ConfigError(f"--generate can't be used: task={loaded.config.task.name} has no generate.")

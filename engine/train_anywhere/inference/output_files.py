@@ -1,4 +1,4 @@
-"""Files of an evaluation: their paths, the metrics, and the predictions for the rows of a split."""
+"""Files of an evaluation: their paths, the metrics, and the predictions."""
 
 import csv
 import io
@@ -25,11 +25,7 @@ ENDINGS = (".npz", ".csv")
 
 
 def write_metrics(run: RunDir, saved: SavedCheckpoint, split: str, metrics: Mapping[str, float]) -> Path:
-    """Write RUN/evaluations/<split>-<step>.json and return its path. If that has other metrics, the name ends in -2, -3, ...
-
-    Raises:
-        CheckpointError: the run folder can't be written.
-    """
+    """Write RUN/evaluations/<split>-<step>[-N].json, return its path. Raises CheckpointError."""
     content = {
         "split": split,
         "step": saved.step,
@@ -60,11 +56,7 @@ def _has_content(path: Path, content: Mapping[str, Any]) -> bool:
 
 
 def check_new_file(path: Path) -> Path:
-    """Return the absolute path of a file to write.
-
-    Raises:
-        CheckpointError: the file exists, its folder does not, or it can't be written.
-    """
+    """Return the absolute path of a file that can be written. Raises CheckpointError."""
     path = shell_folder() / os.path.expanduser(path)
     if os.path.lexists(path):
         raise CheckpointError(f"{path} exists and is not overwritten; name another file.")
@@ -80,7 +72,7 @@ def check_new_file(path: Path) -> Path:
 
 
 def prediction_file(name: str) -> Path:
-    """Return the path of a new file for predictions. Raises CheckpointError, also for a suffix that is not in `ENDINGS`."""
+    """Return the path of a new file for predictions. Raises CheckpointError."""
     if Path(name).suffix not in ENDINGS:
         raise CheckpointError(f"--predict {name}: the name must end in {' or '.join(ENDINGS)}.")
     return check_new_file(Path(name))
@@ -150,7 +142,7 @@ def _table(arrays: "Mapping[str, np.ndarray]", names: Sequence[str], classes: Se
 
 
 def flatten_arrays(tree: Any, name: str = "predictions") -> "dict[str, np.ndarray]":
-    """Return the arrays in nested tuples and dicts by name: a single one is "predictions", others have keys or numbers as names."""
+    """Return the arrays in nested tuples and dicts by name. A single one is "predictions"."""
     import numpy as np
 
     if isinstance(tree, Mapping):

@@ -1,4 +1,4 @@
-"""A trained model for new data: files or arrays in, predictions out, prepared like the data of its run."""
+"""A trained model for new data: files or arrays in, predictions out."""
 
 import csv
 import io
@@ -31,11 +31,7 @@ class Predictions:
 
     @property
     def probabilities(self) -> np.ndarray:
-        """Probabilities of the classes, float64 [n, classes]: the outputs, or their softmax if they are not probabilities.
-
-        Raises:
-            ConfigError: the outputs are not a number for each class.
-        """
+        """Probabilities of classes, float64 [n, classes], or their softmax. Raises ConfigError."""
         scores = next(iter(self.outputs.values()))
         if len(self.outputs) != 1 or scores.ndim != 2 or scores.shape[1] < 2:
             raise ConfigError("the outputs of this model are not one number for each class; use `.outputs`.")
@@ -88,11 +84,10 @@ class Rows:
 
 
 class Predictor:
-    """The trained model of a run; it also has the attributes of its network and is called like it.
+    """The trained model of a run, with the attributes of its network.
 
     Attributes:
         network: the network: a torch module in eval mode, or a `keras.Model`.
-        config: the configuration of the run.
         class_names: names of the classes; empty if the data has none.
     """
 

@@ -1,4 +1,4 @@
-"""The arguments of `src/evaluate.py`, checked before a framework is imported or a job is submitted; an evaluation as a job."""
+"""The arguments of `src/evaluate.py`, checked without a framework, here or for a job."""
 
 import argparse
 import glob
@@ -79,9 +79,7 @@ class EvaluationRequest:
         export: the export format, as in `FORMATS`.
         predictions: absolute path of the file of predictions; None: write none.
         to: absolute path of the export; None: in the run folder.
-        files: new files to predict for.
         output: absolute path of the table for `files`; None: print it.
-        typed: all arguments, as they were typed.
     """
 
     run: RunDir
@@ -98,7 +96,7 @@ class EvaluationRequest:
 def check_request(
     parsed: argparse.Namespace, words: Sequence[str], after: str | None = None
 ) -> EvaluationRequest:
-    """Check the arguments; `words` are the run and the changes to its configuration.
+    """Check the arguments. The `words` are the run and the changes to its configuration.
 
     If the job waits for the run or its sweep, `after`, its checkpoint need not exist yet.
 
@@ -121,7 +119,7 @@ def check_request(
 
 
 def matching_files(pattern: str | None) -> list[Path]:
-    """Return the files that match a pattern of the shell, sorted. Raises ConfigError: there are none."""
+    """Return the files that match a pattern of the shell, sorted. Raises ConfigError."""
     if pattern is None:
         return []
     found = sorted(glob.glob(os.path.expanduser(str(shell_folder() / pattern)), recursive=True))
@@ -142,7 +140,7 @@ def split_run(words: Sequence[str]) -> tuple[RunDir, list[str]]:
 
 
 def refuse_bad_values(parsed: argparse.Namespace) -> None:
-    """Raise ConfigError for numbers that are out of range, or for an invalid name of a checkpoint."""
+    """Raise ConfigError for numbers out of range, or an invalid name of a checkpoint."""
     problems = []
     if not (parsed.checkpoint in ("best", "newest") or re.fullmatch("[0-9]{1,19}", parsed.checkpoint)):
         problems.append(
@@ -169,7 +167,7 @@ KEYS = ("wait", "dry_run", "after")
 
 
 def select_job_words(words: Sequence[str]) -> list[str]:
-    """Return the overrides of the job's resources; [] without `cluster=`, or if it is this machine."""
+    """Return the overrides of the job's resources. Empty if it runs on this machine."""
     found = [w for w in words if _key(w).partition(".")[0] in SECTIONS or _key(w) in KEYS]
     clusters = [w.partition("=")[2] for w in found if _key(w) == "cluster"]
     if clusters and clusters[-1] != "local":
@@ -192,11 +190,7 @@ def read_after(words: Sequence[str]) -> str | None:
 
 
 def make_job_config(request: EvaluationRequest, words: Sequence[str]) -> Config:
-    """Return the run's configuration on one device of the cluster; `words` are the overrides of the job.
-
-    Raises:
-        ConfigError: the cluster's configuration is wrong.
-    """
+    """Return the run's configuration for a job on one device. Raises ConfigError."""
     words = ["trainer.nodes=1", "trainer.devices=1", *map(quote_value, words)]
     try:
         job = load(compose(words))
@@ -218,7 +212,7 @@ def make_job_config(request: EvaluationRequest, words: Sequence[str]) -> Config:
 
 
 def build_words(request: EvaluationRequest) -> list[str]:
-    """Return the arguments of `src/evaluate.py` in the job, with absolute paths since a job may start in another folder."""
+    """Return the arguments of `src/evaluate.py` in the job, with absolute paths."""
     typed = request.typed
     words = [str(request.run.path), "--checkpoint", typed.checkpoint]
     options = {

@@ -1,4 +1,4 @@
-"""Opening a run folder to use its model: the configuration for one process, a checkpoint, the model with its weights."""
+"""Opening a run folder to use its model: configuration, checkpoint, weights."""
 
 import os
 import sys
@@ -39,12 +39,7 @@ CHOICE_SECTIONS = tuple(f"{group}." for group in (*SINGLE_GROUPS, *LIST_GROUPS, 
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """A run with a loaded model.
-
-    Attributes:
-        model: the trained model of `training/<framework>/inference.py`.
-        saved: the checkpoint of its weights.
-    """
+    """A run with the trained model of `training/<framework>/inference.py`."""
 
     run: RunDir
     config: Config
@@ -83,11 +78,7 @@ def find_run(named: str) -> RunDir:
 
 
 def open_model(run: RunDir, words: Sequence[str], checkpoint: str | int) -> LoadedRun:
-    """Load the model of a run with the weights of a checkpoint; `words` change the configuration, see `CHANGEABLE`.
-
-    Raises:
-        CheckpointError, ConfigError, DataError: the run, the checkpoint or the data can't be read here.
-    """
+    """Load the model of a run. Raises CheckpointError, ConfigError, DataError."""
     config = use_one_device(read_config(run, words))
 
     def read(saved: SavedCheckpoint) -> LoadedRun:
@@ -123,11 +114,7 @@ _used: list[Path] = []
 
 
 def _read_alone(run: RunDir, frozen: dict[str, Any], changes: dict[str, Any]) -> Config:
-    """Return the configuration outside of a project, and import the run's code from its snapshot, if the user trusts the run.
-
-    Raises:
-        ConfigError: the user does not trust the run, or its code is not here.
-    """
+    """Return the configuration outside of a project, with the run's code. Raises ConfigError."""
     code = run.path / "code"
     if not changes.pop("trust", False):
         try:
@@ -174,7 +161,7 @@ def _parse_changes(words: Sequence[str]) -> dict[str, Any]:
 
 
 def use_one_device(config: Config) -> Config:
-    """Return the configuration for one device of this process, without features; the global batch size stays."""
+    """Return the configuration for one device, without features, with the global batch size."""
     trainer = replace(config.trainer, nodes=1, devices=1, total_devices=None)
     return replace(config, strategy=PlainStrategy("single"), trainer=trainer, features={})
 

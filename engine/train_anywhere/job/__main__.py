@@ -39,7 +39,7 @@ def main(words: list[str]) -> int:
 
 
 def parse(words: list[str]) -> argparse.Namespace:
-    """Return the options. `command` starts the ranks, `batch_job.fill` replaces its placeholders."""
+    """Return the options. `batch_job.fill` replaces the placeholders of `command`."""
     parser = argparse.ArgumentParser(prog="supervise", allow_abbrev=False)
     add = parser.add_argument
     add("run", type=Path)

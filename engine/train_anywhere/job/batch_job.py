@@ -45,10 +45,7 @@ PASSED = {
 
 
 def supervise_job(options: argparse.Namespace, report_launcher: Callable[[int], None]) -> int:
-    """Supervise the ranks of this job, and return its exit code.
-
-    `report_launcher` gets the process group of each launcher.
-    """
+    """Supervise the ranks of this job. `report_launcher` gets each launcher's process group."""
     signals = Signals(options.signals)
     job = Job(options, signals, report_launcher)
     supervisor = Supervisor(job, signals)
@@ -77,8 +74,6 @@ class Job(QueuedJob):
     """The place of the ranks in a job, see `supervisor.Place`.
 
     Args:
-        options: those of the command line, see `__main__`.
-        signals: signals of the batch script.
         report_launcher: gets the process group of each launcher.
 
     Attributes:
@@ -118,10 +113,7 @@ class Job(QueuedJob):
         return self.hosts
 
     def find_nodes(self) -> Nodes:
-        """Return the nodes of an elastic job, and those on which a process starts.
-
-        Slurm takes minutes to mark one as down.
-        """
+        """Return the nodes of an elastic job, and those on which a process starts."""
         used = tuple(self.hosts)
         if not self.elastic:
             return Nodes((), (), 1)
@@ -207,10 +199,7 @@ class Job(QueuedJob):
         return ",".join(f"{host}:{found.count(host)}" for host in dict.fromkeys(found))
 
     def _port(self, host: str, number: int) -> int:
-        """Return the port at which the ranks meet.
-
-        Each start has another one, because a port may stay in use.
-        """
+        """Return the port at which the ranks meet, another one at each start."""
         digits = re.match(r"\d+", running_job(self.environ) or "0")
         port, given = job_port(int(digits[0]) if digits else 0, number, self._restarts), self._given_port
         if not given or number or self._restarts or self.options.array:
@@ -237,7 +226,7 @@ class Job(QueuedJob):
         return Launcher(self, process, self.signals.note, lambda: os.getppid() != self._parent)
 
     def _warm_command(self, number: int) -> list[str]:
-        """Return the command of the ranks, which are forks of a process on their node if they may start again."""
+        """Return the command of the ranks, as forks if they may start again."""
         o = self.options
         if o.retries is None or self.program:
             return list(o.command)
@@ -280,10 +269,7 @@ class Job(QueuedJob):
         }
 
     def _exports(self) -> list[str]:
-        """Return the variables that mpirun passes on.
-
-        A daemon that ssh started on another node has none of the job's variables.
-        """
+        """Return the variables that mpirun passes on to its daemons on other nodes."""
         before: dict[str, str] = {}
         with suppress(OSError):  # a system without /proc
             text = Path(f"/proc/{self._parent}/environ").read_bytes().decode(errors="surrogateescape")
@@ -351,7 +337,7 @@ class Job(QueuedJob):
 
 
 def fill(command: Sequence[str], words: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return a command with its placeholders replaced: `--nodes={nodes}`, or the word `{exports}`."""
+    """Return a command with placeholders replaced: `--nodes={nodes}`, or `{exports}`."""
     filled: list[str] = []
     for word in command:
         found = re.fullmatch(r"(--[\w-]+=)\{(\w+)\}", word)

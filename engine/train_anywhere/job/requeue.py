@@ -1,4 +1,4 @@
-"""What a job asks of Slurm's queue: its own requeue, and the end of the jobs that would continue its run.
+"""What a job asks of Slurm's queue: its requeue, and the end of jobs that continue it.
 
 If the supervisor of a job was killed, the batch script starts a second one, which stops the ranks and records the cause.
 """
@@ -33,22 +33,14 @@ ANSWER_S = 30.0
 
 
 class QueuedJob(Steps):
-    """A job that can ask for its place in the queue.
-
-    Args:
-        options: those of the supervisor, see `__main__`.
-        signals: signals of the batch script, after which less time is left.
-    """
+    """A job that can ask for its place in the queue."""
 
     def __init__(self, options: argparse.Namespace, signals: Signals) -> None:
         super().__init__(options)
         self.signals, self.program = signals, options.program
 
     def persist(self, call: Callable[[], bool], suggestion: str = "") -> bool:
-        """Repeat a call to Slurm until it succeeds or the time of the job is over.
-
-        `suggestion` is the command to type then.
-        """
+        """Repeat a call to Slurm as long as the job has time, then print `suggestion`."""
         end = time.monotonic() + PERSIST_S
         while not call():
             self.signals.wait(0)
@@ -108,10 +100,7 @@ class QueuedJob(Steps):
         return None
 
     def cancel_next_jobs(self) -> None:
-        """Cancel the jobs that wait in the queue with this job's script.
-
-        jobs.txt may be a copy, or name anything.
-        """
+        """Cancel the jobs that wait in the queue with this job's script."""
         own = os.path.realpath(self.run.path / "job.sbatch")
         if self.slurm:
             listed = (
@@ -142,11 +131,7 @@ def end_after_death(supervisor: Supervisor, job: QueuedJob, code: int, group: in
 
     A run that was complete, or had saved a checkpoint and stopped, stays what it was.
 
-    Args:
-        supervisor: one that has started no ranks.
-        job: the job.
-        code: exit code of the supervisor that was killed.
-        group: process group of the launcher; 0 if it is not known.
+    `code` is the exit code of the supervisor that was killed, and `group` the process group of its launcher, 0 if that is not known.
     """
     info = supervisor.read_info()
     state, own = info.get("state"), (info.get(ATTEMPTS) or [{}])[-1].get("job") == running_job()
@@ -190,7 +175,7 @@ def _signal(group: int, number: int) -> bool:
 
 
 def _is_first(run: RunDir) -> bool:
-    """Record that this job comes back because its supervisor was killed, and return whether it is the first time."""
+    """Record that this job comes back as its supervisor died. Return whether it is new."""
     file, job = run.monitor / DIED, running_job() or ""
     with suppress(OSError, ValueError):
         if file.exists() and read_text(file).strip() == job:

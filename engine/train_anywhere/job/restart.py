@@ -96,13 +96,7 @@ def decide(
 ) -> Decision:
     """Decide whether to restart the ranks.
 
-    Args:
-        failure: the failure.
-        nodes: nodes of an elastic job.
-        retries: `cluster.retries`.
-        used: retries used so far.
-        requeue: whether the job can be requeued.
-        stuck: starts of the ranks in a row without a new step; 0 if they are too few to end the job.
+    `used` is the number of retries so far, and `stuck` that of starts in a row without a new step, 0 if they are too few to end the job.
     """
     if stuck:
         return Decision(1, f"not restarted: {failure.sentence}; {stuck} starts in a row made no new step.")
@@ -133,11 +127,7 @@ def decide(
 
 
 def read_failure(run: RunDir, code: int, program: bool, cause: str, environ: Mapping[str, str]) -> Failure:
-    """Return the failure of the newest attempt, whose ranks had this environment.
-
-    Raises:
-        CheckpointError: run.json is damaged.
-    """
+    """Return the failure of the newest attempt. Raises CheckpointError."""
     attempts = run.read_info().get(ATTEMPTS, [])
     newest = attempts[-1] if attempts else {}
     if (step := newest.get("step")) is None:

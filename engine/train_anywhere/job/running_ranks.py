@@ -1,4 +1,4 @@
-"""The launcher of the ranks while it runs, and job steps next to it: on one node or on each, inside the container or outside."""
+"""The launcher of the ranks while it runs, and job steps next to it."""
 
 import argparse
 import os
@@ -46,9 +46,6 @@ PART_OF_NODE = ("SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_TRES_PER_TAS
 class Steps:
     """The nodes of a job, and the words that start processes there.
 
-    Args:
-        options: those of the supervisor, see `__main__`.
-
     Attributes:
         environ: environment of the ranks.
         hosts: nodes of the ranks.
@@ -81,10 +78,7 @@ class Steps:
     def each_node(
         self, command: Sequence[str], options: Sequence[str] = (), inside: bool = True
     ) -> list[str]:
-        """Return a command that runs another one once on each node, on PBS only here.
-
-        It gets all CPUs and GPUs that the job has there.
-        """
+        """Return a command that runs on each node with all its CPUs and GPUs, on PBS only here."""
         if not self.slurm:
             return [*command]
         count = len(self.hosts)
@@ -139,8 +133,6 @@ class Launcher:
     They are the monitor process of each node, and the step that waits for a preemption.
 
     Args:
-        job: nodes, options and environment.
-        process: the launcher.
         note: is called with a signal that the waiting step got.
         lost: returns whether the batch script, which would end this job, was killed.
 

@@ -63,7 +63,7 @@ class Ranks(Protocol):
 
     @property
     def failed_at(self) -> float | None:
-        """Unix time at which the first rank was seen to have ended; None if it is not known."""
+        """Unix time at which the first rank was seen to have ended, if known."""
 
 
 class Place(Protocol):
@@ -154,10 +154,6 @@ class Signals:
 class Supervisor:
     """Supervise the ranks of a run.
 
-    Args:
-        place: where they run.
-        signals: the signals that ask to stop.
-
     Attributes:
         told: the signal that asked to stop; empty if none did.
         ended: exit code of the launcher at the last start; None if the ranks did not start.
@@ -181,10 +177,7 @@ class Supervisor:
         return self.signals.told
 
     def supervise(self) -> int:
-        """Start the ranks until the run ends or must stop, and return the exit code.
-
-        It is `STOPPED` if the run can continue.
-        """
+        """Start the ranks until the run ends or must stop (`STOPPED`), and return the code."""
         code = self._supervise()
         if self._left_files:
             self.place.publish()
@@ -193,7 +186,7 @@ class Supervisor:
         return code
 
     def _write_report(self) -> None:
-        """Write the report of a run that has failed, which its ranks did not because they might have started again."""
+        """Write the report of a failed run, which its ranks left to a further start."""
         from train_anywhere.features import describe
         from train_anywhere.runs.reopen.frozen import load_frozen
 
@@ -368,7 +361,7 @@ class Supervisor:
         return decision.code
 
     def _record_restart(self) -> None:
-        """Add to the newest attempt how long the failure was not noticed, and how long the ranks took to stop."""
+        """Add to the newest attempt how long detection and the stop of the ranks took."""
         newest, parts = (extend_newest(self.run) or [{}])[-1], {}
         if self._killed:
             parts["detect"] = 0.0

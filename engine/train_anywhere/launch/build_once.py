@@ -1,4 +1,4 @@
-"""Build the data and the model of a run without training, so that libraries download their files: `src/fetch.py`."""
+"""Build data and model without training, so that libraries download their files."""
 
 from typing import Any
 

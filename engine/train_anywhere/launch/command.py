@@ -26,7 +26,7 @@ HELP = {"-h", "--help"}
 
 
 def build_hydra_arguments(arguments: Sequence[str]) -> list[str]:
-    """Return the command line for Hydra: the overrides of the run that `resume=` names, then the typed ones, with Hydra's quotes.
+    """Return the command line for Hydra: overrides of `resume=`, then the typed ones.
 
     Raises:
         ConfigError: a flag does not exist, or Hydra could not read a file below configs/.
@@ -52,7 +52,7 @@ def build_hydra_arguments(arguments: Sequence[str]) -> list[str]:
 
 @contextmanager
 def add_help_comments(arguments: Sequence[str]) -> Iterator[None]:
-    """Add the comments of the configuration files to the help page that Hydra prints inside the `with` block."""
+    """Add the comments of configuration files to the help page that Hydra prints."""
     if not HELP & set(arguments):
         yield
         return
@@ -80,11 +80,7 @@ def print_pages(words: Sequence[str]) -> None:
 
 
 def help_sections(arguments: Sequence[str]) -> list[str]:
-    """Return the sections and keys that `--help trainer lr` names, by any name that other programs have for them.
-
-    Raises:
-        ConfigError: a word is neither of them, nor a term that a page explains.
-    """
+    """Return what `--help trainer lr` names. Raises ConfigError for an unknown word."""
     named, known, unknown = [], sections(), []
     words = help_words(arguments)
     tree = compose(()) if [word for word in words if word not in known] else {}
@@ -107,7 +103,9 @@ def parse_run_argument(arguments: Sequence[str]) -> str:
 
 
 def run_command(command: Callable[[], int], overrides: bool = True) -> int:
-    """Run a command and return its exit code. An error that a user can cause is printed as one message; a bug keeps its traceback.
+    """Run a command and return its exit code.
+
+    An error that a user can cause is printed as one message. A bug keeps its traceback.
 
     With `overrides` the arguments are overrides of the configuration, and the message lists all of their problems.
     """
@@ -137,7 +135,7 @@ def run_command(command: Callable[[], int], overrides: bool = True) -> int:
 
 
 def _read_overrides() -> list[str]:
-    """Return the overrides on the command line; [] if they can't be parsed."""
+    """Return the overrides on the command line. Empty if they can't be parsed."""
     with suppress(ConfigError):
         if HELP & {*sys.argv}:
             return []

@@ -1,4 +1,4 @@
-"""Exits of a run's processes: with the right code, in time, recorded, and not later than the process that started them."""
+"""Exits of a run's processes: with the right code, in time, and recorded."""
 
 import multiprocessing
 import os
@@ -28,7 +28,7 @@ _exit_now = os._exit
 
 
 def leave(command: Callable[[], int]) -> NoReturn:
-    """Run a command and exit with its code, at most `GRACE_S` later, even if user code keeps the process running."""
+    """Run a command and exit with its code, at most `GRACE_S` later."""
     code = 1
     try:
         code = command()
@@ -66,7 +66,7 @@ def end_now(code: int) -> NoReturn:
 
 
 def list_leftovers() -> list[str]:
-    """Describe what keeps this process from exiting: threads, child processes, or an exit handler of user code."""
+    """Describe what keeps this process from exiting: threads, children or exit handlers."""
     frames, main = sys._current_frames(), threading.main_thread()
     threads = [t for t in threading.enumerate() if t is not main and t.ident in frames and not t.daemon]
     found = [f"thread '{t.name}' ({_lines(frames[t.ident])[-1]})" for t in threads if t.ident is not None]
@@ -76,7 +76,7 @@ def list_leftovers() -> list[str]:
 
 
 def _lines(frame: FrameType, only_user_code: bool = False) -> list[str]:
-    """Return the lines of a stack outside installed packages, the innermost last; all lines if there are none."""
+    """Return the lines of a stack outside installed packages, innermost last. All if none."""
     stack, packages = traceback.extract_stack(frame), (sysconfig.get_path("stdlib"), "<frozen")
     users = [
         one for one in stack if not one.filename.startswith(packages) and "-packages" not in one.filename
@@ -87,10 +87,7 @@ def _lines(frame: FrameType, only_user_code: bool = False) -> list[str]:
 
 @contextmanager
 def catch_os_exit(report: Callable[[str], None]) -> Iterator[None]:
-    """Make `os._exit` of user code a failure: it could leave exit code 0 and a run that seems to continue.
-
-    `report` gets the reason in one line.
-    """
+    """Make `os._exit` of user code a failure, whose reason `report` gets."""
     process = os.getpid()
 
     def exit_reported(code: int) -> NoReturn:
@@ -114,7 +111,9 @@ def rank_environment() -> dict[str, str]:
 
 
 def follow_parent() -> int | None:
-    """Stop this rank when the process that started it dies: with a checkpoint, or by SIGKILL after `PATIENCE_S`.
+    """Stop this rank with a checkpoint when the process that started it dies.
+
+    After `PATIENCE_S` it is killed.
 
     Returns:
         The process that started and watches this rank; None if a launcher does.

@@ -1,4 +1,4 @@
-"""Log messages of a rank that fails: one short traceback for the cause; one sentence for each consequence, with details in RUN/debug."""
+"""Log messages of a rank that fails: a short traceback, or one sentence."""
 
 import os
 import re
@@ -30,7 +30,7 @@ CAUSE_S = 2.0
 
 
 def report_failure(run: RunDir, topology: Topology, error: BaseException, report: Sequence[str] = ()) -> None:
-    """Print why this rank fails; `report` are lines about the report of the run."""
+    """Print why this rank fails. `report` are lines about the report of the run."""
     me = f"rank {topology.rank} of {topology.world_size}"
     if isinstance(error, KeyboardInterrupt):
         print_line("interrupted.")
@@ -62,7 +62,7 @@ def report_failure(run: RunDir, topology: Topology, error: BaseException, report
 
 
 def closing_lines(run: RunDir, error: BaseException, report: Sequence[str] = ()) -> str:
-    """Return the lines that follow a traceback: the error at the user's line, the run folder, its report, and how to resume."""
+    """Return the lines after a traceback: error, run folder, report, and how to resume."""
     saved = any(path.name.isdecimal() for path in run.checkpoints.glob("*"))
     rows = {"Failed": describe_error(error)}
     if snapshot := getattr(error, "memory_snapshot", None):
@@ -80,7 +80,7 @@ def is_consequence(error: BaseException) -> bool:
 
 
 def wait_for_cause(run: RunDir, error: BaseException) -> str:
-    """Return the error of the rank that failed first, in one line, if `error` is its consequence; empty if no rank reports one in time."""
+    """Return the error of the rank that failed first, if `error` is its consequence."""
     end = time.monotonic() + CAUSE_S
     while is_consequence(error) and time.monotonic() < end:
         if cause := read_claim(run, CAUSE):
@@ -90,7 +90,7 @@ def wait_for_cause(run: RunDir, error: BaseException) -> str:
 
 
 def print_traceback(run: RunDir, writer: str, error: BaseException) -> None:
-    """Print the lines of user code of a traceback, and where the whole one is; the whole one if it has none or can't be written."""
+    """Print a traceback's lines of user code, and where the whole one is."""
     text, left_out = format_short(error)
     whole = "".join(traceback.format_exception(error))
     file = append_debug(run, writer, whole) if left_out else None
@@ -107,7 +107,7 @@ def print_line(sentence: str) -> None:
 
 
 def save_traceback(run: RunDir, topology: Topology, error: BaseException, sentence: str = "") -> Path | None:
-    """Write the traceback of an error to RUN/debug and print `sentence` instead; return the file.
+    """Write the traceback to RUN/debug, print `sentence` instead, and return the file.
 
     If no file can be written, print the traceback and return None.
     """
@@ -122,7 +122,7 @@ def save_traceback(run: RunDir, topology: Topology, error: BaseException, senten
 
 
 def _report_consequence(run: RunDir, topology: Topology, error: BaseException, sentence: str) -> None:
-    """Print a sentence, and redirect standard error to the debug file: later messages of libraries are consequences too."""
+    """Print a sentence, and redirect standard error to the debug file."""
     file = save_traceback(run, topology, error, sentence)
     if file:
         with suppress(OSError), open_file(file, "ab") as log:
@@ -134,7 +134,7 @@ def _last_line(error: BaseException) -> str:
 
 
 def watch_threads(run: RunDir, topology: Topology) -> None:
-    """Print one sentence for an error of a thread that stores it in `exception`, as TensorBoard's writer does to raise it later."""
+    """Print one sentence for an error of a thread that stores it in `exception`."""
 
     def hook(failed: threading.ExceptHookArgs) -> None:
         error = getattr(failed.thread, "exception", None)
@@ -163,7 +163,7 @@ SENTENCES = re.compile(
 
 
 def missing_file_error(config: Config, run: RunDir, error: BaseException) -> DataError | None:
-    """Return the error with the command that fetches the files; None if this is another error, or the run has internet."""
+    """Return the error with the command that fetches the files."""
     offline = config.cluster.scheduler != "none" or os.environ.get("HF_HUB_OFFLINE") == "1"
     if (isinstance(error, ProjectError) and not error.__cause__) or not offline:
         return None

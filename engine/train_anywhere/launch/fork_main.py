@@ -1,4 +1,4 @@
-"""The fork server: a process that imports modules, then forks a program for each request of a `forkserver.ForkServer`.
+"""The fork server: a process that imports modules, then forks for each request.
 
 It only imports, and does not initialize threads, devices or process groups before a fork. A fork looks like a new interpreter: its own
 session, folder, environment, umask, standard streams, signal handlers and random state. It runs the program's file as `__main__` and
@@ -52,7 +52,7 @@ EXTRA_SOCKETS: list[socket.socket] = []
 
 
 def read_line(connection: socket.socket) -> str:
-    """Read one line and return it without its end, and leave later data unread; return "" if the peer has closed the connection."""
+    """Read one line without its end. Empty if the peer has closed the connection."""
     found = b""
     while not found.endswith(b"\n"):
         try:
@@ -67,7 +67,7 @@ def read_line(connection: socket.socket) -> str:
 
 
 def changed_at_import(environ: Mapping[str, str], before: Mapping[str, str]) -> list[str]:
-    """Return the variables that libraries read while they are imported, and that differ from those `before`."""
+    """Return the variables that libraries read at their import, and that differ."""
     names = {n for n in environ.keys() | before.keys() if n.startswith(READ_AT_IMPORT)} - READ_LATER
     return sorted(n for n in names if environ.get(n) != before.get(n))
 
@@ -81,7 +81,7 @@ def _refusal(request: Mapping[str, Any], before: Mapping[str, str]) -> str:
 
 
 def serve(requests: socket.socket, before: Mapping[str, str]) -> dict[str, Any] | None:
-    """Fork for each request. Return the request in a fork, and None in the server when its client has closed the connection.
+    """Fork for each request. Return it in a fork, and None in the server at the end.
 
     A request with `cpus` comes from a process of another job step (`launch/warm_rank.py`): its fork is killed when that one ends.
     `before` is the environment before the imports.
@@ -143,7 +143,7 @@ def _report_exits(children: dict[int, socket.socket]) -> None:
 
 
 def set_up_fork(request: Mapping[str, Any], imported: Mapping[str, str]) -> list[str]:
-    """Make this fork look like a new interpreter, as `request` describes it; return its arguments without -u.
+    """Make this fork look like a new interpreter, and return its arguments without -u.
 
     `imported` are the environment variables that imports set in the server.
     """
@@ -189,7 +189,7 @@ def set_up_fork(request: Mapping[str, Any], imported: Mapping[str, str]) -> list
 
 
 def make_getppid(pid: int, server: int) -> Callable[[], int]:
-    """Return a replacement of os.getppid for a fork: the process that requested it, or 1 after that or the server has exited."""
+    """Return a replacement of os.getppid: the process that requested the fork, or 1."""
     parent, start, fork = os.getppid, int(process_start(pid) or 0), os.getpid()
 
     def getppid() -> int:
@@ -201,7 +201,7 @@ def make_getppid(pid: int, server: int) -> Callable[[], int]:
 
 
 def set_command_line(command: Sequence[str]) -> None:
-    """Make `ps` and `pgrep -f` show another command line for this process by overwriting its arguments (Linux, see proc(5))."""
+    """Make `ps` and `pgrep -f` show another command line for this process (Linux)."""
     with suppress(OSError, ValueError, IndexError):
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         start, end = map(int, fields[45:47])  # arg_start and arg_end; this list starts at the third field
@@ -240,7 +240,7 @@ def run_program(words: list[str]) -> None:
 
 
 def main(number: int, modules: Sequence[str]) -> None:
-    """Import the modules and serve requests on the socket with descriptor `number` until it is closed; in a fork, run the program."""
+    """Import the modules and serve requests on a socket. In a fork, run the program."""
     requests, before = socket.socket(fileno=number), dict(os.environ)
     for name in modules:
         importlib.import_module(name)

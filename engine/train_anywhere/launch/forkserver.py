@@ -46,11 +46,7 @@ class ForkedProcess:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for the exit of the program, `timeout` seconds at most, and return the exit code.
-
-        Raises:
-            subprocess.TimeoutExpired: the program still runs.
-        """
+        """Wait and return the exit code. Raises TimeoutExpired if the program still runs."""
         if self.returncode is None:
             if not select.select([self._answers], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
@@ -77,7 +73,7 @@ Process = ForkedProcess | subprocess.Popen[bytes]
 
 
 class ForkServer:
-    """Starter of programs as forks of a process that has imported `modules`, and a context manager.
+    """Starter of programs as forks of a process that has imported `modules`.
 
     If a fork is not possible, `start` starts a new interpreter: on macOS, whose libraries do not survive a fork
     (https://github.com/python/cpython/issues/77906); for a program with other options than -u, -m and -c, or with another value of a
@@ -115,7 +111,7 @@ class ForkServer:
 
     @classmethod
     def join(cls, client: socket.socket) -> "ForkServer":
-        """Return the server at the other end of a socket in `train_anywhere.launch.fork_main.EXTRA_SOCKETS`, for use in its forks."""
+        """Return the server at the other end of one of `EXTRA_SOCKETS`, for its forks."""
         self = cls.__new__(cls)
         self._socket, self._environ = client, AFTER_IMPORTS
         return self
@@ -127,7 +123,7 @@ class ForkServer:
         self.close()
 
     def close(self) -> None:
-        """Stop the server; running programs continue."""
+        """Stop the server. Running programs continue."""
         if self._socket:
             self._socket.close()
             self._socket = None
@@ -144,7 +140,7 @@ class ForkServer:
         stderr: Any = None,
         start_new_session: bool = True,
     ) -> Process:
-        """Start a program like `subprocess.Popen`, and return when it runs. `command` is this Python and its arguments.
+        """Start a program like `subprocess.Popen`. `command` is this Python and its arguments.
 
         `env` and `cwd` default to those of this process. Only `stdin` may be a pipe. `start_new_session` applies to a new interpreter;
         a fork always has a new session.
@@ -173,7 +169,7 @@ class ForkServer:
             return process
 
     def list_differences(self, environ: Mapping[str, str]) -> list[str]:
-        """Return the environment variables that libraries read while they are imported and that differ from the server's."""
+        """Return the variables that libraries read at their import and that differ."""
         return changed_at_import(environ, self._environ)
 
     def why_not(self, environ: Mapping[str, str]) -> str:
@@ -185,7 +181,7 @@ class ForkServer:
         return f"{', '.join(differing)} changed" if differing else ended
 
     def pass_on(self, connection: socket.socket) -> None:
-        """Let the server serve a process at the other end of a connection, which sends its streams and a request."""
+        """Let the server serve a process at the other end of a connection."""
         _, streams, _, _ = socket.recv_fds(connection, 1, 3)
         if self._socket:
             socket.send_fds(self._socket, [b"."], [connection.fileno(), *streams])
@@ -195,10 +191,7 @@ class ForkServer:
     def fork(
         self, command: Sequence[str], environ: Mapping[str, str], cwd: str | Path, streams: Sequence[int]
     ) -> ForkedProcess | None:
-        """Start a program as a fork, even if `list_differences` is not empty; return None if the server has exited.
-
-        `streams` are the descriptors of its standard input, output and error.
-        """
+        """Start a program as a fork with these streams, unless the server has exited."""
         if not self._socket:
             return None
         own = {"cwd": str(cwd), "umask": read_umask(), "starter": os.getpid()}

@@ -1,4 +1,6 @@
-"""Run torchrun or horovodrun in a job: `python -m train_anywhere.launch.launcher RUN MODULE WORDS...` runs `python -m MODULE WORDS...`.
+"""Run torchrun or horovodrun in a job: `... RUN MODULE WORDS...`.
+
+It runs `python -m MODULE WORDS...`.
 
 If a rank exits with another code than 0, these launchers print a long traceback and exit with a code of their choice. Here the traceback
 goes to RUN/debug, the log gets one sentence, and the exit code is the rank's. Other errors of a launcher are printed unchanged.
@@ -24,7 +26,7 @@ from train_anywhere.runs.folder import RunDir
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the launcher; return 0, or the exit code of the first rank that failed."""
+    """Run the launcher. Return 0, or the exit code of the first rank that failed."""
     run, module, *words = arguments
     sys.argv = [module, *words]
     # torchrun's store logs a page for each lost peer, before torchrun itself reports it
@@ -52,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def add_rendezvous(words: Sequence[str], environ: Mapping[str, str]) -> list[str]:
-    """Return torchrun's arguments with the number of ranks on this node, and the address at which its nodes meet.
+    """Return torchrun's arguments with the ranks of this node and a meeting address.
 
     The address is one that all nodes can reach, and the rendezvous host is node 0 of the job step. torchrun would use the host name and
     its addresses, which may differ from Slurm's or be loopback.
@@ -73,7 +75,7 @@ def add_rendezvous(words: Sequence[str], environ: Mapping[str, str]) -> list[str
 
 
 def describe_rank_exit(error: Exception) -> tuple[int, str] | None:
-    """Return exit code and message for an error with which a launcher reports the exit of a rank; None for other errors."""
+    """Return code and message for an error that reports a rank's exit, else None."""
     if type(error).__module__.startswith("torch.distributed.elastic."):
         if number := getattr(error, "sigval", None):
             return 128 + number, f"torchrun was stopped by {signal.Signals(number).name}."

@@ -1,4 +1,4 @@
-"""A run on this machine, or the members of a sweep: check the configuration, make or reopen the run folder, train.
+"""A run on this machine, or a sweep: check, make or reopen the run folder, train.
 
 Each member of a sweep has its own process, one after the other, because frameworks keep global state: seeds, devices, graphs, threads.
 The process is a fork of one that has imported the framework (launch/forkserver.py).
@@ -62,11 +62,9 @@ from train_anywhere.training.stop import SIGNALS
 
 
 def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
-    """Check the configuration, make or reopen the run folder, train; return the exit code.
+    """Check, make or reopen the run folder, train, and return the exit code.
 
-    Args:
-        tree: the composed configuration.
-        overrides: the command line, which is kept in the run folder.
+    `overrides` is the command line, which is kept in the run folder.
 
     Raises:
         ConfigError: lists all problems, before anything is written.
@@ -110,14 +108,14 @@ def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
 
 
 def latest_run(results: Path) -> Path | None:
-    """Return the run folder that results/latest points to; None if there is none."""
+    """Return the run folder that results/latest points to, if any."""
     link = results / "latest"
     folder = results / os.readlink(link) if link.is_symlink() else None
     return folder if folder and folder.is_dir() else None
 
 
 def make_run(config: Config, overrides: Sequence[str], layout: Layout, run_id: str | None = None) -> RunDir:
-    """Make a run folder with all files that its ranks read. Raises CheckpointError; nothing new stays then."""
+    """Make a run folder with all files that its ranks read. Raises CheckpointError."""
     results = Path(config.paths.results)
     before = latest_run(results)
     with no_empty_folders(results / config.name):
@@ -133,7 +131,7 @@ def make_run(config: Config, overrides: Sequence[str], layout: Layout, run_id: s
 
 
 def freeze(run: RunDir, config: Config, overrides: Sequence[str], layout: Layout) -> None:
-    """Write the files that the ranks read, and run.json. Raises CheckpointError if the disk can't be written."""
+    """Write the files that the ranks read, and run.json. Raises CheckpointError."""
     try:
         write_frozen(run, config, overrides)
         remember(run.path, config)  # this user runs it here
@@ -154,7 +152,7 @@ def freeze(run: RunDir, config: Config, overrides: Sequence[str], layout: Layout
 
 
 def local_problems(config: Config) -> list[str]:
-    """Return why this machine can't run it: several nodes, an uneven batch, missing folders, data or Horovod."""
+    """Return why this machine can't run it."""
     devices = local_layout(config).device_count
     problems = [
         *machine_problems(config, visible_gpus, local_layout(config).world_size),
@@ -176,7 +174,7 @@ def local_problems(config: Config) -> list[str]:
 
 
 def format_dry_run(config: Config, layout: Layout) -> str:
-    """Return the lines that `dry_run=true` prints for a run on this machine: the run's first lines, as far as they are known."""
+    """Return the lines that `dry_run=true` prints: the run's first ones, as far as known."""
     if config.program:
         shown = (
             f"{'Program:':<15}{one_line(shlex.join(config.program.command))}\n"
@@ -224,7 +222,7 @@ class FinishedMember:
 
 
 def run_all(trees: Sequence[Mapping[str, Any]], overrides: Sequence[Sequence[str]]) -> list[FinishedMember]:
-    """Run each member, also after one has failed; a signal stops the sweep.
+    """Run each member, also after one has failed. A signal stops the sweep.
 
     Returns:
         The members that ran; none after a dry run.
@@ -270,7 +268,7 @@ def run_all(trees: Sequence[Mapping[str, Any]], overrides: Sequence[Sequence[str
 
 @contextlib.contextmanager
 def _restore_handlers() -> Iterator[None]:
-    """Restore the signal handlers that a member's launcher replaces, so that Ctrl-C between members stops the sweep."""
+    """Restore the signal handlers that a member's launcher replaces."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     try:
         yield

@@ -1,4 +1,4 @@
-"""Cheap checks before a run starts: of the data, its facts for the model, the memory of a batch, and installed packages.
+"""Cheap checks before a run starts: data, facts, memory of a batch, and packages.
 
 The checks look at names and headers of files; a damaged row is only found when it is read.
 """
@@ -27,10 +27,7 @@ MAX_BATCH_NUMBERS = 2**31
 
 
 def data_problems(config: Config, devices: int, look: bool = True) -> list[str]:
-    """Return a message for each reason why training can't start on `devices` devices of all nodes.
-
-    `look` is false if the data's folder may not exist on this machine.
-    """
+    """Return why training can't start. `look` is false if the data may be elsewhere."""
     try:
         known = check_data(config.data, look, _runs_here(config))
     except DataError as error:
@@ -59,7 +56,7 @@ def data_problems(config: Config, devices: int, look: bool = True) -> list[str]:
 
 
 def check_data(data: Data, look: bool, installed_here: bool = False) -> Known:
-    """Return the facts that the `_check_` of the data set finds without opening the data; empty without a `_check_`.
+    """Return the facts that `_check_` of the data set finds without opening the data.
 
     `installed_here` is whether the run uses the Python packages of this process.
 
@@ -79,7 +76,7 @@ def check_data(data: Data, look: bool, installed_here: bool = False) -> Known:
 
 
 def _missing_packages(config: Config) -> list[str]:
-    """Return missing packages and what `_check_` of loggers and callbacks finds, if a job uses this Python environment too."""
+    """Return missing packages and what `_check_` of loggers and callbacks finds."""
     if not _runs_here(config):
         return []
     problems = []
@@ -103,7 +100,7 @@ def _runs_here(config: Config) -> bool:
 
 
 def _call_check(dotted: str, section: str, known: Mapping[str, Any]) -> Any:
-    """Call a check with the arguments in `known` that it takes; return None if it needs others.
+    """Call a check with the arguments that it takes. Return None if it needs others.
 
     Only functions in files `checks.py` of this project are called: the name and the arguments may come from an untrusted file.
 

@@ -47,17 +47,14 @@ class ForkServers:
         self._servers: dict[str, ForkServer] = {}
 
     def get_starter(self, framework: str, ranks: int) -> Start:
-        """Return the function that starts the ranks of a run and its monitor process.
-
-        A later run with another number of ranks may start new interpreters, since that number sets the number of threads.
-        """
+        """Return the function that starts the ranks of a run and its monitor process."""
         if framework not in self._servers:
             self._servers[framework] = fork_server(framework, ranks)
         return self._servers[framework].start
 
 
 def fork_server(framework: str, ranks: int) -> ForkServer:
-    """Return a new server that has imported what ranks and monitor processes of a framework import."""
+    """Return a server that has imported what ranks and monitor processes import."""
     own = (f"train_anywhere.training.{framework}.run", "train_anywhere.launch.rank")
     modules = (*own, *MONITOR_MODULES, *LATE_IMPORTS[framework])
     return ForkServer(modules, {**os.environ, **_thread_variables(ranks)})
@@ -105,10 +102,7 @@ class LocalRun:
     """The place of the ranks on this machine, see `train_anywhere.job.supervisor.Place`.
 
     Args:
-        run: the run folder.
-        ranks: number of ranks.
         start: starts them; None: as forks if they may start again, else as new interpreters.
-        retries: `cluster.retries`.
 
     Attributes:
         code: the exit code of the run, where it is known; see `Feature.supervise`.
@@ -185,7 +179,7 @@ class LocalRun:
 
 @contextlib.contextmanager
 def run_monitor(run: RunDir, config: Config, start: Start = subprocess.Popen) -> Iterator[None]:
-    """Run the monitor process of this machine inside the `with` block, and what features do around it."""
+    """Run the monitor process of this machine in the block, and features around it."""
     features = Features.of(config)
     with contextlib.ExitStack() as stack:
         if not config.trainer.fast_dev_run:
@@ -220,11 +214,7 @@ def _run_monitor(run: RunDir, start: Start) -> Iterator[None]:
 
 
 def refuse_nested_launch() -> None:
-    """Refuse `mpirun python src/train.py`, where each process would make its own run.
-
-    Raises:
-        ConfigError: this process already is one rank of several.
-    """
+    """Refuse `mpirun python src/train.py`, which would make several runs. Raises ConfigError."""
     topology = discover()
     if topology.world_size > 1:
         raise ConfigError(
@@ -258,7 +248,7 @@ def _environments(ranks: int) -> list[dict[str, str]]:
 
 
 def _thread_variables(ranks: int) -> dict[str, str]:
-    """Share the CPUs of this machine among several ranks, unless the user has set the number of threads."""
+    """Share the CPUs among several ranks, unless the user has set the number of threads."""
     if ranks == 1 or "OMP_NUM_THREADS" in os.environ:
         return {}
     return {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // ranks))}
@@ -300,7 +290,7 @@ class LocalRanks:
         return to_shell_code(self._failed[1])
 
     def _writes(self) -> bool:
-        """Return whether a rank is writing a checkpoint: a folder such as `.00000230.4711`, which ends with its process id."""
+        """Return whether a rank is writing a checkpoint."""
         running = {f".{process.pid}" for process in self._processes if process.poll() is None}
         return self._checkpoints is not None and any(
             p.suffix in running for p in self._checkpoints.glob(".*")

@@ -1,4 +1,4 @@
-"""The entry point of one rank: read the frozen configuration, find out which rank this is, and train."""
+"""The entry point of one rank: read the frozen configuration, and train."""
 
 import importlib
 import os
@@ -124,7 +124,7 @@ def _run_locked(config: Config, process: RankProcess) -> int:
 
 
 def _finish(config: Config, recorder: RunRecorder, topology: Topology, stop: Stop, outcome: Outcome) -> int:
-    """Record and print how the run ended; return the exit code."""
+    """Record and print how the run ended, and return the exit code."""
     run, stopped = recorder.run, stop.requested
     if stopped and outcome.state == "preempted" and stop_request(run):
         stopped = IDLE
@@ -143,7 +143,7 @@ def _finish(config: Config, recorder: RunRecorder, topology: Topology, stop: Sto
 
 @contextmanager
 def publish_heartbeat(config: Config, run: RunDir, topology: Topology) -> Iterator[Heartbeat]:
-    """Yield the heartbeat of this rank, which the node's monitor process reads, and run the features of a rank."""
+    """Yield the heartbeat of this rank, within the features of a rank."""
     heartbeat = Heartbeat()
     heartbeat.open(run, topology)
     try:

@@ -1,4 +1,4 @@
-"""The process of a node that forks its ranks, in a job step with one task on each node that lasts as long as the job.
+"""The process of a node that forks its ranks, in a job step as long as the job.
 
     python -m train_anywhere.launch.warm_node RUN < PIPE
 

@@ -1,4 +1,4 @@
-"""One task of srun, whose rank is a fork of the process on its node that has imported the framework (`launch/warm_node.py`).
+"""One task of srun, whose rank is a fork of a process on its node.
 
     python -m train_anywhere.launch.warm_rank RUN
 
@@ -27,7 +27,7 @@ SIGNALS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGINT)
 
 
 def address(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the socket of the node's process: a name without a file, which containers of the node see too."""
+    """Return the socket of the node's process: a name that its containers see too."""
     return f"\0train_anywhere-{os.getuid()}-{environ['SLURM_JOB_ID']}-{environ['SLURMD_NODENAME']}"
 
 
@@ -38,7 +38,7 @@ def is_own(connection: socket.socket) -> bool:
 
 
 def connect() -> socket.socket | None:
-    """Connect to the node's process; return None if it does not start in time, or is another user's."""
+    """Connect to the node's process. Return None if it is late, or another user's."""
     end = time.monotonic() + WAIT_S
     while time.monotonic() < end:
         connection = socket.socket(socket.AF_UNIX)
@@ -51,7 +51,7 @@ def connect() -> socket.socket | None:
 
 
 def ask(command: list[str]) -> tuple[int, TextIO | None, str]:
-    """Ask for a fork; return its process id and where its exit code can be read, or why there is none."""
+    """Ask for a fork. Return its process id and answers, or why there is none."""
     if not (connection := connect()):
         return 0, None, "no process of this node has imported the framework"
     umask = os.umask(0o22)

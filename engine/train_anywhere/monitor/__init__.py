@@ -1,4 +1,4 @@
-"""Observation of a run while it trains, and its report. All files but the report are in RUN/monitor.
+"""Observation of a run while it trains, and its report.
 
 heartbeat      each rank writes its progress to node memory; `ranks` reads it on the same node
 live           live.json with the progress of the training, the time in each section, and requests of `jobs.py` to a run

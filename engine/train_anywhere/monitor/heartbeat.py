@@ -1,4 +1,4 @@
-"""Heartbeat of a rank: a small file in node memory, written by the rank at each step and read by a monitor process on the node.
+"""Heartbeat of a rank: a small file in node memory, for a monitor process there.
 
     /dev/shm/<name>-<user id>-<run id>.ranks/rank-3      its content: see `Record`
 
@@ -51,7 +51,7 @@ class Efficiency:
         return None if self.share is None else round(1 - self.share, 4)
 
     def due(self, trained: int) -> bool:
-        """Return whether to measure the step that starts now; `trained` batches are done."""
+        """Return whether to measure the step that starts now, after `trained` batches."""
         return trained >= WARM_UP and time.monotonic() - self._last >= EVERY_S
 
     def add_step(self, whole: float, waited: float) -> None:
@@ -138,7 +138,7 @@ _FIELDS = (
 
 
 class Heartbeat:
-    """Writer of this process's heartbeat; only the training thread may use it.
+    """Writer of this process's heartbeat, for the training thread only.
 
     Attributes:
         path: path of its file; None before `open` and after `close`.
@@ -238,12 +238,12 @@ class Heartbeat:
         self._write(now)
 
     def waited_for_data(self, seconds: float, batches: int) -> None:
-        """Record the data wait of the newest batch, for loops that can't time `fetched`; it counts for this number of batches."""
+        """Record the data wait of `batches` batches, for loops that can't time `fetched`."""
         self.waited = seconds
         self.data += seconds * batches
 
     def computed(self, seconds: float | None = None) -> None:
-        """Record this rank's own work in a batch, before it waits for other ranks: `seconds`, or the time since the last batch."""
+        """Record a rank's own work in a batch: `seconds`, or the time since the last one."""
         now = time.monotonic()
         self.own += now - self._batch_began if seconds is None else seconds
         self._write(now)
@@ -289,7 +289,7 @@ def place_of(run: RunDir) -> OwnedFolder:
 
 
 def read(path: Path) -> Record | None:
-    """Return the heartbeat in a file; None if it can't be read, or changes during every attempt."""
+    """Return the heartbeat in a file. None if it can't be read."""
     for _ in range(5):
         try:
             content = path.read_bytes()

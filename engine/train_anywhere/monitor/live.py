@@ -1,4 +1,4 @@
-"""RUN/monitor/live.json, which a thread of rank 0 updates while the training changes; events, and the time in each section.
+"""RUN/monitor/live.json, events, and the time in each section.
 
 The same folder has requests of `jobs.py`, which that thread or the monitor of a node reads:
 
@@ -43,15 +43,13 @@ PATIENCE_S = 2.0
 
 
 class Live:
-    """Thread that updates the file while the training changes, at no cost for the training thread.
+    """Thread that updates the file, at no cost for the training thread.
 
     If a write fails, the next update tries again.
 
     Args:
-        run: folder of the run.
         describe: returns the content of the file except job and time; called by the thread.
         moved: returns when the training last changed, in seconds of `time.monotonic`.
-        environ: environment variables that identify the job.
         poll: called by the thread every `EVERY_S`, also while it rests; it should cost next to nothing.
     """
 
@@ -75,7 +73,7 @@ class Live:
         self._thread.start()
 
     def close(self) -> None:
-        """Write the final state; don't wait for a disk that hangs."""
+        """Write the final state, without waiting for a disk that hangs."""
         self._over.set()
         self._thread.join(PATIENCE_S)
 
@@ -89,7 +87,7 @@ class Live:
         self._update()
 
     def _update(self) -> float:
-        """Write the file if its content has changed; return the seconds this took."""
+        """Write the file if its content has changed. Return the seconds this took."""
         began = time.perf_counter()
         content = self._describe()
         if content != self._written:
@@ -101,10 +99,7 @@ class Live:
 
 
 def write(path: Path, content: Mapping[str, Any]) -> None:
-    """Replace the file atomically, and create its folder if it is missing. Raises OSError.
-
-    The file need not survive a power failure, so it is not flushed to disk.
-    """
+    """Replace the file atomically without a flush, and make its folder. Raises OSError."""
     text = dumps(dict(content))
     try:
         write_atomic(path, text, flush=False)
@@ -115,13 +110,13 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def record_event(run: RunDir, kind: Literal["failed", "hung", "nan", "idle", "done"], text: str) -> None:
-    """Write an event for `monitor.notify`. A disk that fails loses the message, which the log has too."""
+    """Write an event for `monitor.notify`. A disk that fails loses it."""
     with suppress(OSError):
         write(run.monitor / f"event-{kind}.json", {"kind": kind, "text": text})
 
 
 def record_end(run: RunDir, code: int) -> None:
-    """Record that the run is done or has failed. One that was stopped may continue; `running` means that rank 0 was killed."""
+    """Record that the run is done or has failed."""
     info = run.read_info()
     state, metrics = info.get("state"), info.get("metrics") or {}
     if state == "running" and (info.get(ATTEMPTS) or [{}])[-1].get("job") != running_job():
@@ -141,7 +136,7 @@ SLOW_EVERY_S = 60.0
 
 
 class Times:
-    """Callable that returns the seconds in each section of `monitor/heartbeat.py`, and further values.
+    """Callable that returns the seconds in each section of `monitor/heartbeat.py`.
 
     `before` is the time of the job before this process started. `data` is the part of `step` spent waiting for the next batch. `slow`
     is the part of `step` by which the slowest rank, whose pace all ranks follow, is slower than the median one. `first` is the part for
@@ -166,11 +161,9 @@ class Times:
 
 
 def slowest_rank_wait(run: RunDir, nodes: Collection[str]) -> float:
-    """Return the seconds by which the slowest rank's own work exceeds that of the median rank, over all steps; 0 for one rank.
+    """Return by how many seconds the slowest rank's work exceeds the median's.
 
-    Args:
-        run: the run folder.
-        nodes: short names of this attempt's nodes; files of an earlier attempt's other nodes are ignored.
+    It is 0 for one rank. `nodes` are short names of this attempt's nodes: files of an earlier attempt's others are ignored.
     """
     found = (read_json(path) for path in run.monitor.glob("ranks-*.json"))
     files = [content for content in found if short(str(content.get("host"))) in nodes]
@@ -198,7 +191,7 @@ class Profile:
 
 
 def read_profiles(run: RunDir) -> list[Profile]:
-    """Return the profiles of a run by rank; what can't be read is left out."""
+    """Return the profiles of a run by rank, as far as they can be read."""
     found = []
     for path in (run.path / "profile").glob("rank-*.json"):
         content = read_json(path)
@@ -240,7 +233,7 @@ class Requests:
         self.profile = self._profiled = 0
 
     def poll(self) -> None:
-        """Read the requests; called by a thread every few seconds."""
+        """Read the requests. A thread calls it every few seconds."""
         if self._folder and (asked := read_id(self._folder / SAVE)) not in ("", self.save, self._answered):
             if asked == read_id(self._folder / SAVED):  # answered before the run was resumed
                 self._answered = asked
@@ -255,7 +248,7 @@ class Requests:
                     self.profile = number
 
     def saved(self, step: int) -> None:
-        """Answer that a checkpoint of this step is being written; called by the training thread after each checkpoint."""
+        """Answer that a checkpoint of this step is written. The training thread calls it."""
         if self._folder and (asked := self.save):
             self._answered, self.save = asked, ""
             with suppress(OSError):  # the command then reports that it got no answer
@@ -263,7 +256,7 @@ class Requests:
 
 
 def read_id(path: Path) -> str:
-    """Return the id in a request or an answer; empty if there is none."""
+    """Return the id in a request or an answer, or ""."""
     found = read_json(path).get("id")
     return found if isinstance(found, str) else ""
 

@@ -1,4 +1,4 @@
-"""Status of the ranks, from their heartbeats, shared between nodes in RUN/monitor/ranks-<host>.json.
+"""Status of the ranks, shared between nodes in RUN/monitor/ranks-<host>.json.
 
 Ages are computed on the node whose clock measured them; clocks of different nodes are never compared.
 """
@@ -40,7 +40,7 @@ class RankStatus(RankFields):
 
     @property
     def progress(self) -> tuple[int, int, int, int]:
-        """Progress of the rank, comparable between ranks: all pass the same places in the same order."""
+        """Progress of the rank: all pass the same places in the same order."""
         return self.step, self.turn, self.batch, PLACES.index(self.place)
 
     @property
@@ -50,7 +50,7 @@ class RankStatus(RankFields):
 
 
 class NodeRanks:
-    """Reader of the heartbeats of this node's ranks; `host` is the node's name."""
+    """Reader of the heartbeats of the ranks on the node `host`."""
 
     def __init__(self, run: RunDir, host: str) -> None:
         self.run, self.host = run, host
@@ -59,7 +59,7 @@ class NodeRanks:
         self._number = 0
 
     def read(self) -> list[RankStatus]:
-        """Return all ranks that have started so far, ordered by number, without those of an earlier start of the run."""
+        """Return all ranks that have started, by number, without those of earlier starts."""
         found = {}
         for path in self.place.path.glob("rank-*[0-9]"):
             if record := heartbeat.read(path):
@@ -91,8 +91,6 @@ class OtherNodes:
     """Reader of the status files of the other nodes, on the first one.
 
     Args:
-        run: the run folder.
-        own: name of this node.
         every: seconds between two reads, which is the interval of the nodes' writes.
     """
 
@@ -111,7 +109,7 @@ class OtherNodes:
         return self._newest
 
     def _read_files(self) -> list[RankStatus]:
-        """Read all files. If a node no longer writes, all of its ranks count as silent for that time."""
+        """Read all files. If a node no longer writes, its ranks count as silent."""
         now, found = time.monotonic(), []
         for path in self._files():
             content = read_json(path)
@@ -145,7 +143,7 @@ def rank_status(record: Record, host: str, process: str) -> RankStatus:
 
 
 def process_state(pid: int, started: int) -> str:
-    """Return the state letter of /proc for a process, such as R, S, D or T; `GONE` if it has exited."""
+    """Return the state letter of /proc for a process, or `GONE` if it has exited."""
     try:
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -159,5 +157,5 @@ def short(host: str) -> str:
 
 
 def mappings(value: object) -> list[dict[str, Any]]:
-    """Return the objects in a JSON list; empty for any other value."""
+    """Return the objects in a JSON list. Empty for any other value."""
     return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []

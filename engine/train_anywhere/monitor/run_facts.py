@@ -55,7 +55,7 @@ class Sums:
 
     @classmethod
     def of(cls, points: Series) -> "Sums | None":
-        """Return the sums of a curve; None if it is empty."""
+        """Return the sums of a curve. None if it is empty."""
         found = cls(*points[0], points[0][1]) if points else None
         for point in points:
             assert found
@@ -129,7 +129,7 @@ class NodeUse:
 
     @property
     def ranks(self) -> int | None:
-        """Number of ranks that ran there; None if unknown."""
+        """Number of ranks that ran there, if known."""
         return len(self.ranks_here) or None
 
 
@@ -155,7 +155,7 @@ class Facts:
 
     @property
     def present(self) -> list[NodeUse]:
-        """Nodes of the newest attempt; all nodes, if those are unknown."""
+        """Nodes of the newest attempt, or all if those are unknown."""
         hosts = {short(str(host)) for host in self.info.get("hosts") or ()}
         return [node for node in self.nodes if not hosts or short(node.host) in hosts]
 
@@ -170,10 +170,7 @@ def read_facts(
 ) -> Facts:
     """Read the facts of a run. Raises CheckpointError if run.json is damaged.
 
-    Args:
-        run: the run folder.
-        samples: number of nodes whose samples are read for curves; of the others only the sums are known.
-        newest: content of the nodes' JSON files that are read already, by host.
+    Samples of `samples` nodes are read for curves, and of the others only the sums. `newest` is content of the nodes' JSON files, by host.
     """
     folder, info = run.monitor, run.read_info()
     if attempts := info.get(ATTEMPTS):
@@ -193,7 +190,7 @@ def read_facts(
 
 
 def node_use(path: Path, samples: bool, newest: Mapping[str, Any] | None) -> NodeUse | None:
-    """Return the use of a node from its file of samples, see `read_facts`; None if that has no samples."""
+    """Return the use of a node from its file of samples, if it has any."""
     facts = newest or read_json(path.with_suffix(".json"))
     try:
         sums = {name: Sums(*map(float, values)) for name, values in facts["sums"].items()}

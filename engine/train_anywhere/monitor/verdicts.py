@@ -1,4 +1,4 @@
-"""Verdicts on a run: sentences about its problems, and what to do about them; goodput, the share of its time that made progress.
+"""Verdicts on a run: sentences about its problems, and its goodput.
 
 Each rule is a function of `Facts` that yields a sentence if its threshold, which has a source or was measured, is exceeded.
 
@@ -47,7 +47,7 @@ MEMORY_SHARE = 0.95
 
 
 def verdicts(facts: Facts, of_features: Sequence[str]) -> list[str]:
-    """Return all verdicts, the worst first; `of_features` are those of the features."""
+    """Return all verdicts, the worst first. `of_features` are those of the features."""
     rest = [sentence for rule in RULES for sentence in shorten([*rule(facts)])]
     return [*loss_is_nan(facts), *of_features, *rest]
 
@@ -166,7 +166,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def gpus_per_rank(facts: Facts) -> int:
-    """Return the number of GPUs that each rank of the newest attempt uses: several with `strategy=mirrored` and `dp`."""
+    """Return the number of GPUs of each rank: several with `strategy=mirrored` and `dp`."""
     newest = facts.attempts[-1] if facts.attempts else {}
     return max(1, int(newest.get("devices") or 1) // int(facts.info.get("world_size") or 1))
 
@@ -207,7 +207,7 @@ class Goodput:
 
 
 def goodput(attempts: Sequence[Mapping[str, Any]]) -> Goodput | None:
-    """Return the goodput of a run; None if no attempt has recorded its times.
+    """Return the goodput of a run. None if no attempt has recorded its times.
 
     Args:
         attempts: attempts of run.json, oldest first. `seconds` is the time in each section; `data` and `slow` are parts of `step`.
@@ -223,7 +223,7 @@ def goodput(attempts: Sequence[Mapping[str, Any]]) -> Goodput | None:
 
 
 def attempt_goodput(attempt: Mapping[str, Any], after: Mapping[str, Any] | None) -> Goodput:
-    """Return the goodput of one attempt. `after` is the next attempt, whose first step shows how much work was saved."""
+    """Return the goodput of one attempt. `after` is the next one, if any."""
     spent = {name: _number(value) for name, value in attempt["seconds"].items()}
     began = attempt.get("allocated") or attempt.get("started")
     counted = sum(spent.get(name, 0.0) for name in SECTIONS)
@@ -261,7 +261,7 @@ UNSEEN = ("killed", "hang")
 
 
 def _seconds_between(first: Any, then: Any) -> float:
-    """Return the seconds between two times of run.json; 0 if one is unknown."""
+    """Return the seconds between two times of run.json. 0 if one is unknown."""
     try:
         difference = datetime.fromisoformat(str(then)) - datetime.fromisoformat(str(first))
         return max(0.0, difference.total_seconds())

@@ -1,4 +1,4 @@
-"""Plugins for Hydra. A project registers subclasses in hydra_plugins/, since Hydra accepts only classes defined there.
+"""Plugins for Hydra, which accepts only classes defined in hydra_plugins/.
 
 launchers  submit composed configurations as one job (`cluster=...`), or run the members of a sweep on this machine
 optuna     searches: choose each member by the results of earlier ones (`search`)
@@ -26,7 +26,7 @@ SEARCH_OPTIONS: dict[str, Any] = {
 
 
 def register(module: str) -> None:
-    """Register the subclasses in `module` with Hydra, under the names for `hydra/launcher=` and `hydra/sweeper=`."""
+    """Register the subclasses in `module` with Hydra."""
     store = ConfigStore.instance().store
     store(group="hydra/launcher", name="slurm", node={"_target_": f"{module}.SlurmLauncher"})
     store(group="hydra/launcher", name="here", node={"_target_": f"{module}.HereLauncher"})

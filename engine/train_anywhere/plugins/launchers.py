@@ -1,4 +1,4 @@
-"""Hydra launchers that submit composed configurations or run them here, by calling `slurm` and `launch`."""
+"""Hydra launchers that submit composed configurations or run them here."""
 
 import sys
 from collections.abc import Collection, Sequence
@@ -30,7 +30,7 @@ class _Composer(Launcher):
         self.context, self.config = hydra_context, config
 
     def compose_members(self, members: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
-        """Return each member as a plain tree; Hydra has composed a single one already."""
+        """Return each member as a plain tree. Hydra has composed a single one already."""
         from train_anywhere.config.load import to_plain_tree
 
         if len(members) == 1 and list(members[0]) == list(self.config.hydra.overrides.task):
@@ -58,7 +58,7 @@ class ComposedSweeper(Sweeper):
         )
 
     def own_launcher(self) -> _Composer:
-        """Return the launcher. Raises ConfigError if it is not one of this module: it would ignore `cluster=`."""
+        """Return the launcher. Raises ConfigError if it would ignore `cluster=`."""
         from train_anywhere.errors import ConfigError
 
         if isinstance(self.launcher, _Composer):
@@ -69,7 +69,9 @@ class ComposedSweeper(Sweeper):
 
 
 def changed_values(first: list[str], member: list[str], groups: Collection[Any]) -> list[Override] | None:
-    """Return the overrides of a member that differ from those of the first one; None if it needs a composition of its own.
+    """Return the overrides that differ from those of the first member.
+
+    None if the member needs a composition of its own.
 
     Hydra needs 80 ms of CPU for a composition, and sets values like `seed=2` only after it.
     """
@@ -86,7 +88,7 @@ def changed_values(first: list[str], member: list[str], groups: Collection[Any])
 
 
 class SlurmLauncher(_Composer):
-    """`cluster=neuron`: submit and return at once; inside an allocation, run there."""
+    """`cluster=neuron`: submit and return at once, or run in this allocation."""
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """Submit one job, or one array for all members of a sweep.
@@ -112,7 +114,9 @@ class HereLauncher(_Composer):
     """`-m` without a cluster: check all members, then run each in its own process."""
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Run all members, even after a failure. If one failed, exit with its code, unless the sweeper needs the results.
+        """Run all members, even after a failure.
+
+        If one failed, exit with its code, unless the sweeper needs the results.
 
         Raises:
             ConfigError: lists the problems of all members; nothing was started.
@@ -145,7 +149,7 @@ def print_sweep(ended: "Sequence[FinishedMember]") -> None:
 
 
 def replace_current_cluster(launcher: _Composer, members: Sequence[Any]) -> Sequence[Any]:
-    """Return the members, or the overrides of one, with `cluster=current` replaced by the preset of this machine."""
+    """Return the members with `cluster=current` replaced by this machine's preset."""
     if launcher.config.cluster.name != "current":
         return members
     from train_anywhere.slurm.presets import resolve_current
@@ -154,7 +158,7 @@ def replace_current_cluster(launcher: _Composer, members: Sequence[Any]) -> Sequ
 
 
 def _make_job_return(words: Sequence[str], result: "float | Exception | None") -> JobReturn:
-    """Return the result for a sweeper: a number, or an exception that is raised when the result is read."""
+    """Return the result for a sweeper: a number, or an exception raised when it is read."""
     failed = isinstance(result, Exception)
     returned = JobReturn(overrides=words, status=JobStatus.FAILED if failed else JobStatus.COMPLETED)
     returned.return_value = result

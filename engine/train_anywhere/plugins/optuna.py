@@ -9,7 +9,7 @@ from train_anywhere.plugins.launchers import ComposedSweeper, SlurmLauncher, rep
 
 
 class OptunaSweeper(ComposedSweeper):
-    """The sweeper `-m hydra/sweeper=optuna`, a wrapper of `train_anywhere.search`, which imports Optuna.
+    """The sweeper `-m hydra/sweeper=optuna`, a wrapper of `train_anywhere.search`.
 
     Args:
         n_trials: number of all trials.

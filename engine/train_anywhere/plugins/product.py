@@ -11,10 +11,10 @@ from train_anywhere.plugins.launchers import ComposedSweeper
 
 
 class ProductSweeper(ComposedSweeper):
-    """Sweeper that passes all combinations to the launcher at once, and writes no multirun.yaml, so that a refused run leaves no file."""
+    """Sweeper that passes all combinations to the launcher at once, and writes no file."""
 
     def sweep(self, arguments: list[str]) -> Any:
-        """Launch all members. Raises ConfigError if a sweep is empty, or the launcher is not one of this package."""
+        """Launch all members. Raises ConfigError for an empty sweep or another launcher."""
         launcher = self.own_launcher()
         overrides = OverridesParser.create(self.context.config_loader).parse_overrides(arguments)
         if not any(o.is_sweep_override() for o in overrides):
@@ -23,7 +23,7 @@ class ProductSweeper(ComposedSweeper):
 
 
 def list_members(overrides: Sequence[Override]) -> list[list[str]]:
-    """Return the overrides of each member. Raises ConfigError if a sweep has no values: there would be no members."""
+    """Return the overrides of each member. Raises ConfigError if a sweep is empty."""
     from train_anywhere.config.command.compose import empty_sweep_problem
     from train_anywhere.errors import ConfigError
 

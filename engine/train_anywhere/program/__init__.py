@@ -1,4 +1,4 @@
-"""Any program in place of a training: `python src/run.py cluster=X -- script.py --its --arguments`.
+"""Any program in place of a training: `python src/run.py -- script.py --its --arguments`.
 
 named_program        what `src/run.py` accepts: keys that mean something, and a script, module or command
 program_environment  the command, environment and process of a program, and the signal that asks it to stop

@@ -1,4 +1,4 @@
-"""The command line of `src/run.py`: keys of the job, then `--`, then a script and its arguments."""
+"""The command line of `src/run.py`: keys of the job, `--`, a script and its arguments."""
 
 import os
 import re
@@ -38,7 +38,7 @@ def split_command(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def split_words(words: Sequence[str]) -> tuple[list[str], bool]:
-    """Return the overrides, and whether they are a sweep (-m). Raises ConfigError if there is another flag among them."""
+    """Return the overrides, and whether they are a sweep. Raises ConfigError for other flags."""
     line = split_flags(words)
     sweep = {"-m", "--multirun"}
     if other := [flag for flag in line.flags if flag not in sweep]:
@@ -50,7 +50,7 @@ def split_words(words: Sequence[str]) -> tuple[list[str], bool]:
 
 
 def find_program(program: Sequence[str], typed_folder: str | None = None) -> dict[str, Any]:
-    """Return command, folder and copied of `config.schema.Program` for what is named after `--`; arguments stay as they are.
+    """Return command, folder and copied of `config.schema.Program` for what follows `--`.
 
     Raises:
         ConfigError: there is no such file, folder, module or command, or an argument is not UTF-8.
@@ -90,7 +90,7 @@ def _project_name(path: Path) -> str:
 
 
 def _find_outside(path: Path) -> Path | None:
-    """Return the git repository, or else the folder, of what is not in the project; None for that and for commands."""
+    """Return the git repository or folder of what is not in the project, else None."""
     here = path if path.is_dir() else path.parent
     commands = [os.path.dirname(sys.executable), *os.environ.get("PATH", "").split(os.pathsep)]
     if not Path(_project_name(path)).is_absolute() or (path.is_file() and str(here) in commands):
@@ -99,7 +99,7 @@ def _find_outside(path: Path) -> Path | None:
 
 
 def command_problems(command: Sequence[str]) -> list[str]:
-    """Return a message if the first word of a command is neither a file, nor -m, nor installed in this environment."""
+    """Return a message if the first word of a command can't be started."""
     name, here = command[0], str(Path(sys.executable).parent)
     path = os.pathsep.join([here, os.environ.get("PATH", os.defpath)])
     if is_file(name) or name == "-m" or shutil.which(name, path=path):
@@ -125,7 +125,7 @@ def unused_key_problems(words: Sequence[str]) -> list[str]:
 
 
 def prepare_words(words: Sequence[str], program: Sequence[str]) -> list[str]:
-    """Return the overrides in Hydra's notation, with the name of the run; a value of `args` is a new key."""
+    """Return the overrides in Hydra's notation, with the name of the run."""
     install_choice_loader()
     named = any(word.startswith(("name=", "resume=")) for word in words)
     if program and not named:

@@ -1,4 +1,4 @@
-"""The command, folder, environment and process of a program, and the signal that asks it to stop, which it gets once.
+"""The command, folder, environment and process of a program, and the signal to stop it.
 
 The launcher's signal may reach the program too, or only this process: with `proctrack/cgroup` Slurm signals the tasks of a job step
 (https://slurm.schedmd.com/cgroup.conf.html, SignalChildrenProcesses), with other plugins all their descendants, Open MPI the process
@@ -55,11 +55,7 @@ FOLDER = re.compile(r"\$\{?(TRAIN_(?:RUN|LOCAL_CHECKPOINTS|PERSISTENT_CHECKPOINT
 def build_environment(config: Config, topology: Topology, run: RunDir, local: Path | None) -> dict[str, str]:
     """Return the environment of the program.
 
-    Args:
-        config: the configuration.
-        topology: this rank.
-        run: the run folder.
-        local: the rank's folder on its node's disk; None if there is none.
+    `local` is the rank's folder on its node's disk, if there is one.
 
     Raises:
         TopologyError: Horovod is installed, and the ranks do not find each other.
@@ -86,7 +82,9 @@ def build_environment(config: Config, topology: Topology, run: RunDir, local: Pa
 
 
 def rank_variables(topology: Topology) -> dict[str, str]:
-    """Return the variables of a rank for torch, TensorFlow and Horovod. Those that torchrun has set stay.
+    """Return the variables of a rank for torch, TensorFlow and Horovod.
+
+    Those that torchrun has set stay.
 
     Raises:
         TopologyError: Horovod is installed, and the ranks do not find each other.
@@ -111,7 +109,7 @@ def rank_variables(topology: Topology) -> dict[str, str]:
 
 
 def node_variables(topology: Topology, command: list[str]) -> dict[str, str]:
-    """Return the variables of the only process of a node: as a rank, or for a launcher that starts the ranks of its node."""
+    """Return the variables of the only process of a node: a rank, or a launcher."""
     t, port = topology, str(topology.rendezvous_port)
     if not (launcher := launcher_of(command)):
         return {**rank_variables(t), "MASTER_ADDR": t.coordinator_address, "MASTER_PORT": port}
@@ -128,7 +126,7 @@ def node_devices(config: Config) -> int:
 
 
 def launcher_arguments(topology: Topology, devices: int, command: list[str]) -> list[str]:
-    """Return the command, with the options of `accelerate launch` for several nodes that it lacks, since it reads no variables."""
+    """Return the command, with the options of `accelerate launch` that it lacks."""
     t = topology
     if launcher_of(command) != "accelerate" or t.nodes == 1:
         return command
@@ -174,7 +172,7 @@ def folder_variables(
 
 
 def working_folder(config: Config) -> Path | None:
-    """Return `program.folder`, or the copy of a program from outside in the code of a job; None: the current folder."""
+    """Return the program's folder, or its copy in the code of a job. None: the current one."""
     if config.program.folder:
         return locate(config.program, config.program.folder)
     copied = config.program.copied
@@ -182,7 +180,7 @@ def working_folder(config: Config) -> Path | None:
 
 
 def build_command(config: Config, environ: dict[str, str], topology: Topology, again: bool) -> list[str]:
-    """Return the command of the program; `again`: with `program.resume_args`."""
+    """Return the command of the program. `again`: with `program.resume_args`."""
     program = config.program
     values = flatten(config.args)
     words = [VALUE.sub(lambda m: str(values[m[1]]), word) for word in program.command]
@@ -201,8 +199,6 @@ class ProgramProcess:
     """A started program.
 
     Args:
-        command: its words.
-        environ: its environment.
         inherits: it keeps the output of this process, else gets pipes.
         folder: its working folder; None: that of this process.
         ignored: the signals that it ignores from the start. What this process ignores for itself is not ignored by the program.
@@ -237,13 +233,13 @@ class ProgramProcess:
         self._early = self._witness.poll() is not None  # by a signal that may have come before the program
 
     def choose_signal(self, received: str) -> int:
-        """Return the signal for the program: Ctrl-C as it was received, else USR1 if the program handles it, else TERM."""
+        """Return the signal for the program: Ctrl-C as received, else USR1 or TERM."""
         if received == "SIGINT":
             return signal.SIGINT
         return signal.SIGUSR1 if self.handles(signal.SIGUSR1) else signal.SIGTERM
 
     def handles(self, number: int) -> bool:
-        """Return whether the program has a handler for a signal; False if /proc does not show it."""
+        """Return whether the program has a handler for a signal, as /proc shows."""
         with suppress(OSError):
             status = Path(f"/proc/{self.child.pid}/status").read_text(errors="replace")
             if found := re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.M):
@@ -269,7 +265,7 @@ class ProgramProcess:
 
 
 def _prepare(ignored: Collection[int]) -> None:
-    """Prepare the child: it ignores the same signals as if the user had started it, and ends with this process."""
+    """Prepare the child: default signals, and an end together with this process."""
     for number in signal.valid_signals():
         if number in ignored:
             signal.signal(number, signal.SIG_IGN)

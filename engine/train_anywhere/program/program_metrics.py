@@ -1,4 +1,4 @@
-"""The metrics of a program: lines of JSON, TensorBoard's event files, or printed lines, as rows of metrics.csv."""
+"""The metrics of a program, from JSON, event files or printed lines."""
 
 import json
 import math
@@ -36,10 +36,6 @@ class ProgramMetrics:
 
     A row goes to metrics.csv, monitor/live.json, run.json, and the observers of the features.
 
-    Args:
-        config: the configuration.
-        process: this rank.
-
     Attributes:
         step: the newest step; None before the first row.
         values: the newest value of each metric.
@@ -68,17 +64,13 @@ class ProgramMetrics:
         self._live = Live(run.path, self._state, lambda: process.heartbeat.beat)
 
     def feed(self, stream: str, data: bytes) -> None:
-        """Take printed bytes; another thread calls it for each stream."""
+        """Take printed bytes. Another thread calls it for each stream."""
         if self._pattern:
             *lines, self._rest[stream] = re.split(rb"[\r\n]", self._rest.get(stream, b"") + data)
             self._printed.extend(ESCAPES.sub("", line.decode(errors="replace")) for line in lines)
 
     def read(self, last: bool = False) -> None:
-        """Read new rows, at most once a second before the `last` time.
-
-        Raises:
-            NotFiniteError: a loss is nan or inf, and `trainer.detect_nan` is stop.
-        """
+        """Read new rows, at most once a second before the `last` time. Raises NotFiniteError."""
         if not last and time.monotonic() < self._due:
             return
         self._due = time.monotonic() + EVERY_S
@@ -116,7 +108,7 @@ class ProgramMetrics:
         self._observers.after_step(Step(number, self.epoch, 0, metrics))
 
     def _start(self, step: int) -> None:
-        """Open the log at the first row: rows of an earlier attempt that are repeated now are removed."""
+        """Open the log at the first row, without rows that are repeated now."""
         run = self._process.run
         again = len(run.read_info().get(ATTEMPTS) or []) > 1
         self._first = (step, time.monotonic())
@@ -128,7 +120,7 @@ class ProgramMetrics:
         self._live.start()
 
     def _choose_monitor(self) -> tuple[str | None, str | None]:
-        """Return the metric whose best value is shown: `checkpoint.monitor`, else a loss of a validation, else a loss."""
+        """Return the metric whose best value is shown: `checkpoint.monitor`, else a loss."""
         if self._checkpoint.monitor:
             return self._checkpoint.monitor, self._checkpoint.mode
         known = [name for name in sorted(self.values) if infer_mode(name)]
@@ -166,7 +158,7 @@ class ProgramMetrics:
                 yield {name: value for name, value in row.items() if value is not None}
 
     def _read_events(self) -> Iterator[dict[str, Any]]:
-        """Yield a row for consecutive scalars of a step; a subfolder, as of Keras' callback, is the start of their names."""
+        """Yield a row for consecutive scalars of a step. A subfolder starts their names."""
         folder = self._process.run.tensorboard
         if not folder.is_dir():
             return
@@ -211,7 +203,7 @@ class ProgramMetrics:
         self._events[path] = self._events.get(path, 0) + at
 
     def _state(self) -> dict[str, Any]:
-        """Return the content of live.json; another thread calls it."""
+        """Return the content of live.json. Another thread calls it."""
         return {"section": self._process.heartbeat.name, **self.facts(), "epoch": self.epoch or None}
 
     def facts(self) -> dict[str, Any]:
@@ -221,7 +213,7 @@ class ProgramMetrics:
 
     @property
     def rate(self) -> float | None:
-        """The steps per second since the first row of this attempt; None before the second one."""
+        """The steps per second since the first row of this attempt, from the second one on."""
         if self._first is None or self.step is None or self.step <= self._first[0]:
             return None
         return round((self.step - self._first[0]) / max(1e-9, time.monotonic() - self._first[1]), 3)
@@ -234,7 +226,7 @@ def _number(text: str | None) -> float | None:
 
 
 def _scalar(tensor: Any) -> float | None:
-    """Return the only number of a tensor, as TensorFlow 2 writes scalars; None if it is something else."""
+    """Return the only number of a tensor, as TensorFlow 2 writes scalars, else None."""
     field, format_ = NUMBERS.get(tensor.dtype, ("", ""))
     if not field or any(dim.size != 1 for dim in tensor.tensor_shape.dim):
         return None

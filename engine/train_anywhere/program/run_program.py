@@ -110,7 +110,7 @@ def run_program(config: Config, process: RankProcess) -> int:
 
 
 def _open_local_folder(config: Config, run: RunDir, rank: int) -> tuple[Path | None, OwnedFolder | None]:
-    """Return the rank's empty folder on its node's disk, and how it is removed; None if the run folder is as good."""
+    """Return the rank's empty folder on its node's disk, and how it is removed."""
     staging = open_staging(run, config.checkpoint.local)
     if staging is None:
         return None, None
@@ -128,7 +128,7 @@ def _open_local_folder(config: Config, run: RunDir, rank: int) -> tuple[Path | N
 
 
 def _copy_the_rest(copier: Copier | None, place: OwnedFolder | None, killed: bool) -> None:
-    """Copy the last files, and remove the folder on the node's disk, unless it has files that could not be copied."""
+    """Copy the last files, and remove the folder unless some could not be copied."""
     if copier is None or place is None:
         return
     left = copier.finish(killed)
@@ -143,7 +143,7 @@ def _copy_the_rest(copier: Copier | None, place: OwnedFolder | None, killed: boo
 
 
 def started_before(run: RunDir, process: RankProcess) -> bool:
-    """Return whether this is not the first start of the run; all ranks return the same.
+    """Return whether this is not the first start of the run, the same on all ranks.
 
     The first start leaves its name. A single process has no other rank to agree with, and its starts may have the same name.
     """
@@ -165,7 +165,7 @@ def _run(
     copier: Copier | None,
     metrics: ProgramMetrics | None,
 ) -> int:
-    """Start the program and wait for it; return its exit code, negative for a signal.
+    """Start the program, wait, and return its exit code, negative for a signal.
 
     Raises:
         NotFiniteError: its loss is nan or inf, and `trainer.detect_nan` is stop; the program has ended.
@@ -271,7 +271,7 @@ class _Output:
         return heard
 
     def finish(self) -> None:
-        """Wait for the last output; processes that the program left behind may keep the pipe open."""
+        """Wait for the last output. Processes left behind may keep the pipe open."""
         for thread in self._threads:
             thread.join(OTHERS_S)
 
@@ -331,7 +331,7 @@ def _finish(config: Config, process: RankProcess, code: int, metrics: ProgramMet
 
 
 def _wait_for_reason(process: RankProcess) -> None:
-    """Wait a little: the program of this rank may have failed because another rank failed, or was stopped before this one."""
+    """Wait a little for the failure of another rank, or a signal, that may be the reason."""
     end = time.monotonic() + OTHERS_S
     while time.monotonic() < end and process.stop.requested is None and not is_claimed(process.run, CAUSE):
         time.sleep(0.1)

@@ -76,9 +76,8 @@ def shell_path(path: str) -> str:
     parts = re.split(r"\$(?:(\w+)|\{(\w+)\})", rest)
     words = [shlex.quote(parts[0]) if parts[0] else ""]
     for bare, braced, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
-        words.append(
-            f'"${{{bare or braced}:?is not set there, and {rest} needs it}}"' + (text and shlex.quote(text))
-        )
+        value = f'"${{{bare or braced}:?is not set there, and a path of this host has it}}"'
+        words.append(value + (text and shlex.quote(text)))
     return head + "".join(words)
 
 

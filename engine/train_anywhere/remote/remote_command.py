@@ -143,7 +143,9 @@ def run_once(host: Host, command: Sequence[str], files: SentFiles | None) -> int
             print(f"{why} Trying again ...", file=sys.stderr, flush=True)
             time.sleep(pause)
     if not tried:
-        raise LostConnectionError(f"{why} Nothing was submitted: type the command again.")
+        raise LostConnectionError(
+            f"{why} Nothing was submitted: type the command again, or see what `ssh {host.ssh}` prints."
+        )
     raise UnclearError(
         f"{why} Whether the command was executed is not known: type it again. If it was, you get its answer: it is executed once."
     )

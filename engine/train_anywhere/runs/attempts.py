@@ -1,4 +1,4 @@
-"""The attempts of a run in run.json: one for its start and one for each resume. Rank 0 writes them with `runs/recorder.py`.
+"""The attempts of a run in run.json: one for its start and one for each resume.
 
 Each attempt records its time, job and hosts, the step it started from, the step it reached, and why it ended.
 
@@ -81,25 +81,25 @@ class Outcome:
 
 
 def describe_state(word: str, info: Mapping[str, Any]) -> str:
-    """Return the state of a run as people call it: one that Ctrl-C or `monitor.idle=stop` has stopped is interrupted."""
+    """Return the state of a run as people call it: after Ctrl-C it is interrupted."""
     ended_by = (info.get(ATTEMPTS) or [{}])[-1].get("ended_by")
     return "interrupted" if word == "preempted" and ended_by in ("SIGINT", IDLE) else word
 
 
 def recorded_reason(info: Mapping[str, Any]) -> str:
-    """Return why the newest attempt of a run failed or was stopped; empty if it did neither, or the reason was not recorded."""
+    """Return why the newest attempt failed or was stopped, if that was recorded."""
     newest = (info.get(ATTEMPTS) or [{}])[-1]
     ended = info.get("state") == "failed" or newest.get("ended_by") == IDLE
     return newest.get("reason") or "" if ended else ""
 
 
 def request_stop(run: RunDir, start: str, reason: str) -> None:
-    """Record why the monitor is about to stop the ranks of this start of the job. Raises OSError."""
+    """Record why the monitor stops the ranks of this start of the job. Raises OSError."""
     write_atomic(run.monitor / STOP, f"{start}\n{reason}\n")
 
 
 def stop_request(run: RunDir, start: str = "") -> str:
-    """Return why the monitor has stopped the ranks, at this start of the job or at any; empty if it has not."""
+    """Return why the monitor has stopped the ranks at this start of the job, or at any."""
     with suppress(OSError, ValueError):
         there, reason, *_ = read_text(run.monitor / STOP).splitlines()
         return reason if start in ("", there) else ""
@@ -107,7 +107,7 @@ def stop_request(run: RunDir, start: str = "") -> str:
 
 
 def was_killed(run: RunDir, start: str, name: str = KILLED) -> bool:
-    """Return whether the monitor of the first node has killed its ranks, or with `STOP` stopped them, at this start of the job."""
+    """Return whether the monitor has killed its ranks at this start, or with `STOP` stopped."""
     with suppress(OSError, ValueError):
         return read_text(run.monitor / name).split()[:1] == [start]
     return False
@@ -119,28 +119,28 @@ def start_of_job(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def read_bad_nodes(run: RunDir) -> list[str]:
-    """Return the nodes that failed twice; empty if they can't be read."""
+    """Return the nodes that failed twice. Empty if they can't be read."""
     with suppress(OSError, ValueError):
         return [node for node in read_text(run.path / BAD_NODES).strip().split(",") if node]
     return []
 
 
 def add_bad_node(run: RunDir, node: str) -> None:
-    """Record that a node failed twice: the supervisor excludes it when the job is requeued. Raises OSError."""
+    """Record that a node failed twice, for the next requeue. Raises OSError."""
     known = read_bad_nodes(run)
     if node not in known:
         write_atomic(run.path / BAD_NODES, ",".join([*known, node]) + "\n")
 
 
 def record_kill(run: RunDir, state: Literal["preempted", "failed"], **fields: Any) -> None:
-    """Record that the monitor ends the attempt, because its rank 0 can no longer record anything; `fields` are added to the attempt."""
+    """Record that the monitor ends the attempt, with `fields`, in place of its rank 0."""
     trains = run.read_info().get("state") == "running"  # else rank 0 has not recorded the attempt yet
     parts = {ATTEMPTS: extend_newest(run, **fields)} if trains else {}
     run.update(state=state, ended=now(), **parts)
 
 
 def extend_newest(run: RunDir, **fields: Any) -> list[dict[str, Any]]:
-    """Return the attempts of run.json with `fields` and the recorded times added to the newest one."""
+    """Return the attempts of run.json with `fields` and times added to the newest one."""
     attempts = run.read_info().get(ATTEMPTS, [])
     if not attempts:
         return []
@@ -148,7 +148,7 @@ def extend_newest(run: RunDir, **fields: Any) -> list[dict[str, Any]]:
 
 
 def with_times(run: RunDir, attempt: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the newest attempt with `seconds` and `until` as recorded while it ran, unless it has them or the record is older."""
+    """Return the newest attempt with the times that were recorded while it ran."""
     try:
         times = loads(read_text(run.monitor / TIMES))
         fits = times["until"] >= attempt["started"] and "seconds" not in attempt
@@ -159,7 +159,7 @@ def with_times(run: RunDir, attempt: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_script_ends(run: RunDir, attempts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the attempts, with `script_ended` added to each whose end the batch script has recorded."""
+    """Return the attempts, with the end that the batch script has recorded."""
     try:
         lines = [line.split() for line in read_text(run.monitor / ENDS).splitlines()]
         ends = {iso_from_unix(line[0]): iso_from_unix(line[1]) for line in lines if len(line) == 2}
@@ -178,13 +178,13 @@ def iso_from_unix(seconds: str) -> str:
 
 
 def next_start(environ: Mapping[str, str]) -> str:
-    """Return the value of `STARTED` for a further start of ranks with this environment, which names that start."""
+    """Return the value of `STARTED` that names a further start of these ranks."""
     before = environ.get(STARTED, "")
     return f"{max(time.time(), int(before) + 1 if before.isdecimal() else 0):.0f}"
 
 
 def running_job(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return the id of the job that this process runs in, as run folders record it; Slurm commands need `job_name`."""
+    """Return the id of this process's job in run folders. Slurm needs `job_name`."""
     return next((environ[name] for name in JOB_VARIABLES if environ.get(name)), None)
 
 
@@ -199,7 +199,7 @@ def job_name(environ: Mapping[str, str] = os.environ) -> str | None:
 
 
 def hosts(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Return the nodes of this job, from the batch script's TRAIN_HOSTS (host:tasks,...); without a job, this machine."""
+    """Return the nodes of this job, from TRAIN_HOSTS. Without a job, this machine."""
     listed = environ.get("TRAIN_HOSTS")
     return [h.rpartition(":")[0] for h in listed.split(",")] if listed else [socket.gethostname()]
 
@@ -234,7 +234,7 @@ def read_recorded_step(run: RunDir) -> int:
 
 
 def record_step(run: RunDir, step: int) -> None:
-    """Write the number of optimizer steps done. Disk errors are ignored: they only make the count of lost steps less exact."""
+    """Write the number of optimizer steps done. Disk errors are ignored."""
     file, text = run.path / STEPS, f"{step}\n".encode()
     with suppress(OSError):
         try:
@@ -245,16 +245,13 @@ def record_step(run: RunDir, step: int) -> None:
 
 
 def lost_steps(info: Mapping[str, Any]) -> int:
-    """Return the number of steps trained twice: those between a checkpoint and the end of an attempt, if the next one resumed from it."""
+    """Return the number of steps trained twice, because an attempt ended unsaved."""
     ends = ((a.get("step"), b.get("from_step")) for a, b in itertools.pairwise(info.get(ATTEMPTS) or []))
     return sum(max(0, last - first) for last, first in ends if last is not None and first is not None)
 
 
 def resume_summary(info: Mapping[str, Any]) -> str:
-    """Return 'resumed 3 times, 0 steps lost', or "" for a run that was never resumed. Lost steps were trained twice.
-
-    If the number of nodes changed, ', on 4, then 3 nodes' follows.
-    """
+    """Return 'resumed 3 times, 0 steps lost', with the nodes if they changed, or ""."""
     attempts, lost = info.get(ATTEMPTS, []), lost_steps(info)
     if len(attempts) < 2:
         return ""
@@ -266,7 +263,7 @@ def resume_summary(info: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds of a run's training by cause, over all attempts; if `others` was not measured (None), `compute` includes it."""
+    """Seconds of training by cause. If `others` is None, `compute` includes it."""
 
     compute: float
     data: float
@@ -280,7 +277,7 @@ class StepTime:
 
     @property
     def efficiency(self) -> float | None:
-        """The efficiency, from 0 to 1; None if not measured."""
+        """The efficiency, from 0 to 1, if measured."""
         computing = self.compute + (self.others or 0.0)
         return None if self.others is None or not computing else self.compute / computing
 
@@ -324,7 +321,7 @@ def append_debug(run: RunDir, writer: str, text: str) -> Path | None:
 
 
 def claim_first(run: RunDir, what: str, writer: str) -> str:
-    """Return the first writer of this launch that claimed `what`; `writer` if it is the first or the disk can't be written."""
+    """Return the first writer of this launch that claimed `what`, else `writer`."""
     file = run.debug / f"{launch_id()}-{what}.txt"
     try:
         make_folder(run.debug)
@@ -341,7 +338,7 @@ def claim_first(run: RunDir, what: str, writer: str) -> str:
 
 
 def read_claim(run: RunDir, what: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Return the writer of the launch with this environment that claimed `what`; empty if none did."""
+    """Return the writer of this environment's launch that claimed `what`, or ""."""
     with suppress(OSError, UnicodeDecodeError):
         return read_text(run.debug / f"{launch_id(environ)}-{what}.txt").strip()
     return ""
@@ -359,7 +356,7 @@ def describe_exit_code(code: int) -> str:
 
 
 def launch_id(environ: Mapping[str, str] = os.environ) -> str:
-    """Return a name for this launch of the ranks, equal in all of them: job id (or `local`) and a number, `12-1795392794`."""
+    """Return a name for this launch, equal in all ranks, such as `12-1795392794`."""
     number = environ.get(STARTED) or environ.get("MASTER_PORT") or os.getpid()
     return f"{running_job(environ) or 'local'}-{number}"
 

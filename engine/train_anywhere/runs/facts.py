@@ -1,4 +1,4 @@
-"""The only reader of the small files of a run folder. They may be incomplete or of another version: unreadable values are skipped."""
+"""The only reader of the small files of a run folder. Unreadable values are skipped."""
 
 import csv
 import math
@@ -75,7 +75,7 @@ NOT_HOSTS = ("live", "watch")
 
 
 def read_live(run: RunDir, info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return monitor/live.json if it belongs to the newest attempt and is newer than run.json; else empty."""
+    """Return monitor/live.json if it belongs to the newest attempt, else {}."""
     attempts = info.get(ATTEMPTS) or [{}]
     content = read_json(run.path / "monitor" / "live.json")
     written, began = _number(content.get("time")), _moment(attempts[-1].get("started"))
@@ -84,7 +84,7 @@ def read_live(run: RunDir, info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_progress(run: RunDir, info: Mapping[str, Any]) -> Progress:
-    """Read the progress, from live.json while the run trains or if its end was not recorded, else from run.json."""
+    """Read the progress, from live.json while the run trains, else from run.json."""
     now = read_live(run, info)
     if not now:
         return Progress(
@@ -113,7 +113,7 @@ def read_progress(run: RunDir, info: Mapping[str, Any]) -> Progress:
 
 
 def find_checkpoint(run: RunDir) -> Checkpoint | None:
-    """Return the newest checkpoint, or None. A folder is named after its step only when the checkpoint is complete."""
+    """Return the newest checkpoint. Only a complete one is named after its step."""
     try:
         steps = {int(p.name): p for p in run.checkpoints.iterdir() if p.name.isdecimal() and p.is_dir()}
         newest = max(steps)
@@ -124,7 +124,9 @@ def find_checkpoint(run: RunDir) -> Checkpoint | None:
 
 
 def age(path: Path, recorded: float) -> float:
-    """Return the seconds since a file was written, by the clock of its disk, because the writing node's clock may differ.
+    """Return the seconds since a file was written, by the clock of its disk.
+
+    The writing node's clock may differ.
 
     The time recorded in the file counts instead if the two differ by more than a day, as for a copied file.
     """
@@ -136,10 +138,7 @@ def age(path: Path, recorded: float) -> float:
 
 
 def read_nodes(run: RunDir, info: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the newest file of each node's monitor process in the newest attempt, by host.
-
-    `age_seconds` is added: the seconds since its newest sample, if it has one.
-    """
+    """Return each node's newest file in the newest attempt, with `age_seconds`, by host."""
     hosts = info.get("hosts")
     known = hosts if isinstance(hosts, list) else []
     found = {}
@@ -163,7 +162,7 @@ def read_overrides(run: RunDir) -> dict[str, str]:
 
 
 def read_config(run: RunDir) -> dict[str, Any]:
-    """Return config.yaml as it is written; empty if it can't be read."""
+    """Return config.yaml as it is written. Empty if it can't be read."""
     try:
         content = load_yaml(read_text(run.config))
     except (OSError, ValueError, RecursionError, yaml.YAMLError):
@@ -197,7 +196,7 @@ def _whole(value: object) -> int | None:
 
 
 def read_span(info: Mapping[str, Any]) -> tuple[float | None, float | None]:
-    """Return when a run started and when it ended, in unix seconds; None for what is not known or has not happened."""
+    """Return when a run started and ended, in unix seconds, as far as known."""
     return _moment(info.get("started")), _moment(info.get("ended"))
 
 
@@ -221,7 +220,7 @@ def curves(path: Path) -> dict[str, Series]:
 
 
 def rows(path: Path, most: int | None = None) -> list[dict[str, str]]:
-    """Return the rows of a CSV file, or at most `most` of them up to the last; empty if it can't be read."""
+    """Return the rows of a CSV file, at most `most` of them, evenly spread."""
     try:
         header, *lines = read_text(path).splitlines()
         stretch = math.ceil(len(lines) / most) if most and lines else 1
@@ -231,7 +230,7 @@ def rows(path: Path, most: int | None = None) -> list[dict[str, str]]:
 
 
 def number(value: object) -> float | None:
-    """Return a value of a CSV or JSON file as a number; None if it is not one."""
+    """Return a value of a CSV or JSON file as a number, if it is one."""
     try:
         return float(value) if isinstance(value, str | int | float) and value != "" else None
     except ValueError:

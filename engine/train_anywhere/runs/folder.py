@@ -1,4 +1,4 @@
-"""The run folder and run.json, whose values are validated; the package docstring lists its files."""
+"""The run folder and run.json. The package docstring lists the files."""
 
 import os
 import threading
@@ -25,16 +25,11 @@ from train_anywhere.files.root import resolve_as_typed
 Check = Callable[[object], bool]
 
 
-def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _is(*kinds: type) -> Check:
+    return lambda value: isinstance(value, kinds) and not isinstance(value, bool)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_string(value: object) -> bool:
-    return isinstance(value, str)
+_is_string, _is_integer, _is_number = _is(str), _is(int), _is(int, float)
 
 
 def _is_string_list(value: object) -> bool:
@@ -110,15 +105,11 @@ class RunDir:
         self.debug = path / "debug"
 
     def server_file(self, kind: str) -> Path:
-        """Return the file with the address of a server; `kind` is one of `SERVER_KEYS`."""
+        """Return the file with the address of a server, one of `SERVER_KEYS`."""
         return self.monitor / f"{kind}.json"
 
     def read_info(self) -> dict[str, Any]:
-        """Return the content of run.json, or {} if it does not exist yet.
-
-        Raises:
-            CheckpointError: run.json is damaged, can't be read, or is from another version of this project.
-        """
+        """Return run.json, or {} if there is none. Raises CheckpointError if it is damaged."""
         try:
             content = loads(read_text(self.info_file))
         except FileNotFoundError:
@@ -150,7 +141,7 @@ class RunDir:
             self._deferred = {}
 
     def update_or_defer(self, known: Mapping[str, Any] | None = None, /, **fields: Any) -> bool:
-        """Call `update` and return whether run.json was written; if not, keep the fields for the next call or `write_deferred`."""
+        """Call `update`. If run.json can't be written, keep the fields and return False."""
         with _writing:
             try:
                 self.update(known, **fields)
@@ -168,7 +159,7 @@ class RunDir:
                 self.update_or_defer()
 
     def _with_servers(self, content: dict[str, Any]) -> dict[str, Any]:
-        """Add the addresses of the servers of a running run, from the files that features/serve/__init__.py writes."""
+        """Add the addresses of the servers of a running run, from their files."""
         for kind in SERVER_KEYS:
             content.pop(kind, None)
             if content.get("state") != "running":
@@ -188,7 +179,7 @@ REMEDY = "rename it to continue without the history that it holds."
 
 
 def _refuse_other_format(folder: Path, info: Mapping[str, Any]) -> None:
-    """Raise CheckpointError if the content of run.json is from a version of this project whose run folders differ."""
+    """Raise CheckpointError if run.json is from a version with other run folders."""
     found = info.get("format", None if "parts" in info else FORMAT)  # the attempts of older versions
     if found != FORMAT:
         raise CheckpointError(
@@ -202,10 +193,7 @@ def create(results: Path, name: str, run_id: str | None = None) -> RunDir:
 
     Runs that start in the same second get different folders: the id ends in random digits and mkdir fails if the folder exists.
 
-    Args:
-        results: folder of all runs.
-        name: name of the run.
-        run_id: name of the folder; None: a new one.
+    The folder `results` is that of all runs. A `run_id` of None makes a new one.
 
     Raises:
         CheckpointError: the folder can't be made.
@@ -233,7 +221,7 @@ def create(results: Path, name: str, run_id: str | None = None) -> RunDir:
 
 @contextmanager
 def no_empty_folders(folder: Path) -> Iterator[None]:
-    """Remove the folder and its parents after an error if they are empty and did not exist before."""
+    """Remove the folder and its parents after an error, if they are empty and new."""
     made = [p for p in (folder, *folder.parents) if not p.exists()]
     try:
         yield
@@ -267,13 +255,13 @@ def claim(path: Path) -> RunDir:
 
 
 def claim_sweep(member: RunDir) -> None:
-    """Make the folder of a sweep next to its member, for the report, if it does not exist; a full disk is no reason not to train."""
+    """Make the folder of a sweep for its report. A full disk is no reason not to train."""
     with suppress(OSError):
         make_owned(_place(sweep_folder(member)))
 
 
 def sweep_folder(member: RunDir) -> Path:
-    """Return the path of the folder of a sweep, which has the name of its members without their numbers."""
+    """Return the folder of a sweep, named like its members without their numbers."""
     return member.path.with_name(member.id.rpartition("-")[0])
 
 
@@ -285,7 +273,7 @@ def claim_code(code: Path) -> OwnedFolder:
 
 
 def discard(run: RunDir) -> bool:
-    """Remove a run folder whose job was refused; return whether it is removed. A run with a job or a checkpoint is kept."""
+    """Remove a run folder whose job was refused, and return whether it is gone."""
     for used in (run.jobs, run.checkpoints):
         if os.path.lexists(used):
             print_once(f"{run.path} is not removed: it has {used.name}.")
@@ -294,7 +282,7 @@ def discard(run: RunDir) -> bool:
 
 
 def delete(run: RunDir) -> bool:
-    """Delete the folder of a run with all that is in it, if it is this user's; return whether it is gone."""
+    """Delete the folder of a run if it is this user's, and return whether it is gone."""
     return remove(_place(run.path))
 
 
@@ -313,7 +301,7 @@ def _place(path: Path) -> OwnedFolder:
 
 
 def point_latest(results: Path, path: Path | None) -> None:
-    """Point the symbolic link `results/latest` at `path` atomically; None: remove it. A file or folder of that name is kept."""
+    """Point the link `results/latest` at `path` atomically, or remove it. Others stay."""
     latest = results / "latest"
     if path is None:
         remove_link(latest)
@@ -322,11 +310,7 @@ def point_latest(results: Path, path: Path | None) -> None:
 
 
 def open_run(path: str | Path) -> RunDir:
-    """Open an existing run folder.
-
-    Raises:
-        CheckpointError: the path is not a run folder, or is one of another version of this project.
-    """
+    """Open an existing run folder of this version. Raises CheckpointError."""
     # pathlib raises for ~nobody and for circular links
     folder = resolve_as_typed(os.path.expanduser(path))
     if not os.access(folder, os.X_OK) and os.path.isdir(folder):
@@ -342,7 +326,7 @@ def open_run(path: str | Path) -> RunDir:
 
 
 def example_run(folder: Path) -> str:
-    """Return the newest run folder below `folder` to name in a message; results/latest if there is none."""
+    """Return the newest run folder below `folder`, or results/latest, for a message."""
     levels = ("*/config.yaml", "*/*/config.yaml")  # `folder` is results/<name> or results
     with suppress(OSError):  # a folder may be unreadable or just removed
         near = sorted(p.parent for level in levels for p in folder.glob(level))
@@ -357,7 +341,9 @@ def now() -> str:
 
 
 def is_waited_for(after: str | None, run: RunDir) -> bool:
-    """Return whether a job with this `after`, a run or a sweep, waits for the run. If so, only the job can check its checkpoints.
+    """Return whether a job with this `after` waits for the run.
+
+    If so, only the job can check its checkpoints.
 
     Raises:
         CheckpointError: run.json is damaged.

@@ -1,4 +1,6 @@
-"""A lock that lets only one job train in a run folder: a second job is refused, and the message names the first one.
+"""A lock that lets only one job train in a run folder.
+
+The message for a second one names the first.
 
 <run folder>/lock    the identity of the process that trains there; it updates the modification time every `HEARTBEAT_S`
 """
@@ -32,7 +34,7 @@ WRITE_GRACE_S = 1.0
 
 
 class RunLock:
-    """Context manager that rank 0 holds while training in a run folder: `with RunLock(run): ...`.
+    """Context manager that rank 0 holds while training in a run folder.
 
     A lock left by a killed process is taken over. Times of two clocks are never compared: nodes disagree, and clocks jump.
 
@@ -67,11 +69,7 @@ class RunLock:
                 self._remove_left_behind(self.me)
 
     def refuse_if_held(self) -> dict[str, Any] | None:
-        """Return the identity of the exited process that left the lock; None if there is no lock, or it does not name a process.
-
-        Raises:
-            CheckpointError: another process holds the lock, or it is not a file.
-        """
+        """Return the identity that left the lock, if any. Raises CheckpointError if it is held."""
         if os.path.lexists(self.path) and (self.path.is_symlink() or not self.path.is_file()):
             raise CheckpointError(
                 f"{self.path} is not a file of this project; move it away, then resume again."
@@ -90,7 +88,7 @@ class RunLock:
         return holder
 
     def _create(self) -> bool:
-        """Create the lock; return False if it exists."""
+        """Create the lock. Return False if it exists."""
         try:
             with open(self.path, "x") as file:
                 file.write(json.dumps(self.me) + "\n")
@@ -103,7 +101,7 @@ class RunLock:
             ) from error
 
     def _remove_left_behind(self, left_by: dict[str, Any] | None) -> None:
-        """Remove the lock if it still names `left_by`. Only one of several processes can move it; a newer lock is moved back."""
+        """Remove the lock if it still names `left_by`. A newer lock is moved back."""
         try:
             moved = claim(self.path)
         except FileNotFoundError:
@@ -134,7 +132,7 @@ def identity(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
 
 
 def read_holder(path: Path) -> dict[str, Any] | None:
-    """Return the identity of the lock's holder; None if there is no lock, or its identity is not written yet."""
+    """Return the identity of the lock's holder, if it is written."""
     try:
         holder = loads(read_text(path))
     except (OSError, ValueError):
@@ -145,7 +143,9 @@ def read_holder(path: Path) -> dict[str, Any] | None:
 
 
 def is_alive(path: Path, holder: dict[str, Any], me: dict[str, Any]) -> bool:
-    """Return whether the process that wrote the lock is alive, by the first of these checks that applies.
+    """Return whether the process that wrote the lock is alive.
+
+    The first of these checks that applies decides.
 
     On the same machine: its processes. In the same job: another restart count means that the job was requeued. On the same cluster:
     Slurm's queue. Else: whether the lock's modification time changes within `STALE_AFTER_S`.
@@ -159,7 +159,9 @@ def is_alive(path: Path, holder: dict[str, Any], me: dict[str, Any]) -> bool:
 
 
 def process_start(pid: int) -> str:
-    """Return the start time of a process on this machine, which distinguishes processes with the same pid; "" if it has exited.
+    """Return the start time of a process, or "" if it has exited.
+
+    It distinguishes processes of this machine with the same pid.
 
     The unit is clock ticks since boot if /proc has it, else the output of `ps`. `psutil.Process.create_time()` is not used: it
     adds the boot time, which changes when the clock is set, so the lock of a living process would look stale.
@@ -173,13 +175,13 @@ def process_start(pid: int) -> str:
 
 
 def is_job_running(job: str) -> bool | None:
-    """Return whether Slurm runs the job; None if squeue fails or its output is not a job state."""
+    """Return whether Slurm runs the job. None if squeue does not tell."""
     known = read_job_states(job)
     return None if known is None else any(state not in ("PENDING", "REQUEUED") for state in known)
 
 
 def read_job_states(job: str) -> list[str] | None:
-    """Return the states of a job in Slurm's queue, [] if it has ended; None if squeue fails or its output is not a job state."""
+    """Return the states of a job in Slurm's queue. None if squeue does not tell."""
     try:
         command = ["squeue", "--noheader", "--array", "--jobs", job, "--format=%i|%A|%T"]
         output = programs.query(command, "Invalid job id specified")
@@ -193,7 +195,7 @@ def read_job_states(job: str) -> list[str] | None:
 
 
 def watch_heartbeat(path: Path) -> bool:
-    """Watch the lock for `STALE_AFTER_S` at most; return whether its modification time changes."""
+    """Return whether the lock's modification time changes within `STALE_AFTER_S`."""
     try:
         before, end = path.stat().st_mtime_ns, time.monotonic() + STALE_AFTER_S
         while time.monotonic() < end:

@@ -1,4 +1,4 @@
-"""Where a run comes from: the commit of the project, whether anything differs from it, and the versions of packages."""
+"""Where a run comes from: the commit, changes, and the versions of packages."""
 
 import os
 import platform
@@ -49,7 +49,7 @@ class GitState:
 
 
 def read_state(root: Path) -> GitState | None:
-    """Return the state of the folder `root`; None without git, or outside a repository.
+    """Return the state of the folder `root`. None outside a git repository.
 
     A folder that `train_anywhere.remote` has filled has the state that was sent with its files.
 
@@ -69,7 +69,7 @@ def read_state(root: Path) -> GitState | None:
 
 
 def describe_code(root: Path) -> dict[str, Any]:
-    """Return the commit of a folder and whether it is changed, as run.json has them; both None if git does not report them quickly."""
+    """Return commit and changes of a folder, as run.json has them, if git is quick."""
     known = None
     with suppress(SubmitError):
         known = _read_commit(root, START_TIMEOUT_S)
@@ -77,7 +77,7 @@ def describe_code(root: Path) -> dict[str, Any]:
 
 
 def read_versions(framework: str) -> dict[str, str]:
-    """Return the versions of Python and of the packages of a framework, as far as they are installed as distributions."""
+    """Return the versions of Python and of the packages of a framework."""
     found = {"python": platform.python_version()}
     for name in ("train-anywhere", *PACKAGES.get(framework, ())):
         with suppress(metadata.PackageNotFoundError):
@@ -86,7 +86,7 @@ def read_versions(framework: str) -> dict[str, str]:
 
 
 def _read_commit(root: Path, timeout: float | None = None) -> tuple[str | None, bool] | None:
-    """Return the current commit, None before the first, and whether a tracked file differs; None if git fails."""
+    """Return the current commit, if any, and whether a tracked file differs."""
     if sent := _read_sent(root):
         return sent.commit, sent.changed
     status = _git(
@@ -99,7 +99,7 @@ def _read_commit(root: Path, timeout: float | None = None) -> tuple[str | None, 
 
 
 def _read_sent(root: Path) -> GitState | None:
-    """Return the state that a transfer from another machine has recorded; None for other folders."""
+    """Return the state that a transfer from another machine has recorded, if any."""
     try:
         commit, changed = (root / SENT / "commit").read_text().split()
         names = os.fsdecode((root / SENT / "sent").read_bytes()).split("\0")
@@ -110,7 +110,7 @@ def _read_sent(root: Path) -> GitState | None:
 
 
 def _git(root: Path, *words: str, timeout: float | None = None) -> list[str] | None:
-    """Return the entries that a git command prints; None if it fails. The options prevent locks and a file system monitor."""
+    """Return the entries that a git command prints. None if it fails."""
     command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-C", str(root), *words]
     environ, timeout = {**os.environ, "LC_ALL": "C"}, timeout or TIMEOUT_S  # git prints English
     try:

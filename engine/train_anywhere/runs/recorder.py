@@ -1,10 +1,11 @@
-"""Rank 0's writer of run.json: attempts, and every few seconds the steps done and the time spent. The reports of each rank."""
+"""Rank 0's writer of run.json, and the reports of each rank."""
 
 import hashlib
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
 from train_anywhere.distributed.network.addresses import node_name
@@ -42,7 +43,7 @@ from train_anywhere.runs.folder import ATTEMPTS, RunDir, now
 
 
 class RunRecorder:
-    """Writer of run.json while a run trains; only rank 0 has one.
+    """Writer of run.json while a run trains, on rank 0.
 
     Args:
         time_spent: returns the seconds in each section of this attempt, see `monitor/live.py`.
@@ -66,7 +67,7 @@ class RunRecorder:
         devices: int = 1,
         versions: Mapping[str, str] = {},
     ) -> None:
-        """Record the start of an attempt on `devices` devices. An earlier attempt without `ended_by` was killed."""
+        """Record the start of an attempt. An earlier one without `ended_by` was killed."""
         run = self.run
         # replaces a hard link by a copy, because the batch script appends to this file
         with suppress(OSError):
@@ -100,7 +101,7 @@ class RunRecorder:
         self.run.update_or_defer(**facts)
 
     def record_first_step(self, step: int) -> None:
-        """Record the optimizer step that this attempt starts at. Call it before rows after this step are removed from metrics.csv."""
+        """Record the optimizer step that this attempt starts at."""
         run, info = self.run, self.run.read_info()
         attempts = info.get(ATTEMPTS)
         if not attempts:
@@ -112,41 +113,30 @@ class RunRecorder:
         run.update_or_defer(info, **{ATTEMPTS: attempts})
 
     def record_end(self, outcome: Outcome, signal: str | None = None) -> bool:
-        """Record the end of the attempt; return whether run.json could be written. `signal` is the one that stopped it, if any."""
-        self._note_times()
-        return self.run.update_or_defer(
-            state=outcome.state,
-            ended=now(),
-            epoch=outcome.epoch,
-            step=outcome.step,
-            metrics=outcome.metrics,
-            checkpoint=outcome.checkpoint,
-            rate=outcome.rate and round(outcome.rate, 3),
-            unit=outcome.unit,
-            **({"ended_by": outcome.ended_by} if outcome.ended_by else {}),
-            **{ATTEMPTS: self._end_newest(signal or outcome.state, step=outcome.step)},
-        )
+        """Record the end of the attempt, and return whether run.json could be written."""
+        facts = {name: value for name, value in asdict(outcome).items() if name != "state"}
+        facts["rate"] = outcome.rate and round(outcome.rate, 3)
+        if not outcome.ended_by:
+            del facts["ended_by"]
+        return self.record_program_end(outcome.state, signal or outcome.state, **facts)
 
-    def record_program_end(self, state: str, ended_by: str, **facts: Any) -> bool:
-        """Record how a program ended, with its step and metrics if it has logged any; return whether run.json could be written."""
+    def record_program_end(self, state: str, cause: str, **facts: Any) -> bool:
+        """Record how a program ended, and return whether run.json could be written."""
         self._note_times()
-        step = {"step": facts["step"]} if facts else {}
-        attempts = self._end_newest(ended_by, **step)
+        fields = {"step": facts["step"]} if facts else {}
+        fields |= {"reason": stop_request(self.run)} if cause == IDLE else {}
+        attempts = extend_newest(self.run, ended_by=cause, **fields)
         return self.run.update_or_defer(state=state, ended=now(), **facts, **{ATTEMPTS: attempts})
 
-    def _end_newest(self, ended_by: str, **fields: Any) -> list[dict[str, Any]]:
-        reason = {"reason": stop_request(self.run)} if ended_by == IDLE else {}
-        return extend_newest(self.run, ended_by=ended_by, **reason, **fields)
-
     def record_failure(self, reason: str) -> None:
-        """Record that the attempt ended with an error, and its reason in one line. Raises OSError, CheckpointError."""
+        """Record that the attempt ended with an error. Raises OSError, CheckpointError."""
         self._note_times()
         step = {"step": self.steps_done()} if self.steps_done else {}
         attempts = extend_newest(self.run, ended_by="failed", reason=reason, **step)
         self.run.update(state="failed", ended=now(), **{ATTEMPTS: attempts})
 
     def record_progress(self) -> None:
-        """Write the steps done and the time spent; called every few seconds. What can't be written now is written later."""
+        """Write the steps done and the time spent, every few seconds."""
         if self.steps_done is not None:
             record_step(self.run, self.steps_done())
         self._note_times()
@@ -167,7 +157,7 @@ class RunRecorder:
 
 
 def try_to_record_failure(recorder: RunRecorder | None, reason: str) -> None:
-    """Record that the attempt of this rank, if it is rank 0, ended with an error; print a line if run.json can't be written."""
+    """Record the error of this rank's attempt on rank 0. Print if that is impossible."""
     try:
         if recorder:
             recorder.record_failure(reason)
@@ -187,7 +177,7 @@ def report_location(run: RunDir, topology: Topology) -> None:
 
 
 def report_weights(run: RunDir, topology: Topology, weights: Iterable[bytes]) -> None:
-    """Report a checksum of the bytes of this rank's weights, in order: ranks with equal weights report the same."""
+    """Report a checksum of this rank's weights: ranks with equal weights have the same."""
     digest = hashlib.sha256()
     for part in weights:
         digest.update(part)

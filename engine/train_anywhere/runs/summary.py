@@ -34,14 +34,7 @@ MOST_CHARACTERS = 300
 
 
 def format_summary(run: RunDir, config: Config, signal: str | None = None, report: Sequence[str] = ()) -> str:
-    """Return the lines to print when a run has ended, from its run.json.
-
-    Args:
-        run: the run folder.
-        config: its configuration.
-        signal: the one that stopped it early, if any.
-        report: lines about its report.
-    """
+    """Return the lines to print when a run has ended. `report` are those of its report."""
     info = run.read_info()
     metrics = info.get("metrics", {})
     # the end of its sweep has the next commands
@@ -72,7 +65,7 @@ def format_summary(run: RunDir, config: Config, signal: str | None = None, repor
 
 
 def find_nonfinite_loss(metrics: Mapping[str, float | None]) -> str | None:
-    """Return the name of the first loss that is nan, inf or (in run.json) null; None if there is none."""
+    """Return the name of the first loss that is nan, inf or (in run.json) null, if any."""
     for name, value in metrics.items():
         if "loss" in name and (value is None or not math.isfinite(value)):
             return name
@@ -88,7 +81,7 @@ def not_recorded_message(run: RunDir, state: str) -> str:
 
 
 def train_command(script: str = "train.py") -> str:
-    """Return the command that calls src/train.py, or another script of src, from the current folder."""
+    """Return the command that calls a script of src from the current folder."""
     return f"{command_path('python')} {shlex.quote(display_path(ROOT / 'src' / script))}"
 
 
@@ -106,7 +99,7 @@ def is_program(run: RunDir) -> bool:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return type and message of an error and the user's line that raised it, in one line; of a ProjectError only the message."""
+    """Return type, message and user's line of an error. A ProjectError gives its message."""
     if isinstance(error, ProjectError):
         return one_line(" ".join(str(error).split())[:MOST_CHARACTERS])
     message = ""
@@ -118,13 +111,13 @@ def describe_error(error: BaseException) -> str:
 
 
 def format_metric(metrics: Mapping[str, float | None], name: str) -> str:
-    """Format a metric; run.json has null for nan and inf."""
+    """Format a metric. run.json has null for nan and inf."""
     value = metrics.get(name)
     return "nan" if value is None else f"{value:.4f}"
 
 
 def command_path(name: str) -> str:
-    """Return how to call a program of this Python environment: by name if it is on the PATH, else by path."""
+    """Return how to call a program of this environment: by name if on the PATH."""
     here = Path(sys.executable).parent
     on_path = os.environ.get("PATH", "").split(os.pathsep)
     return name if str(here) in on_path else shlex.quote(display_path(here / name))

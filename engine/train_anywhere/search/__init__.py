@@ -1,4 +1,4 @@
-"""A hyperparameter search: Optuna proposes the values of each trial from the results of earlier ones.
+"""A hyperparameter search: Optuna proposes each trial from earlier results.
 
 loop      checks the command, then runs several trials at once until all are done
 study     the search space, and the trials so far, in Optuna's journal in the study's folder

@@ -1,4 +1,4 @@
-"""Start a search: check its trials and settings, then run several trials at once until all are done."""
+"""Start a search: check its trials and settings, then run them until all are done."""
 
 import re
 import shlex
@@ -53,11 +53,8 @@ def search(
 ) -> None:
     """Check the trials, then run them until all are done. A dry run only checks and prints them.
 
-    Args:
-        overrides: the overrides of the command line and of `hydra.sweeper.params`.
-        options: the other keys of `hydra.sweeper`.
-        compose: Hydra's function to compose a configuration.
-        submits: whether trials are submitted as jobs.
+    `overrides` are those of the command line and of `hydra.sweeper.params`, and `options` the other keys. Hydra's function `compose`
+    makes a configuration. With `submits` trials are jobs.
 
     Raises:
         ProjectError: a refusal. A new study is removed if it has no run folder yet; any other study is kept.
@@ -114,7 +111,7 @@ def option_problems(options: Mapping[str, Any]) -> list[str]:
 
 
 def check_trials(space: Space, compose: Compose, runner: LocalTrials | ClusterTrials) -> Config:
-    """Check two trials, one with all lowest and one with all highest values; return the configuration of the first.
+    """Check the trials with all lowest and all highest values, and return the first.
 
     A dry run also prints the first trial and the searched keys.
 
@@ -177,7 +174,7 @@ class Search:
         self.live: dict[int, LiveTrial] = {}
 
     def run(self) -> None:
-        """Start trials, wait for them, report their results to the study, and print the table at the end.
+        """Start trials, report their results to the study, and print the table.
 
         Raises:
             SubmitInterrupted: Ctrl-C; the same command resumes the study.
@@ -213,7 +210,7 @@ class Search:
             self._print(f"resumed: {done} of {total} trials are done, {len(self.live)} were running")
 
     def _start_trial(self) -> None:
-        """Start a trial. Invalid values are a failed one; errors that all trials would get, such as of the scheduler, are raised."""
+        """Start a trial. Invalid values are a failed one, other errors are raised."""
         trial = self.study.ask()
         folder, words = self.study.run_folder(trial.number), self.study.space.words(trial.params)
         values = " ".join(f"{key}={format_value(value)}" for key, value in trial.params.items())

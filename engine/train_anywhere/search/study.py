@@ -58,7 +58,7 @@ class Space:
         return [*self.fixed, *(f"{'++' * (key in self.added)}{key}={value}" for key, value in values.items())]
 
     def extremes(self) -> list[list[str]]:
-        """Return the overrides of two trials: one with all lowest (or first) values, one with all highest (or last)."""
+        """Return the overrides of the trials with all lowest and all highest values."""
         ends = {
             key: d.choices if isinstance(d, CategoricalDistribution) else (d.low, d.high)
             for key, d in self.distributions.items()
@@ -67,11 +67,7 @@ class Space:
 
 
 def make_space(overrides: Sequence[Override]) -> Space:
-    """Split overrides into fixed and searched ones; if a key occurs twice, the last one counts.
-
-    Raises:
-        ConfigError: lists all sweeps that can't be searched.
-    """
+    """Split overrides into fixed and searched ones. Raises ConfigError with all problems."""
     by_key = {o.get_key_element(): o for o in overrides}
     fixed = [f"{k}={o.get_value_element_as_str()}" for k, o in by_key.items() if not o.is_sweep_override()]
     distributions: dict[str, Distribution] = {}
@@ -94,7 +90,7 @@ def make_space(overrides: Sequence[Override]) -> Space:
 
 
 def make_distribution(override: Override) -> Distribution:
-    """Return the distribution of one override. Raises ValueError if there is none; its message ends a sentence."""
+    """Return the distribution of one override. Raises ValueError if there is none."""
     value = override.value()
     if unknown := set(getattr(value, "tags", ())) - ({LOG} if isinstance(value, IntervalSweep) else set()):
         raise ValueError(
@@ -191,7 +187,7 @@ class Study:
         return self._optuna.ask(dict(self.space.distributions))
 
     def tell(self, number: int, value: float | None, pruned: bool = False) -> None:
-        """Record the end of a trial; without a value it has failed or was pruned."""
+        """Record the end of a trial. Without a value it has failed or was pruned."""
         if value is None or value != value:  # nan
             self._optuna.tell(number, state=TrialState.PRUNED if pruned else TrialState.FAIL)
         else:
@@ -212,11 +208,7 @@ def owned_folder(folder: Path) -> OwnedFolder:
 
 
 def make_folder(folder: Path, arguments: Sequence[str], trials: int) -> None:
-    """Make the folder of a study, unless it exists, and record the command in it.
-
-    Raises:
-        ConfigError: the folder is of another command, or can't be made.
-    """
+    """Make the folder of a study, unless it exists, with its command. Raises ConfigError."""
     if (folder / COMMAND).is_file():
         if (other := read_json(folder / COMMAND).get("arguments")) != list(arguments):
             typed = " ".join(map(str, other)) if isinstance(other, list) else "its study.json is damaged"
@@ -234,7 +226,7 @@ def make_folder(folder: Path, arguments: Sequence[str], trials: int) -> None:
 
 
 def find_folder(results: Path, name: str, arguments: Sequence[str], study_name: str | None) -> Path:
-    """Return the named folder, else the newest one of the same command with trials left, else a new one."""
+    """Return the named folder, the newest unfinished one of the command, or a new one."""
     if study_name:
         return results / name / study_name
     for path in sorted((results / name).glob(f"*/{COMMAND}"), reverse=True):

@@ -1,4 +1,4 @@
-"""The two runners of trials, which start them and read their states: processes of this machine, or jobs of a cluster."""
+"""The two runners of trials: processes of this machine, or jobs of a cluster."""
 
 import dataclasses
 import signal
@@ -80,7 +80,7 @@ class LocalTrials:
         return local_run.format_dry_run(config, local_layout(config)).rpartition("\n")[0]
 
     def start(self, config: Config, words: Sequence[str], folder: Path) -> str:
-        """Start a trial in a new run folder; return its process for the log."""
+        """Start a trial in a new run folder, and return its process for the log."""
         folder.parent.mkdir(parents=True, exist_ok=True)
         run = claim(folder)
         local_run.freeze(run, config, words, local_layout(config))
@@ -88,7 +88,7 @@ class LocalTrials:
         return self._start(run, config)
 
     def resume(self, run: RunDir) -> str:
-        """Resume an interrupted trial. Raises ConfigError if its folder has untrusted values, see `runs/reopen/trust.py`."""
+        """Resume an interrupted trial. Raises ConfigError for untrusted values."""
         known = flatten(compose(select_group_choices(read_run_overrides(run))))
         refuse_untrusted(run.path, flatten(read_frozen(run)), known)
         return self._start(run, load_frozen(run))
@@ -111,7 +111,7 @@ class LocalTrials:
         return f"process {process.pid}"
 
     def read_ended(self, live: Sequence[RunDir]) -> dict[str, str]:
-        """Return the states of the trials that have stopped, by run id; `preempted` for one that must be resumed."""
+        """Return the states of the trials that have stopped, by run id."""
         found = {}
         for run in live:
             if run.id in self._processes and self._processes[run.id][0].poll() is None:
@@ -144,7 +144,7 @@ class LocalTrials:
 
 
 class ClusterTrials:
-    """Trials as jobs of a cluster, each with its own run folder. All run the code in the study's folder.
+    """Trials as jobs of a cluster. All run the code in the study's folder.
 
     Args:
         trials: number of all trials, to check their total cost.
@@ -181,7 +181,9 @@ class ClusterTrials:
         return format_job(placeholder_job(config, None, None))
 
     def start(self, config: Config, words: Sequence[str], folder: Path) -> str:
-        """Submit a trial with a new run folder, and return its jobs for the log. The first trial creates the code of the study.
+        """Submit a trial with a new run folder, and return its jobs for the log.
+
+        The first trial creates the code of the study.
 
         Raises:
             SubmitError, SchedulerError: the submission was refused, and all that was written is removed.
@@ -214,12 +216,14 @@ class ClusterTrials:
         return f"job {' -> '.join(jobs)}"
 
     def resume(self, run: RunDir) -> str:
-        """Submit a new job for a trial whose job was lost; return it for the log."""
+        """Submit a new job for a trial whose job was lost, and return it for the log."""
         results = run.path.parent.parent
         return f"job {resubmit([find_runs.read_entry(run.path)], results, trust=False)}"
 
     def read_ended(self, live: Sequence[RunDir]) -> dict[str, str]:
-        """Return the states of the trials whose jobs have ended, by run id; nothing while the scheduler does not answer.
+        """Return the states of the trials whose jobs have ended, by run id.
+
+        There are none while the scheduler does not answer.
 
         Raises:
             SchedulerError: the scheduler did not answer for a long time.
@@ -239,7 +243,7 @@ class ClusterTrials:
         return {name: state for name, state in named.items() if state != "unknown"}
 
     def stop(self, run: RunDir) -> None:
-        """Cancel the job of a trial; its ranks save a checkpoint first."""
+        """Cancel the job of a trial, after its ranks have saved a checkpoint."""
         [found] = find_runs.with_unrecorded_jobs([find_runs.read_entry(run.path)], wait=True)
         if jobs := found.job_ids[-1:]:
             local_runs.refuse_other_jobs(found, jobs)

@@ -12,7 +12,7 @@ from PIL import Image
 
 @pytest.fixture
 def write_idx() -> Callable[[Path, np.ndarray], bytes]:
-    """Return a function that writes a uint8 array as an IDX file, compressed if named .gz, and returns the bytes."""
+    """Return a function that writes a uint8 array as an IDX file and returns the bytes."""
 
     def write(path: Path, values: np.ndarray) -> bytes:
         content = struct.pack(f">BBBB{values.ndim}I", 0, 0, 8, values.ndim, *values.shape) + values.tobytes()
@@ -26,7 +26,7 @@ def write_idx() -> Callable[[Path, np.ndarray], bytes]:
 
 @pytest.fixture
 def mnist_dir(tmp_path: Path, write_idx: Callable[[Path, np.ndarray], bytes]) -> Path:
-    """Make a data folder with 120 + 20 MNIST-like samples; half of the files are compressed."""
+    """Make a data folder with 120 + 20 MNIST-like samples, half of them compressed."""
     random = np.random.default_rng(0)
     for part, length in (("train", 120), ("t10k", 20)):
         raw = tmp_path / "MNIST" / "raw"
@@ -39,7 +39,7 @@ def mnist_dir(tmp_path: Path, write_idx: Callable[[Path, np.ndarray], bytes]) ->
 
 @pytest.fixture
 def picture_dir(tmp_path: Path) -> Path:
-    """Make pictures of three classes, 4 of each to train and 2 to validate; JPEG and PNG, colour and grey."""
+    """Make pictures of three classes, 4 of each to train and 2 to validate."""
     random = np.random.default_rng(0)
     for split, length in (("train", 4), ("val", 2)):
         for name in ("cat", "dog", "eel"):

@@ -1,4 +1,4 @@
-"""Fixtures for all tests: composed configurations, the command line as a user types it, and tools that may be missing."""
+"""Fixtures for all tests: configurations, the command line, and missing tools."""
 
 import os
 import shutil
@@ -35,14 +35,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # several tests run at the same t
 
 
 def find_framework(path: Path) -> str | None:
-    """Return the framework that a test file is for, by its folder or name; None for both."""
+    """Return the framework that a test file is for, or None for both."""
     name = PREFIXES.get(path.stem.removeprefix("test_").partition("_")[0], "")
     parts = {*path.relative_to(ROOT).parts, name}
     return next((framework for framework in FRAMEWORKS if framework in parts), None)
 
 
 def missing_framework_message(framework: str | None) -> str:
-    """Return how to install a framework that this environment does not have; "" if it has it."""
+    """Return how to install a framework that this environment does not have, or ""."""
     return framework_problem(framework) if framework else ""
 
 
@@ -63,7 +63,7 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest applies -m
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests with a missing framework among their parameters, and mark cases slow that the mark `quick` does not name."""
+    """Skip tests with a missing framework, and mark cases slow that `quick` does not name."""
     mark_slow(items)
     for item in items:
         values = getattr(getattr(item, "callspec", None), "params", {}).values()
@@ -73,7 +73,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def mark_slow(items: list[pytest.Item]) -> None:
-    """Mark slow each case that the mark `quick` of its test does not name. Raises UsageError for an unknown name."""
+    """Mark slow each case that the mark `quick` of its test does not name."""
     cases: dict[str, dict[str, pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("quick"):
@@ -89,7 +89,7 @@ def mark_slow(items: list[pytest.Item]) -> None:
 
 
 def require(there: object, what: str) -> None:
-    """Skip the test if `there` is false, and report what to install; in CI a missing tool is a failure."""
+    """Skip the test if `there` is false. In CI a missing tool is a failure."""
     if there:
         return
     if os.environ.get("CI") == "true":
@@ -98,7 +98,7 @@ def require(there: object, what: str) -> None:
 
 
 def require_packages(stderr: str) -> None:
-    """Skip if a command was refused because Horovod or a framework is not installed in this environment."""
+    """Skip if a command was refused because Horovod or a framework is not installed."""
     for framework in FRAMEWORKS:
         horovod = [horovod_problem(framework, mpi=mpi) for mpi in (False, True)]
         for problem in filter(None, (framework_problem(framework), *horovod)):
@@ -135,7 +135,7 @@ def _require() -> Callable[[object, str], None]:
 
 @pytest.fixture(autouse=True)
 def environment() -> Iterator[None]:
-    """Restore the environment after each test: a MASTER_ADDR that a framework has set would get into jobs."""
+    """Restore the environment after each test."""
     before = dict(os.environ)
     yield
     for name in os.environ.keys() - before.keys() - {"PYTEST_CURRENT_TEST"}:
@@ -167,7 +167,7 @@ def state_home(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def shared_project(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Count the project and its environment as shared if they are in /tmp, where a job would be refused; return PATH without that."""
+    """Count the project as shared if it is in /tmp, and return PATH without that."""
     path = os.environ["PATH"]
     if ROOT.is_relative_to(TEMPORARY) or Path(sys.prefix).is_relative_to(TEMPORARY):
         top = tmp_path_factory.mktemp("shared")
@@ -179,13 +179,13 @@ def shared_project(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="session")
 def make_config() -> Callable[..., Config]:
-    """Return a function for the configuration of a command line: `make_config("data=mnist", "seed=3")`."""
+    """Return a function for the configuration of a command line."""
     return lambda *overrides: load(compose([quote_value(word) for word in to_hydra_overrides(overrides)]))
 
 
 @pytest.fixture
 def make_run(tmp_path: Path) -> Callable[..., tuple[Config, RunDir]]:
-    """Return a function for a configuration and a new run folder with it: `make_run("data=mnist")`."""
+    """Return a function for a configuration and a new run folder with it."""
 
     def make(*overrides: str) -> tuple[Config, RunDir]:
         config = load(compose([*to_hydra_overrides(overrides), f"paths.results={tmp_path / 'results'}"]))
@@ -199,7 +199,7 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="session")
 def train() -> Command:
-    """Return a function that runs `python src/train.py` and returns its output and exit code: `train("model=mlp")`."""
+    """Return a function that runs `python src/train.py`: `train("model=mlp")`."""
 
     def run(
         *arguments: str, python: Sequence[str] = (), env: dict[str, str] | None = None, timeout: float = 300

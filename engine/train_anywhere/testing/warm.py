@@ -1,4 +1,4 @@
-"""Run commands of the project in tests as forks of processes that have imported their modules.
+"""Run commands of the project in tests as forks of warm processes.
 
 During a test `subprocess.Popen` is the class below: it forks a command of this Python and this project, and starts other commands as
 new processes. A pytest worker has a fork server for commands without a framework and one for each framework, started on first use.
@@ -18,6 +18,7 @@ from typing import Any
 
 from train_anywhere.files import ROOT
 from train_anywhere.launch.forkserver import ForkServer
+from train_anywhere.launch.processes import MONITOR_MODULES
 
 ENVIRON: dict[str, str] = {}
 """Environment of this process before the first test, which may change variables that libraries read."""
@@ -28,10 +29,9 @@ _servers: dict[str, ForkServer] = {}
 def server(framework: str) -> ForkServer:
     """Return this process's server for commands with a framework, or without one ("")."""
     if framework not in _servers:
-        modules = [
-            "train_anywhere.testing.warm_imports",
-            *([f"train_anywhere.testing.warm_imports.{framework}"] if framework else []),
-        ]
+        modules = ["train_anywhere.testing.warm_imports"]
+        if framework:
+            modules += [*MONITOR_MODULES, f"train_anywhere.training.{framework}.run"]
         _servers[framework] = ForkServer(modules, ENVIRON)
     return _servers[framework]
 
@@ -43,7 +43,7 @@ def join(only: ForkServer) -> None:
 
 
 def framework_of(words: Sequence[str]) -> str:
-    """Return the framework that a command will import, by its arguments; "" for none."""
+    """Return the framework that a command will import, by its arguments, or ""."""
     if words[0] == "-c":
         known = {"lightning": ("torch", "lightning"), "keras": ("keras", "tensorflow")}
         return next((f for f, names in known.items() if any(n in words[1] for n in names)), "")
@@ -110,7 +110,7 @@ PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 
 
 def _find_server(command: list[str], environ: Mapping[str, str], cwd: Any) -> ForkServer | None:
-    """Return the server of a command of this project; None for any other command."""
+    """Return the server of a command of this project, else None."""
     if len(command) < 2 or os.fspath(command[0]) != sys.executable:
         return None
     command[:] = [os.fspath(word) for word in command]

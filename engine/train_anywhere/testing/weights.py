@@ -1,4 +1,4 @@
-"""Reading of the weights in the newest checkpoint of a run, of any strategy, for several tests."""
+"""Reading of the weights in the newest checkpoint of a run, for several tests."""
 
 import json
 import re

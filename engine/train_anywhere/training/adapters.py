@@ -1,4 +1,4 @@
-"""LoRA for both frameworks: which weights are the base, and how a checkpoint names it without holding it."""
+"""LoRA for both frameworks: checkpoints hold the adapters, and name the base by its hash."""
 
 import hashlib
 import re
@@ -15,7 +15,7 @@ MAX_NAME = 200
 
 
 def describe_base(config: Config, whole: bool) -> str:
-    """Return the name of the base in messages: the call that makes the model; `whole`: the task has the network."""
+    """Return the name of the base in messages; `whole`: the task has the network."""
     section = config.task if whole else config.model
     arguments = ", ".join(f"{key}={value}" for key, value in section.arguments.items())
     init = f" init={config.init.run}" if config.init.run else ""
@@ -23,7 +23,7 @@ def describe_base(config: Config, whole: bool) -> str:
 
 
 def hash_weights(weights: Iterable[tuple[str, Any]]) -> str:
-    """Return the SHA-256 of names and bytes in hexadecimal; the bytes are one-dimensional arrays of uint8."""
+    """Return the SHA-256 in hexadecimal of names and bytes, which are arrays of uint8 [n]."""
     digest = hashlib.sha256()
     for name, array in weights:
         digest.update(f"{name} {len(array)}\n".encode())
@@ -32,7 +32,7 @@ def hash_weights(weights: Iterable[tuple[str, Any]]) -> str:
 
 
 def select_layers(names: Iterable[str], selected: Sequence[str], key: str) -> set[str]:
-    """Return the names that are or end with one of `selected`. Raises ConfigError for one that selects nothing; `key` has them."""
+    """Return the names that are or end with one of `selected`. Raises ConfigError for no match."""
     known = [*names]
     found = set[str]()
     for one in selected:
@@ -45,7 +45,7 @@ def select_layers(names: Iterable[str], selected: Sequence[str], key: str) -> se
 
 
 def refuse_other_base(where: str, saved: Sequence[str], own: Sequence[str]) -> None:
-    """Raise CheckpointError if the adapters in `where` are those of another base; both are a hash and a name."""
+    """Raise CheckpointError unless both bases, each a hash and a name, are the same."""
     if saved[0] != own[0]:
         _, init, run = where.partition("init.run=")
         export = f" Or write whole weights with `python src/evaluate.py {run} --export safetensors` and start with init=FILE."
@@ -56,7 +56,7 @@ def refuse_other_base(where: str, saved: Sequence[str], own: Sequence[str]) -> N
 
 
 def refuse_adapters_alone(run: Any, base: str) -> None:
-    """Raise CheckpointError for a run with adapters from which a training without adapters can't start."""
+    """Raise CheckpointError for a run with adapters, from which only adapters can start."""
     raise CheckpointError(
         f"init.run={run} holds only adapters of {base}; use the same model.lora, or write whole weights with `python src/evaluate.py "
         f"{run} --export safetensors` and start with init=FILE."

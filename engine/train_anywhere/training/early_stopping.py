@@ -1,4 +1,4 @@
-"""What ends a run early: a monitored metric that has not improved, `trainer.max_time`, and user code."""
+"""What ends a run early: a metric that does not improve, `trainer.max_time`, user code."""
 
 import math
 import time
@@ -25,7 +25,7 @@ class Patience:
     waited: int = 0
 
     def update(self, value: float, rule: EarlyStopping) -> None:
-        """Compare the value of a new validation with the best one; NaN and infinity are never better."""
+        """Compare a new validation with the best one. NaN and infinity are never better."""
         gain = 0.0 if self.best is None else (value - self.best) * (1 if rule.mode == "max" else -1)
         if math.isfinite(value) and (self.best is None or gain > rule.min_delta):
             self.best, self.waited = value, 0
@@ -33,12 +33,12 @@ class Patience:
             self.waited += 1
 
     def postpone(self, rule: EarlyStopping) -> None:
-        """Let the run continue until the next worse validation: it has fewer epochs than `trainer.min_epochs`."""
+        """Let a run with fewer epochs than `trainer.min_epochs` continue until a worse validation."""
         if rule.patience is not None:
             self.waited = min(self.waited, max(1, rule.patience) - 1)
 
     def should_stop(self, rule: EarlyStopping) -> bool:
-        """Return whether the run ends now: never if `patience` is None; a `patience` of 0 counts as 1."""
+        """Return whether the run ends now. A `patience` of None never ends it, and 0 counts as 1."""
         return rule.patience is not None and self.waited >= max(1, rule.patience)
 
     def describe(self, rule: EarlyStopping) -> str:
@@ -54,16 +54,12 @@ class Patience:
 
 
 def describe_early_end(who: str | None, step: int, total: int) -> str:
-    """Return the line for the terminal, run.json, status and report; `who` is the class of the callback, if it is known."""
+    """Return the line about the end; `who` is the class of the callback, if it is known."""
     return f"{who or 'user code'} ended training after step {step} of {total}"
 
 
 class Timer:
-    """A timer that starts with the time of earlier attempts, which the checkpoint holds.
-
-    Attributes:
-        before: seconds of training to add to those of this attempt.
-    """
+    """A timer that starts with the seconds of earlier attempts, `before`, from the checkpoint."""
 
     def __init__(self, trainer: Trainer, before: float = 0.0) -> None:
         self.written = None if trainer.fast_dev_run else trainer.max_time
@@ -89,16 +85,16 @@ class Timer:
 
     @property
     def is_over(self) -> bool:
-        """Whether training has reached the limit; never without one, nor after training."""
+        """Whether training has reached the limit. False without one, and after training."""
         return self.limit is not None and self._end is None and self.seconds >= self.limit
 
     @property
     def was_over(self) -> bool:
-        """Whether earlier attempts have reached the limit; the same on all ranks."""
+        """Whether earlier attempts have reached the limit. All ranks have the same."""
         return self.limit is not None and self.before >= self.limit
 
     def end(self, step: int) -> str:
-        """Count the limit as reached, and return the line that says why training ends after an optimizer step.
+        """Count the limit as reached, and return the line that says why training ends.
 
         With several ranks the clock of another one may have reached it first; a resumed run must not train the difference.
         """
@@ -126,5 +122,5 @@ def monitored_value(metrics: Mapping[str, float], monitor: str | None, key: str)
 
 
 def checkpoint_score(metrics: Mapping[str, float], monitor: str) -> float | None:
-    """Return the value that decides whether a checkpoint is the best; None if a loss is NaN or infinite: it is never the best."""
+    """Return the value of the metric `monitor`. None if a loss is NaN or infinite."""
     return None if find_nonfinite_loss(metrics) else metrics.get(monitor)

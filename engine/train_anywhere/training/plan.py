@@ -1,4 +1,4 @@
-"""The numbers of batches and optimizer steps of a run, when it validates, and what resuming changes, for both frameworks."""
+"""The numbers of batches and steps of a run, its validations, and what resuming changes."""
 
 import math
 import re
@@ -33,10 +33,7 @@ class Plan:
         batch_per_rank: rows of one batch on one device that shares the global batch.
         train_batches: training batches of an epoch. Of a native task a multiple of `accumulate`: an incomplete last window is
             left out.
-        accumulate: batches per optimizer step.
-        steps_per_epoch: optimizer steps of an epoch.
         max_epochs: largest number of epochs; `total_steps` may end the last one early.
-        total_steps: optimizer steps of the whole run.
         val_every: optimizer steps between two validations of an epoch, or of the run if `check_val_every_n_epoch` is null.
         val_batches: validation batches; 0 turns validation off.
         test_batches: test batches; 0 turns the test off.
@@ -156,13 +153,13 @@ def make_user_plan(config: Config, batches: float, validates: bool, tests: bool,
 
 
 def validation_notes(trainer: Trainer, plan: Plan) -> list[str]:
-    """Return a line for a run that has no validation data although its configuration does not turn validation off."""
+    """Return a line for a run without validation data that does not turn validation off."""
     missing = not plan.val_batches and trainer.limit_val_batches
     return ["there is no validation data: the newest checkpoint counts as the best."] if missing else []
 
 
 def uneven_rows_note(name: str, rows: int | None, ranks: int) -> str | None:
-    """Return a line about a split whose rows the ranks don't divide; None if each rank has the same number, or it is not known."""
+    """Return a line about a split whose rows the ranks don't divide, or None."""
     each, more = divmod(rows or 0, ranks)
     if not more:
         return None
@@ -179,7 +176,7 @@ def batches_per_step(trainer: Trainer) -> int:
 
 
 def validation_due(trainer: Trainer, plan: Plan, epoch: int, batch: int, step: int) -> bool:
-    """Return whether a validation follows an optimizer step; it always follows the last one of the run.
+    """Return whether a validation follows an optimizer step, as always the last one.
 
     `epoch` counts from 0; `batch` batches of it, and `step` optimizer steps of the run, are done.
     """
@@ -192,13 +189,13 @@ def validation_due(trainer: Trainer, plan: Plan, epoch: int, batch: int, step: i
 
 
 def steps_to_validation(trainer: Trainer, plan: Plan, batch: int, step: int) -> int:
-    """Return the optimizer steps after which a validation may be due next, 1 or more; see `validation_due`."""
+    """Return the optimizer steps after which a validation may be due next, 1 or more."""
     done = step if trainer.check_val_every_n_epoch is None else batch // plan.accumulate
     return plan.val_every - done % plan.val_every
 
 
 def limit_batches(batches: int, limit: LimitBatches, fast_dev_run: bool) -> int:
-    """Return `batches` limited to a number (int) or a fraction (float); a fraction above 0 leaves at least one batch."""
+    """Return `batches` limited to a number (int) or a fraction (float, at least one batch)."""
     if fast_dev_run:
         return min(1, batches)
     if isinstance(limit, int):
@@ -207,7 +204,7 @@ def limit_batches(batches: int, limit: LimitBatches, fast_dev_run: bool) -> int:
 
 
 def is_multiple(number: int, every: int | None) -> bool:
-    """Return whether a count is a multiple of `every`; never without one."""
+    """Return whether `number` is a multiple of `every`. False if `every` is None."""
     return every is not None and number % every == 0
 
 
@@ -229,7 +226,7 @@ def build_network(config: Config, facts: Mapping[str, Any]) -> Any:
 
 
 def missing_facts(model: Model, data: str, facts: Collection[str]) -> list[str]:
-    """Return a message for each argument in `model.from_data` whose fact is not in `facts`; `data` is the name of the data set."""
+    """Return a message for each argument in `model.from_data` whose fact is not in `facts`."""
     return [
         f"model.from_data.{argument}={fact}: data={data} has no '{fact}'{did_you_mean(fact, facts)} "
         f"Use another model= for this data, or give model.{argument} a value."
@@ -246,7 +243,7 @@ def learning_rate(
     world_size: int,
     lr: float | None = None,
 ) -> float:
-    """Return the learning rate of optimizer step `step`, which counts from 0, for a schedule of this project.
+    """Return the learning rate of optimizer step `step`, which counts from 0.
 
     `world_size` is the number of devices that share the global batch; `lr` is that of a group of parameters.
     """
@@ -302,7 +299,7 @@ def refuse_other_framework(saved: SavedCheckpoint, framework: FrameworkName) -> 
 
 
 def resume_message(saved: SavedCheckpoint, config: Config, plan: Plan, world_size: int) -> str:
-    """Return the first line of a resumed run; it warns if a longer schedule raises the learning rate again.
+    """Return the first line of a resumed run, with a warning if the learning rate rises.
 
     `world_size` is the number of devices that share the global batch.
     """
@@ -317,7 +314,7 @@ def resume_message(saved: SavedCheckpoint, config: Config, plan: Plan, world_siz
 
 
 def device_count_message(before: int, now: int) -> str:
-    """Return the line for a resume on `now` devices of a checkpoint with the random states of `before` devices."""
+    """Return the line for a resume on `now` devices of a checkpoint of `before` devices."""
     return (
         f"resuming a {before}-device checkpoint on {now}: batches, weights and optimizer stay as they were, "
         "but dropout draws new random numbers."
@@ -334,7 +331,7 @@ def matching_groups(groups: Sequence[ParameterGroup], name: str) -> list[Paramet
 
 
 def group_settings(groups: Iterable[ParameterGroup]) -> tuple[float | None, float | None]:
-    """Return learning rate and weight decay, each of the last group that sets it; None if none does."""
+    """Return learning rate and weight decay, each of the last group that sets it, or None."""
     lr = weight_decay = None
     for group in groups:
         lr = lr if group.lr is None else group.lr

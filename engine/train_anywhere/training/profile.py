@@ -1,4 +1,4 @@
-"""Profile some training steps of a rank, with the profiler of its framework: `trainer.profiler` and `jobs.py profile`.
+"""Profile some training steps of a rank: `trainer.profiler` and `jobs.py profile`.
 
 RUN/profile/<the profiler's files>    traces, which TensorBoard shows
 RUN/profile/rank-<N>.json             the slowest operations of that rank's newest profile
@@ -24,7 +24,7 @@ FILE_S = 10.0
 
 
 class Operation(NamedTuple):
-    """An operation in a profile: its name, number of calls, and milliseconds in itself, without those that it calls.
+    """An operation in a profile: its name, number of calls, and own milliseconds.
 
     Attributes:
         ms: on the GPU if one is used, else on the CPU.
@@ -62,14 +62,11 @@ class Span(NamedTuple):
 
 
 class StepProfile:
-    """The profiles of one rank. All ranks know which steps are profiled, also those that record none.
+    """The profiles of one rank. All ranks know which steps are profiled.
 
     Args:
-        run: the run folder.
-        rank: number of this rank.
         steps: steps that rank 0 profiles, such as 10-20; None: only when requested.
         begin: starts a profiler, which writes its traces into a folder, under a name for this rank.
-        report: prints a line of rank 0.
 
     Attributes:
         is_on: whether `after_step` must be called; False for nearly all steps of nearly all runs.
@@ -93,7 +90,7 @@ class StepProfile:
         self._step: int | None = None
 
     def request(self, number: int) -> None:
-        """Profile the steps of a request of `jobs.py profile` next; all ranks call this after the same step."""
+        """Profile the steps of a request next. All ranks call this after the same step."""
         end, asked = time.monotonic() + FILE_S, dict[str, Any]()
         while asked.get("number") != number and time.monotonic() < end:
             asked = read_json(self.run.path / "monitor" / live.PROFILE)
@@ -104,13 +101,13 @@ class StepProfile:
             self._span, self.is_on = Span(number, ranks, 0, count), True
 
     def steps_left(self, step: int) -> int | None:
-        """Return the steps after optimizer step `step` until a profile starts or ends; None if none is due."""
+        """Return the steps until a profile starts or ends. None if none is due."""
         if not self._span:
             return None
         return max(1, (self._span.first - 1 if self._began is None else self._span.last) - step)
 
     def after_step(self, step: int) -> None:
-        """Start or end a profile if it is due after this optimizer step, or before the first one that is trained."""
+        """Start or end a profile if it is due after this step, or before the first one."""
         self._step, span = step, self._span
         if not span:
             return
@@ -149,7 +146,7 @@ class StepProfile:
             self._report(f"steps {step + 1}-{span.last} are not profiled: {error}")
 
     def _end(self) -> None:
-        """End the profile of the current steps, and wait for those of `trainer.profiler` if a request came first."""
+        """End the current profile, and wait for that of `trainer.profiler` if it is to come."""
         span, recording = self._span, self._recording
         if span and not span.number:
             self._configured = None

@@ -15,8 +15,6 @@ class RankProcess:
     """The process of one rank of a run.
 
     Attributes:
-        run: the run folder.
-        topology: number of this rank, and number of ranks.
         stop: flag set by a signal; training then ends after the current step, with a checkpoint.
         recorder: writes run.json; None on other ranks than 0.
         heartbeat: reports the state of this rank to the monitor process of the node; the default is invisible to it.

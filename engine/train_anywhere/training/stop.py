@@ -23,13 +23,13 @@ class Stop:
         self.watcher: int | None = None
 
     def install(self) -> "Stop":
-        """Handle the signals of this process; call it from the main thread, before the frameworks start."""
+        """Handle the signals, in the main thread before the frameworks start."""
         for number in SIGNALS:
             signal.signal(number, self._on_signal)
         return self
 
     def reinstall(self) -> None:
-        """Install the handlers again, since a C library may have replaced them without Python's knowledge."""
+        """Install the handlers again, which a C library may have replaced."""
         for number in SIGNALS:
             if signal.getsignal(number) == self._on_signal:  # as Python believes
                 signal.signal(number, self._on_signal)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from engine.tests.slurm.status.test_page import RUNNING
 from train_anywhere.files.atomic import dumps
+from train_anywhere.monitor.report.figures import metric_over_key
 from train_anywhere.slurm.status.find_runs import find
 from train_anywhere.slurm.status.gather import gather
 from train_anywhere.slurm.status.sweep_page import MOST_CURVES, comparison, write_sweep
@@ -38,10 +39,10 @@ def test_a_row_for_each_member_and_a_curve_in_each_drawing(tmp_path: Path) -> No
     written = write_sweep(find(SWEEP, tmp_path))
     assert written == tmp_path / "digits" / SWEEP / "report.html"
     text = written.read_text()
-    assert re.findall(r"<th>(.*?)</th>", text) == ["run", "seed", "state", "progress", "val/loss"]
+    assert re.findall(r"<th>(.*?)</th>", text) == ["run", "seed", "val/\u200bloss", "state", "progress"]
     cells = re.findall(r"<td>(.*?)</td>", text)
-    assert cells[:5] == [f"{SWEEP}-0", "0", "completed", "epoch ?, step 20", "0"]
-    assert cells[10:13] == [f"{SWEEP}-2", "2", "failed"]
+    assert cells[:5] == ["0", "0", "0", "completed", "epoch ?, step 20"]
+    assert (cells[10:12], cells[13]) == (["2", "2"], "failed")
     assert text.count("<svg") == 2 and text.index("<h3>val/loss") < text.index("<h3>lr")
     assert "0 seed=0</li>" in text and "1 seed=1</li>" in text and "2 seed=2" not in text
     assert "<b>" not in text
@@ -70,14 +71,22 @@ def test_the_best_metric_is_drawn_over_each_key(tmp_path: Path) -> None:
         "run",
         "optimizer.lr",
         "model",
+        "val/acc",
         "state",
         "progress",
-        "val/acc",
     ]  # the last lr is useless
     first, second = page.figures[:2]
     assert (first.title, second.title) == ("val/acc over optimizer.lr", "val/acc over model")
-    assert first.powers and first.scattered and [x for x, _ in first.curves[""]] == [-3, -1, -1, 0]
-    assert second.below == "model: 0 cnn, 1 mlp" and [x for x, _ in second.curves[""]] == [1, 1, 0, 0]
+    assert (
+        first.ticks == {-3: "0.001", -1: "0.1", 0: "1"}
+        and first.scattered
+        and [x for x, _ in first.curves[""]] == [-3, -1, -1, 0]
+    )
+    assert (
+        second.below == "model"
+        and second.ticks == {0: "cnn", 1: "mlp"}
+        and [x for x, _ in second.curves[""]] == [1, 1, 0, 0]
+    )
     assert first.svg.count("<circle") == 4 and "0.001" in first.svg
 
 
@@ -85,3 +94,15 @@ def test_a_large_sweep_keeps_a_drawing_that_can_be_read() -> None:
     many = comparison("sweep", [RUNNING] * (MOST_CURVES + 5))
     assert len(many.rows) == MOST_CURVES + 5
     assert many.figures == []  # nothing was measured
+
+
+def test_values_too_near_to_each_other_have_round_labels() -> None:
+    """All values of a key are labels of its axis if there is room for them."""
+    near = metric_over_key("val/acc", "lr", [(f"{x / 100:g}", x / 10) for x in range(1, 10)])
+    assert near and near.ticks == {} and "0.02" in near.svg and "0.03<" not in near.svg
+    powers = metric_over_key("val/acc", "lr", [(f"{10 ** -(x / 3):.3g}", x) for x in range(12)])
+    assert powers and {"0.001", "0.01", "0.1"} < {*powers.ticks.values()}
+    seeds = metric_over_key("val/acc", "seed", [("1", 0.5), ("2", 0.75)])
+    assert seeds and [*seeds.ticks.values()] == ["1", "2"]
+    long = metric_over_key("val/acc", "data.dir", [("/data/" + letter * 30, 0.5) for letter in "ab"])
+    assert long and long.ticks == {} and long.below.startswith("data.dir: 0 /data/a")

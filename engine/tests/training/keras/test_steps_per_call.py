@@ -31,7 +31,7 @@ def test_one_process_stops_without_asking_others(processes: int, devices: int, a
         module=SimpleNamespace(strategy=Strategy(0, processes, devices)),
         position=Position(),
         stop=SimpleNamespace(requested="SIGTERM"),
-        metrics=SimpleNamespace(progress=SimpleNamespace(requests=SimpleNamespace(profile=None))),
+        metrics=SimpleNamespace(progress=SimpleNamespace(take_profile=int, request_profile=print)),
         _requests_checkpoint=lambda: False,
     )
     TrainingCallback.check_stop_flag(callback)

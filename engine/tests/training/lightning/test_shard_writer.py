@@ -56,7 +56,7 @@ def test_a_node_s_disk_that_refuses_is_done_without(
     (tmp_path / "node").write_text("no folder")
     found = save(tmp_path / "shared", OwnedFolder(tmp_path / "node", ("me", "run.rank-0"), "part"))
     assert torch.equal(found["a"], STATE["a"])  # type: ignore[arg-type]
-    (line,) = capsys.readouterr().err.splitlines()
+    line = capsys.readouterr().err.splitlines()[-1]
     assert "can't write a part of a checkpoint" in line and line.endswith(
         "writing to the run folder instead."
     )
@@ -68,4 +68,4 @@ def test_a_foreign_folder_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFi
     theirs.write_text("theirs")
     save(tmp_path / "shared", OwnedFolder(tmp_path, ("me", "run.rank-0"), "part"))
     assert theirs.read_text() == "theirs"
-    assert capsys.readouterr().err.count("\n") == 1
+    assert capsys.readouterr().err.count("can't write a part of a checkpoint") == 1

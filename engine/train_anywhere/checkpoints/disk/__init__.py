@@ -1,1 +1,1 @@
-"""Files on disk: manifests and checksums, checkpoints on the node's local disk, TensorBoard's event files, files of a program."""
+"""Files on disk: manifests, checkpoints on the node's disk, event files, a program's files."""

@@ -1,4 +1,4 @@
-"""Copy what a program (`src/run.py`) writes to its node's disk into the run folder: in the background, and at the end.
+"""Copy what a program writes to its node's disk into the run folder.
 
 A file that changes while it is copied, or was written a moment ago, is left for the next time, so a copy is never half of a file. A file
 with the same size and time is not copied again. Files that the program removes stay in the run folder. A link inside of the folder is made
@@ -44,8 +44,6 @@ class Copier:
     """Copies new files of one folder to another in a background thread.
 
     Args:
-        source: the folder on the node's disk.
-        target: the folder in the run folder.
         every_seconds: time between two copies.
 
     Attributes:
@@ -65,7 +63,7 @@ class Copier:
         self._thread.start()
 
     def find_open(self, pid: int) -> set[Path] | None:
-        """Return the files that a process and those that it started are writing; None if it has ended or /proc does not show it."""
+        """Return the files that a process and its children are writing, or None if unknown."""
         try:
             if not os.listdir(f"/proc/{pid}/fd"):
                 return None
@@ -81,7 +79,7 @@ class Copier:
         return found
 
     def finish(self, killed: bool) -> list[str]:
-        """Copy for the last time; return the files of which an older copy stays, because the program was killed while it wrote them.
+        """Copy for the last time. Return the files of which an older copy stays.
 
         These are the files in `open`, or if that is None, the newest ones.
         """
@@ -96,7 +94,7 @@ class Copier:
         return self._copy(cut_off)
 
     def copy(self) -> list[str]:
-        """Copy the complete files; return those that may not be complete."""
+        """Copy the complete files, and return those that may not be complete."""
         now = time.time()
         return self._copy(lambda path, status: status.st_mtime > now - SETTLED_S)
 
@@ -130,7 +128,7 @@ class Copier:
         return left
 
     def _copy_link(self, name: Path, missing: Sequence[str]) -> bool:
-        """Make a link of the source in the target; return False if it leads to something of `missing`. Raises OSError if it leads out."""
+        """Make a link in the target. Return False if its end is `missing`. Raises OSError."""
         end = Path(os.path.realpath(self.source / name))
         if not end.is_relative_to(self.source):
             raise OSError(f"it is a link to {end}, outside of the folder")
@@ -153,7 +151,7 @@ class Copier:
 
 
 def copy_leftovers(place: OwnedFolder, target: Path) -> str:
-    """Copy what a killed rank left in its folder, and remove the folder; return why it stays, or an empty string."""
+    """Copy what a killed rank left, and remove its folder. Return why it stays, or ""."""
     try:
         check_owned(place, private=True)
     except OSError as error:
@@ -190,7 +188,7 @@ def _list(folder: Path) -> list[Path]:
 
 
 def _entries(source: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield the files, links and empty folders below a folder, without its marker and temporary files of this project."""
+    """Yield the files, links and empty folders of a program below a folder."""
     for top, folders, names in os.walk(source):
         empty = [] if folders or names or top == str(source) else [Path(top)]
         for path in [Path(top, name) for name in (*names, *folders) if not is_temporary(name)] + empty:
@@ -217,11 +215,7 @@ def _make_parents(target: Path, name: Path) -> None:
 
 
 def _copy_entry(path: Path, before: os.stat_result, target: Path, name: Path) -> bool:
-    """Copy a file or an empty folder to `target / name` in one step; return False, and change nothing, if it changed meanwhile.
-
-    Raises:
-        OSError: a disk failed, or `target / name` is of another kind.
-    """
+    """Copy a file or an empty folder. Return False if it changes meanwhile. Raises OSError."""
     copy = target / name
     if _is_same(before, copy):
         return True
@@ -243,11 +237,7 @@ def _copy_entry(path: Path, before: os.stat_result, target: Path, name: Path) ->
 
 
 def refuse_compressed(file: Path) -> None:
-    """Check the table of contents of a zip file: a few bytes could unpack to terabytes.
-
-    Raises:
-        CheckpointError: it is not a zip file, or unpacks to more than its size.
-    """
+    """Raise CheckpointError unless this is a zip file that unpacks to its own size."""
     try:
         with zipfile.ZipFile(file) as archive:
             unpacked = sum(entry.file_size for entry in archive.infolist())
@@ -264,7 +254,7 @@ CHUNK = 1 << 20
 
 
 def write_all(descriptor: int, data: memoryview) -> None:
-    """Write all of `data`: one call of `os.write` may write only a part of it if the disk is nearly full."""
+    """Write all of `data`, of which one call of `os.write` may write only a part."""
     while data:
         data = data[os.write(descriptor, data) :]
 

@@ -1,4 +1,4 @@
-"""TensorBoard's event files, written on the node's local disk and synced from there to the run folder.
+"""TensorBoard's event files, synced from the node's local disk to the run folder.
 
 Each attempt of a run writes new files, and files only grow, so a sync appends the missing tail. The training does that
 every few seconds; after a crash `checkpoints/recovery.py` does it.
@@ -24,7 +24,6 @@ class EventFileSync:
 
     Args:
         staging: the folder on the node's disk; None: files are written directly to the run folder.
-        target: the folder of event files in the run folder.
 
     Attributes:
         interval_s: time between two syncs, and between two tries after a disk error.
@@ -53,7 +52,7 @@ class EventFileSync:
         return self.staging.events
 
     def try_write(self, write: Callable[[], None], reopen: Callable[[], None]) -> None:
-        """Write to an event file. If the node's disk fails, use a new file in the run folder; if that fails, retry later.
+        """Write to an event file, of the run folder if the node's disk fails, or retry later.
 
         Args:
             write: writes to the open file, or to a new one in `prepare_folder()`.
@@ -79,7 +78,7 @@ class EventFileSync:
         self._wake.set()
 
     def close(self) -> bool:
-        """Sync the rest; return whether all of it is in the run folder. The files must have been flushed."""
+        """Sync the rest of flushed files. Return whether all of it is in the run folder."""
         self._closing = True
         self._wake.set()
         if self._thread.ident:
@@ -118,7 +117,7 @@ class EventFileSync:
 
 
 def wait_for_new_name(folder: Path) -> None:
-    """Wait until the name of a new file sorts after the existing ones. TensorBoard reads files by name, which has the time in seconds.
+    """Wait until the name of a new file, with the time in seconds, sorts after all others.
 
     Within one second the process id would decide the order, and rows of an earlier attempt could follow the event that purges them.
     Names from the future, by another node's clock, are not waited for.
@@ -130,11 +129,7 @@ def wait_for_new_name(folder: Path) -> None:
 
 
 def append_missing(source: Path, target: Path) -> None:
-    """Append to each file in `target` the part that it lacks of the file with the same name in `source`.
-
-    Raises:
-        OSError: the disk can't be written; each file in `target` is then a shorter version of its source.
-    """
+    """Append to each file in `target` what it lacks of `source`. Raises OSError."""
     for file in sorted(source.glob("*")):
         target.parent.mkdir(parents=True, exist_ok=True)
         make_folder(target)

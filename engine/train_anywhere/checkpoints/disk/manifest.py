@@ -1,4 +1,4 @@
-"""The description, manifest and checksums of a checkpoint, and copies of its files that are flushed to disk.
+"""The manifest and checksums of a checkpoint, and flushed copies of its files.
 
 A manifest names each file with its size and, if the checkpoint is in the run folder, its sha256.
 """
@@ -25,11 +25,8 @@ class CheckpointInfo:
     """Position and metrics of the training when it is saved.
 
     Attributes:
-        step: number of optimizer steps done.
         epoch, batch: the next batch to train is number `batch` of epoch `epoch`, both counted from 0.
-        metrics: the newest values by name.
         value: value of `checkpoint.monitor`; None if it was not measured at this step.
-        framework: the framework that wrote it.
         seconds: time of training so far, over all attempts of the run.
     """
 
@@ -44,11 +41,7 @@ class CheckpointInfo:
 
 @dataclass(frozen=True)
 class SavedCheckpoint(CheckpointInfo):
-    """A complete checkpoint.
-
-    Attributes:
-        path: its folder.
-    """
+    """A complete checkpoint in the folder `path`."""
 
     path: Path
 
@@ -63,7 +56,7 @@ Files = dict[str, dict[str, Any]]
 
 
 def write_manifest(folder: Path, info: CheckpointInfo, files: Files, **more: str) -> None:
-    """Write the manifest of the checkpoint in `folder`. Metrics that are nan or inf are left out."""
+    """Write the manifest of a checkpoint, without metrics that are nan or inf."""
     metrics = {k: v for k, v in info.metrics.items() if math.isfinite(v)}
     fields = {name: getattr(info, name) for name in INFO_FIELDS}
     write_atomic(
@@ -83,7 +76,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _are_files(files: object) -> bool:
-    """Return whether `files` is of the type `Files`, and names only files in the checkpoint's folder."""
+    """Return whether `files` is a `Files` that names only files in the checkpoint's folder."""
     if not isinstance(files, dict):
         return False
     paths = (PurePosixPath(name) for name in files)
@@ -115,12 +108,12 @@ def folder_name(step: int) -> str:
 
 
 def parse_step(name: str) -> int | None:
-    """Return the step of the checkpoint in a folder of that name; None if it is not the name of a checkpoint."""
+    """Return the step of the checkpoint in a folder of that name, or None."""
     return int(name) if re.fullmatch("[0-9]{8,19}", name) and name == folder_name(int(name)) else None
 
 
 def ownership_marker(run: str, step: int) -> str:
-    """Return the ownership marker of a checkpoint's folder, see `files/removal.py`; `run` is the run id."""
+    """Return the ownership marker of a checkpoint's folder, see `files/removal.py`."""
     return f"checkpoint {folder_name(step)} of run {run}"
 
 
@@ -148,7 +141,7 @@ def flush_files(folder: Path) -> Files:
 
 
 def copy_files(source: Path, target: Path, pause: Callable[[], None]) -> Files:
-    """Copy the files in the manifest of `source` to `target`, flush them, and return their sizes and checksums.
+    """Copy and flush the files of `source`, and return their sizes and checksums.
 
     `pause` is called before each chunk is written, so that more urgent work can run.
 
@@ -180,7 +173,7 @@ def copy_file(source: Path, target: Path, pause: Callable[[], None] = lambda: No
 
 
 def find_damage(folder: Path, checksums: bool = True) -> str | None:
-    """Return what is wrong with the checkpoint in `folder`; None if its checksums match. Without `checksums` compare only sizes."""
+    """Return what is wrong with a checkpoint, or None. Without `checksums` compare sizes."""
     try:
         manifest = read_manifest(folder)
         if manifest.get("format") != FORMAT:

@@ -1,4 +1,4 @@
-"""Checkpoints on the node's local disk: they are written fast, and survive a crash of the training.
+"""Checkpoints on the node's local disk, which survive a crash of the training.
 
 <local disk>/<name>-<user id>/<run id>/00000230/   complete, not yet in the run folder
                                       growing-<boot>/   TensorBoard's event files, see `checkpoints/disk/event_files.py`
@@ -46,7 +46,7 @@ from train_anywhere.runs.folder import RunDir
 
 @dataclass(frozen=True)
 class Retention:
-    """The rule by which checkpoints are kept. They are ordered by step, not by time, because clocks jump.
+    """The rule by which checkpoints are kept, ordered by step because clocks jump.
 
     Attributes:
         mode: whether the best `value` is the smallest or the largest.
@@ -59,7 +59,7 @@ class Retention:
     keep_every_n_epochs: int | None = None
 
     def best(self, saved: Iterable[SavedCheckpoint]) -> SavedCheckpoint | None:
-        """Return the checkpoint with the best finite value, the newest of equal ones; None if none has a value."""
+        """Return the checkpoint with the best finite value, the newest of equal ones, or None."""
         sign = 1 if self.mode == "max" else -1
         valued = [s for s in saved if s.value is not None and math.isfinite(s.value)]
         return max(valued, key=lambda s: (sign * (s.value or 0.0), s.step), default=None)
@@ -107,7 +107,7 @@ class Staging:
         self._stays: set[Path] = set()  # checkpoints that could not be removed
 
     def write(self, write: Write, info: CheckpointInfo) -> Path:
-        """Write a checkpoint, and return its folder. An error of `write` is raised after the partial checkpoint is removed."""
+        """Write a checkpoint, and return its folder. A partial one is removed."""
         self.claim()
         name = folder_name(info.step)
         temporary = self._checkpoint(info.step, f".{name}.{os.getpid()}")
@@ -141,13 +141,13 @@ class Staging:
             self._stays.add(path)
 
     def rank_folder(self, rank: int) -> OwnedFolder:
-        """Return the folder for one rank's files; it is next to this one, which only one process makes."""
+        """Return the folder for one rank's files, next to this one."""
         user, run = self._place.names
         names = (user, f"{run}.rank-{rank}")
         return OwnedFolder(self._place.root, names, f"part of rank {rank} of run {run}")
 
     def list_rank_folders(self) -> list[OwnedFolder]:
-        """Return the folders that `rank_folder` names for the ranks of this run on this node, and that exist."""
+        """Return the folders of `rank_folder` that exist for this run on this node."""
         found = self.folder.parent.glob(
             f"*{self.folder.name}.rank-*"
         )  # hidden ones too, left by a killed removal
@@ -155,7 +155,7 @@ class Staging:
         return [self.rank_folder(int(rank)) for rank in ranks if rank.isdecimal()]
 
     def clear(self) -> None:
-        """Remove the staging folder, whose content must be in the run folder, and shards that killed ranks left."""
+        """Remove the staging folder, and shards that killed ranks left."""
         remove(self._place)
         for place in self.list_rank_folders():
             remove(place)
@@ -179,11 +179,7 @@ class Staging:
         return None
 
     def claim(self) -> None:
-        """Make the folder with access for this user only, because checkpoints are loaded from it later.
-
-        Raises:
-            OSError: the disk can't be written, or the folder may not be this run's.
-        """
+        """Make the folder, for this user only since checkpoints are loaded. Raises OSError."""
         make_owned(self._place, private=True)
 
     def _checkpoint(self, step: int, name: str) -> OwnedFolder:
@@ -195,7 +191,7 @@ class Staging:
 def open_staging(
     run: RunDir, location: str | None, environ: Mapping[str, str] = os.environ
 ) -> Staging | None:
-    """Return the staging folder of the run; None: write directly to the run folder.
+    """Return the staging folder of the run, or None: write directly to the run folder.
 
     `location` is `checkpoint.local`: null for none, a folder, or auto. Auto means the scheduler's folder for the job or the node's
     disk, unless the run folder is on the same disk. TRAIN_LOCAL_DISK is cluster.local_disk.
@@ -242,7 +238,7 @@ def read_record(run: RunDir) -> tuple[Staging, Retention] | None:
 
 
 def _open_recorded(run: RunDir, folder: str) -> Staging:
-    """Return the staging folder at a recorded path. Raises NotOwnedError if the path or the folder is not this run's."""
+    """Return the staging folder at a recorded path. Raises NotOwnedError."""
     path = Path(folder)
     clean = path.is_absolute() and ".." not in path.parts and "\0" not in folder
     if not clean or path.parts[-2:] != staging_path_names(run):

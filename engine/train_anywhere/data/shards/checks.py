@@ -17,7 +17,7 @@ KINDS = (".tar", ".parquet", ".jsonl")
 
 MISSING_PYARROW = "*.parquet files need the package pyarrow, which is not installed; install it: python -m pip install pyarrow"
 
-_HELD_OUT = re.compile(r"(val|test)(?:id|idation)?(?![a-z])")
+_HELD_OUT = re.compile(r"(?:(test)(?:ing|s)?|(?:val(?:id|idation)?|dev|eval(?:uation)?))(?![a-z])")
 
 
 class Shards(NamedTuple):
@@ -47,7 +47,7 @@ def list_shards(folder: Path) -> Shards:
         if sort == "file" and path.endswith(KINDS):
             name = path[len(str(folder)) :].lstrip("/")
             kinds.add(Path(name).suffix)
-            parts = [m[1] for part in name.lower().split("/") if (m := _HELD_OUT.match(part))]
+            parts = [m[1] or "val" for part in name.lower().split("/") if (m := _HELD_OUT.match(part))]
             splits.setdefault(parts[0] if parts else "train", []).append(name)
     if len(kinds) != 1 or "train" not in splits:
         have = (

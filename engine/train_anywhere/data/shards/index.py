@@ -26,6 +26,9 @@ THREADS = 8
 
 INFO = "index.json"
 
+AGREED: dict[Path, str] = {}
+"""The key of the index of each folder that this run has recorded: another one is refused."""
+
 Files = list[tuple[str, int, int]]
 """Name, size, and time in ns of each shard."""
 
@@ -92,9 +95,18 @@ def open_index(folder: Path, other: Path, pulse: Callable[[], None] = lambda: No
         raise DataError(f"{error.filename} can't be read ({error.strerror}).") from error
     files = [(name, s.st_size, s.st_mtime_ns) for name, s in zip(names, states, strict=True)]
     key = hashlib.sha256(json.dumps([VERSION, files]).encode()).hexdigest()[:24]
+    if AGREED.get(folder, key) != key:
+        raise DataError(
+            f"shards in {folder} changed since this run indexed them; put them back, or start a new run."
+        )
     places = [folder / f".index-{key}", other / f"index-{key}"]
     place = next((p for p in places if p.is_dir()), places[not os.access(folder, os.W_OK)])
-    prepare_folder(place, lambda new: _write(new, folder, files, pulse))
+    try:
+        prepare_folder(place, lambda new: _write(new, folder, files, pulse))
+    except DataError as error:
+        if place == places[1] or not isinstance(error.__cause__, OSError):
+            raise
+        place = prepare_folder(places[1], lambda new: _write(new, folder, files, pulse))
     try:
         index = Index(folder, place, shards, json.loads((place / INFO).read_text()))
         if any(len(_map(str(file))) != index.starts[-1] for file in place.glob("*.npy")):

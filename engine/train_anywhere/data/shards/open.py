@@ -13,7 +13,7 @@ from train_anywhere.data.dataset import Splits
 from train_anywhere.data.known import Staged, as_it_is
 from train_anywhere.data.order.blocks import BlockOrder
 from train_anywhere.data.shards.checks import parse_size
-from train_anywhere.data.shards.index import Index, open_index
+from train_anywhere.data.shards.index import AGREED, Index, open_index
 from train_anywhere.data.shards.rows import LABELS, ShardRows, find_columns
 from train_anywhere.data.shards.sources import Source
 from train_anywhere.errors import DataError
@@ -44,6 +44,8 @@ def open_shards(
     folder = Path(resolve_node_path(dir))
     found, limit = open_index(folder, Path(index)), parse_size(cache)
     notes, fields = [*found.info["notes"]], sorted({name for one in found.info["counts"] for name in one})
+    if not fields:
+        raise DataError(f"data.dir={folder} has no samples with fields; add some, or use another folder.")
     named = find_columns(columns, fields)
     needed = sorted({name for names in named.values() for name in names if name in fields})
     # a batch may lie in two windows, and each of their row groups is needed again and again
@@ -74,7 +76,10 @@ def index_ahead(given: Mapping[str, Any], before: Any, pulse: Callable[[], None]
     Raises:
         DataError: the index can't be made, or a resumed run would train on other data.
     """
-    facts = open_index(Path(resolve_node_path(given["dir"])), Path(given["index"]), pulse).facts()
+    folder = Path(resolve_node_path(given["dir"]))
+    AGREED.pop(folder, None)
+    facts = open_index(folder, Path(given["index"]), pulse).facts()
+    AGREED[folder] = facts["index"]
     if isinstance(before, dict) and before.get("index") != facts["index"] and not given.get("other_data"):
         old, new = before.get("files") or {}, facts["files"]
         differ = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))

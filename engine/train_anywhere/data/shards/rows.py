@@ -20,6 +20,9 @@ PICTURES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm", "p
 LABELS = ("cls", "label")
 """Fields that are class numbers."""
 
+PAD = "pad or crop them with data.decode._target_="
+"""What to do with rows of different shapes."""
+
 _NPY = b"\x93NUMPY"
 
 _SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"RIFF", b"GIF8", b"BM")
@@ -72,11 +75,18 @@ class ShardRows:
                 state["state"]["counter"][3] = index
                 bits.state = state
             rows[place] = self._row(fields, index, supplied)
-        return stack(rows, "pad or crop them with data.decode._target_=")
+        try:
+            return stack(rows, PAD)
+        except DataError as error:
+            where = self._name(indices[next((n for n, row in enumerate(rows) if not _fits(rows[0], row)), 0)])
+            raise DataError(f"{where}: {error}") from error
 
     def row_names(self) -> list[str]:
         """Return the shard and the key of each sample."""
-        return [self.source.name(row) for row in self.chosen.tolist()]
+        return [*map(self._name, range(len(self)))]
+
+    def _name(self, index: int) -> str:
+        return self.source.name(int(self.chosen[index]))
 
     def check_columns(self) -> None:
         """Raise DataError with the first sample that lacks a column."""
@@ -103,9 +113,9 @@ class ShardRows:
                 return self.function(sample, **supplied)
             return (sample["image"], sample["label"]) if [*sample] == ["image", "label"] else sample
         except DataError as error:
-            raise DataError(f"{self.source.name(int(self.chosen[index]))}: {error}") from error
+            raise DataError(f"{self._name(index)}: {error}") from error
         except Exception as error:
-            where = self.source.name(int(self.chosen[index]))
+            where = self._name(index)
             if len(sample) < len(self.columns) and not isinstance(error, MemoryError):
                 reason = str(error).partition("\n")[0].partition(" <")[0]  # without the object of the file
                 raise DataError(
@@ -130,12 +140,25 @@ def find_columns(columns: Mapping[str, str] | None, fields: list[str]) -> dict[s
         named = {"image": pictures, "label": label}
     if columns is not None:
         named = {column: tuple(names.split(";")) for column, names in columns.items()}
+    if not named:
+        raise DataError(
+            "the samples have no fields; use other files, or data.columns={image: jpg, label: cls}."
+        )
     for column, names in named.items():
         if not {*names} & {*fields}:
             raise DataError(
                 f"data.columns.{column}: no sample has the field {' or '.join(names)}; use one of {', '.join(fields)}."
             )
     return named
+
+
+def _fits(first: Any, row: Any) -> bool:
+    """Return whether two rows can be stacked."""
+    try:
+        stack([first, row])
+    except DataError:
+        return False
+    return True
 
 
 def _decode(name: str, value: Any) -> Any:

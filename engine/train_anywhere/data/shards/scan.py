@@ -161,6 +161,7 @@ def _scan_parquet(path: Path) -> Scan:
     largest: dict[str, int] = {}
     for number in range(about.num_columns):
         columns = [group.column(number) for group in groups]
+        columns = [c for c in columns if c.physical_type in ("INT32", "INT64")]
         tops = [c.statistics.max for c in columns if c.is_stats_set and c.statistics.has_min_max]
         if tops and len(tops) == len(groups) and all(type(top) is int for top in tops):
             largest[columns[0].path_in_schema] = max(tops)

@@ -1,4 +1,4 @@
-"""Build Horovod for the frameworks of this environment, once, and install it: `make horovod`.
+"""Build Horovod for the frameworks of this environment and install it: `make horovod`.
 
 The wheel is stored in $HOROVOD_WHEEL_CACHE (default ~/.cache/horovod-wheels) under the framework versions and a digest of our
 corrections, so that the next environment with the same versions only installs it. It always supports Gloo, MPI if mpicxx is
@@ -36,7 +36,7 @@ from train_anywhere.errors import REFUSED, ProjectError
 
 
 class BuildError(ProjectError):
-    """Horovod could not be built; the message gives the reason and what to install."""
+    """Horovod could not be built: the message gives the reason and what to install."""
 
 
 @dataclass(frozen=True)
@@ -92,13 +92,13 @@ CORRECTIONS = (
 
 
 def digest() -> str:
-    """Return 8 hex digits that change with the corrections, so that wheels with other corrections are not reused."""
+    """Return 8 hex digits of the corrections: wheels with other ones are not reused."""
     strings = [string for c in CORRECTIONS for string in (c.path, c.old, c.new)]
     return sha256("\0".join(strings).encode()).hexdigest()[:8]
 
 
 def apply_corrections(sources: Path, corrections: tuple[Correction, ...] = CORRECTIONS) -> None:
-    """Apply the corrections to the unpacked sources. Raises BuildError unless each one matches exactly once."""
+    """Apply the corrections to the sources. Raises BuildError unless each matches once."""
     for c in corrections:
         file = sources / c.path
         text = file.read_text() if file.is_file() else ""
@@ -123,7 +123,7 @@ CUDA_NOTES = {
 
 @dataclass(frozen=True)
 class Plan:
-    """The build to make: framework versions, the name of MPI and the folder of NCCL ("" to build without)."""
+    """The build: framework versions, name of MPI, folder of NCCL ("" to build without)."""
 
     frameworks: Mapping[str, str]
     mpi: str = ""
@@ -152,7 +152,7 @@ class Plan:
 
 
 def make_plan() -> Plan:
-    """Return the build for this environment. Raises BuildError if neither framework is installed."""
+    """Return the build for this environment. Raises BuildError without a framework."""
     frameworks = installed_frameworks()
     if not frameworks:
         raise BuildError("No framework is installed in this environment: run `make setup` first.")
@@ -161,7 +161,7 @@ def make_plan() -> Plan:
 
 
 def find_mpi() -> str:
-    """Return `openmpi4.1.4`, or `mpi` for another MPI, or "" without the compiler wrapper mpicxx."""
+    """Return `openmpi4.1.4`, or `mpi` for another MPI, or "" without mpicxx."""
     if not shutil.which("mpicxx"):
         return ""
     shown = subprocess.run(["mpicxx", "--showme:version"], check=False, capture_output=True, text=True)
@@ -170,7 +170,7 @@ def find_mpi() -> str:
 
 
 def find_nccl(environ: Mapping[str, str]) -> str:
-    """Return the folder that has include/nccl.h, or "" (also if the CUDA compiler nvcc is not on PATH)."""
+    """Return the folder that has include/nccl.h, or "" without it or without nvcc on PATH."""
     if not shutil.which("nvcc", path=environ.get("PATH", "")):
         return ""
     named = [environ.get(name, "") for name in ("HOROVOD_NCCL_HOME", "NCCL_HOME", "EBROOTNCCL", "CUDA_HOME")]
@@ -179,7 +179,7 @@ def find_nccl(environ: Mapping[str, str]) -> str:
 
 
 def has_cuda(framework: str) -> bool:
-    """Return whether the installed framework was built for CUDA, read from its files without importing it."""
+    """Return whether the installed framework was built for CUDA, without importing it."""
     spec = util.find_spec(framework)
     if spec is None or spec.origin is None:
         return False
@@ -199,7 +199,7 @@ def check_compilers() -> None:
 
 
 def pip(log: Path, *arguments: str, env: Mapping[str, str] | None = None) -> None:
-    """Run this Python's pip; append its output to `log`, and print the compiler's progress."""
+    """Run this Python's pip with its output in `log`, and print the compiler's progress."""
     command = [sys.executable, "-m", "pip", *arguments]
     environ = {**os.environ, **(env or {})}
     process = subprocess.Popen(
@@ -218,7 +218,7 @@ def pip(log: Path, *arguments: str, env: Mapping[str, str] | None = None) -> Non
 
 
 def explain_failure(log: Path, step: str) -> str:
-    """Return the first error in the log (its last lines if none is marked), and what usually helps."""
+    """Return the first error in the log, else its last lines, and what usually helps."""
     lines = log.read_text().splitlines()
     marked = (i for i, line in enumerate(lines) if re.search(r"\berror: |CMake Error|^ *ERROR:", line))
     start = next(marked, len(lines) - 15)
@@ -237,7 +237,7 @@ def report(text: str) -> None:
 
 
 def build(plan: Plan, cache: Path, log: Path, sdist: Path | None) -> Path:
-    """Compile the wheel into `cache` and return its path; 3.5 minutes with 2 cores for both frameworks."""
+    """Compile the wheel into `cache` and return its path. It takes minutes."""
     check_compilers()
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="build-", dir=cache) as folder:
@@ -262,7 +262,7 @@ def download(folder: Path, log: Path) -> Path:
 
 
 def unpack(sdist: Path, folder: Path) -> Path:
-    """Unpack the archive; return the folder of the sources."""
+    """Unpack the archive, and return the folder of the sources."""
     if not sdist.is_file():
         raise BuildError(
             f"{sdist} does not exist: --sdist takes horovod-{HOROVOD_VERSION}.tar.gz from pypi.org."
@@ -278,13 +278,13 @@ def wheel_cache() -> Path:
 
 
 def find_cached_wheel(version: str, cache: Path) -> Path | None:
-    """Return the wheel of this version for this Python and machine, None if it has not been built."""
+    """Return the wheel of this version for this Python and machine, None if not built."""
     tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
     return next(cache.glob(f"horovod-{version}-{tag}-{tag}-*_{os.uname().machine}.whl"), None)
 
 
 def make_horovod(cache: Path, sdist: Path | None = None, wheel_only: bool = False) -> None:
-    """Build Horovod if necessary, and install it into this Python's environment unless `wheel_only`."""
+    """Build Horovod if necessary, and install it here unless `wheel_only`."""
     plan = make_plan()
     if installed_horovod() == plan.version and not wheel_only:
         report(f"{plan.version} is installed already")
@@ -300,7 +300,7 @@ def make_horovod(cache: Path, sdist: Path | None = None, wheel_only: bool = Fals
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
+    """Run the command line, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument(
         "--sdist", type=Path, help=f"horovod-{HOROVOD_VERSION}.tar.gz, if there is no internet"

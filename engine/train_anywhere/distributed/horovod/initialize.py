@@ -1,4 +1,4 @@
-"""Initialize Horovod in ranks that srun, this project or another launcher started, without MPI and without horovodrun.
+"""Initialize Horovod in ranks of srun, of this project or of another launcher.
 
 Horovod's ranks find each other through a small HTTP server, which horovodrun normally runs. Here rank 0 runs it in a thread, at the
 coordinator's address. Under mpirun and horovodrun, Horovod finds its ranks itself.
@@ -27,7 +27,7 @@ from train_anywhere.errors import ConfigError, LostRankError, TopologyError
 
 
 def horovod_environment(topology: Topology) -> dict[str, str]:
-    """Return the HOROVOD_* variables for Horovod's Gloo controller, without MPI and without horovodrun.
+    """Return the HOROVOD_* variables for Horovod's Gloo controller.
 
     The cross rank numbers the nodes that have this local rank, so that nodes may have different numbers of ranks. The names are those
     in horovod/runner/gloo_run.py. A single rank needs no rendezvous.
@@ -68,7 +68,7 @@ BROKEN_COLLECTIVE = re.compile(r"Horovod has been shut down|gloo/transport/")
 
 
 def import_horovod(framework: str) -> Any:
-    """Import Horovod's module for a framework. Raises ConfigError if the build is missing or does not fit."""
+    """Import Horovod's module for a framework. Raises ConfigError if the build does not fit."""
     problem = horovod_problem(framework)
     if problem:
         raise ConfigError(problem)
@@ -105,7 +105,7 @@ def start_horovod(topology: Topology, hvd: Any, timeout: float = START_TIMEOUT_S
 
 @contextmanager
 def explain_lost_ranks(topology: Topology) -> Iterator[None]:
-    """Turn the error of a broken collective, which a framework may wrap in its own, into a `LostRankError`."""
+    """Turn the error of a broken collective, also a wrapped one, into a `LostRankError`."""
     try:
         yield
     except Exception as error:
@@ -120,11 +120,7 @@ def explain_lost_ranks(topology: Topology) -> Iterator[None]:
 
 
 def gloo_variables(topology: Topology, port: int, timeout: float = START_TIMEOUT_S) -> dict[str, str]:
-    """Return the variables with which Horovod initializes, after all ranks have connected to rank 0 at `port`.
-
-    Raises:
-        TopologyError: they don't connect within `timeout` seconds.
-    """
+    """Return the variables for Horovod, once all ranks met at `port`. Raises TopologyError."""
     variables = horovod_environment(topology)
     address = socket.gethostbyname(rendezvous_address(topology))
     if topology.world_size > 1:
@@ -146,7 +142,7 @@ def gloo_variables(topology: Topology, port: int, timeout: float = START_TIMEOUT
 
 @contextmanager
 def _set_variables(variables: dict[str, str]) -> Iterator[None]:
-    """Set environment variables only while Horovod initializes: later they would look like a start by horovodrun."""
+    """Set environment variables for the block: later they would look like horovodrun's."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -157,7 +153,7 @@ def _set_variables(variables: dict[str, str]) -> Iterator[None]:
 
 
 def _serve(topology: Topology, port: int) -> Any:
-    """Run Horovod's own key-value server in a daemon thread; it checks no token, so `listen` chooses a restricted address."""
+    """Run Horovod's own key-value server in a daemon thread."""
     http_server = importlib.import_module("horovod.runner.http.http_server")
 
     class Server(http_server.RendezvousHTTPServer):  # type: ignore[misc, name-defined]

@@ -1,4 +1,4 @@
-"""Addresses of a job's nodes, also when a host name resolves to nothing or to the node itself; the socket of rank 0; TF_CONFIG."""
+"""Addresses of a job's nodes, the socket of rank 0, and TF_CONFIG."""
 
 import ipaddress
 import json
@@ -30,10 +30,7 @@ ANYWHERE = "192.0.2.1"
 
 
 def prepare_network(topology: Topology) -> Topology:
-    """Return the topology with a reachable address of rank 0, and set the network interface of Gloo and NCCL if necessary.
-
-    An interface that the user has set stays.
-    """
+    """Return a topology with a reachable address of rank 0, and set unset interfaces."""
     if topology.nodes == 1:
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
             os.environ.setdefault(name, LOOPBACK_INTERFACE)
@@ -62,14 +59,14 @@ def addresses(hosts: Sequence[str]) -> dict[str, str]:
 
 
 def interface_to_others(topology: Topology) -> str | None:
-    """Return the network interface through which this node reaches the others; None if it is not known."""
+    """Return the network interface through which this node reaches the others, if known."""
     known = addresses([topology.coordinator_address, *topology.hosts()[:2]])
     found = (interface_towards(address) for address in (*known.values(), ANYWHERE))
     return next((name for name in found if name not in (None, LOOPBACK_INTERFACE)), None)
 
 
 def interface_towards(host: str) -> str | None:
-    """Return the network interface that leads to a host; None if it is not known."""
+    """Return the network interface that leads to a host, if known."""
     if not psutil:
         return None
     names = {a.address: name for name, found in psutil.net_if_addrs().items() for a in found}
@@ -82,7 +79,7 @@ def interface_towards(host: str) -> str | None:
 
 
 def resolves_own_name() -> bool:
-    """Return whether the host's own name resolves to an address of this node that others can reach, as Gloo assumes."""
+    """Return whether the host's own name resolves to an address that others can reach."""
     for family, address in _resolve(socket.gethostname()):
         with suppress(OSError), socket.socket(family) as probe:
             probe.bind((address[0], 0, *address[2:]))
@@ -91,7 +88,7 @@ def resolves_own_name() -> bool:
 
 
 def _resolve(host: str) -> list[tuple[int, tuple[Any, ...]]]:
-    """Return the address families and socket addresses of a host; empty if its name can't be resolved."""
+    """Return the address families and socket addresses of a host. Empty if it has none."""
     try:
         found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
     except (OSError, ValueError):  # ValueError: a name that is too long
@@ -100,7 +97,7 @@ def _resolve(host: str) -> list[tuple[int, tuple[Any, ...]]]:
 
 
 def _slurm_addresses(hosts: Sequence[str]) -> dict[str, str]:
-    """Return the NodeAddr of each host that Slurm knows; none outside a job or if Slurm does not answer."""
+    """Return the NodeAddr of each host that Slurm knows. Empty outside a job."""
     if "SLURM_JOB_ID" not in os.environ:
         return {}
     try:
@@ -134,7 +131,7 @@ FORMS = (
 
 
 def lost_rank(error: BaseException) -> str | None:
-    """Return a library's message about a broken connection to another rank; None for any other error."""
+    """Return a library's message about a broken connection to another rank, else None."""
     kind = type(error)
     if kind.__module__.split(".")[0] not in LIBRARIES or not isinstance(error, Exception):
         return None
@@ -150,10 +147,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def free_port(count: int = 1) -> int:
-    """Return the first of `count` consecutive unused TCP ports of the loopback interface.
-
-    The workers of some strategies listen on one port each: the coordinator's port plus their local rank.
-    """
+    """Return the first of `count` consecutive unused TCP ports of the loopback interface."""
     while True:
         with ExitStack() as stack:
             first = _bind(stack, 0)
@@ -189,8 +183,12 @@ def listen(topology: Topology, port: int) -> socket.socket:
     if topology.nodes > 1:
         with suppress(OSError):
             address = socket.gethostbyname(topology.coordinator_address)
-        if address.startswith("127.") or not _is_own(address):
+        try:
+            with socket.socket() as probe:
+                probe.bind((address, 0))  # raises for the address of another machine
+        except OSError:
             address = ""
+        address = "" if address.startswith("127.") else address
     try:
         return socket.create_server((address, port), backlog=1024)  # many ranks connect at once
     except OSError as error:
@@ -200,17 +198,10 @@ def listen(topology: Topology, port: int) -> socket.socket:
         ) from error
 
 
-def _is_own(address: str) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind((address, 0))
-        except OSError:
-            return False
-        return True
-
-
 def tf_config(topology: Topology, first_port: int | None = None) -> str:
-    """Return TF_CONFIG: one worker per rank; local rank i listens on `first_port` + i (default: the coordinator's port).
+    """Return TF_CONFIG with one worker per rank.
+
+    Local rank i listens on `first_port` + i, by default from the coordinator's port on.
 
     Raises:
         TopologyError: the hosts of the ranks are not known, or another host is listed for this node.
@@ -225,7 +216,7 @@ def tf_config(topology: Topology, first_port: int | None = None) -> str:
 
 
 def _check_place(topology: Topology, hosts: list[str], name: str) -> None:
-    """Raise TopologyError if the launcher numbers the nodes differently: others would look for this worker on a wrong host."""
+    """Raise TopologyError if the launcher numbers the nodes differently."""
     short = [host.partition(".")[0] for host in hosts]
     here = name.partition(".")[0]
     if here in short and short[topology.node_rank] != here:

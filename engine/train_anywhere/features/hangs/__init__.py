@@ -1,4 +1,4 @@
-"""The hang watch, `monitor.hang_minutes`: report ranks that are missing, slow or hang, and optionally requeue the job.
+"""The hang watch, `monitor.hang_minutes`: ranks that are missing, slow or hang.
 
 hangs         detects ranks that have not started, that hang, and which one blocks the others
 supervisor    on the first node: detects slow ranks, decides, prints and writes RUN/monitor/watch.json
@@ -44,7 +44,7 @@ class HangWatch(Feature):
             stacks.unregister(heartbeat)
 
     def verdicts(self, facts: Any) -> Iterator[str]:
-        """Yield sentences about ranks that the others wait for at the start, that hang now or were killed, or that are slow."""
+        """Yield sentences about ranks that did not start, that hang or hung, or are slow."""
         watch = facts.watch
         late, hang, hangs = watch.get("late"), watch.get("hang"), mappings(watch.get("hangs"))
         if isinstance(late, list) and late:

@@ -56,7 +56,7 @@ class Hang:
 
 
 def limit(rank: RankStatus, bound: float) -> float:
-    """Return the silence in seconds that is too long for a rank in its current section; `bound` is the longest allowed."""
+    """Return the seconds of silence that are too long for a rank, at most `bound`."""
     if rank.section == "start":
         return max(bound, START_S)
     if rank.section not in LEARNT or rank.beats < ENOUGH:
@@ -65,7 +65,7 @@ def limit(rank: RankStatus, bound: float) -> float:
 
 
 def find_hang(ranks: Iterable[RankStatus], bound: float) -> Hang | None:
-    """Return a hang if the ranks behind have been silent for too long, or all ranks for longer than `bound` seconds."""
+    """Return a hang if the ranks behind, or all for `bound` seconds, are silent too long."""
     working = [r for r in ranks if not r.ended]
     if not working:
         return None
@@ -84,9 +84,7 @@ def find_hang(ranks: Iterable[RankStatus], bound: float) -> Hang | None:
 def describe(hang: Hang, minority: Sequence[int] = ()) -> str:
     """Return one line: which ranks hang, where, and for how long.
 
-    Args:
-        hang: the hang.
-        minority: ranks whose stack differs from that of most ranks, if all are at the same place.
+    `minority` are ranks whose stack differs from that of most ranks, if all are at the same place.
     """
     behind = [r for r in hang.behind if r.rank in minority] or list(hang.behind)
     first = behind[0]
@@ -105,7 +103,7 @@ def describe(hang: Hang, minority: Sequence[int] = ()) -> str:
 
 
 def minority_ranks(tops: dict[int, str]) -> list[int]:
-    """Return ranks whose innermost stack lines (`tops`, by rank) differ from those of the majority; empty without a majority."""
+    """Return the ranks whose innermost stack lines differ from those of most, if any."""
     counted = Counter(tops.values()).most_common(1)
     if not counted or counted[0][1] * 2 <= len(tops):
         return []
@@ -143,7 +141,7 @@ NO_RANK_S = 600.0
 
 
 class StartupWatch:
-    """Watch of the ranks' start, which reports once the missing ranks, and once that all have started.
+    """Watch of the ranks' start, which reports once what is missing, and that all started.
 
     Args:
         expected: host of each rank, from the batch script; empty if unknown.
@@ -160,7 +158,7 @@ class StartupWatch:
         self._reported: tuple[int, ...] = ()
 
     def update(self, ranks: Sequence[RankStatus], now: float) -> list[str]:
-        """Return lines for the log; `now` is in seconds of this node's monotonic clock."""
+        """Return lines for the log. `now` is in seconds of this node's monotonic clock."""
         if not ranks:
             self._began = now if self._began is None else self._began
             if now - self._began < NO_RANK_S:
@@ -183,7 +181,7 @@ class StartupWatch:
         return [self._describe(ranks, late, now - self._first)]
 
     def late(self, ranks: Sequence[RankStatus]) -> LateRanks:
-        """Return ranks that others wait for, None for one that has not started; empty before the first starts and after all connect."""
+        """Return ranks that others wait for, with None for one that has not started."""
         if not ranks:
             return {}
         there = {r.rank: r for r in ranks}

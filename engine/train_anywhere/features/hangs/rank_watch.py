@@ -1,4 +1,4 @@
-"""The watch of one node, a service of its monitor process; that of the first node also checks the ranks of all nodes and decides.
+"""The watch of one node, and on the first node the decision for all.
 
 every node        reads the heartbeats of its ranks, and writes them for the first node: RUN/monitor/ranks-<host>.json
 the first node    reports missing, slow and hanging ranks in the log and in RUN/monitor/watch.json
@@ -35,7 +35,7 @@ ASKED_EVERY_S = 2.0
 
 
 class Watch:
-    """Service that watches the ranks of one node; on the first node it also has the supervisor."""
+    """Service that watches the ranks of one node, on the first one with the supervisor."""
 
     every_seconds = 1.0
 
@@ -63,7 +63,7 @@ class Watch:
         self._asked = live.read_id(run.monitor / live.DEBUG)
 
     def poll(self, now: float) -> None:
-        """Read the ranks, write their state, and act on the supervisor's decision. Raises OSError; the next poll tries again."""
+        """Read the ranks, write their state, and act on the supervisor's decision. Raises OSError."""
         ranks = self.node.read()
         if time.monotonic() - self._last_write >= self.interval:
             self._last_write = time.monotonic()
@@ -96,7 +96,7 @@ class Watch:
         self._asked = asked or self._asked
 
     def _follow_decision(self, ranks: list[RankStatus]) -> None:
-        """Write stack traces and kill ranks, as the supervisor on the first node decided at this start of the job."""
+        """Write stack traces and kill ranks, as decided on the first node at this start."""
         decision = read_json(self.run.monitor / FILE)
         hang = decision.get("hang")
         if decision.get("start") != self._start or not isinstance(hang, dict):

@@ -1,4 +1,4 @@
-"""What is done to ranks that hang: their stack traces in RUN/monitor/stacks-<host>-rank<N>.txt, and with `monitor.hang=requeue` their end.
+"""The end and the stack traces of ranks that hang: RUN/monitor/stacks-<host>-rank<N>.txt.
 
 On SIGUSR2 a rank writes the stacks of its threads with Python's faulthandler, which needs no Python lock and so works while the rank
 waits in a collective operation. A stopped process handles no signal, and a program (src/run.py) knows nothing of this one: py-spy, if
@@ -35,7 +35,7 @@ _open_files: list[IO[bytes]] = []
 
 
 def register(heartbeat: Heartbeat) -> None:
-    """Make this rank write its stacks next to its heartbeat on SIGUSR2, unless the signal already has a handler."""
+    """Make this rank write its stacks on SIGUSR2, unless the signal has a handler."""
     if heartbeat.path is None or signal.getsignal(signal.SIGUSR2) is not signal.SIG_DFL:
         return
     with suppress(OSError):
@@ -47,7 +47,7 @@ def register(heartbeat: Heartbeat) -> None:
 
 
 def unregister(heartbeat: Heartbeat) -> None:
-    """Undo `register`; the process ignores SIGUSR2 from then on."""
+    """Undo `register`. The process ignores SIGUSR2 from then on."""
     if _open_files:
         faulthandler.unregister(signal.SIGUSR2)
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)
@@ -58,7 +58,7 @@ def unregister(heartbeat: Heartbeat) -> None:
 
 
 def collect(ranks: Iterable[RankStatus], folder: Path) -> dict[int, str]:
-    """Return the stacks of all ranks of this node, by rank; `folder` holds their heartbeats."""
+    """Return the stacks of all ranks of this node. `folder` holds their heartbeats."""
     states = {r: process_state(r.pid, r.started) for r in ranks}
     there = [r for r, state in states.items() if state != GONE]
     asked = [r for r in there if r.stacks and r.section != "program" and states[r] not in "Tt"]
@@ -93,7 +93,7 @@ def describe(ranks: Iterable[RankStatus], stacks: Mapping[int, str]) -> dict[int
 
 
 def run_py_spy(rank: RankStatus) -> str:
-    """Return the stacks that py-spy reads without stopping the process, or a message with the reason if it can't."""
+    """Return the stacks that py-spy reads without stopping the process, or why it can't."""
     of_program = rank.section == "program"
     why = "A program can't be asked for its stacks" if of_program else "The process does not answer"
     installed = Path(sys.executable).with_name("py-spy")
@@ -110,7 +110,7 @@ def run_py_spy(rank: RankStatus) -> str:
 
 
 def top(stacks: str) -> str:
-    """Return the innermost lines of the main thread, which are equal for ranks that wait in the same collective."""
+    """Return the innermost lines of the main thread, equal for ranks in one collective."""
     blocks = [block for block in stacks.split("\n\n") if "File " in block or " (" in block]
     main = [b for b in blocks if "Current thread" in b or "MainThread" in b] or blocks[-1:] or [""]
     lines = [line.strip() for line in main[0].splitlines() if line.strip()]
@@ -132,14 +132,14 @@ GRACE_S = 10.0
 
 
 def is_repeated_hang(hangs: Iterable[Mapping[str, Any]], step: int) -> bool:
-    """Return whether another hang at `step` is the third without progress; `hangs` are the earlier ones, with their `step`."""
+    """Return whether another hang at `step` is the third without progress."""
     return sum(hang["step"] >= step for hang in hangs) >= TIMES - 1
 
 
 def end_run(
     run: RunDir, ranks: Iterable[RankStatus], state: Literal["preempted", "failed"], **fields: Any
 ) -> None:
-    """Record how the run ended, with `fields` of its attempt, and kill the ranks of this node, which is that of rank 0.
+    """Record how the run ended, with `fields`, and kill the ranks of this node, the first.
 
     Rank 0 is stopped first, so that two processes never write the records. They are written before it is killed, since the batch
     script reads them as soon as the launcher exits.
@@ -153,7 +153,7 @@ def end_run(
 
 
 def kill(ranks: Iterable[RankStatus]) -> list[int]:
-    """Kill ranks of this node and wait until they exit; return the numbers of those that don't."""
+    """Kill ranks of this node, wait, and return the numbers of those that do not exit."""
     there = list(ranks)
     send(there, signal.SIGKILL)
     end = time.monotonic() + GRACE_S

@@ -1,4 +1,4 @@
-"""Check the ranks of all nodes, on the first node: print each finding once, and write RUN/monitor/watch.json.
+"""Check the ranks of all nodes, on the first node, and write RUN/monitor/watch.json.
 
 In synchronous training all steps take as long as those of the slowest rank: the others wait for it in collective operations. So the
 detection of slow ranks compares a rank's own work: waiting for data, and computing until it waits for others (see `Heartbeat.computed`).
@@ -109,7 +109,7 @@ class Stragglers:
 
 
 def median_of_others(ordered: Sequence[float], own: float) -> float:
-    """Return the median of sorted values without `own`. Sorting once keeps this fast: each of thousands of ranks is compared."""
+    """Return the median of sorted values without `own`."""
     at, count = bisect_left(ordered, own), len(ordered) - 1
 
     def other(index: int) -> float:
@@ -144,13 +144,10 @@ class Supervisor:
     """Detects missing, slow and hanging ranks, and decides what the nodes do about a hang.
 
     Args:
-        node: this node, the first one.
-        startup: watches the start of the ranks.
         bound: seconds of silence that always count as a hang.
         every: seconds between two writes of a node.
         end: whether a hang ends the run.
         requeue: whether its job is then requeued.
-        environ: the job's environment variables.
     """
 
     def __init__(
@@ -181,7 +178,7 @@ class Supervisor:
         self._wrote: Any = None
 
     def update(self, own: list[RankStatus]) -> None:
-        """Check all ranks now; `own` are the ranks of this node."""
+        """Check all ranks now. `own` are the ranks of this node."""
         if self._ended:  # kill ranks again that could not be killed before
             stacks.kill(own)
             return
@@ -226,7 +223,7 @@ class Supervisor:
         record_event(self.run, "hung", line)
 
     def _end_run(self, hang: Hang, own: list[RankStatus], ranks: list[RankStatus]) -> None:
-        """End the run: the other nodes read this in watch.json, and the launcher stops the remaining processes."""
+        """End the run: the other nodes read it in watch.json, and the launcher stops the rest."""
         assert self.hang
         why = _describe_failure(hang) if stacks.is_repeated_hang(self.hangs, hang.step) else ""
         end = f"the run failed: {why}." if why else self._describe_end()
@@ -239,7 +236,7 @@ class Supervisor:
         stacks.end_run(self.run, own, "failed" if why else "preempted", **fields)
 
     def _exclude_node(self, hang: Hang, failed: bool) -> list[str]:
-        """Exclude a node whose ranks hang for the second time while others wait; return the line for the log, if any."""
+        """Exclude a node whose ranks hang for the second time, and return a line for the log."""
         host = _host(hang)
         if not host or all(before.get("host") != host for before in self.hangs):
             return []
@@ -256,7 +253,7 @@ class Supervisor:
         return f"monitor.hang=requeue: stopped the ranks; resume with: {again if self.in_job else resume_command(self.run)}"
 
     def _report(self, ranks: list[RankStatus], *lines: str) -> None:
-        """Write watch.json, then print, so that the file already has the facts of each line in the log."""
+        """Write watch.json, then print, so that the file has the facts of each line in the log."""
         self._write(ranks)
         for line in lines:
             print_line(line)
@@ -288,7 +285,7 @@ def _describe_failure(hang: Hang) -> str:
 
 
 def _host(hang: Hang) -> str | None:
-    """Return the node that blocks the others; None if it is not a single one."""
+    """Return the node that blocks the others, if it is a single one."""
     behind, waiting = {r.host for r in hang.behind}, {r.host for r in hang.waiting}
     return behind.pop() if len(behind) == 1 and waiting - behind else None
 

@@ -1,4 +1,4 @@
-"""`monitor.idle`: report GPUs that do nothing, or end the run before the site cancels its job; see `idle_gpus.py`."""
+"""`monitor.idle`: report GPUs that do nothing, or end the run before the site does."""
 
 from collections.abc import Callable
 

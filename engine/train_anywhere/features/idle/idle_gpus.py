@@ -1,4 +1,4 @@
-"""Find GPUs of the job that do nothing, in the samples of its nodes; with `monitor.idle=stop`, end the run.
+"""Find GPUs of the job that do nothing in its samples, and end the run if asked to.
 
 first node    reads the newest sample of each node, prints one line per idle time, and decides
 every node    signals its ranks once the first node has decided; they save a checkpoint and stop, or are killed after `KILL_MINUTES`
@@ -64,14 +64,7 @@ Gpu = tuple[str, int]
 
 
 class IdleWatch(NodeService):
-    """Service that watches the GPUs, on the first node, and stops the ranks of its node.
-
-    Args:
-        run: the run folder.
-        config: the configuration of the run.
-        host: name of this node.
-        environ: the job's environment variables.
-    """
+    """Service that watches the GPUs, on the first node, and stops the ranks of its node."""
 
     def __init__(
         self, run: RunDir, config: Config, host: str, environ: Mapping[str, str] = os.environ
@@ -94,7 +87,7 @@ class IdleWatch(NodeService):
         self._killed = False
 
     def poll(self, now: float) -> None:
-        """Look at new samples on the first node; signal the ranks if it has decided to stop. Raises OSError."""
+        """Look at new samples on the first node, and signal ranks that must stop. Raises OSError."""
         ranks = [rank for rank in self.node.read() if rank.process not in (GONE, ENDED)]
         if not ranks:
             return
@@ -109,7 +102,7 @@ class IdleWatch(NodeService):
             send(ranks, signal.SIGUSR1)
 
     def _kill_late(self, ranks: list[RankStatus], seconds: float) -> None:
-        """Kill ranks that do not end: the first node decides and records it, and the other nodes read that."""
+        """Kill ranks that do not end, as the first node decides and records."""
         if self._killed or (not self.first and was_killed(self.run, self.start)):
             kill(ranks)
         elif self.first and seconds > self.patience:
@@ -162,7 +155,7 @@ class IdleWatch(NodeService):
         )
 
     def _read(self) -> Iterator[tuple[str, Any, dict[str, Any]]]:
-        """Yield host, time and content of the newest sample of each node of the job, in which a GPU is sampled."""
+        """Yield host, time and content of the newest sample of each node of the job."""
         for path in sorted(self.run.monitor.glob("*.csv")) if self.first else ():
             content = read_json(path.with_suffix(".json"))
             if isinstance(content.get("sample"), dict):

@@ -1,4 +1,4 @@
-"""`monitor.notify`: messages when a run fails, hangs, has a loss of nan, leaves its GPUs idle, or is done; `__main__` sends one."""
+"""`monitor.notify`: messages about a run that fails, hangs, idles, diverges or is done."""
 
 import shlex
 import subprocess
@@ -20,7 +20,7 @@ LIMIT_S = 30.0
 
 
 class Notify(Feature, NodeService):
-    """Send messages to a command or a webhook; the object is also the service that does so in the first node's monitor."""
+    """Send messages to a command or a webhook, from the first node's monitor."""
 
     on_node = True
     every_seconds = 2.0
@@ -50,24 +50,24 @@ class Notify(Feature, NodeService):
         return [lambda: self] if is_first(host) else []
 
     def poll(self, now: float) -> None:
-        """Start a process for each new event; nothing waits for it. Raises OSError."""
+        """Start a process for each new event, without waiting for it. Raises OSError."""
         start_each(self.run)
 
     @contextmanager
     def supervise(self, job: Any) -> Iterator[None]:
-        """Send how the run ended, and the events that the monitor has left; nothing about a run that can continue."""
+        """Send how the run ended, unless it can continue, and the events that are left."""
         yield
         if job.code != STOPPED or any(job.run.monitor.glob("event-*")):
             job.run_python("-m", __name__, str(job.run.path), str(job.code), limit=LIMIT_S)
 
 
 def start(run: RunDir, what: str) -> "subprocess.Popen[bytes]":
-    """Start a process that sends an event, or the end of the run; see `__main__`. Raises OSError."""
+    """Start a process that sends an event, or the end of the run. Raises OSError."""
     command = [sys.executable, "-m", __name__, str(run.path), what]
     return subprocess.Popen(command, env=with_engine(), stdin=subprocess.DEVNULL, start_new_session=True)
 
 
 def start_each(run: RunDir) -> "list[subprocess.Popen[bytes]]":
-    """Start a process for each new event, whose file gets another name so that it is sent once. Raises OSError."""
+    """Start a process for each new event, which is renamed to be sent once. Raises OSError."""
     new = [path.rename(path.with_name(f"sent-{path.name[6:]}")) for path in run.monitor.glob("event-*.json")]
     return [start(run, path.name) for path in new]

@@ -1,4 +1,4 @@
-"""Send an event of RUN/monitor, or how the run ended: RUN (FILE | CODE). The code is that of the launcher, or 0."""
+"""Send an event of RUN/monitor, or how the run ended: RUN (FILE | CODE)."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from train_anywhere.runs.reopen.frozen import load_frozen
 
 
 def send(run: RunDir, target: str, kind: str = "", text: str = "") -> None:
-    """Send one message, in JSON that Slack, Mattermost and Discord read; a failure is a line without what may be a secret."""
+    """Send a message in JSON that Slack, Mattermost and Discord read."""
     message = one_line(f"{run.path.parent.name} {run.id} {kind}{text and ': '}{text}"[:1000])
     message = message.encode(errors="replace").decode()  # half of a surrogate pair has no bytes
     environ = {**os.environ, "TRAIN_EVENT": kind, "TRAIN_RUN": str(run.path), "TRAIN_MESSAGE": message}

@@ -1,4 +1,4 @@
-"""`cluster.pack_env=true`: pack the environment and the code of a job into two archives; each node unpacks them onto its own disk.
+"""`cluster.pack_env=true`: each node unpacks environment and code onto its own disk.
 
 1. On the login node `archive` finds the virtual environment and packs it, once for each key of its contents, and the code snapshot of
    each job.
@@ -43,7 +43,7 @@ class PackEnv(Feature):
         return self.config.cluster.pack_env
 
     def check(self, stage: Check, members: int) -> list[str]:
-        """Return problems: a job needs srun and a virtual environment outside a container, which is on the login node."""
+        """Return problems: a job needs srun and a virtual environment outside a container."""
         if stage == "here":
             return [
                 f"cluster.pack_env=true packs the environment for the nodes of a job, and cluster={self.config.cluster.name} is this "
@@ -110,7 +110,7 @@ class PackEnv(Feature):
 
     @contextmanager
     def supervise(self, job: Any) -> Iterator[None]:
-        """Unpack the archives on each node; on failure a node uses the shared environment and code."""
+        """Unpack the archives on each node, which uses the shared files if that fails."""
         code = os.path.join(os.environ["PYTHONPATH"].split(os.pathsep)[0], ".packed.tar")
         unpack = [os.environ["TRAIN_PYTHON"], "-m", "train_anywhere.features.pack_env.unpack"]
         job.run_on_each_node([*unpack, os.environ["TRAIN_ARCHIVE"], code])

@@ -71,14 +71,14 @@ class Environment:
         return self.folder / self.library / "site-packages"
 
     def key(self) -> str:
-        """Return a key of the contents, from the records of pip: editing an installed file by hand does not change it."""
+        """Return a key of the contents by pip's records, which miss files edited by hand."""
         digest = hashlib.sha256(f"{FORMAT} {self.library} {self.base}".encode())
         for part in self._contents():
             digest.update(hashlib.sha256(part).digest())
         return digest.hexdigest()[:16]
 
     def _contents(self) -> Iterator[bytes]:
-        """Return the settings, the state of the interpreter, installed names, and the list of each package's files with checksums."""
+        """Yield the settings, the interpreter's state, installed names, and lists of files."""
         yield (self.folder / SETTINGS).read_bytes()
         yield _state(self.folder / "bin" / "python")
         for path in sorted(self.packages.iterdir()):
@@ -96,12 +96,12 @@ def _state(path: Path) -> bytes:
 
 
 def job_environment(cluster: Cluster) -> Path:
-    """Return the folder of the ranks' environment: `cluster.venv`, or that of the current Python."""
+    """Return the folder of the ranks' environment: `cluster.venv`, or this Python's."""
     return make_absolute(cluster.venv) if cluster.venv else Path(sys.prefix)
 
 
 def problem(folder: Path) -> str:
-    """Return why an environment can't be packed, as the end of a sentence; empty if it can."""
+    """Return why an environment can't be packed, as the end of a sentence, or ""."""
     if (folder / "conda-meta").exists():
         return "is a conda environment, which can't be moved"
     if not (folder / SETTINGS).is_file():
@@ -129,7 +129,7 @@ def _libraries(folder: Path) -> list[Path]:
 
 
 def pack(environment: Environment, results: Path) -> Path:
-    """Return the archive of an environment, created if it is missing. Raises OSError and leaves no partial files."""
+    """Return the archive of an environment, created if missing. Raises OSError."""
     key = environment.key()
     place = _place(results, key)
     if (place.path / ARCHIVE).exists():
@@ -151,7 +151,7 @@ def pack(environment: Environment, results: Path) -> Path:
 
 
 def pack_code(code: Path) -> str:
-    """Pack a code snapshot into a file inside it, and return a key, which is equal for equal code."""
+    """Pack a code snapshot into a file inside it, and return a key of its content."""
 
     def plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
         info.uid = info.gid = info.mtime = 0
@@ -173,7 +173,7 @@ def _place(results: Path, key: str, name: str = "") -> OwnedFolder:
 
 
 def _remove_unused(results: Path) -> None:
-    """Remove archives that no submission has used for a long time, and unfinished ones of killed submissions."""
+    """Remove archives not used for a long time, and unfinished ones of killed submissions."""
     for path in (results / ENVIRONMENTS).glob("*"):
         unfinished = path.name.startswith(".")
         with suppress(OSError):
@@ -208,7 +208,7 @@ Count = Callable[[tarfile.TarInfo], tarfile.TarInfo]
 
 
 def _add_environment(tar: tarfile.TarFile, environment: Environment, count: Count) -> None:
-    """Add all files except links to the interpreter; a link that leads out of the environment is replaced by its target."""
+    """Add all files but the interpreter's links. A link that leads out becomes its target."""
     folder, outside = environment.folder, []
 
     def select(info: tarfile.TarInfo) -> tarfile.TarInfo | None:

@@ -1,4 +1,4 @@
-"""Unpack the environment and the code of a job onto a node's own disk, unless they are there already.
+"""Unpack environment and code of a job onto a node's own disk, unless they are there.
 
 python -m train_anywhere.features.pack_env.unpack ENVIRONMENT.tar CODE.tar    # target folders: TRAIN_PACKED, TRAIN_PACKED_CODE
 
@@ -20,7 +20,7 @@ from train_anywhere.files.node_disk import provide
 
 
 def main(arguments: list[str]) -> int:
-    """Unpack both archives; return 0, or 1 if this node has to use the shared environment."""
+    """Unpack both archives. Return 1 if this node has to use the shared environment, else 0."""
     environment, code = map(Path, arguments)
     start, node = time.monotonic(), socket.gethostname()
     try:
@@ -39,7 +39,7 @@ def main(arguments: list[str]) -> int:
 
 
 def unpack_environment(archive: Path, folder: Path) -> tuple[Path, bool]:
-    """Return the unpacked environment, and whether it was unpacked now. Raises OSError, tarfile.TarError, ValueError."""
+    """Return the unpacked environment, and whether it is new."""
     facts = json.loads((archive.parent / FACTS).read_text())
 
     def fill(into: Path) -> None:
@@ -56,7 +56,7 @@ def unpack_code(archive: Path, folder: Path) -> None:
 
 
 def connect(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Create the links and settings by which Python finds the folders of an unpacked environment."""
+    """Create the links and settings by which Python finds an unpacked environment."""
     python, venv = facts["python"], folder / "venv"
     final = folder.with_name(folder.name.removeprefix("."))  # its name once it is complete
     interpreter = f"../../base/bin/{python}" if facts["base"] else facts["interpreter"]

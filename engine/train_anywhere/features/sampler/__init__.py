@@ -1,4 +1,4 @@
-"""`monitor.sample_seconds`: sample a node's CPUs, memory, disks, network and GPUs; see `sampler.py`."""
+"""`monitor.sample_seconds`: sample CPUs, memory, disks, network and GPUs of a node."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ class SampleNodes(Feature):
         return self.config.monitor.sample_seconds is not None
 
     def node_services(self, run: RunDir, host: str) -> list[Callable[[], NodeService]]:
-        """Return the sampler. Its import fails in a container without psutil, which then has no samples."""
+        """Return the sampler. Its import fails in a container without psutil."""
 
         def sampler() -> NodeService:
             from train_anywhere.features.sampler.sampler import Sampler

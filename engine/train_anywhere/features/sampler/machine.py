@@ -1,4 +1,4 @@
-"""Measure the use of this node's CPUs, memory, disks and network with psutil, the job's cgroup and /proc."""
+"""Measure the use of this node's CPUs, memory, disks, network and GPUs."""
 
 import os
 import re
@@ -46,7 +46,7 @@ class Machine:
         self._before = (time.monotonic(), _transferred_bytes())
 
     def facts(self) -> dict[str, float | None]:
-        """Return constant facts: CPUs that the job can use here, memory of the node, and the job's memory limit."""
+        """Return constant facts: the job's CPUs here, the node's memory, and the job's limit."""
         limit, whole = None, psutil.virtual_memory().total
         for name in ("memory.limit_in_bytes", "memory.max"):
             with suppress(OSError, ValueError, TypeError):
@@ -59,7 +59,7 @@ class Machine:
         }
 
     def sample(self) -> dict[str, float | None]:
-        """Return use and rates since the last call: the job's CPUs, memory, and all disks and networks of the node."""
+        """Return use and rates since the last call: CPUs, memory, disks and networks."""
         use, me = psutil.cpu_percent(percpu=True), threading.get_ident()
         first, self._thread = me != self._thread, me
         before, self._before = self._before, (time.monotonic(), _transferred_bytes())
@@ -67,27 +67,32 @@ class Machine:
         rates = {
             n: (self._before[1][n] - b) / MB / seconds for n, b in before[1].items() if n in self._before[1]
         }
+        memory = self.job_memory()
         job_use = [use[cpu] for cpu in self.cpus if cpu < len(use)]
+        # over a shorter time psutil counts too few ticks
+        unknown = first or not job_use or seconds < SHORTEST_S
         return {
-            # over a shorter time psutil counts too few ticks
-            "cpu_use_percent": None
-            if first or not job_use or seconds < SHORTEST_S
-            else sum(job_use) / len(job_use),
+            "cpu_use_percent": None if unknown else sum(job_use) / len(job_use),
             "memory_used_gib": psutil.virtual_memory().used / GIB,
-            "job_memory_gib": _gib(self.job_memory()),
+            "job_memory_gib": None if memory is None else memory / GIB,
             **rates,
         }
 
     def job_memory(self) -> int | None:
-        """Return the bytes of memory that the job's processes use on this node; None if unknown."""
+        """Return the bytes of memory that the job's processes use on this node, if known."""
         if self.cgroup:
             with suppress(OSError, ValueError):
                 rows = (line.split() for line in (self.cgroup / "memory.stat").read_text().splitlines())
                 return sum(int(value) for name, value in rows if name in RESIDENT)
-        try:
-            return private_memory(job_processes(self.mark, self.proc), self.proc)
-        except OSError:  # no /proc
-            return None
+        pages = 0
+        with suppress(OSError):
+            for process in job_processes(self.mark, self.proc):
+                with suppress(OSError, ValueError):
+                    # shared memory and pages of files do not count
+                    _, resident, shared, *_ = (self.proc / str(process) / "statm").read_text().split()
+                    pages += int(resident) - int(shared)
+            return pages * os.sysconf("SC_PAGE_SIZE")
+        return None  # no /proc
 
 
 def usable_cpus() -> list[int]:
@@ -98,7 +103,7 @@ def usable_cpus() -> list[int]:
 
 
 def job_cgroup(proc: Path, cgroups: Path) -> Path | None:
-    """Return the folder of the job's memory cgroup; None outside a job, or if Slurm does not use cgroups."""
+    """Return the folder of the job's memory cgroup, if there is one."""
     with suppress(OSError):
         for found in JOB.finditer((proc / "self" / "cgroup").read_text()):
             kinds = found["kinds"].split(",")
@@ -109,35 +114,24 @@ def job_cgroup(proc: Path, cgroups: Path) -> Path | None:
 
 
 def job_processes(mark: str, proc: Path) -> set[int]:
-    """Return this user's ranks (marked in the command line, or the parent process) and their descendants, without this process."""
+    """Return this user's marked ranks and their descendants, without this process."""
     own = []
     for process in proc.iterdir():
         with suppress(OSError):
             if process.name.isdigit() and process.stat().st_uid == os.getuid():
                 own.append(process)
     parents = {int(p.name): _parent(p) for p in own}
-    found = {int(p.name) for p in own if _is_rank(p, mark)} - {os.getpid()}
+    found = set[int]()
+    for process in own:
+        with suppress(OSError):
+            words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            script = any(word.endswith("src/train.py") for word in words)
+            if script and (mark in words or process.name == str(os.getppid())):
+                found.add(int(process.name))
+    found -= {os.getpid()}
     while more := {p for p, parent in parents.items() if parent in found} - found - {os.getpid()}:
         found |= more
     return found
-
-
-def private_memory(processes: set[int], proc: Path) -> int:
-    """Return the bytes of memory that processes do not share, without pages of files and shared memory."""
-    pages = 0
-    for process in processes:
-        with suppress(OSError, ValueError):
-            _, resident, shared, *_ = (proc / str(process) / "statm").read_text().split()
-            pages += int(resident) - int(shared)
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def _is_rank(process: Path, mark: str) -> bool:
-    with suppress(OSError):
-        words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
-        script = any(word.endswith("src/train.py") for word in words)
-        return script and (mark in words or process.name == str(os.getppid()))
-    return False
 
 
 def _parent(process: Path) -> int:
@@ -147,7 +141,7 @@ def _parent(process: Path) -> int:
 
 
 def _transferred_bytes() -> dict[str, int]:
-    """Return bytes since the node's boot, by the names of their rates; empty if the system does not report them."""
+    """Return bytes since the node's boot, by the names of their rates, as far as known."""
     found: dict[str, int] = {}
     with suppress(Exception):  # psutil: a kernel or a container without these files
         if disks := psutil.disk_io_counters():
@@ -157,10 +151,6 @@ def _transferred_bytes() -> dict[str, int]:
         found["network_received_mb_per_s"] = sum(c.bytes_recv for c in cards)
         found["network_sent_mb_per_s"] = sum(c.bytes_sent for c in cards)
     return found
-
-
-def _gib(number: int | None) -> float | None:
-    return None if number is None else number / GIB
 
 
 MIB = 1 << 20
@@ -174,7 +164,7 @@ ANSWER_S = 10.0
 
 @dataclass(frozen=True)
 class Gpu:
-    """State of one GPU, by its number on this node. Values are None if the driver does not report them (MIG, a vGPU, a lost GPU)."""
+    """State of one GPU. Values are None if the driver does not report them."""
 
     index: int
     uuid: str
@@ -187,7 +177,7 @@ class Gpu:
 
 
 def reader() -> Callable[[], list[Gpu]]:
-    """Return a function that returns the GPUs of this job; without NVIDIA's driver it always returns an empty list."""
+    """Return a function that returns the GPUs of this job, empty without NVIDIA's driver."""
     ask = _nvml() or _nvidia_smi()
     if ask is None:
         return list
@@ -195,7 +185,7 @@ def reader() -> Callable[[], list[Gpu]]:
 
 
 def visible_gpus(gpus: list[Gpu], environ: Mapping[str, str]) -> list[Gpu]:
-    """Return the GPUs that CUDA_VISIBLE_DEVICES names, by number or UUID; all if it is not set or matches none.
+    """Return the GPUs that CUDA_VISIBLE_DEVICES names. All if it is not set or matches none.
 
     Schedulers set it for the processes of a job. If they also hide other GPUs (Slurm with ConstrainDevices), the driver and
     CUDA_VISIBLE_DEVICES use the same numbers, from 0: https://slurm.schedmd.com/gres.html#GPU_Management
@@ -207,7 +197,7 @@ def visible_gpus(gpus: list[Gpu], environ: Mapping[str, str]) -> list[Gpu]:
 
 
 def _nvml() -> Callable[[], list[Gpu]] | None:
-    """Return a function that reads GPUs from NVML, which starts no process and no GPU context; None if it can't be used."""
+    """Return a function that reads GPUs from NVML, which starts no process, if it can be used."""
     try:
         import pynvml
 
@@ -243,12 +233,12 @@ def _read_nvml(nvml: Any, index: int) -> Gpu:
 
 
 def _decode(answer: str | bytes | None) -> str:
-    """Return an answer of pynvml as a string; older versions return bytes."""
+    """Return an answer of pynvml as a string. Older versions return bytes."""
     return answer.decode(errors="replace") if isinstance(answer, bytes) else answer or ""
 
 
 def _nvidia_smi() -> Callable[[], list[Gpu]] | None:
-    """Return a function that reads GPUs from nvidia-smi; None if it is not installed."""
+    """Return a function that reads GPUs from nvidia-smi, if it is installed."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return None
@@ -267,7 +257,7 @@ def _nvidia_smi() -> Callable[[], list[Gpu]] | None:
 
 
 def _parse_line(line: str) -> Gpu | None:
-    """Return the GPU in a row of nvidia-smi; None for other output, such as an error."""
+    """Return the GPU in a row of nvidia-smi. None for an error."""
     words = [word.strip() for word in line.split(",")]
     if len(words) != len(FIELDS.split(",")) or not words[0].isdigit():
         return None

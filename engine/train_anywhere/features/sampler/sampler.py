@@ -1,4 +1,4 @@
-"""Sample one node: append to RUN/monitor/<host>.csv, write the newest sample to <host>.json, and add TensorBoard curves."""
+"""Sample one node into RUN/monitor/<host>.csv, <host>.json and TensorBoard curves."""
 
 import csv
 import errno
@@ -40,7 +40,7 @@ class Curves:
         self._writer: Any = None
 
     def add(self, sample: Mapping[str, float | None]) -> None:
-        """Add a point for each number, at the seconds since `began`. Raises OSError if the write fails."""
+        """Add a point for each number, at the seconds since `began`. Raises OSError."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -71,7 +71,7 @@ class Curves:
 
 
 def tag(column: str) -> str:
-    """Return the name of a curve: gpu0/use_percent for gpu0_use_percent, node/cpu_use_percent for cpu_use_percent."""
+    """Return the name of a curve, such as gpu0/use_percent or node/cpu_use_percent."""
     first, _, rest = column.partition("_")
     return f"{first}/{rest}" if first.startswith("gpu") else f"node/{column}"
 
@@ -86,14 +86,7 @@ GPU_COLUMNS = ("use_percent", "memory_used_gib", "power_w", "temperature_c")
 
 
 class Sampler(NodeService):
-    """Service that takes a sample of this node every few seconds.
-
-    Args:
-        run: the run folder.
-        config: the section `monitor`.
-        nodes: number of nodes of the job.
-        name: name of this node.
-    """
+    """Service that takes a sample of this node every few seconds."""
 
     def __init__(self, run: RunDir, config: Monitor, nodes: int, name: str) -> None:
         self.every_seconds = max(config.sample_seconds or 0.0, nodes / WRITERS_PER_S)
@@ -103,7 +96,10 @@ class Sampler(NodeService):
         self.facts = {"host": name, "every_seconds": self.every_seconds, **self.machine.facts()}
         curves = config.tensorboard and nodes <= MAX_NODES_WITH_CURVES
         self.sums: dict[str, Sums] | None = None
-        self.curves = Curves(run.tensorboard / name, first_time(self.table.path)) if curves else None
+        began = time.time()
+        with suppress(OSError, ValueError, IndexError), open_file(self.table.path, "rb") as file:
+            began = float([*itertools.islice(file, 2)][1].split(b",")[0])
+        self.curves = Curves(run.tensorboard / name, began) if curves else None
 
     def poll(self, now: float) -> None:
         """Take a sample and write it. Raises OSError if the write fails."""
@@ -126,13 +122,6 @@ class Sampler(NodeService):
             self.curves.add(sample)
 
 
-def first_time(table: Path) -> float:
-    """Return when a node's first sample was taken, in Unix seconds; the current time if it has none."""
-    with suppress(OSError, ValueError, IndexError), open_file(table, "rb") as file:
-        return float([*itertools.islice(file, 2)][1].split(b",")[0])
-    return time.time()
-
-
 def columns(found: list[Gpu]) -> dict[str, float | None]:
     """Return the values of all GPUs by column: gpu0_use_percent, gpu0_memory_used_gib, ..."""
     return {f"gpu{g.index}_{name}": asdict(g)[name] for g in found for name in GPU_COLUMNS}
@@ -146,11 +135,7 @@ class Table:
         self.header: list[str] = []
 
     def add(self, row: dict[str, Any]) -> None:
-        """Append a row. An existing file with other columns, from a node with other GPUs, is renamed to NAME.csv.before-1.
-
-        Raises:
-            OSError: the write fails; the file is unchanged.
-        """
+        """Append a row. A file with other columns is renamed first. Raises OSError."""
         if not self.header:
             self.header = [*row]
             self._continue()
@@ -163,7 +148,7 @@ class Table:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
 
     def _continue(self) -> None:
-        """Prepare the file of an earlier attempt: rename one with other columns, and cut an incomplete last row."""
+        """Rename a file with other columns, and cut an incomplete last row."""
         with suppress(FileNotFoundError), open_file(self.path, "rb+") as file:
             before = file.readall()
             if before and not before.startswith(_line(self.header).encode()):

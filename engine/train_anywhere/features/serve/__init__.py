@@ -1,4 +1,4 @@
-"""`monitor.serve` and `monitor.dashboard`: web servers on the first node of a job, as children of its monitor process."""
+"""`monitor.serve` and `monitor.dashboard`: web servers on the first node of a job."""
 
 import getpass
 import re
@@ -71,7 +71,7 @@ class Serve(Feature):
 
 
 def _is_address(text: str) -> bool:
-    """Return whether a string is a host name or an IP address; with colons or only digits and dots it must be an address."""
+    """Return whether a string is a host name or an IP address."""
     if ":" in text or re.fullmatch(r"[0-9.]+", text):
         with suppress(ValueError):
             return bool(ip_address(text))
@@ -80,7 +80,7 @@ def _is_address(text: str) -> bool:
 
 
 def _command_problems(command: str) -> list[str]:
-    """Return a message unless the command, which runs without a shell, has the placeholder `{port}`."""
+    """Return a message unless the command has the placeholder `{port}`. No shell runs it."""
     with suppress(ValueError):  # an unclosed quote
         if any("{port}" in word for word in shlex.split(command)[1:]):
             return []
@@ -102,12 +102,9 @@ class Server:
     """Service that starts a server, records its address, and stops it at the end of the job.
 
     Args:
-        title: name of the server for messages.
         served: file for its URL and ssh command.
         program: module and arguments of a program that prints its port, and exits at the end of its input.
         address: address to listen on; None: loopback.
-        login: name of a login node, see `server_address`.
-        name: name of this node.
 
     Raises:
         OSError: it can't be started.
@@ -133,7 +130,7 @@ class Server:
         )
 
     def poll(self, now: float) -> None:
-        """Wait until the server prints its port, or why it has none; record its URL and print it."""
+        """Wait until the server prints its port, or why it has none, and record its URL."""
         assert self.process.stdout
         answer = self.process.stdout.readline().strip()
         self.every_seconds = DONE_S
@@ -156,7 +153,7 @@ class Server:
         self._record({})
 
     def _record(self, found: dict[str, str | None]) -> None:
-        """Write the URL to a file for rank 0, which alone writes run.json. Errors of the disk are ignored."""
+        """Write the URL to a file for rank 0, which writes run.json. Disk errors are ignored."""
         with suppress(OSError):
             make_folder(self.served.parent)
             write_atomic(self.served, dumps(found))
@@ -168,13 +165,10 @@ def is_first(name: str) -> bool:
 
 
 def server_address(port: int, node: str, address: str | None, login: str | None) -> dict[str, str | None]:
-    """Return the URL of a server, and the ssh command (`tunnel`) to type first on the machine with the browser.
+    """Return the URL of a server, and the ssh command (`tunnel`) to type first.
 
-    Args:
-        port: port of the server.
-        node: name of the server's node.
-        address: address it listens on; None: loopback of the node.
-        login: name of a login node; None: unknown; "": the server is on this machine, and needs no tunnel.
+    The server listens on `address`, None for loopback. The name of the login node is None if it is unknown, and "" if the server is on
+    this machine and needs no tunnel.
     """
     if login == "":
         return {"url": f"http://{_host(address, node)}:{port}/", "tunnel": None}

@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _wait(process: subprocess.Popen[bytes], address: str, port: int) -> str:
-    """Wait until the command answers; return why it does not, or an empty string if it does."""
+    """Wait until the command answers. Return why it does not, or ""."""
     until = time.monotonic() + START_S
     while time.monotonic() < until:
         if process.poll() is not None:
@@ -72,7 +72,7 @@ def _wait(process: subprocess.Popen[bytes], address: str, port: int) -> str:
 
 
 def free_port(address: str) -> int:
-    """Return a port of an address that is free now. Raises OSError if the address is not one of this node."""
+    """Return a port of an address that is free now. Raises OSError."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family) as probe:
         probe.bind((address, 0))

@@ -1,4 +1,4 @@
-"""`data.stage=true`: copy the data set to each node's own disk before the ranks start; see `copy.py`."""
+"""`data.stage=true`: copy the data set to each node's own disk, see `copy.py`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ class Stage(Feature):
         yield
 
     def stager(self) -> Staged:
-        """Return a function that maps a path of the data set to its copy on this node. Raises DataError."""
+        """Return a function that maps a path of the data set to its copy. Raises DataError."""
         from train_anywhere.features.stage.copy import make_stager
 
         return make_stager(self.config.cluster.local_disk)

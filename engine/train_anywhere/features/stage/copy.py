@@ -1,4 +1,4 @@
-"""`data.stage=true`: copy the files of a data set once to each node's own disk, and read them there.
+"""`data.stage=true`: copy the files of a data set to each node's disk, and read them there.
 
 <local disk>/shared-<user id>/data-<path>-<state>/data    the copy; path: hash of the source's path, state: of names, sizes and times
                               data-<path>.json            the copy that the processes of one start of the ranks use
@@ -56,7 +56,7 @@ class Scan:
 
 
 def make_stager(local_disk: str) -> Staged:
-    """Return the function that stages a path of the data set. Raises DataError if the local disk's path can't be resolved."""
+    """Return the function that stages a path of the data set. Raises DataError."""
     folder = os.environ.get("TRAIN_LOCAL_DISK") or local_disk
     try:
         disk = Path(os.path.abspath(resolve_node_path(expand(folder))))
@@ -66,11 +66,7 @@ def make_stager(local_disk: str) -> Staged:
 
 
 def stage(source: Path, disk: Path, start: str) -> Path:
-    """Return where to read `source` on this node: its copy on `disk`, created if it is missing, or `source` itself if that fails.
-
-    Raises:
-        DataError: `source` is a tar file and can't be unpacked here.
-    """
+    """Return where to read `source`, its copy if possible. Raises DataError for a tar file."""
     if source.is_relative_to(disk):
         return source
     path = f"data-{hashlib.sha256(os.fsencode(source)).hexdigest()[:16]}"
@@ -87,7 +83,7 @@ def stage(source: Path, disk: Path, start: str) -> Path:
 
 
 def scan(source: Path, path: str, start: str) -> Scan:
-    """Return the size and number of the source's files, and a folder name with a hash of their names, sizes and times."""
+    """Return size and number of the source's files, and a hash of names, sizes and times."""
     digest, size, files = hashlib.sha256(), 0, 0
     for name, state in sorted(_list_files(source), key=lambda file: file[0]):
         digest.update(f"{name!r} {state.st_size} {state.st_mtime_ns}\n".encode())
@@ -97,11 +93,7 @@ def scan(source: Path, path: str, start: str) -> Scan:
 
 
 def copy(source: Path, into: Path) -> None:
-    """Copy or unpack the source into an empty folder, with progress.
-
-    Raises:
-        OSError, tarfile.TarError: the source can't be read, the disk is full, or the copy differs from the source.
-    """
+    """Copy or unpack the source into an empty folder. Raises OSError, tarfile.TarError."""
     with show_progress(f"{socket.gethostname()}: copying {source} to its own disk") as advance:
         if source.is_dir():
             _copy_files(source, into / FOLDER, advance)
@@ -113,7 +105,7 @@ def copy(source: Path, into: Path) -> None:
 
 
 def _make_copy(source: Path, disk: Path, result: Scan) -> Scan:
-    """Make the copy unless it exists; return a scan without a name if that fails, for the other processes of this start too."""
+    """Make the copy unless it exists. If that fails, return a scan without a name."""
     if result.name is None:
         return result
     try:
@@ -126,7 +118,7 @@ def _make_copy(source: Path, disk: Path, result: Scan) -> Scan:
 
 
 def _use_source(source: Path, error: Exception) -> Path:
-    """Print why the source is not copied, and return it. Raises DataError for a tar file, which must be unpacked."""
+    """Print why the source is not copied, and return it. Raises DataError for a tar file."""
     why = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) and error.strerror else error
     node = socket.gethostname()
     if is_archive(source):
@@ -138,7 +130,7 @@ def _use_source(source: Path, error: Exception) -> Path:
 
 
 def _staged_path(source: Path, disk: Path, result: Scan) -> Path:
-    """Return the path of the copy; for a tar file with a single folder, such as set-1/, that folder."""
+    """Return the path of the copy. For a tar file with a single folder, that folder."""
     if result.name is None:
         return source
     top = shared_folder(disk).path / result.name / FOLDER
@@ -160,7 +152,7 @@ def _read_record(record: Path, start: str) -> Scan | None:
 
 
 def _start_id() -> str:
-    """Return an id of this start of a run's ranks, equal for all of its processes on a node, including `each_node`."""
+    """Return an id of this start of a run's ranks, equal for all its processes on a node."""
     if started := os.environ.get("TRAIN_STARTED"):  # set by the batch script
         return started
     if os.environ.get("WORLD_SIZE", "1") != "1":
@@ -169,7 +161,7 @@ def _start_id() -> str:
 
 
 def _list_files(source: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield all files below the source, or the source itself. Links are followed; devices, pipes and sockets are left out."""
+    """Yield all ordinary files below the source, or the source itself. Links are followed."""
     if not source.is_dir():
         yield source.name, source.stat()
         return
@@ -214,7 +206,7 @@ def _copy_file(source: Path, target: Path) -> int:
 
 
 def _unpack(source: Path, target: Path, advance: Progress) -> None:
-    """Unpack a tar file with the filter `data`: nothing outside the folder, no devices, no special permissions (PEP 706)."""
+    """Unpack a tar file with the filter `data` (PEP 706): nothing outside, no devices."""
     with tarfile.open(source) as tar:
         for member in tar:
             tar.extract(member, target, filter="data")

@@ -1,4 +1,4 @@
-"""Copy the data set to this node's own disk before the ranks start, by opening it as a rank does.
+"""Copy the data set to this node's own disk, by opening it as a rank does.
 
 python -m train_anywhere.features.stage.each_node RUN
 
@@ -16,7 +16,7 @@ from train_anywhere.runs.reopen.frozen import load_frozen
 
 
 def main(arguments: list[str]) -> int:
-    """Open the data set of a run; return 0, or 1 if it can't be opened, which the ranks will report too."""
+    """Open the data set of a run. Return 1 if it can't be opened, which ranks report, else 0."""
     [folder] = arguments
     try:
         config = load_frozen(open_run(folder))

@@ -1,1 +1,1 @@
-"""Output to a terminal or a log: streams that can't end a run, printable strings, progress in bytes."""
+"""Output to a terminal or a log that can't end a run, and printable strings."""

@@ -1,4 +1,4 @@
-"""Standard output and error that can't end a run: a closed pipe, a full disk or a closed terminal is reported, not raised.
+"""Standard output and error that can't end a run: failures are reported, not raised.
 
 Call `protect_output()` once, at the start of a process that trains or submits. It also covers the output of frameworks and rich.
 Tracebacks of errors in user code have no frames of the engine; operations that take long show their progress in bytes.
@@ -32,7 +32,7 @@ ERASED, CONTROL = rb"\x1b\[2?K|\r", rb"\x1b\[[0-9;?]*[A-Za-z]"
 
 
 class _NeverFailingFile(io.FileIO):
-    """A descriptor whose writes never fail: what can't be written is dropped, and reported once on the other stream."""
+    """A descriptor whose writes never fail: what can't be written is reported once."""
 
     reported = False
     mark = b""
@@ -42,7 +42,7 @@ class _NeverFailingFile(io.FileIO):
     _unfinished = b""
 
     def write(self, data: "bytes | memoryview") -> int:  # type: ignore[override]
-        """Write what the descriptor accepts, but return the whole length: the layers above must neither fail nor buffer the rest."""
+        """Write what the descriptor accepts, and return the whole length in any case."""
         rest = memoryview(data).cast("B")
         size = len(rest)
         if self.mark and size:
@@ -58,7 +58,7 @@ class _NeverFailingFile(io.FileIO):
         return size
 
     def _write_log(self, data: bytes) -> None:
-        """Append complete lines to the log, as a terminal shows them in the end: a bar is erased by the line after it."""
+        """Append complete lines to the log, as a terminal shows them in the end."""
         *lines, self._unfinished = (self._unfinished + data).split(b"\n")
         shown = [re.sub(CONTROL, b"", re.split(ERASED, line.rstrip(b"\r"))[-1]) for line in lines]
         with suppress(OSError):  # a full disk does not end the run
@@ -90,7 +90,7 @@ class _FittedText(io.TextIOWrapper):
 
 
 def protect_output() -> None:
-    """Make writes to `sys.stdout` and `sys.stderr` never fail; call it before anything that must not be left half done."""
+    """Make writes to `sys.stdout` and `sys.stderr` never fail."""
     fill_closed()
     # not yet replaced, by this function or by something that captures output
     if sys.stdout is sys.__stdout__:
@@ -100,7 +100,7 @@ def protect_output() -> None:
 
 
 def mark_lines(mark: str) -> None:
-    """Prefix each line of this process with `mark`, for a log that several processes share; lines printed by C code get none."""
+    """Prefix each line of this process with `mark`, except lines printed by C code."""
     for raw in _protected_files():
         raw.mark = mark.encode()
 
@@ -122,18 +122,18 @@ def _protected_files() -> list[_NeverFailingFile]:
 
 
 def outlive_terminal() -> None:
-    """Ignore SIGHUP, which a closed terminal sends; ranks started later inherit this."""
+    """Ignore SIGHUP, which a closed terminal sends, here and in ranks started later."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def escape_characters() -> None:
-    """Escape characters that the encoding of standard output lacks, as standard error does anyway."""
+    """Escape characters that the encoding of standard output lacks."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def output_problem() -> str | None:
-    """Return why standard output can't be written, and stop using it; None if it works."""
+    """Return why standard output can't be written, and stop using it. None if it works."""
     try:
         if sys.stdout is not None:
             print(flush=True)  # fails too if an earlier write failed
@@ -144,7 +144,7 @@ def output_problem() -> str | None:
 
 
 def fill_closed() -> None:
-    """Open /dev/null for each closed descriptor 0, 1 and 2: else the next open file gets its number, and the messages of libraries."""
+    """Open /dev/null for closed descriptors 0, 1 and 2, which the next file would get."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)
@@ -155,7 +155,7 @@ def fill_closed() -> None:
 
 
 def _stream(number: int, before: TextIO | None) -> TextIO:
-    """Return a text stream for a descriptor; it escapes characters that its encoding lacks."""
+    """Return a text stream for a descriptor that escapes what its encoding lacks."""
     if before is not None:
         with suppress(OSError, ValueError):
             before.flush()
@@ -179,7 +179,7 @@ Progress = Callable[[int], None]
 
 @contextmanager
 def show_progress(title: str) -> Iterator[Progress]:
-    """Print how many bytes are done: on a terminal in one line that changes, else in a new line every few seconds."""
+    """Print how many bytes are done: on a terminal in one line, else every few seconds."""
     start = printed = time.monotonic()
     bytes_done, terminal = 0, sys.stderr.isatty()
     begin, end = ("\r", "") if terminal else ("", "\n")
@@ -207,7 +207,7 @@ def format_bytes(size: int) -> str:
 
 
 def is_user_code(path: str) -> bool:
-    """Return whether a file is neither the engine's, nor a library's, nor a program of the project such as src/train.py."""
+    """Return whether a file is neither the engine's, a library's, nor a script of src."""
     libraries = (str(ENGINE / "train_anywhere"), sysconfig.get_path("stdlib"), "<")
     packages = {"site-packages", "dist-packages"} & {*Path(path).parts}
     command = (
@@ -217,13 +217,13 @@ def is_user_code(path: str) -> bool:
 
 
 def user_frame(error: BaseException) -> traceback.FrameSummary | None:
-    """Return the innermost line of the traceback that is user code; None if there is none."""
+    """Return the innermost line of the traceback that is user code, if any."""
     frames = reversed(traceback.extract_tb(error.__traceback__))
     return next((frame for frame in frames if is_user_code(frame.filename)), None)
 
 
 def format_short(error: BaseException) -> tuple[str, int]:
-    """Return a traceback from the first to the last line of user code and the line that raised, and the number of frames left out.
+    """Return a traceback from the first line of user code on, and the number of frames left out.
 
     The causes of the error are shortened in the same way; one without user code is kept as it is.
     """

@@ -1,4 +1,4 @@
-"""Strings from files made safe for a terminal: no character moves the cursor, sets the title, clears the screen or reverses it."""
+"""Strings made safe for a terminal: no character moves the cursor or clears the screen."""
 
 import re
 import sys
@@ -31,12 +31,12 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Escape like `printable`, and line breaks too, so that a name can't look like a line of this project."""
+    """Escape like `printable`, and line breaks too: a name can't look like a line."""
     return printable(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def mask_urls(text: str) -> str:
-    """Return the string with only scheme and host of each URL: the rest of a webhook's is a secret."""
+    """Return the string with only scheme and host of each URL: the rest may be secret."""
     return re.sub(r"(https?://)(?:[^/\s'\"]*@)?([^/?\s'\"]*)[^\s'\"]*", r"\1\2/...", text, flags=re.I)
 
 
@@ -75,7 +75,7 @@ class Printable:
 
 @contextmanager
 def printable_output(log: bool = False) -> Iterator[None]:
-    """Make all output of this process printable within the block; with `log`, like `printable_log`."""
+    """Make all output of this process printable within the block."""
     escape_characters()
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (stream and Printable(stream, log) for stream in before)  # type: ignore[assignment]

@@ -8,7 +8,7 @@ import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,12 @@ LOADER = re.compile(r"dataloader_idx_\d+")
 MIN_SAMPLES = 3
 """Fewest samples of a node whose curve means something."""
 
+MOST_TICKS = 7
+"""Most labels of the x axis."""
+
+MOST_CHARACTERS = 40
+"""Most characters that labels of the x axis have together."""
+
 LARGEST = 1e300
 """Values from this size on are not drawn."""
 
@@ -61,7 +67,7 @@ class Figure:
         dots: whether the points are marked.
         logarithmic: whether the y axis is logarithmic.
         scattered: whether the points are not joined.
-        powers: whether x is the power of ten of the value.
+        ticks: the labels of the x axis by their place; round numbers if it is empty.
     """
 
     title: str
@@ -71,13 +77,13 @@ class Figure:
     dots: bool = False
     logarithmic: bool = False
     scattered: bool = False
-    powers: bool = False
+    ticks: Mapping[float, str] = field(default_factory=dict)
 
     @property
     def svg(self) -> str:
         """The figure as SVG, drawn at each call: a page does not draw all of its figures."""
         return chart(
-            self.curves, self.below, self.top, self.dots, self.logarithmic, self.scattered, self.powers
+            self.curves, self.below, self.top, self.dots, self.logarithmic, self.scattered, self.ticks
         )
 
 
@@ -132,23 +138,27 @@ def metric_over_key(metric: str, key: str, values: Sequence[tuple[str, float]]) 
 
     Numbers over several powers of ten have a logarithmic axis. Other values than numbers are numbered in the order of the alphabet.
     """
-    if len({typed for typed, _ in values}) < 2:
+    names = sorted({typed for typed, _ in values})
+    if len(names) < 2:
         return None
-    below = key
+    below, numbers = key, True
     try:
-        xs = [float(typed) for typed, _ in values]
+        places = {typed: float(typed) for typed in names}
     except ValueError:
-        names = sorted({typed for typed, _ in values})
-        xs = [float(names.index(typed)) for typed, _ in values]
-        below += ": " + ", ".join(f"{number} {name}" for number, name in enumerate(names))
-    powers = below == key and min(xs) > 0 and max(xs) > DECADES * min(xs)
-    xs = [math.log10(x) for x in xs] if powers else xs
-    points = {"": drawable([(x, y) for x, (_, y) in zip(xs, values, strict=True)])}
-    return (
-        Figure(f"{metric} over {key}", points, below, dots=True, scattered=True, powers=powers)
-        if points[""]
-        else None
-    )
+        numbers, places = False, {typed: float(number) for number, typed in enumerate(names)}
+    known = sorted(places.values())
+    if powers := numbers and known[0] > 0 and known[-1] > DECADES * known[0]:
+        places = {typed: math.log10(x) for typed, x in places.items()}
+        known = sorted(places.values())
+    points = {"": drawable([(places[typed], y) for typed, y in values])}
+    if not points[""]:
+        return None
+    nearest = min(b - a for a, b in itertools.pairwise(known))
+    ticks = {x: typed for typed, x in places.items()}
+    if nearest < (known[-1] - known[0]) / MOST_TICKS or sum(map(len, names)) > MOST_CHARACTERS:
+        ticks = {x: f"{10**x:.2g}" for x in round_ticks(points)} if powers else {}
+        below += "" if numbers else ": " + ", ".join(f"{at:g} {typed}" for typed, at in places.items())
+    return Figure(f"{metric} over {key}", points, below, dots=True, scattered=True, ticks=ticks)
 
 
 def spans_decades(curves: Mapping[str, Series]) -> bool:
@@ -164,7 +174,7 @@ def round_ticks(curves: Mapping[str, Series]) -> list[float]:
     if first == last:
         return [first]
     power = 10.0 ** math.floor(math.log10((last - first) / 5))
-    step = next(power * n for n in (1, 2, 5, 10) if (last - first) / (power * n) <= 6)
+    step = next(power * n for n in (1, 2, 5, 10) if (last - first) / (power * n) <= 5)
     return [step * n for n in range(math.ceil(first / step), math.floor(last / step) + 1)]
 
 
@@ -200,7 +210,7 @@ def chart(
     dots: bool = False,
     logarithmic: bool = False,
     scattered: bool = False,
-    powers: bool = False,
+    ticks: Mapping[float, str] | None = None,
 ) -> str:
     """Return the SVG of a line chart."""
     exponents, figures = decades(curves) if logarithmic else [0], digits(curves)
@@ -215,9 +225,9 @@ def chart(
         major_guide_stroke_color="var(--rule)",
         colors=tuple(f"var(--curve-{n})" for n in range(COLOURS)) * math.ceil(len(curves) / COLOURS),
         font_family="inherit",
-        label_font_size=14,
-        major_label_font_size=14,
-        title_font_size=14,
+        label_font_size=18,  # of a phone; style.css.j2 has that of wide screens
+        major_label_font_size=18,
+        title_font_size=18,
         stroke_width=2.5,
     )
     drawn = pygal.XY(
@@ -235,12 +245,12 @@ def chart(
         show_legend=False,  # the page has its own
         truncate_label=-1,
         x_title=below,
-        x_labels=round_ticks(curves),
+        x_labels=[*ticks] if ticks else round_ticks(curves),
         value_formatter=lambda value: (
             f"{10 ** (value + bottom):.4g}" if logarithmic else f"{value:.{figures}g}"
         ),
         y_labels=[n - bottom for n in exponents] if logarithmic else None,
-        x_value_formatter=lambda value: f"{10**value:.2g}" if powers else f"{value:,.6g}",
+        x_value_formatter=lambda value: (ticks or {}).get(value, f"{value:,.6g}"),
         range=None if top is None else (0, top),
         disable_xml_declaration=True,
     )

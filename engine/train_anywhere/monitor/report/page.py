@@ -123,9 +123,14 @@ def environment() -> Environment:
     """Return the Jinja environment of this folder's templates."""
     loader = FileSystemLoader(Path(__file__).parent)
     templates = Environment(loader=loader, undefined=StrictUndefined, autoescape=True, trim_blocks=True)
-    templates.filters |= {"duration": duration, "number": number}
+    templates.filters |= {"duration": duration, "number": number, "breakable": breakable}
     templates.globals |= {"colours": figures.COLOURS, "most_figures": figures.MOST_FIGURES}
     return templates
+
+
+def breakable(name: str) -> str:
+    """Return a name that browsers may break after its dots and slashes."""
+    return name.replace("/", "/\u200b").replace(".", ".\u200b")
 
 
 def tiles(facts: Facts, whole: Goodput | None) -> dict[str, str]:

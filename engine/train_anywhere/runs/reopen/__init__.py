@@ -1,1 +1,1 @@
-"""Reopening a run folder: the frozen configuration, `resume=`, `from_scratch=true`, complete runs, and untrusted values."""
+"""Reopening a run folder: `resume=`, complete runs, and untrusted values."""

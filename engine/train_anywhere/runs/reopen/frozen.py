@@ -1,4 +1,4 @@
-"""The frozen configuration of a run, config.yaml and overrides.txt, which the ranks and `resume=` read.
+"""The frozen configuration of a run: config.yaml and overrides.txt.
 
 All of it is read and checked before anything in the run folder is written. Links are refused where a run writes: one could lead the run
 to overwrite a file elsewhere. Others are allowed, such as the user's notes, or a checkpoint that was moved to another disk.
@@ -51,11 +51,7 @@ def write_frozen(run: RunDir, config: Config, overrides: Sequence[str]) -> None:
 
 
 def read_frozen(run: RunDir) -> dict[str, Any]:
-    """Return the configuration in config.yaml.
-
-    Raises:
-        CheckpointError: it is damaged or can't be read.
-    """
+    """Return the configuration in config.yaml. Raises CheckpointError if it is damaged."""
     try:
         text = read_text(run.config)
         tree = None if "*" in text and is_too_large(text) else load_yaml(text)
@@ -75,12 +71,12 @@ def read_frozen(run: RunDir) -> dict[str, Any]:
 
 
 def load_frozen(run: RunDir) -> Config:
-    """Return the configuration that the run was started or resumed with. Raises CheckpointError, ConfigError."""
+    """Return the configuration that the run was started or resumed with."""
     return load(read_frozen(run))
 
 
 def load_yaml(text: str) -> Any:
-    """Return the content of some YAML, parsed by libyaml, unless it may be too deep for its stack. Raises yaml.YAMLError."""
+    """Return the content of some YAML, parsed by libyaml unless too deep for it."""
     depth = text.count("[") + text.count("{") + max(map(len, text.splitlines()), default=0)
     return yaml.load(
         text, yaml.SafeLoader if depth > DEEPEST else getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -88,11 +84,7 @@ def load_yaml(text: str) -> Any:
 
 
 def read_overrides(run: RunDir) -> list[str]:
-    """Return the overrides of the run from overrides.txt.
-
-    Raises:
-        CheckpointError: it is damaged or can't be read.
-    """
+    """Return the overrides in overrides.txt. Raises CheckpointError if it is damaged."""
     try:
         return [line for line in read_text(run.overrides).splitlines() if line]
     except OSError as error:
@@ -104,7 +96,7 @@ def read_overrides(run: RunDir) -> list[str]:
 
 
 def typed_overrides(run: RunDir) -> list[str] | None:
-    """Return the overrides that train a run again, as they are typed, without secrets; None if they can't be read."""
+    """Return the overrides that train a run again, as typed, without secrets."""
     with suppress(CheckpointError):
         words = [word.removeprefix("++") for word in read_overrides(run) if not word.startswith("wait=")]
         return [mask_urls(word) if word.startswith(SECRET) else word for word in words]
@@ -112,23 +104,15 @@ def typed_overrides(run: RunDir) -> list[str] | None:
 
 
 def refuse_damaged(run: RunDir) -> None:
-    """Check everything that a resume depends on, and change nothing.
-
-    Raises:
-        CheckpointError: lists all problems of the run folder.
-    """
+    """Check everything that a resume depends on. Raises CheckpointError with all problems."""
     problems = find_special_files(run)
-    for file, read in (
-        (run.config, read_frozen),
-        (run.overrides, read_overrides),
-        (run.info_file, RunDir.read_info),
-    ):
-        if any(problem.startswith(f"{file} ") for problem in problems):
-            continue
-        try:
-            read(run)
-        except CheckpointError as error:
-            problems.append(str(error))
+    readers = {run.config: read_frozen, run.overrides: read_overrides, run.info_file: RunDir.read_info}
+    for file, read in readers.items():
+        if not any(problem.startswith(f"{file} ") for problem in problems):
+            try:
+                read(run)
+            except CheckpointError as error:
+                problems.append(str(error))
     if not os.access(run.path, os.W_OK | os.X_OK):
         problems.append(
             f"{run.path} can't be written: a run continues in its own folder, so copy it to where you may write."
@@ -155,11 +139,7 @@ REPLACED = ("metrics.csv", "lock")
 
 ALL = ".*"
 INSIDE = {
-    "monitor": ALL,
-    "debug": ALL,
-    "profile": ALL,
-    "ranks": ALL,
-    "mlruns": ALL,
+    **dict.fromkeys(("monitor", "debug", "profile", "ranks", "mlruns"), ALL),
     "checkpoints": r"index\.json|newest|best|stage\.json|\.run-marker",
     "tensorboard": r"events\.out\..*",
     "wandb": r"(?!latest-run$|debug.*\.log$).*",  # links that W&B makes
@@ -174,7 +154,7 @@ def refuse_links(run: RunDir) -> None:
 
 
 def find_special_files(run: RunDir) -> list[str]:
-    """Return a message for each link, pipe, socket or device in the place of something that a run writes."""
+    """Return a message for each link, pipe or device in the place of what a run writes."""
     found = [_problem(entry, "file") for entry in _matching_entries(run.path, FILES)]
     found += [_problem(entry, "folder") for entry in _matching_entries(run.path, FOLDERS)]
     # this node and the nodes of the run: each has a folder in `tensorboard`
@@ -202,7 +182,7 @@ def _problem(entry: os.DirEntry[str], wanted: str = "") -> str:
 
 
 def _matching_entries(folder: Path, names: str) -> Iterator[os.DirEntry[str]]:
-    """Yield the entries of a folder whose name matches; with `ALL`, also those in its subfolders."""
+    """Yield the entries of a folder whose name matches, with `ALL` recursively."""
     with suppress(OSError):
         if folder.is_symlink():
             return

@@ -1,4 +1,4 @@
-"""`resume=RUN`: the run's frozen configuration, changed only by keys that the new command line names.
+"""`resume=RUN`: the frozen configuration, changed only by keys of the new command.
 
 A complete run with nothing left to train prints a message, and the test is not repeated. With `from_scratch=true` the run starts again
 from step 0, and its earlier results are kept:
@@ -38,24 +38,14 @@ from train_anywhere.runs.reopen.trust import find_untrusted_lines, refuse_untrus
 from train_anywhere.runs.summary import display_path, format_summary, train_command
 
 FIXED_KEYS = (
-    "framework",
-    "seed",
-    "task.",
-    "model.",
-    "optimizer.name",
-    "optimizer._target_",
-    "data.name",
-    "data._target_",
-    "data.batch_size",
-    "name",
-    "init.",
-    "paths.results",
-)
+    "framework", "seed", "task.", "model.", "optimizer.name", "optimizer._target_", "data.name", "data._target_", "data.batch_size",
+    "name", "init.", "paths.results",
+)  # fmt: skip
 """Keys that a checkpoint depends on, so `resume=` can't change them; a trailing dot means the whole section."""
 
 
 def load_saved_overrides(arguments: Sequence[str]) -> list[str]:
-    """Return the overrides of the run that `resume=...` in `arguments` names; [] without that argument.
+    """Return the overrides of the run that `resume=...` names. Empty without it.
 
     Put before the new overrides, they select the same config groups, and the new ones take precedence.
 
@@ -85,14 +75,14 @@ def load_saved_overrides(arguments: Sequence[str]) -> list[str]:
 
 
 def _refuse_foreign_lines(run: RunDir, saved: Sequence[str], typed: Sequence[str]) -> None:
-    """Check the overrides before they are composed, which reads the environment. Raises ConfigError, see `refuse_untrusted`."""
+    """Check the overrides before they are composed, which reads the environment."""
     if lines := find_untrusted_lines(run.path, [line for line in saved if line not in typed]):
         known = flatten(compose(select_group_choices(saved)))
         refuse_untrusted(run.path, _read_flat(run), known, lines=lines)
 
 
 def select_group_choices(saved: Sequence[str]) -> list[str]:
-    """Return the overrides that choose config groups of this project, and `name=` if its value is a plain word."""
+    """Return the overrides that choose config groups of this project, and a plain `name=`."""
     plain = re.compile(r"name=[\w.=+-]+", re.ASCII)
     return [s for s in saved if plain.fullmatch(s) or s.lstrip("+~").partition("=")[0] in list_groups()]
 
@@ -131,7 +121,9 @@ def _parse(line: str, where: str) -> Any:
 
 
 def _refuse_other_choices(arguments: Sequence[str], run: RunDir) -> None:
-    """Check the chosen config groups before composing, where options of the run's model would be taken for those of another one.
+    """Check the chosen config groups before composing.
+
+    Options of the run's model would be taken for those of another one.
 
     Raises:
         ConfigError: a group in `FIXED_KEYS` differs from the run's.
@@ -160,7 +152,9 @@ def merge_resumed(tree: Mapping[str, Any], run: RunDir, overrides: Sequence[str]
     gone = [k for k in before if k not in after]
     fixed = [k for k in changed if k.startswith(FIXED_KEYS) and k not in COMMAND_KEYS]
     refused = [k for k in fixed if frozen.get(k) != changed[k]]
-    refused += [k for k in changed if k == "strategy.name" and _differ_in_shards(frozen.get(k), changed[k])]
+    # strategies can't read each other's checkpoints if only one of them writes shards, or in another form
+    strategies = {frozen.get("strategy.name"), changed.get("strategy.name", frozen.get("strategy.name"))}
+    refused += ["strategy.name"] if len(strategies) > 1 and SHARDED_STRATEGIES & strategies else []
     if refused:
         raise _refusal({k: changed[k] for k in refused}, frozen)
     sections = {name for k in frozen for name in accumulate(k.split("."), "{}.{}".format)}
@@ -169,18 +163,14 @@ def merge_resumed(tree: Mapping[str, Any], run: RunDir, overrides: Sequence[str]
     merged = newer | {k: v for k, v in frozen.items() if k not in gone and k not in COMMAND_KEYS}
     merged |= changed | {k: after[k] for k in COMMAND_KEYS}
     if not tree["trust"]:
-        known = _compose_without_run(saved, overrides)
+        # this command's own overrides, and of the run folder's only those that choose config groups of this project
+        typed = overrides[len(saved) :] if list(overrides[: len(saved)]) == list(saved) else []
+        words = [w for w in typed if not w.startswith("-")]
+        known = flatten(compose([*select_group_choices(saved), *words]))
         # typed after --, so it is not among the overrides
         known |= {k: changed[k] for k in ("program.command", "program.copied") if k in changed}
         refuse_untrusted(run.path, merged, known)
     return unflatten(merged)
-
-
-def _compose_without_run(saved: Sequence[str], overrides: Sequence[str]) -> dict[str, Any]:
-    """Compose this command's own overrides, and of the run folder's only those that choose config groups of this project."""
-    typed = overrides[len(saved) :] if list(overrides[: len(saved)]) == list(saved) else []
-    words = [w for w in typed if not w.startswith("-")]
-    return flatten(compose([*select_group_choices(saved), *words]))
 
 
 def _read_flat(run: RunDir) -> dict[str, Any]:
@@ -196,17 +186,12 @@ def _refusal(refused: Mapping[str, Any], frozen: Mapping[str, Any]) -> ConfigErr
     )
 
 
-def _differ_in_shards(before: str | None, after: str) -> bool:
-    """Return whether the strategies can't read each other's checkpoints, because one of them writes shards."""
-    return before != after and bool(SHARDED_STRATEGIES & {before, after})
-
-
 TRAINING_FILES = ("checkpoints", "metrics.csv", "tensorboard", "steps")
 """Files and folders that training writes into a run folder."""
 
 
 def move_aside(run: RunDir) -> Path | None:
-    """Move the results of training into a new folder before-N; return it, or None without results."""
+    """Move the results of training into a new folder before-N, and return it, if any."""
     found = [name for name in TRAINING_FILES if (run.path / name).exists()]
     if not found:
         return None
@@ -233,7 +218,9 @@ def _place(folder: Path) -> OwnedFolder:
 
 
 def is_complete(run: RunDir, config: Config) -> bool:
-    """Return whether the run is complete, and `config`, which is to resume it, requests no more training and has no other program.
+    """Return whether the run is complete, and `config` requests no more training.
+
+    It may not have another program either.
 
     Raises:
         CheckpointError: its config.yaml can't be read.
@@ -244,26 +231,16 @@ def is_complete(run: RunDir, config: Config) -> bool:
     if config.program:
         return bool(config.program.command == frozen["program"]["command"])
     before = frozen["trainer"]
-    longer = trainer.max_epochs > before["max_epochs"] or _is_more(before["max_steps"], trainer.max_steps)
-    longer = longer or _is_more(*map(_time_limit, (before["max_time"], trainer.max_time)))
+    first, then = (time and duration_seconds(time) for time in (before["max_time"], trainer.max_time))
+    limits = [(before["max_steps"], trainer.max_steps), (first, then)]
+    longer = any(had is not None and (has is None or has > had) for had, has in limits)
+    longer = longer or trainer.max_epochs > before["max_epochs"]
     longer = longer or (trainer.min_epochs or 1) > (before["min_epochs"] or 1)
     return not longer and before["early_stopping"] == vars(trainer.early_stopping)
 
 
-def _is_more(before: int | None, now: int | None) -> bool:
-    return before is not None and (now is None or now > before)
-
-
-def _time_limit(value: str | None) -> int | None:
-    return None if value is None else duration_seconds(value)
-
-
 def completion_message(run: RunDir, config: Config) -> str:
-    """Return the message that is printed instead of training; its example doubles the limits that the run had.
-
-    Raises:
-        CheckpointError: the run's config.yaml can't be read.
-    """
+    """Return the message instead of training. Raises CheckpointError."""
     folder, before = display_path(run.path), read_frozen(run)["trainer"]
     if config.program:
         return f"{folder} is complete. To start a new run: {train_command('run.py')} -- {printable(shlex.join(config.program.command))}"

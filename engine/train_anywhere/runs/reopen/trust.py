@@ -1,4 +1,4 @@
-"""Untrusted values in a run folder, and the record of those that this user has allowed before.
+"""Untrusted values in a run folder, and the record of those allowed before.
 
 A run folder may come from anyone. A value that runs code, opens a connection or a port, reads the environment or names a folder to
 write to is used only if this project's configuration or the command line has the same one, or if this user has run it from the same
@@ -25,14 +25,8 @@ SHELL = ("cluster.setup", "cluster.modules", "cluster.conda", "cluster.venv", "c
 """Keys whose values become part of the batch script or of the options of the scheduler."""
 
 COMMANDS = (
-    "monitor.dashboard",
-    "monitor.notify",
-    "program.command",
-    "program.copied",
-    "program.folder",
-    "program.resume_args",
-    "args",
-)
+    "monitor.dashboard", "monitor.notify", "program.command", "program.copied", "program.folder", "program.resume_args", "args",
+)  # fmt: skip
 """Keys whose values are commands that run as the ranks or next to them, in a job or not."""
 
 REQUESTS = (
@@ -52,6 +46,9 @@ READ = ("dir", "files", "text_key", "tokenizer", "documents", "small_images", "c
 NOT_EVALUATED = (*LIST_GROUPS, "optimizer", "schedule", "checkpoint", "monitor", "init", "paths", "cluster")
 """Sections that an evaluation does not use."""
 
+RECORD = "trusted"
+"""File in the user's state folder with one digest per line of each allowed value."""
+
 VARIABLE = re.compile(r"\$\{|(?<!\\)\$\w")
 """Matches a part of a value that is replaced by an environment variable."""
 
@@ -60,11 +57,7 @@ RESOLVER = re.compile(r"\$\{.*:")
 
 
 def find_code(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that run as code: lines of the batch script, the container, and everything that `_target_` names.
-
-    Args:
-        flat: a configuration as {'cluster.setup': [...], ...}.
-    """
+    """Return the values of {'cluster.setup': [...], ...} that run as code."""
     submits, contained = flat.get("cluster.scheduler") != "none", flat.get("container.name") != "none"
 
     def runs(key: str, value: object) -> bool:
@@ -76,22 +69,20 @@ def find_code(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_outward_values(flat: Mapping[str, Any], training: bool = True) -> dict[str, str]:
-    """Return the keys whose values may affect anything outside the run folder, each with what it does as the end of a sentence.
+    """Return the keys whose values may affect anything outside the run folder.
 
-    Args:
-        flat: a configuration as {'loggers.wandb.project': 'digits', ...}.
-        training: whether the run will train. An evaluation uses fewer sections.
+    The values say what they do, as the end of a sentence.
+
+    `flat` is a configuration as {'loggers.wandb.project': 'digits', ...}. Without `training`, an evaluation uses fewer sections.
     """
     found = {k: "would read your environment" for k, v in flat.items() if VARIABLE.search(f"{v}")}
     for key, value in flat.items():
         used = training or key.partition(".")[0] not in NOT_EVALUATED
         if key not in found and used and _is_outward(key, value, flat):
-            may = (
-                "start a download or an upload"
-                if isinstance(value, bool)
-                else "connect, listen, read or write"
+            starts = isinstance(value, bool)
+            found[key] = (
+                f"may {'start a download or an upload' if starts else 'connect, listen, read or write'} as you"
             )
-            found[key] = f"may {may} as you"
     return found | dict.fromkeys(find_code(flat), "would run as you")
 
 
@@ -116,7 +107,7 @@ def _is_outward(key: str, value: Any, flat: Mapping[str, Any]) -> bool:
 
 
 def _is_place(group: str, name: str, value: Any, flat: Mapping[str, Any]) -> bool:
-    """Return whether an argument of a target may be an address or a folder to write to, or may start a download."""
+    """Return whether an argument of a target may be an address or a folder to write to."""
     targets = [t for k, t in flat.items() if k.startswith(f"{group}.{TARGET}")]
     if not targets or name in OWN or _is_number(value):
         return False
@@ -139,12 +130,8 @@ def refuse_untrusted(
 ) -> None:
     """Refuse values that only the run folder has and that may affect anything outside it.
 
-    Args:
-        folder: the run folder.
-        flat: the configuration to run.
-        known: the configuration that this project and the command line compose without the run folder.
-        training: whether the run will train.
-        lines: overrides of the run that `find_untrusted_lines` has found.
+    `flat` is the configuration to run, and `known` what this project and the command line compose without the run folder. The overrides
+    `lines` are those that `find_untrusted_lines` has found.
 
     Raises:
         ConfigError: one sentence for each value; with `trust=true` the caller does not call this function.
@@ -156,12 +143,9 @@ def refuse_untrusted(
         if not _same(k, flat[k], known.get(k)) and _digest(folder, k, flat[k]) not in trusted
     }
     if found:
+        end = "and is not in this project's configuration: read it, and add trust=true to run it."
         raise ConfigError(
-            *[
-                f"the run folder {folder} brings {what}, which {does} and is not in this project's configuration: "
-                "read it, and add trust=true to run it."
-                for what, does in found.items()
-            ]
+            *(f"the run folder {folder} brings {w}, which {does} {end}" for w, does in found.items())
         )
 
 
@@ -174,13 +158,13 @@ def _same(key: str, value: Any, known: Any) -> bool:
 
 
 def find_untrusted_lines(folder: Path, lines: Sequence[str]) -> list[str]:
-    """Return the overrides that read the environment or the clock and that this user has not run from the folder."""
+    """Return overrides that read the environment and that this user has not run."""
     resolved, trusted = filter(RESOLVER.search, lines), _read_trusted()
     return [line for line in resolved if _digest(folder, "overrides.txt", line) not in trusted]
 
 
 def remember(folder: Path, config: Config) -> None:
-    """Record that this user has run the configuration from this folder, so `resume=` does not need trust=true."""
+    """Record that this user has run the configuration: `resume=` needs no trust=true."""
     flat = flatten(to_tree(config))
     _add(_digest(folder, k, flat[k]) for k in find_outward_values(flat))
     with suppress(OSError, ValueError):
@@ -199,11 +183,7 @@ def is_remembered(folder: Path, job_id: str) -> bool:
 
 
 def refuse_foreign_script(script: Path, trust: bool) -> None:
-    """Refuse a batch script that this user has not submitted from its folder, unless `trust` is true.
-
-    Raises:
-        SubmitError: the script is not recorded, and the message names `--trust`.
-    """
+    """Refuse a batch script that this user has not submitted. Raises SubmitError."""
     if not trust and _digest(script, "script", _read_hex(script)) not in _read_trusted():
         raise SubmitError(
             f"{script} is not a script that you have submitted from there, and it would run as you: read it, and add --trust "
@@ -240,21 +220,16 @@ def _digest(path: Path, key: str, value: object) -> str:
 
 
 def state_folder() -> Path:
-    """Return the folder in which the engine keeps what belongs to this user. Raises RuntimeError for a user without a home."""
+    """Return the folder for what belongs to this user. Raises RuntimeError without a home."""
     named = os.environ.get("XDG_STATE_HOME", "")
     folder = Path(named) if named.startswith("/") else Path("~/.local/state").expanduser()
     return folder / "train-anywhere"
 
 
-def _record() -> Path:
-    """Return the path of the file with one digest per line of each allowed value."""
-    return state_folder() / "trusted"
-
-
 def _read_trusted() -> set[str]:
-    """Return the digests in the record; empty if it can't be read or other users can write it, so trust=true is needed."""
+    """Return the digests in the record. Empty if other users can write it."""
     with suppress(OSError, RuntimeError, ValueError):
-        record = _record()
+        record = state_folder() / RECORD
         status = record.stat()
         if status.st_uid == os.getuid() and not status.st_mode & 0o022:
             return set(record.read_text().split())
@@ -266,7 +241,7 @@ def _add(digests: Iterable[str]) -> None:
     new = [d for d in digests if d not in trusted]
     with suppress(OSError, RuntimeError):  # with a read-only home trust=true is needed each time
         if new:
-            _record().parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            file = os.open(_record(), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            state_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
+            file = os.open(state_folder() / RECORD, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             with os.fdopen(file, "a") as record:
                 record.write("".join(f"{d}\n" for d in new))

@@ -1,4 +1,4 @@
-"""Make and check the cells of a timing table, and create its folder."""
+"""Make and check the cells of a timing table, and its folder."""
 
 import itertools
 import sys
@@ -83,18 +83,14 @@ class Grid:
     overrides: list[str]
 
     def words(self, cell: Cell, batch: int | None) -> list[str]:
-        """Return all overrides of a cell. `batch` is None if the global batch does not grow."""
+        """Return a cell's overrides. `batch` is that of one device if it grows, else None."""
         own = [f"{key}={vars(cell)[axis]}" for axis, key in AXES.items()]
         grown = [] if batch is None else [f"data.batch_size={batch * cell.total}"]
         return [*self.overrides, *own, *grown, f"name={cell.name}"]
 
 
 def split_overrides(words: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
-    """Split overrides into the values of the axes and the other overrides.
-
-    Raises:
-        ConfigError: there are invalid values; the error lists all problems.
-    """
+    """Split overrides into values of the axes and others. Raises ConfigError."""
     axes: dict[str, list[str]] = {}
     others, problems = [], []
     for word in words:
@@ -179,7 +175,7 @@ def framework_of(strategy: str, default: str) -> str:
 
 
 def make_cell(nodes: int, devices: int, framework: str, strategy: str, launch: str) -> Cell | str:
-    """Return the cell of a combination, or why it is impossible."""
+    """Return the cell of a combination, or why it is impossible. One device is `single`."""
     if nodes * devices == 1:
         return Cell(1, 1, framework, "single", "auto")
     if strategy == "auto":
@@ -234,7 +230,9 @@ def quote_overrides(words: Sequence[str]) -> list[str]:
 
 
 def load_all(grid: Grid, batch: int | None, check: Check, dry: bool) -> list[Config]:
-    """Return the configuration of each cell. A `dry` run skips checks of this machine.
+    """Return the configuration of each cell.
+
+    `batch` is as in `Grid.words`. A `dry` run skips checks of this machine.
 
     Raises:
         ConfigError: the problems of all cells; one that all cells have is listed once.
@@ -255,11 +253,7 @@ def load_all(grid: Grid, batch: int | None, check: Check, dry: bool) -> list[Con
 
 
 def create_table(grid: Grid, results: Path, scheduler: str, words: Sequence[str]) -> Table:
-    """Create the folder of a table.
-
-    Raises:
-        SubmitError: the folder can't be created.
-    """
+    """Create the folder of a table. Raises SubmitError."""
     folder = results / "scaling" / new_run_id()
     try:
         folder.mkdir(parents=True)

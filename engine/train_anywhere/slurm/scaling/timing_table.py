@@ -1,4 +1,4 @@
-"""Read the runs of a timing table, and show times, rates, speed-ups and efficiencies."""
+"""Read the runs of a timing table, finished or not, and show its figures."""
 
 import csv
 import io
@@ -45,11 +45,7 @@ class Row:
 
 
 def open_table(folder: Path) -> Table:
-    """Open the table in a folder.
-
-    Raises:
-        SubmitError: the folder contains no table.
-    """
+    """Open the table in a folder. Raises SubmitError if there is none."""
     try:
         content = loads(read_text(folder / FILE))
         cells = [Cell(**cell) for cell in content["cells"]]
@@ -95,7 +91,7 @@ def make_row(cell: Cell, report: Report | None) -> Row:
 
 
 def add_speedups(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows with speed-up and efficiency relative to the fewest devices."""
+    """Return the rows with speed-up and efficiency."""
     first: dict[str, Row] = {}
     for measured in sorted((r for r in rows if r.rate), key=lambda r: r.cell.total):
         first.setdefault(measured.cell.framework, measured)
@@ -148,7 +144,7 @@ def to_csv(rows: Sequence[Row]) -> str:
 
 
 def plot(rows: Sequence[Row]) -> list[Figure]:
-    """Plot speed-up over devices: a curve for each framework, strategy and launch method."""
+    """Plot speed-up over devices, with a curve for each method, and the ideal line."""
     curves: dict[str, list[tuple[float, float]]] = {}
     for known in sorted((r for r in rows if r.speedup), key=lambda r: r.cell.total):
         cell, cells = known.cell, [known.cell]

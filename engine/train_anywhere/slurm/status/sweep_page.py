@@ -62,14 +62,14 @@ def comparison(title: str, reports: Sequence[Report]) -> Comparison:
         title=title,
         lead=f"A sweep of {len(reports)} runs, {sum((r.state or r.written) == 'completed' for r in reports)} completed."
         + (f" Bold: the best {best.metric}." if best else ""),
-        header=["run", *keys, "state", "progress", *metrics],
+        header=["run", *keys, *metrics, "state", "progress"],
         rows=[
             [
-                report.id,
+                report.id.rpartition("-")[2],
                 *(report.overrides.get(key, "-") for key in keys),
+                *(format_metric(report.progress.metrics.get(name)) for name in metrics),
                 report.state or report.written,
                 ", ".join(progress_parts(report)) or "-",
-                *(format_metric(report.progress.metrics.get(name)) for name in metrics),
             ]
             for report in reports
         ],

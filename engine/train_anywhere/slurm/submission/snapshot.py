@@ -328,13 +328,16 @@ def describe_special(mode: int) -> str:
     return next((f"it is {kind}" for kind, fits in kinds.items() if fits(mode)), "")
 
 
+def _targets(root: Path, link: Path) -> list[str]:
+    """Return what a link names, and what it leads to in the end."""
+    return [os.readlink(link), os.path.relpath(os.path.realpath(link), os.path.realpath(root))]
+
+
 def why_not_copied(root: Path, name: str) -> str:
     """Return why a path below `root` can't or must not be copied. Empty if it may be."""
     path = root / name
     try:
-        linked = (
-            [os.readlink(path), os.path.relpath(path.resolve(), root.resolve())] if path.is_symlink() else []
-        )
+        linked = _targets(root, path) if path.is_symlink() else []
         mode = path.stat().st_mode
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ELOOP):  # just deleted, or a broken link

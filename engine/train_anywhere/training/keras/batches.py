@@ -25,13 +25,7 @@ from train_anywhere.training.plan import Plan
 
 
 class TaskLoader:
-    """The batches of a native task: all rows, in the same order on any number of ranks; padding has weight 0.
-
-    Args:
-        config: the configuration.
-        strategy: distributes the batches.
-        splits: the data.
-        task: the task, which may have a method `prepare`.
+    """The batches of a native task: all rows, in the same order on any number of ranks.
 
     Raises:
         ConfigError: a split of the data can't be read by index.
@@ -73,7 +67,7 @@ class TaskLoader:
         return self.strategy.dataset(make_rank_batches)
 
     def evaluation(self, split: str, limit: int) -> tuple[tf.data.Dataset, None]:
-        """Return the first `limit` batches in the order of the data, all of the same size, and None: no batch is smaller."""
+        """Return the first `limit` batches in the order of the data, and None: none is smaller."""
         dataset = self.splits[split]
         assert dataset
 
@@ -118,7 +112,7 @@ def stack_batches(batches: tf.data.Dataset, count: int) -> tf.data.Dataset:
 
 
 def find_shuffles(data: Any) -> set[int]:
-    """Return the ids of the shuffled data sets that a tf.data.Dataset reads; empty for anything else."""
+    """Return the ids of the shuffled data sets that a tf.data.Dataset reads."""
     if not isinstance(data, tf.data.Dataset):
         return set()
     own = {id(data)} if "Shuffle" in type(data).__name__ else set[int]()
@@ -149,7 +143,7 @@ class DropInLoader:
             )
 
     def count_batches(self, split: str) -> int:
-        """Return the number of batches of a split over all ranks. Raises ConfigError if neither data nor configuration gives a length."""
+        """Return the number of batches of a split over all ranks. Raises ConfigError without one."""
         data = self.splits[split]
         if data is None:
             return 0
@@ -205,7 +199,7 @@ class DropInLoader:
         return self.strategy.dataset(make_rank_batches)
 
     def evaluation(self, split: str, limit: int) -> tuple[tf.data.Dataset, tf.data.Dataset | None]:
-        """Return the first `limit` batches in the order of the data, and separately the last one if it has fewer rows.
+        """Return the first `limit` batches, and separately the last one if it has fewer rows.
 
         Keras metrics weight a batch by the number of its rows if its shape is static, so full batches must have a static shape.
         """

@@ -1,4 +1,4 @@
-"""Checkpoints of a Keras run: every variable, bit for bit, the progress of the run, and its seeds."""
+"""Checkpoints of a Keras run: every variable bit for bit, the progress of the run, seeds."""
 
 import io
 import json
@@ -34,12 +34,8 @@ class Position:
     Attributes:
         epoch: epoch of the next batch, from 0.
         batch: number of the next batch in its epoch, from 0.
-        step: optimizer steps done.
-        metrics: the newest value of each metric.
         pending: the end of the epoch, or a validation within it, is still to be run.
-        patience: state of early stopping.
         ended: a callback has set `stop_training`: the run is complete.
-        preempted: a signal requested a stop.
         seconds: time of training of the run, when it was saved.
         timed_out: `trainer.max_time` is over: the run is complete.
     """
@@ -56,7 +52,7 @@ class Position:
     timed_out: bool = False
 
     def numbers(self) -> list[float]:
-        """Return the values that all ranks must share; `from_numbers` reverses this."""
+        """Return the values that all ranks must share, for `from_numbers`."""
         best = math.nan if self.patience.best is None else self.patience.best
         waited, seconds = self.patience.waited, self.seconds
         return [self.epoch, self.batch, self.step, self.pending, best, waited, self.ended, seconds]
@@ -66,12 +62,11 @@ class Position:
         """Return the position whose `numbers` these are, with the given metrics."""
         epoch, batch, step, pending, best, waited, ended, seconds = numbers
         patience = Patience(None if math.isnan(best) else best, int(waited))
-        position = cls(int(epoch), int(batch), int(step), metrics, bool(pending), patience, bool(ended))
-        position.seconds = seconds
-        return position
+        at, over = (int(epoch), int(batch), int(step)), bool(ended)
+        return cls(*at, metrics, bool(pending), patience, over, seconds=seconds)
 
     def advance(self, plan: Plan, trainer: Trainer, steps: int = 1) -> None:
-        """Count optimizer steps of an epoch as done; `max_steps` may end the last epoch early."""
+        """Count optimizer steps of an epoch as done."""
         self.step += steps
         self.batch += steps * plan.accumulate
         self.pending = self.ends_epoch(plan) or validation_due(
@@ -85,7 +80,7 @@ class Position:
 
     @property
     def leaves(self) -> bool:
-        """Whether training leaves the epoch after this step: because of a signal, a callback or the time."""
+        """Whether training leaves the epoch after this step, because of user code, signal or time."""
         return self.preempted or self.ended or self.timed_out
 
     def ends_epoch(self, plan: Plan) -> bool:
@@ -99,7 +94,7 @@ class Position:
             self.epoch, self.batch = self.epoch + 1, 0
 
     def is_complete(self, plan: Plan, rule: EarlyStopping) -> bool:
-        """Return whether training is complete: by its length or time, by early stopping or by a callback."""
+        """Return whether training is complete, by its length or because it ended early."""
         done = (
             self.ended or self.timed_out or self.patience.should_stop(rule) or self.step >= plan.total_steps
         )
@@ -116,7 +111,7 @@ def seed_everything(seed: int) -> None:
 
 
 def disable_graph_optimizer() -> None:
-    """Turn off TensorFlow's graph optimizer (Grappler) on CPUs, so that steps that return logs are reproducible bit for bit.
+    """Turn off TensorFlow's graph optimizer (Grappler) on CPUs, for steps that return logs.
 
     Measured with TensorFlow 2.21 and a ResNet-50 in batches of 8, with two threads for operations: with the optimizer, runs ended with
     different weights, also under enable_op_determinism(); without it, all were equal and a step took as long. On GPUs it stays on.
@@ -152,7 +147,7 @@ def split_seeds(module: Module) -> None:
 
 
 class Buffers:
-    """Memory for one copy of some variables, allocated at the first checkpoint and reused by the next ones.
+    """Memory for one copy of some variables, which all checkpoints reuse.
 
     New memory would cost more than the copy itself, since the system must map each of its pages first.
     """
@@ -161,7 +156,7 @@ class Buffers:
         self._arrays: dict[str, np.ndarray] = {}
 
     def fill(self, values: Mapping[str, Any]) -> None:
-        """Copy the values of variables or arrays, by name; each call must pass the same names and shapes."""
+        """Copy the values of variables or arrays by name. Names and shapes must stay the same."""
         for name, variable in values.items():
             value = np.asarray(variable) if isinstance(variable, np.ndarray) else host_value(variable)
             if name not in self._arrays:
@@ -173,7 +168,7 @@ class Buffers:
         return all(array.tobytes() == other._arrays[name].tobytes() for name, array in self._arrays.items())
 
     def write(self, file: Path) -> None:
-        """Save the copies by name in a file for `np.load`; any thread may call this. Raises OSError if the disk fails.
+        """Save the copies in a file for `np.load`. Any thread may call this. Raises OSError.
 
         Unlike np.savez, this does not copy each array again in small chunks.
         """
@@ -187,7 +182,7 @@ class Buffers:
 
 
 def host_value(variable: keras.Variable) -> np.ndarray:
-    """Return the value of a variable on the host; on a CPU it is not copied, so it is valid only until the next step."""
+    """Return the value of a variable on the host. On a CPU it is valid until the next step."""
     value = variable.value.read_value()
     try:
         return np.asarray(memoryview(value))
@@ -217,7 +212,7 @@ STATE_TYPES: dict[str, tuple[type, ...]] = {
 
 
 class StateWriter:
-    """Saves checkpoints: copies model, optimizer and position, which the checkpointer then writes while training continues."""
+    """Saves checkpoints: copies the state, which is written while training continues."""
 
     def __init__(self, checkpointer: AsyncCheckpointer) -> None:
         self.checkpointer = checkpointer
@@ -225,7 +220,7 @@ class StateWriter:
         self._validated, self._measured = -1, Buffers()
 
     def keep_validated(self, module: Module, position: Position) -> None:
-        """Keep the current weights, which were validated: a checkpoint of this step holds them as the model's weights."""
+        """Keep the current weights, which were validated, for a checkpoint of this step."""
         self._measured.fill(module.weights())
         self._validated = position.step
 
@@ -286,13 +281,7 @@ class StateWriter:
 
 
 def restore(saved: SavedCheckpoint, module: Module, state: Mapping[str, Any]) -> Position:
-    """Restore the variables of model and optimizers from a checkpoint, and return the position of the run.
-
-    `state` is the result of `read_state`.
-
-    Raises:
-        CheckpointError: the checkpoint is of another model, optimizer or precision.
-    """
+    """Restore all variables of a checkpoint, and return the position. Raises CheckpointError."""
     raw = saved.path / RAW_WEIGHTS
     check_base(str(saved.path), module, state["lora"])
     _assign(module.weights(), raw if raw.exists() else saved.path / "weights.npz", "model")
@@ -306,11 +295,7 @@ def restore(saved: SavedCheckpoint, module: Module, state: Mapping[str, Any]) ->
 
 
 def read_state(file: Path) -> dict[str, Any]:
-    """Return the content of a checkpoint's state.json.
-
-    Raises:
-        CheckpointError: the file can't be read, or does not hold exactly the keys and types of `STATE_TYPES`.
-    """
+    """Return the content of state.json. Raises CheckpointError unless it has `STATE_TYPES`."""
     try:
         state = json.loads(file.read_text())
     except (OSError, ValueError, RecursionError) as error:
@@ -327,13 +312,13 @@ def read_state(file: Path) -> dict[str, Any]:
 
 
 def check_base(where: str, module: Module, lora: Sequence[str] | None) -> None:
-    """Raise CheckpointError if the adapters in `where`, of a base with the hash and name `lora`, do not fit the base of the module."""
+    """Raise CheckpointError unless the adapters in `where` fit the base of the module."""
     if module.base and lora:
         refuse_other_base(where, lora, module.base.identity)
 
 
 def restore_weights(folder: Path, weights: NamedVariables) -> None:
-    """Assign the weights of the checkpoint in `folder` to `weights` of the same model. Raises CheckpointError."""
+    """Assign the weights of a checkpoint of the same model. Raises CheckpointError."""
     _assign(weights, folder / "weights.npz", "model")
 
 

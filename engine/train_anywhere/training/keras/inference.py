@@ -37,12 +37,7 @@ from train_anywhere.training.plan import build_network, limit_batches
 
 
 def open_trained_model(config: Config, folder: Path) -> "TrainedModel":
-    """Return the model of a run with the weights in the folder of a checkpoint; `config` is for a single device.
-
-    Raises:
-        CheckpointError: the weights can't be read, or are those of another model.
-        ConfigError, DataError: the model can't be created.
-    """
+    """Return the model of a run with a checkpoint's weights. Raises CheckpointError etc."""
     tf.config.experimental.enable_tensor_float_32_execution(config.trainer.tf32)
     strategy = make_strategy("single", config, Topology(), 1)
     keras.utils.clear_session()  # resets the numbers in layer names, and so in the paths of variables
@@ -70,9 +65,7 @@ def _open_native(config: Config, strategy: Strategy, splits: Splits, task: Task)
         if not network.built:
             call_once(network, task, loader.splits["train"], loader.prepare)
         base = add_adapters(network, config, whole=False)
-        module = TaskModule(network, task, strategy, accumulate=1)
-    module.base = base
-    return module, loader
+        return TaskModule(network, task, strategy, accumulate=1, base=base), loader
 
 
 @dataclass
@@ -80,10 +73,6 @@ class TrainedModel:
     """A trained model and its data.
 
     Attributes:
-        config: the configuration of the run.
-        module: the model with its test step.
-        loader: the batches of the data.
-        task: the native task, or None.
         facts: facts about the data set, such as the number of classes.
     """
 
@@ -105,7 +94,7 @@ class TrainedModel:
         return getattr(split, "dataset", split)  # of a map-style data set, which `Samples` reads
 
     def predict_rows(self, rows: DataSet) -> Any:
-        """Return what the network of a native task returns for the rows of a data set, arrays [n, ...]."""
+        """Return what the network of a native task returns for rows, arrays [n, ...]."""
         loader = copy(self.loader)
         loader.splits = {**self.loader.splits, "test": rows}
         with plain_data_errors():
@@ -122,7 +111,7 @@ class TrainedModel:
 
     @property
     def generate(self) -> Callable[[list[int], int, float, int], list[int]] | None:
-        """A function that continues a sequence of tokens; None if the task has no `generate`."""
+        """A function that continues a sequence of tokens. None without `generate` of the task."""
         own: Any = getattr(self.task, "generate", None)
         return own and (lambda *arguments: own(self.network, *arguments))
 
@@ -131,7 +120,7 @@ class TrainedModel:
         return [split for split in ("test", "val", "train") if self.loader.splits[split] is not None]
 
     def measure(self, split: str, predicting: bool = False) -> tuple[dict[str, float], Any]:
-        """Return the metrics of a split, measured as the run's own test does, and the predictions for its rows.
+        """Return the metrics of a split, measured as the run's own test does, and predictions.
 
         The predictions are arrays [n, ...] in the order of the rows with `predicting`, else None.
 
@@ -159,7 +148,7 @@ class TrainedModel:
                 self.module.test_function(iterator)
 
     def _predict(self, split: str, count: int) -> Any:
-        """Return the output of the model for each row; rows of weight 0 are padding and left out."""
+        """Return the output of the model for each row without padding, which has weight 0."""
         whole, last = self.loader.evaluation(split, count)
         parts: Iterable[tf.data.Dataset] = [whole] if last is None else [whole, last]
         predict = tf.function(self._predict_batch, autograph=False)
@@ -179,11 +168,7 @@ class TrainedModel:
         return tf.nest.map_structure(lambda t: tf.boolean_mask(t, weight > 0), recording.outputs[-1])
 
     def export(self, format: str, path: Path) -> None:
-        """Write the model as a file for Keras (`format` "keras"), or as a folder for TensorFlow Serving ("savedmodel").
-
-        Raises:
-            CheckpointError: the model can't be written in this format.
-        """
+        """Write a file for Keras ("keras") or a folder for serving. Raises CheckpointError."""
         model = self.network
         try:
             if format == "keras":
@@ -201,7 +186,7 @@ class TrainedModel:
 
 
 class _RecordingNetwork:
-    """A network that records its outputs; all other attributes are those of the network."""
+    """A network that records its outputs and has all attributes of the network."""
 
     def __init__(self, network: keras.Model) -> None:
         self.network = network
@@ -216,5 +201,5 @@ class _RecordingNetwork:
 
 
 def _to_numpy(value: Any) -> np.ndarray:
-    """Convert a tensor to numpy; bfloat16, which numpy does not have, becomes float32."""
+    """Convert a tensor to numpy. bfloat16, which numpy does not have, becomes float32."""
     return np.asarray(tf.cast(value, tf.float32) if value.dtype == tf.bfloat16 else value)

@@ -16,6 +16,7 @@ from train_anywhere.training.keras.dropin.gradients import (
     read_flags,
     weight_averages,
 )
+from train_anywhere.training.keras.optim import make_rate_reader
 from train_anywhere.training.keras.strategies.base import Strategy
 
 Batch = tuple[Any, tf.Tensor]
@@ -29,18 +30,20 @@ StepsFunction = Callable[[Iterator[Any], tf.Tensor], Any]
 
 
 class RunningSums:
-    """The sums of `Task.sums` over batches, kept on the device: adding does not wait for the device, reading them does.
+    """The sums of `Task.sums` over batches, kept on the device. Only reading waits for it.
 
     Each replica has its own sums, so adding needs no communication.
-
-    Args:
-        count: number of sums.
     """
 
     def __init__(self, count: int) -> None:
-        self.sums = per_replica(count)
-        self.distribution = tf.distribute.get_strategy()
         self._zeros = tf.zeros(count, tf.float64)
+        # each replica has its own, float64 [count], which counts exactly
+        kinds = {
+            "synchronization": tf.VariableSynchronization.ON_READ,
+            "aggregation": tf.VariableAggregation.SUM,
+        }
+        self.sums = tf.Variable(self._zeros, trainable=False, **kinds)
+        self.distribution = tf.distribute.get_strategy()
 
     def add(self, sums: tf.Tensor) -> None:
         """Add the sums of a batch, float64 [count]."""
@@ -48,70 +51,71 @@ class RunningSums:
 
     def take(self) -> list[float]:
         """Return the sums of this process since the last call."""
-        return [float(v) for v in sum(self._take(self.sums, self._zeros))]
+        replicas = self._replicas()
+        values = [replica.numpy() for replica in replicas]
+        for replica in replicas:
+            replica.assign(self._zeros)
+        return [float(v) for v in sum(values)]
 
     def peek(self) -> list[float]:
         """Return the same sums without resetting them."""
-        return [float(v) for v in sum(r.numpy() for r in self._replicas(self.sums))]
+        return [float(v) for v in sum(r.numpy() for r in self._replicas())]
 
-    def _take(self, variable: tf.Variable, zeros: tf.Tensor) -> list[Any]:
-        """Return the value on each replica of this process, and reset it to zero."""
-        replicas = self._replicas(variable)
-        values = [replica.numpy() for replica in replicas]
-        for replica in replicas:
-            replica.assign(zeros)
-        return values
-
-    def _replicas(self, variable: tf.Variable) -> tuple[tf.Variable, ...]:
-        return self.distribution.experimental_local_results(variable)
-
-
-def per_replica(count: int) -> tf.Variable:
-    """Return a variable with separate sums on each replica, float64 [count], which counts exactly."""
-    return tf.Variable(
-        tf.zeros(count, tf.float64),
-        trainable=False,
-        synchronization=tf.VariableSynchronization.ON_READ,
-        aggregation=tf.VariableAggregation.SUM,
-    )
+    def _replicas(self) -> tuple[tf.Variable, ...]:
+        return self.distribution.experimental_local_results(self.sums)
 
 
 class Module:
-    """A model on a strategy with its steps and metrics, the base of native tasks and of users' own models.
+    """A model on a strategy with its steps and metrics, for native tasks and users' models.
 
     Attributes:
         model: the model that callbacks see, and whose variables a checkpoint holds.
-        optimizers: all optimizers that train the model.
         learning_rate: returns the learning rate of the last optimizer step.
         unit: plural name of what is counted, such as "samples".
         counts_units: whether a row holds several units, counted by `units`.
         multi_step: whether a call can make more than one training step.
-        metric_names: metrics that are known before training.
         notes: lines for the user, printed once.
         flags: `trainable` of all layers and variables when the steps were traced.
-        no_decay: see `build_optimizer`.
-        averages_always: argument `always` of `weight_averages`.
         base: the weights that `model.lora` freezes; None without adapters.
     """
 
     unit = "samples"
     counts_units = multi_step = False
 
-    def __init__(self, model: keras.Model, strategy: Strategy) -> None:
-        self.model, self.strategy = model, strategy
+    def __init__(
+        self,
+        model: keras.Model,
+        strategy: Strategy,
+        base: Base | None = None,
+        optimizers: Sequence[keras.optimizers.Optimizer] = (),
+        no_decay: Sequence[str] = (),
+    ) -> None:
+        self.model, self.strategy, self.base = model, strategy, base
+        self.optimizers, self.no_decay = optimizers, no_decay
         self.distribution = tf.distribute.get_strategy()
-        self.optimizers: list[keras.optimizers.Optimizer] = []
         self.learning_rate: Callable[[], float] = lambda: 0.0
         self.metric_names: list[str] = []
         self.notes: list[str] = []
-        self.flags, self.no_decay, self.averages_always = read_flags(model), list[str](), False
-        self.base: Base | None = None
+        self.flags, self._averages_always = read_flags(model), False
+        self._weights: NamedVariables | None = None
         self.train_function: StepsFunction
         self.test_function: StepFunction
         self.test_last: Callable[[Any], Any]
 
+    def read_rate_of(self, optimizer: keras.optimizers.Optimizer) -> None:
+        """Report the learning rate of this optimizer."""
+        self.learning_rate = make_rate_reader(optimizer)
+
+    def average_always(self) -> None:
+        """Include averages that an optimizer itself copies to the weights in `swap_averages`."""
+        self._averages_always = True
+
+    def keep_weights(self, weights: NamedVariables) -> None:
+        """Use these variables as `weights` from now on, also if layers are added or removed."""
+        self._weights = weights
+
     def trace(self) -> None:
-        """Create the functions that train and test; each is traced at its first call, for the model at that time."""
+        """Create the functions that train and test, which are traced at their first calls."""
         raise NotImplementedError
 
     def optimized_variables(self) -> list[tuple[keras.optimizers.Optimizer, list[keras.Variable]]]:
@@ -119,11 +123,7 @@ class Module:
         raise NotImplementedError
 
     def update_trainable(self) -> bool:
-        """Trace the steps again if other layers are trainable than when they were traced, and return whether this was so.
-
-        Raises:
-            ConfigError: an optimizer can't train additional variables.
-        """
+        """Trace again if other layers are trainable; return whether. Raises ConfigError."""
         if (flags := read_flags(self.model)) == self.flags:
             return False
         self.flags = flags
@@ -135,7 +135,7 @@ class Module:
         return True
 
     def trainable_state(self) -> dict[str, Any]:
-        """Return which layers are trainable, and which variables each optimizer has a state for, as JSON types."""
+        """Return which layers are trainable, and which variables have an optimizer state, for JSON."""
         return {"flags": read_flags(self.model), "built": read_built(self.model, self.optimizers)}
 
     def restore_optimizers(self, built: Sequence[Sequence[int]]) -> None:
@@ -147,8 +147,8 @@ class Module:
                     build_optimizer(optimizer, used, self.no_decay)
 
     def swap_averages(self) -> bool:
-        """Exchange weights and their moving averages, bit for bit, and return whether there are averages; a second call undoes this."""
-        pairs = weight_averages(self.optimizers, self.averages_always)
+        """Exchange weights and their moving averages bit for bit, and return whether there are any."""
+        pairs = weight_averages(self.optimizers, self._averages_always)
         local = self.strategy.local_values
         for one, other in ((a, b) for pair in pairs for a, b in zip(*map(local, pair), strict=True)):
             value = tf.identity(one)
@@ -172,20 +172,16 @@ class Module:
         raise NotImplementedError
 
     def report_batch(self, split: str, metrics: Mapping[str, float] | None) -> Mapping[str, float]:
-        """Return the metrics up to the last batch; `metrics` are those over all ranks, if they were just reported."""
+        """Return the metrics up to the last batch: `metrics` over all ranks if just reported."""
         return metrics or self.report(split, self.peek())
 
     def units(self, sums: list[float]) -> float | None:
-        """Return the number of units in the sums; None if each row is one unit."""
+        """Return the number of units in the sums. None if each row is one unit."""
         return None
 
     def weights(self) -> NamedVariables:
-        """Return the variables of a checkpoint by name: weights, moving statistics, states of seed generators.
-
-        Raises:
-            ConfigError: the base of adapters, which is left out, became trainable.
-        """
-        named = name_variables(self.model.variables)
+        """Return the variables of a checkpoint by name. Raises ConfigError if the base is trained."""
+        named = name_variables(self.model.variables) if self._weights is None else self._weights
         if self.base is None:
             return named
         self.base.refuse_trained()
@@ -196,24 +192,24 @@ class Module:
         return name_variables([v for optimizer in self.optimizers for v in optimizer.variables])
 
     def metric_state(self) -> Mapping[str, Any]:
-        """Return the metric states that span more than a log interval, over all ranks, by name; all processes must call this."""
+        """Return the metric states that span log intervals, by name. All processes call this."""
         return {}
 
     def restore_metric_state(self, arrays: Mapping[str, Any]) -> None:
         """Continue from the result of `metric_state`."""
 
     def continue_metrics(self, arrays: Mapping[str, Any]) -> None:
-        """Continue from the result of `metric_state` after a validation, as a resumed run would; all processes call this."""
+        """Continue from `metric_state` after a validation. All processes call this."""
         self.reset_metrics()
         first = self.strategy.rank == 0
         self.restore_metric_state(arrays if first else {name: 0 * array for name, array in arrays.items()})
 
     def moving_statistics(self) -> list[keras.Variable]:
-        """Return the variables that each replica computes from its own rows: means and variances of batch normalization."""
+        """Return the variables that each replica computes from its own rows."""
         return float_statistics(self.model._flatten_layers())
 
     def make_step_function(self, step: Callable[[Any], Any]) -> StepFunction:
-        """Return a graph that runs `step` on the next batch of each replica. Keras' own would reduce its logs over all replicas."""
+        """Return a graph that runs `step` on the next batch of each replica."""
         distribution, pace = self.distribution, self.strategy.pace
 
         @tf.function(autograph=False)
@@ -225,7 +221,7 @@ class Module:
         return run
 
     def make_steps_function(self, step: Callable[[Any], Any]) -> StepsFunction:
-        """Return a graph that runs `step` on a given number of batches of each replica, one after the other.
+        """Return a graph that runs `step` on a given number of batches of each replica.
 
         The graph has no output: with one, TensorFlow's graph optimizer (Grappler) made a large convolutional network irreproducible on a
         CPU; without an output, or without that optimizer, its results were the same bit for bit.
@@ -246,7 +242,7 @@ class Module:
 
 
 def float_statistics(layers: Iterable[keras.layers.Layer]) -> list[keras.Variable]:
-    """Return the float32 variables that layers never train; `non_trainable_variables` would include frozen weights."""
+    """Return the float32 variables that layers never train. Frozen weights are not among them."""
     return [v for layer in layers for v in layer._non_trainable_variables if v.dtype == "float32"]
 
 
@@ -258,8 +254,6 @@ class TaskModule(Module):
 
     Args:
         network: the network, built, and compiled with an optimizer.
-        task: computes the loss and the sums for metrics.
-        strategy: averages the gradients over the ranks.
         accumulate: batches per optimizer step; above 1, each step gets a stack of them.
         jit_compile: whether XLA compiles the network with its loss and gradients; it can't compile collectives and reading data.
     """
@@ -273,8 +267,9 @@ class TaskModule(Module):
         strategy: Strategy,
         accumulate: int,
         jit_compile: bool = False,
+        **options: Any,
     ) -> None:
-        super().__init__(network, strategy)
+        super().__init__(network, strategy, **options)
         self.task, self.accumulate, self.jit_compile = task, accumulate, jit_compile
         self.unit, self.metric_names = task.unit, task.names("train", "val", "test")
         self.counts_units = task.unit in task.sums
@@ -294,7 +289,7 @@ class TaskModule(Module):
         return [(self.model.optimizer, self.model.trainable_variables)]
 
     def train_step(self, data: Batch) -> None:
-        """Make one optimizer step; the optimizer averages the gradients."""
+        """Make one optimizer step, which averages the gradients."""
         gradients = self.compute_gradients(data) if self.accumulate == 1 else self.accumulate_gradients(data)
         self.model.optimizer.apply(gradients, self.model.trainable_variables)
 
@@ -317,7 +312,7 @@ class TaskModule(Module):
         return tape.gradient(loss, self.model.trainable_variables)
 
     def accumulate_gradients(self, data: Batch) -> list[tf.Tensor]:
-        """Return the summed gradients of a stack of batches, without communication and with one batch in memory at a time."""
+        """Return the summed gradients of a stack of batches, with one batch in memory at a time."""
 
         def compute(number: tf.Tensor | int) -> list[tf.Tensor | None]:
             return self.compute_gradients(tf.nest.map_structure(lambda stack: stack[number], data))
@@ -345,5 +340,5 @@ class TaskModule(Module):
         return metrics
 
     def units(self, sums: list[float]) -> float | None:
-        """Return the number of units that the task has counted; None if each row is one unit."""
+        """Return the number of units that the task has counted. None if each row is one unit."""
         return self.task.units(sums)

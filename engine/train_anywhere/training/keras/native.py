@@ -1,4 +1,4 @@
-"""Create the network, optimizer and batches of a native task, a subclass of `train_anywhere.tasks.Task`."""
+"""Create the network, optimizer and batches of a native task."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +22,7 @@ from train_anywhere.training.keras.dropin.gradients import (
     synchronize_batch_norms,
 )
 from train_anywhere.training.keras.module import TaskModule
-from train_anywhere.training.keras.optim import ignored_rate_notes, make_optimizer, make_rate_reader
+from train_anywhere.training.keras.optim import ignored_rate_notes, make_optimizer
 from train_anywhere.training.keras.strategies.base import Strategy
 from train_anywhere.training.plan import Plan, build_network, make_plan, refuse_unmatched
 
@@ -33,11 +33,7 @@ POLICIES = {"32": "float32", "bf16-mixed": "mixed_bfloat16", "16-mixed": "mixed_
 def open_native(
     config: Config, strategy: Strategy, splits: Splits, task: Task
 ) -> tuple[TaskModule, TaskLoader, Plan]:
-    """Return the module, batches and plan of a native task; all variables are created.
-
-    Raises:
-        ConfigError, DataError: network, optimizer, data and task do not fit together.
-    """
+    """Return the module, batches and plan of a native task. Raises ConfigError, DataError."""
     check_first_rows(task, splits)
     loader = TaskLoader(config, strategy, splits, task)
     train, val, test = (loader.count_batches(split) for split in ("train", "val", "test"))
@@ -58,17 +54,10 @@ def open_native(
         network.compile(make_optimizer(config, plan, strategy.replicas), jit_compile=False)
         build_optimizer(network.optimizer, network.trainable_variables, config.optimizer.no_decay)
         average_in_apply(network.optimizer, strategy)
-        module = TaskModule(
-            network,
-            task,
-            strategy,
-            plan.accumulate,
-            config.trainer.compile,
-        )
-    module.optimizers, module.no_decay = [network.optimizer], config.optimizer.no_decay
-    module.base = base
-    module.learning_rate = make_rate_reader(network.optimizer)
-    module.notes = ignored_rate_notes(config.optimizer, config.schedule)
+        options = {"base": base, "optimizers": [network.optimizer], "no_decay": config.optimizer.no_decay}
+        module = TaskModule(network, task, strategy, plan.accumulate, config.trainer.compile, **options)
+    module.read_rate_of(network.optimizer)
+    module.notes.extend(ignored_rate_notes(config.optimizer, config.schedule))
     return module, loader, plan
 
 

@@ -34,14 +34,7 @@ from train_anywhere.training.plan import (
 
 
 class LearningRate(keras.optimizers.schedules.LearningRateSchedule):
-    """`lr` times `train_anywhere.training.plan.lr_factor` as TensorFlow operations, part of the step's graph.
-
-    Args:
-        lr: the highest learning rate.
-        schedule: configuration of the schedule.
-        steps_per_epoch: optimizer steps of an epoch.
-        total_steps: optimizer steps of the run.
-    """
+    """`lr` times `train_anywhere.training.plan.lr_factor`, part of the step's graph."""
 
     def __init__(self, lr: float, schedule: NamedSchedule, steps_per_epoch: int, total_steps: int) -> None:
         self.lr, self.schedule = lr, schedule
@@ -68,12 +61,7 @@ class LearningRate(keras.optimizers.schedules.LearningRateSchedule):
 
 
 class EpochSchedule(keras.optimizers.schedules.LearningRateSchedule):
-    """A schedule that changes the learning rate once per epoch.
-
-    Args:
-        inner: function from the number of an epoch, from 0, to the learning rate.
-        steps_per_epoch: optimizer steps of an epoch.
-    """
+    """A schedule that calls `inner` with the number of the epoch, from 0."""
 
     def __init__(self, inner: Callable[[tf.Tensor | int], tf.Tensor], steps_per_epoch: int) -> None:
         self.inner, self.steps_per_epoch = inner, steps_per_epoch
@@ -84,10 +72,9 @@ class EpochSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
 
 class Grouped:
-    """Mixin of optimizers whose learning rate and weight decay depend on the names of variables, see `optimizer.groups`.
+    """Mixin of optimizers with learning rate and weight decay by names, see `optimizer.groups`.
 
     Attributes:
-        groups: the groups.
         base_lr: the learning rate of the other variables, before the schedule.
     """
 
@@ -95,7 +82,7 @@ class Grouped:
     base_lr = 1.0
 
     def settings(self, variable: Any, decay: float) -> tuple[float, float]:
-        """Return the factor of the learning rate and the weight decay of a variable; `decay` is that of the others."""
+        """Return the factor of the rate, and the weight decay, of a variable; else `decay`."""
         if not self.groups:
             return 1.0, decay
         own: Any = self
@@ -105,7 +92,7 @@ class Grouped:
 
 
 class SGD(Grouped, keras.optimizers.SGD):
-    """Keras' SGD with the arithmetic of torch: weight decay is added to the gradient, momentum accumulates gradients.
+    """Keras' SGD with torch's arithmetic: decay in the gradient, momentum without the rate.
 
     g = gradient + decay * w;  m = momentum * m + g;  w -= lr * (g + momentum * m if nesterov else m).
     Keras' own applies decay separately from the momentum and accumulates lr * g, which differs once the learning rate changes.
@@ -116,7 +103,7 @@ class SGD(Grouped, keras.optimizers.SGD):
         self.decay = decay
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> None:
-        """Update one variable; `gradient` has its shape and dtype, `learning_rate` its dtype."""
+        """Update one variable. The gradient has its shape and dtype, the rate its dtype."""
         factor, decay = self.settings(variable, self.decay)
         decayed = decay and self._use_weight_decay(variable)
         step = gradient + decay * variable if decayed else gradient
@@ -130,12 +117,12 @@ class SGD(Grouped, keras.optimizers.SGD):
 
 
 class AdamW(Grouped, keras.optimizers.AdamW):
-    """Keras' AdamW with the same results bit for bit and a quarter fewer operations: what all variables share is computed once."""
+    """Keras' AdamW with the same results bit for bit and a quarter fewer operations."""
 
     def _backend_update_step(
         self, grads: list[Any], trainable_variables: list[keras.Variable], learning_rate: tf.Tensor
     ) -> None:
-        """Apply the bias correction of the moments, which start at zero, to the learning rate, once for all variables."""
+        """Apply the bias correction to the learning rate once for all variables."""
         steps = tf.cast(self.iterations + 1, tf.float32)
         mean, square = (
             1 - tf.pow(tf.constant(beta, tf.float32), steps) for beta in (self.beta_1, self.beta_2)
@@ -144,7 +131,7 @@ class AdamW(Grouped, keras.optimizers.AdamW):
         super()._backend_update_step(grads, trainable_variables, rate)
 
     def update_step(self, gradient: Any, variable: tf.Variable, learning_rate: tf.Tensor) -> None:
-        """Update one variable; the gradient may be sparse."""
+        """Update one variable. The gradient may be sparse."""
         index = self._get_variable_index(variable)
         mean, square = self._momentums[index], self._velocities[index]
         self.assign_add(mean, (1 - self.beta_1) * ops.subtract(gradient, mean))
@@ -154,7 +141,7 @@ class AdamW(Grouped, keras.optimizers.AdamW):
         self.assign_sub(variable, rate * mean / (ops.sqrt(square) + self.epsilon))
 
     def _apply_weight_decay(self, variables: list[keras.Variable]) -> None:
-        """Subtract learning rate * decay * weight; Keras multiplies `weight_decay` with the rate that all variables share."""
+        """Subtract learning rate * decay * weight, with the settings of each variable."""
         if not self.groups:
             super()._apply_weight_decay(variables)
             return
@@ -168,7 +155,7 @@ class AdamW(Grouped, keras.optimizers.AdamW):
 
 
 def make_optimizer(config: Config, plan: Plan, world_size: int) -> keras.optimizers.Optimizer:
-    """Return the optimizer of the configuration with its schedule, clipping by global norm and loss scaling.
+    """Return the optimizer of the configuration with schedule, clipping and loss scaling.
 
     `world_size` is the number of devices that share the global batch, for `optimizer.scale_lr`.
 
@@ -212,7 +199,7 @@ def make_optimizer(config: Config, plan: Plan, world_size: int) -> keras.optimiz
 def make_schedule(
     schedule: Schedule, lr: float, plan: Plan
 ) -> keras.optimizers.schedules.LearningRateSchedule:
-    """Return the schedule with highest learning rate `lr`, part of the step's graph. Raises ConfigError if the target is not a schedule."""
+    """Return the schedule with highest rate `lr`. Raises ConfigError for another object."""
     if not isinstance(schedule, OtherSchedule):
         return LearningRate(lr, schedule, plan.steps_per_epoch, plan.total_steps)
     length = plan.max_epochs if schedule.interval == "epoch" else plan.total_steps
@@ -245,11 +232,7 @@ def make_rate_reader(optimizer: keras.optimizers.Optimizer) -> Callable[[], floa
 
 
 def callbacks_can_set_rate(callbacks: Mapping[str, Callback], schedule: Schedule) -> bool:
-    """Return whether callbacks may set the learning rate, which then has to be a variable.
-
-    Raises:
-        ConfigError: a Keras callback sets the learning rate, and the schedule does so too.
-    """
+    """Return whether callbacks may set the rate. Raises ConfigError if a schedule does so too."""
     kinds = (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)
     dotted = {name: c.target["keras"] for name, c in callbacks.items() if "keras" in c.target}
     targets = {f"callbacks.{name}": locate(d, f"callbacks.{name}.{TARGET}") for name, d in dotted.items()}
@@ -271,7 +254,7 @@ CLIP_ARGUMENTS = ("global_clipnorm", "clipnorm", "clipvalue")
 
 
 def ignored_rate_notes(optimizer: Optimizer, schedule: Schedule) -> list[str]:
-    """Return a line if the optimizer's own learning_rate replaces this project's keys, which then have no effect."""
+    """Return a line if the optimizer's own learning_rate replaces this project's keys."""
     own = getattr(optimizer, "arguments", {}).get("learning_rate")
     if own is None:
         return []
@@ -282,7 +265,7 @@ def ignored_rate_notes(optimizer: Optimizer, schedule: Schedule) -> list[str]:
 
 
 def _other(o: OtherOptimizer, rate: Any, clipping: Mapping[str, float]) -> keras.optimizers.Optimizer:
-    """Create the target's optimizer with `learning_rate`, and with the argument that clips if clipping is requested."""
+    """Create the target's optimizer with `learning_rate`, and with clipping if requested."""
     dotted = o.target["keras"]
     if o.groups:
         raise ConfigError(

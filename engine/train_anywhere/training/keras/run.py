@@ -1,10 +1,10 @@
-"""Train one rank with Keras, from the configuration to the outcome: data, model, strategy, resume, fit, test."""
+"""Train one rank with Keras, from the configuration to the outcome."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -27,6 +27,7 @@ from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.recorder import report_weights
 from train_anywhere.tasks import Task
 from train_anywhere.training.adapters import refuse_adapters_alone
+from train_anywhere.training.keras.batches import DropInLoader, TaskLoader
 from train_anywhere.training.keras.checkpoint import (
     RAW_WEIGHTS,
     Position,
@@ -42,7 +43,7 @@ from train_anywhere.training.keras.checkpoint import (
 from train_anywhere.training.keras.dropin.gradients import ADAPTERS
 from train_anywhere.training.keras.dropin.model import open_dropin
 from train_anywhere.training.keras.dropin.user_callbacks import make_callbacks
-from train_anywhere.training.keras.loop.callbacks import Loader, TrainingCallback
+from train_anywhere.training.keras.loop.callbacks import TrainingCallback
 from train_anywhere.training.keras.loop.epochs import evaluate, fit, refuse_different_weights
 from train_anywhere.training.keras.loop.tensorboard import MetricsWriter, TensorFlowRecording
 from train_anywhere.training.keras.module import Module, TaskModule
@@ -67,11 +68,7 @@ SEED_STATE = "seed_generator_state"
 
 
 def load_initial_weights(init: Init, module: Module, report: Callable[[str], None]) -> None:
-    """Load the weights that `init` names into the model, if it names any; `report` prints a line.
-
-    Raises:
-        CheckpointError: the weights can't be read, or do not fit.
-    """
+    """Load the weights that `init` names, if any, into the model. Raises CheckpointError."""
     if init.run is None:
         return
 
@@ -97,11 +94,7 @@ def _shapes(arrays: dict) -> dict[str, tuple[int, ...]]:
 
 
 def train(config: Config, process: RankProcess) -> Outcome:
-    """Train in the run folder, from its newest checkpoint if it has one, and test the best weights. Every rank calls this.
-
-    Raises:
-        ConfigError, DataError, CheckpointError: training is impossible; raised before it starts, or at a damaged sample.
-    """
+    """Train from the newest checkpoint, if any, and test. All ranks call it. Raises errors."""
     tf.config.experimental.enable_tensor_float_32_execution(config.trainer.tf32)
     if config.trainer.deterministic:
         tf.config.experimental.enable_op_determinism()
@@ -109,7 +102,8 @@ def train(config: Config, process: RankProcess) -> Outcome:
     name, devices = running_strategy(config, process.topology)
     process.heartbeat.at("meeting")
     strategy = make_strategy(name, config, process.topology, devices)
-    strategy.pace.measures = not config.trainer.deterministic  # TensorFlow has no deterministic time stamps
+    if config.trainer.deterministic:
+        strategy.pace.turn_off()  # TensorFlow has no deterministic time stamps
     process.stop.reinstall()  # TensorFlow's server for several processes replaces the handler of SIGTERM
     process.heartbeat.at("preparing")
     with strategy.explain_lost_ranks(), plain_data_errors():
@@ -147,10 +141,19 @@ def train_and_test(strategy: Strategy, name: str, config: Config, process: RankP
         metrics = MetricsWriter(config, run, progress, position.step, events, module.metric_names)
         checkpoints = StateWriter(checkpointer) if checkpointer else None
         callback = TrainingCallback(
-            config, plan, position, module, loader, metrics, checkpoints, process.stop, user_callbacks, states
+            config,
+            plan,
+            position,
+            module,
+            loader,
+            metrics,
+            checkpoints,
+            process.stop,
+            user_callbacks,
+            states,
+            make_observers(module, config, run),
+            state,
         )
-        callback.restored = state
-        callback.observers = make_observers(module, config, run)
         with metrics.finalize_loggers(position):
             fit_and_check(callback)
             process.heartbeat.enter("checkpoint")  # also while the weights are compared
@@ -164,9 +167,11 @@ def train_and_test(strategy: Strategy, name: str, config: Config, process: RankP
             if not position.preempted and plan.test_batches:
                 test(callback, newest)
         process.heartbeat.enter("end")
-    position.metrics |= callback.added
-    return make_outcome(
-        position,
+    return Outcome(
+        "preempted" if position.preempted else "completed",
+        position.epoch,
+        position.step,
+        {k: v for k, v in (position.metrics | callback.added).items() if k != "lr"},
         str(newest.path) if newest else None,
         progress.throughput.mean(),
         module.unit,
@@ -181,7 +186,7 @@ def open_progress(
     process: RankProcess,
     newest: Callable[[], SavedCheckpoint | None],
 ) -> Progress:
-    """Return the progress of the run; only that of rank 0 is shown."""
+    """Return the progress of the run, shown by rank 0."""
     first, fast = module.strategy.rank == 0, config.trainer.fast_dev_run
     display = Display(config.monitor.progress if first else "none", plan.total_steps * plan.accumulate)
     rank, steps = process.topology.rank, config.trainer.profiler
@@ -202,11 +207,7 @@ def open_progress(
 def restore_or_initialize(
     config: Config, module: Module, newest: SavedCheckpoint | None
 ) -> tuple[Position, dict[str, Any] | None]:
-    """Restore the newest checkpoint, or load initial weights if there is none; all ranks call this, and rank 0 passes `newest`.
-
-    Returns:
-        The position of the run, and the content of the checkpoint's state.json; None without a checkpoint.
-    """
+    """Restore the newest checkpoint and its state.json, or initial weights, on all ranks."""
     strategy = module.strategy
     if newest:
         refuse_other_framework(newest, "keras")
@@ -228,7 +229,7 @@ def start_notes(
     newest: SavedCheckpoint | None,
     state: Mapping[str, Any] | None,
 ) -> Iterator[str]:
-    """Yield lines that name the metric of the best checkpoint, and the step and number of devices at which the run resumes."""
+    """Yield lines about the best checkpoint's metric, and where the run resumes."""
     if line := describe_best_checkpoint(config.task, config.checkpoint):
         yield line
     if newest:
@@ -252,7 +253,7 @@ def fit_and_check(callback: TrainingCallback) -> None:
 
 
 def fingerprint(module: Module) -> list[float]:
-    """Return a number for each trainable weight and each variable of the optimizers, such as their counter of steps."""
+    """Return a number for each trainable weight and variable of the optimizers."""
     variables = [*module.model.trainable_variables, *module.optimizer_state().values()]
     return [float(tf.reduce_sum(tf.abs(tf.cast(tf.convert_to_tensor(v), tf.float64)))) for v in variables]
 
@@ -269,7 +270,9 @@ def make_observers(module: Module, config: Config, run: RunDir) -> Observers:
     return Observers(Features.of(config).observers(rank))
 
 
-def describe(module: Module, loader: Loader, strategy: Strategy, name: str, config: Config) -> Header:
+def describe(
+    module: Module, loader: TaskLoader | DropInLoader, strategy: Strategy, name: str, config: Config
+) -> Header:
     """Return the facts of a run for its first lines."""
     gpus = tf.config.list_physical_devices("GPU")
     details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
@@ -287,7 +290,7 @@ def describe(module: Module, loader: Loader, strategy: Strategy, name: str, conf
 
 
 def min_seconds_per_token(module: Module, trainer: Trainer) -> float | None:
-    """Return the least seconds per token on a device, from the network's `flops_per_token` and the chip's peak; None if one is unknown."""
+    """Return the least seconds per token on a device, by its peak. None if it is unknown."""
     flops, gpus = getattr(module.model, "flops_per_token", None), tf.config.list_physical_devices("GPU")
     if not isinstance(flops, float) or module.unit != "tokens" or not gpus:
         return None
@@ -296,12 +299,8 @@ def min_seconds_per_token(module: Module, trainer: Trainer) -> float | None:
     return flops / peak if peak else None
 
 
-def open_task(config: Config, strategy: Strategy) -> tuple[Module, Loader, Plan]:
-    """Return the model with its steps, the batches and the plan for the native task or the user's model that `task._target_` names.
-
-    Raises:
-        ConfigError: the target returns neither a task nor a `keras.Model`.
-    """
+def open_task(config: Config, strategy: Strategy) -> tuple[Module, TaskLoader | DropInLoader, Plan]:
+    """Return the steps, batches and plan of `task._target_`. Raises ConfigError for others."""
     splits = open_splits(config.data, "keras", config.seed, Features.of(config).stager)
     target = f"task._target_={config.task.target['keras']}"
     with strategy.scope(), dtype_policy(POLICIES[config.trainer.precision]), explain_target_errors(target):
@@ -316,15 +315,6 @@ def open_task(config: Config, strategy: Strategy) -> tuple[Module, Loader, Plan]
     )
 
 
-def make_outcome(
-    position: Position, checkpoint: str | None, rate: float | None, unit: str, ended_by: str | None
-) -> Outcome:
-    """Return the outcome of this attempt; `checkpoint` is the folder of the newest one, `rate` the mean number of units per second."""
-    metrics = {k: v for k, v in position.metrics.items() if k != "lr"}
-    state: Literal["completed", "preempted"] = "preempted" if position.preempted else "completed"
-    return Outcome(state, position.epoch, position.step, metrics, checkpoint, rate, unit, ended_by)
-
-
 def broadcast_state(position: Position, module: Module) -> Position:
     """Broadcast rank 0's variables and position to all ranks, and return the position."""
     strategy = module.strategy
@@ -337,7 +327,7 @@ def broadcast_state(position: Position, module: Module) -> Position:
 
 
 def test(callback: TrainingCallback, newest: SavedCheckpoint | None) -> None:
-    """Measure the test metrics with the weights of the best checkpoint, or of the newest one; changes by callbacks have no effect."""
+    """Measure the test metrics with the weights of the best checkpoint, or of the newest one."""
     plan, position, module = callback.plan, callback.position, callback.module
     best = callback.checkpoints.checkpointer.store.best() if callback.checkpoints else None
     saved = best or newest

@@ -45,13 +45,13 @@ class OtherNames(MetaPathFinder, Loader):
 
 
 def lightning_name(name: str) -> str | None:
-    """Return the name of a module in `lightning`; None for a module of other packages."""
+    """Return the name of a module in `lightning`, or None for another package."""
     package, _, rest = name.partition(".")
     return ".".join([PACKAGES[package], *rest.split(".")]).rstrip(".") if package in PACKAGES else None
 
 
 def note_other_version(package: str) -> None:
-    """Print a line on rank 0 if the package is installed in another version than `lightning`, which is used instead."""
+    """Print a line on rank 0 if another version of the package is installed than is used."""
     try:
         installed, used = version(package.replace("_", "-")), version("lightning")
     except PackageNotFoundError:

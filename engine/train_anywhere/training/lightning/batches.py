@@ -1,11 +1,11 @@
-"""This rank's batches of a split of the data. Its loading processes ignore the signals that stop training."""
+"""This rank's batches of a split. Loading processes ignore the signals that stop training."""
 
 import multiprocessing
 import signal
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from multiprocessing import util
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
@@ -17,30 +17,12 @@ from train_anywhere.data.torch.user_loader import Ranks, Stream
 from train_anywhere.training.stop import SIGNALS
 
 
-class RankSplit(Protocol):
-    """The training, validation or test data of this rank."""
-
-    def __len__(self) -> int:
-        """Return the number of batches in an epoch, the same on every rank."""
-        ...
-
-    @property
-    def rows(self) -> int | None:
-        """Number of rows; None if it is not known."""
-        ...
-
-    def loader(self, start: tuple[int, int] = (0, 0)) -> Any:
-        """Return a loader that starts at an epoch and a batch, both counted from 0."""
-        ...
-
-
 @dataclass(frozen=True)
 class IndexedSplit:
     """A data set whose rows are read by index, in this project's order.
 
     Attributes:
         batches: this rank's batches, by epoch and number.
-        workers: the number of loading processes.
         worker_init: called in each of them, as `worker_init_fn` of a DataLoader.
     """
 
@@ -68,15 +50,13 @@ class IndexedSplit:
 
 @dataclass(frozen=True)
 class StreamSplit:
-    """A user's loader for a task of this project, which decides itself what it returns; each row gets weight 1.
+    """A user's loader for a task of this project. Each row gets weight 1.
 
     Attributes:
-        source: the loader.
         count: batches of an epoch; for an evaluation the maximum.
         seed: seed of its random numbers.
         ranks: this rank, and how it agrees with the others.
         train: whether it must return exactly `count` batches.
-        prepare: the task's `prepare`, if any.
     """
 
     source: Any
@@ -101,14 +81,14 @@ class StreamSplit:
 class SeveralSplits:
     """Splits that are evaluated one after another, as Lightning does with a list of loaders."""
 
-    splits: list[RankSplit]
+    splits: "list[RankSplit]"
 
     def __len__(self) -> int:
         return max(len(split) for split in self.splits)
 
     @property
     def rows(self) -> int | None:
-        """Number of rows of all loaders together; None if one is not known."""
+        """Number of rows of all loaders together, or None if one is not known."""
         rows = [split.rows for split in self.splits]
         return None if None in rows else sum(filter(None, rows))
 
@@ -117,8 +97,12 @@ class SeveralSplits:
         return [split.loader(start) for split in self.splits]
 
 
+RankSplit = IndexedSplit | StreamSplit | SeveralSplits
+"""The data of this rank. Its length is the number of batches in an epoch, the same on every rank."""
+
+
 class WeightedLoader:
-    """A loader that adds weights to its batches, for a task of this project; other attributes are those of the loader."""
+    """A loader with the attributes of another one that adds weights to its batches."""
 
     def __init__(self, loader: Any, prepare: Prepare) -> None:
         self.inner, self.prepare = loader, prepare
@@ -153,7 +137,7 @@ class WorkerInit:
 
 
 def protect_workers(loaders: Iterable[Any]) -> None:
-    """Let the workers of a user's loaders ignore stop signals, which Slurm sends to all processes of a job step."""
+    """Let the workers of a user's loaders ignore stop signals, which Slurm sends to them too."""
     for loader in loaders:
         if (
             isinstance(loader, DataLoader)
@@ -164,13 +148,13 @@ def protect_workers(loaders: Iterable[Any]) -> None:
 
 
 def ignore_stop_signals(worker: int) -> None:
-    """Ignore the signals that Ctrl-C and Slurm send to all processes: workers are needed until training has stopped."""
+    """Ignore stop signals, since workers are needed until training has stopped."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def kill_workers() -> None:
-    """Kill the remaining workers at exit: Python would send SIGTERM, which they ignore, and wait for them."""
+    """Kill the remaining workers at exit. Python would wait for them, since they ignore SIGTERM."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would report a crash
     for worker in multiprocessing.active_children():
         if worker.daemon:

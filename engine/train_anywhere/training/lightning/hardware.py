@@ -20,7 +20,7 @@ from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrate
 
 
 class BFloat16(MixedPrecision):
-    """Precision bf16-mixed, which also clips gradients for a fused optimizer: it scales no loss, but Lightning refuses this."""
+    """Precision bf16-mixed that clips gradients for a fused optimizer, as Lightning does not."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__("bf16-mixed", device.type)
@@ -38,7 +38,7 @@ def precision_arguments(name: str, device: torch.device) -> dict[str, Any]:
 
 
 def use_tf32(on: bool) -> None:
-    """Let GPUs multiply float32 matrices, and convolve, in TF32 (10 bits of mantissa, on tensor cores) or in full float32 (23 bits).
+    """Let GPUs multiply float32 matrices in TF32 (10 bits of mantissa) or in full (23 bits).
 
     See https://docs.pytorch.org/docs/stable/notes/cuda.html. On a CPU nothing changes.
     """
@@ -48,7 +48,7 @@ def use_tf32(on: bool) -> None:
 
 
 def apply_hardware_options(module: pl.LightningModule, trainer: Trainer, strategy: Strategy) -> None:
-    """Apply `trainer.channels_last` and `trainer.compile`. Names and values of the weights do not change, nor do checkpoints."""
+    """Apply `trainer.channels_last` and `trainer.compile`. Checkpoints stay the same."""
     network = getattr(module, "network", None)
     whole = network if isinstance(network, nn.Module) else module
     if trainer.channels_last:
@@ -61,7 +61,7 @@ def apply_hardware_options(module: pl.LightningModule, trainer: Trainer, strateg
 
 
 def use_private_compile_cache() -> None:
-    """Keep the programs of torch.compile in a private folder: another user could have created torch's default folder in /tmp."""
+    """Keep the programs of torch.compile in a private folder, not in torch's in /tmp."""
     place = OwnedFolder(Path(gettempdir()), (f"compiled-{os.getuid()}",), "programs of torch.compile")
     if "TORCHINDUCTOR_CACHE_DIR" not in os.environ:
         try:
@@ -91,7 +91,7 @@ def compile_forward(part: nn.Module) -> Callable[..., Any]:
     """
 
     def forward(self: nn.Module, *inputs: Any, **named: Any) -> Any:
-        """Call the module's forward: torch.compile starts at the first function outside of torch, so it would skip an nn.Sequential."""
+        """Call the module's forward. torch.compile skips functions of torch."""
         return type(self).forward(self, *inputs, **named)
 
     return MethodType(torch.compile(forward), part)
@@ -114,15 +114,14 @@ def can_fuse(network: nn.Module, precision: str) -> bool:
     They can't with the scaled loss of 16-mixed: a fused optimizer unscales gradients itself, and Lightning refuses to clip those.
     They can't with sparse gradients either, of which only those of torch's embeddings are known in advance.
     """
-    weights = [p for p in network.parameters() if p.requires_grad]
+    weights = (p for p in network.parameters() if p.requires_grad)
     sparse = any(getattr(layer, "sparse", False) is True for layer in network.modules())
-    return (
-        precision != "16-mixed" and not sparse and all(p.is_cuda and p.is_floating_point() for p in weights)
-    )
+    fits = precision != "16-mixed" and not sparse
+    return fits and all(p.is_cuda and p.is_floating_point() for p in weights)
 
 
 def match_state_layout(optimizer: optim.Optimizer) -> None:
-    """Convert a restored optimizer state to the layout that the optimizer needs, fused or not: the checkpoint may have the other one.
+    """Convert a restored optimizer state to the layout that the optimizer needs.
 
     A fused optimizer counts its steps on the GPU, any other on the CPU. Its moments must have the memory layout of their weights,
     such as channels last, while a checkpoint stores them row by row.

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -44,27 +45,25 @@ class CollectPredictions(pl.Callback):
     """Callback that collects what a network returns, without padding rows."""
 
     def __init__(self, network: nn.Module) -> None:
-        self.newest: Any = None
         self.batches: list[Any] = []
-        self.hook = network.register_forward_hook(self._remember)
-
-    def _remember(self, module: nn.Module, arguments: Any, output: Any) -> None:
-        self.newest = output
+        self._outputs: list[Any] = []
+        self._hook = network.register_forward_hook(lambda *call: self._outputs.append(call[-1]))
 
     def on_test_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:
-        """Keep the predictions of a batch; rows of weight 0 are padding."""
-        real = batch.weight > 0
+        """Keep the predictions of a batch without padding, which has weight 0."""
+        real, newest = batch.weight > 0, self._outputs[-1]
+        self._outputs.clear()
         self.batches.append(
-            as_numpy(pytree.tree_map(lambda t: t[real] if isinstance(t, Tensor) else t, self.newest))
+            as_numpy(pytree.tree_map(lambda t: t[real] if isinstance(t, Tensor) else t, newest))
         )
 
-    def arrays(self) -> Any:
-        """Return the predictions of all rows, in their order: arrays [n, ...]."""
-        return concatenate(self.batches)
+    def on_test_end(self, trainer: Any, pl_module: Any) -> None:
+        """Forget the network."""
+        self._hook.remove()
 
 
 def as_numpy(tree: Any) -> Any:
-    """Return the tree with numpy arrays in place of tensors; bfloat16, which numpy lacks, becomes float32."""
+    """Return the tree with numpy arrays in place of tensors, float32 for bfloat16."""
 
     def array(value: Any) -> Any:
         if not isinstance(value, Tensor):
@@ -75,7 +74,7 @@ def as_numpy(tree: Any) -> Any:
 
 
 def concatenate(batches: list[Any]) -> Any:
-    """Return trees of arrays [b, ...] as one tree of arrays [n, ...]. Raises ConfigError if there are none."""
+    """Return trees of arrays [b, ...] as one tree [n, ...]. Raises ConfigError for none."""
     if not batches:
         raise ConfigError("there is no row to predict.")
     return pytree.tree_map(lambda *arrays: np.concatenate([np.atleast_1d(a) for a in arrays]), *batches)
@@ -86,12 +85,7 @@ LARGEST_ONNX = 2**30
 
 
 def open_trained_model(config: Config, folder: Path) -> "TrainedModel":
-    """Return the model of a run with the weights in a checkpoint folder; the configuration is for a single device.
-
-    Raises:
-        CheckpointError: the weights can't be read, or are those of another model.
-        ConfigError, DataError: the model can't be created.
-    """
+    """Return the model of a run with a checkpoint's weights. Raises CheckpointError etc."""
     seed_everything(config.seed)
     task = make_task(config.task)
     splits = open_splits(config.data, "lightning", config.seed, batch_size=config.data.batch_size)
@@ -122,10 +116,7 @@ class TrainedModel:
     """A trained model and its data.
 
     Attributes:
-        config: the configuration of the run.
         network: the network of a task, or a user's LightningModule; in eval mode, on the CPU until it is measured.
-        task: the task of this project, or None.
-        splits: the data.
     """
 
     config: Config
@@ -144,12 +135,11 @@ class TrainedModel:
         return self.splits.train
 
     def predict_rows(self, rows: DataSet) -> Any:
-        """Return what the network of a native task returns for the rows of a data set, arrays [n, ...]."""
+        """Return what the network of a native task returns for rows, arrays [n, ...]."""
         trainer = replace(self.config.trainer, limit_test_batches=1.0, fast_dev_run=False)
         splits = Splits(rows, None, rows, self.splits.facts)
-        return replace(self, config=replace(self.config, trainer=trainer), splits=splits).measure(
-            "test", True
-        )[1]
+        model = replace(self, config=replace(self.config, trainer=trainer), splits=splits)
+        return model.measure("test", predicting=True)[1]
 
     def predict_arrays(self, array: np.ndarray) -> Any:
         """Return what the user's own module returns for rows [n, ...], batch by batch."""
@@ -164,24 +154,14 @@ class TrainedModel:
         return concatenate(answers)
 
     def predict_samples(self, samples: Sequence[Any]) -> Any:
-        """Return what `predict_step` of the user's own module returns for rows of its data set, with the hooks of its data module.
-
-        Raises:
-            ConfigError: the module has no `predict_step`.
-        """
+        """Return what the user's `predict_step` returns for rows. Raises ConfigError without one."""
         module, source = self.network, self._source()
         assert isinstance(module, pl.LightningModule)
         self._require_predict_step()
         trainer, loader = self._make_trainer(), DataLoader([*samples], self.config.data.batch_size)
-        if isinstance(source, pl.LightningDataModule):
-            source.prepare_data = lambda: None
-            source.setup = lambda stage: None
-            source.predict_dataloader = lambda: loader
-        own = (
-            {"datamodule": source} if isinstance(source, pl.LightningDataModule) else {"dataloaders": loader}
-        )
+        data = _loader_arguments(source, loader, "predict")
         with explain_lightning_errors():
-            answers: list[Any] = trainer.predict(module, **own) or []
+            answers: list[Any] = trainer.predict(module, **data) or []
         return concatenate([as_numpy(answer) for answer in answers])
 
     def _require_predict_step(self) -> None:
@@ -205,15 +185,14 @@ class TrainedModel:
         return own and (lambda *arguments: own(self.network, *arguments))
 
     def list_splits(self, predicting: bool = False) -> list[str]:
-        """Return the splits of the data, the best one to report first; unless predicting, only those that the module has a step for."""
+        """Return the splits with data and, unless predicting, a step; the best one first."""
         source = self._source()
         steps = {"test": "test_step", "val": "validation_step", "train": "no step"}
-        able = {
-            s for s, step in steps.items() if predicting or self.task or is_overridden(step, self.network)
-        }
+        own = None if predicting or self.task else self.network
+        able = [s for s, step in steps.items() if own is None or is_overridden(step, own)]
         if source is None:
-            return [s for s in steps if s in able and getattr(self.splits, s) is not None]
-        return [s for s in steps if s in able and is_overridden(f"{s}_dataloader", source)]
+            return [s for s in able if getattr(self.splits, s) is not None]
+        return [s for s in able if is_overridden(f"{s}_dataloader", source)]
 
     def _source(self) -> Any:
         return find_source(self.config.data, self.splits, self.network if self.task is None else self.task)
@@ -231,18 +210,15 @@ class TrainedModel:
         Raises:
             ConfigError: there is no such split, or the module has no step for it.
         """
-        trainer, loader, datamodule, length = self._open(split)
+        source = self._source()
+        trainer, loader, length = self._open(split, source)
         limit = getattr(self.config.trainer, f"limit_{split}_batches")
         whole = MAX_COUNT if length is None else length
         count = min(limit_batches(whole, limit, False), batches or whole)
         plan = Plan(self.config.data.batch_size, 1, 1, 1, 1, 1, 1, count, count)
         trainer.apply_plan(plan)
         trainer.limit_val_batches = trainer.limit_test_batches = count
-        if datamodule:
-            setattr(datamodule, f"{split}_dataloader", lambda: loader)
-            datamodule.prepare_data = lambda: None
-            datamodule.setup = lambda stage: None
-        data = {"datamodule": datamodule} if datamodule else {"dataloaders": loader}
+        data = _loader_arguments(source, loader, split)
         with explain_lightning_errors():
             if self.task is None:
                 return self._measure_dropin(trainer, split, predicting, data)
@@ -257,29 +233,23 @@ class TrainedModel:
         trainer.callbacks += [predictions] if predictions else []
         trainer.test(module, **data, verbose=False)
         sums = module.eval_sums.take(module.device).tolist()
-        if predictions:
-            predictions.hook.remove()
-        return self.task.report(split, sums), predictions.arrays() if predictions else None
+        return self.task.report(split, sums), concatenate(predictions.batches) if predictions else None
 
     def _measure_dropin(
         self, trainer: Trainer, split: str, predicting: bool, data: dict[str, Any]
     ) -> tuple[dict[str, float], Any]:
         module, target = self.network, self.config.task.target["lightning"]
         assert isinstance(module, pl.LightningModule)
-        step, run = {"val": ("validation_step", trainer.validate), "test": ("test_step", trainer.test)}.get(
-            split, ("", trainer.test)
-        )
-        measures = bool(step) and is_overridden(step, module)
+        step = {"val": "validation_step", "test": "test_step"}.get(split)
+        measures = step is not None and is_overridden(step, module)
         if not measures and not predicting:
             has = " or ".join(self.list_splits())
-            raise ConfigError(
-                f"task._target_={target} has no step for --split {split}"
-                + (f"; use --split {has}." if has else ".")
-            )
+            use = f"; use --split {has}." if has else "."
+            raise ConfigError(f"task._target_={target} has no step for --split {split}{use}")
         if predicting:
             self._require_predict_step()
         if measures:
-            run(module, **data, verbose=False)
+            (trainer.validate if split == "val" else trainer.test)(module, **data, verbose=False)
         metrics = {name: float(value) for name, value in trainer._logger_connector.collected.items()}
         if not predicting:
             return metrics, None
@@ -289,23 +259,22 @@ class TrainedModel:
         flat = [batch for part in predictions for batch in part] if several else predictions
         return metrics, concatenate([as_numpy(batch) for batch in flat])
 
-    def _open(self, split: str) -> tuple[Trainer, Any, pl.LightningDataModule | None, int | None]:
-        """Return a Trainer on one device, the loaders of a split, its data module if any, and the number of batches if known."""
-        topology, source, trainer = Topology(), self._source(), self._make_trainer()
+    def _open(self, split: str, source: Any) -> tuple[Trainer, Any, int | None]:
+        """Return a Trainer, the loaders of a split, and the number of batches if known."""
+        topology, trainer = Topology(), self._make_trainer()
         splits = self.splits if source is None else from_module(source, self.splits, topology, trainer)
         data = getattr(splits, split)
         if data is None:
             raise ConfigError(f"data={self.config.data.name} has no {split} split.")
         prepare = getattr(self.task, "prepare", None)
-        opener = Opener(self.config, Topology(), self.task is not None, prepare, lambda _: None, source)
+        opener = Opener(self.config, topology, self.task is not None, prepare, lambda _: None, source)
         # also training data is read in the order of its rows, without augmentation
         name = "val" if split == "train" else split
-        datamodule = source if isinstance(source, pl.LightningDataModule) else None
         if self.task is not None:
             part = opener.open_split(data, name)
-            return trainer, part.loader(), datamodule, len(part)
+            return trainer, part.loader(), len(part)
         loader = opener.open_loader(data, name)
-        return trainer, loader, datamodule, None if list_loaders(loader) else batch_count(loader)
+        return trainer, loader, None if list_loaders(loader) else batch_count(loader)
 
     def export(self, format: str, path: Path) -> None:
         """Write the model to a file or folder.
@@ -332,42 +301,31 @@ class TrainedModel:
         if format in ("torch", "safetensors"):
             state = self.network.state_dict().items()
             weights = {plain_name(n): t.detach().cpu() for n, t in state if isinstance(t, Tensor)}
-            if format == "torch":
-                torch.save(weights, path)
-            else:
-                write_safetensors(weights, path, "--export safetensors")
-            return
-        if format == "hf":
+            write = partial(write_safetensors, what="--export safetensors")
+            (torch.save if format == "torch" else write)(weights, path)
+        elif format == "hf":
             self._save_pretrained(path)
-            return
+        else:
+            self._export_graph(format, path)
+
+    def _export_graph(self, format: str, path: Path) -> None:
         if format == "onnx" and (missing := [m for m in ("onnx", "onnxscript") if not find_spec(m)]):
             raise ConfigError(
                 f"--export onnx needs {' and '.join(missing)}: pip install {' '.join(missing)}."
             )
         arguments, named = self._example()
-        free = torch.export.Dim.AUTO
-        sizes = pytree.tree_map(
-            lambda v: {0: free} if isinstance(v, Tensor) and v.ndim else None, (arguments, named)
-        )
+        inputs, free = (*arguments, *named.values()), {0: torch.export.Dim.AUTO}
+        sizes = pytree.tree_map(lambda v: free if isinstance(v, Tensor) and v.ndim else None, inputs)
         network = self.network.cpu().eval()
         try:
             if format == "onnx":
                 size = sum(t.nbytes for t in network.state_dict().values() if isinstance(t, Tensor))
-                torch.onnx.export(
-                    network,
-                    arguments,
-                    path,
-                    kwargs=named,
-                    dynamic_shapes=(*sizes[0], *sizes[1].values()),
-                    dynamo=True,
-                    verbose=False,
-                    external_data=size > LARGEST_ONNX,
-                )
-                return
-            exported = torch.export.export(
-                network, arguments, named, dynamic_shapes=(*sizes[0], *sizes[1].values())
-            )
-            torch.export.save(exported, path)
+                options: dict[str, Any] = {"dynamo": True, "verbose": False, "dynamic_shapes": sizes}
+                options["external_data"] = size > LARGEST_ONNX
+                torch.onnx.export(network, arguments, path, kwargs=named, **options)
+            else:
+                exported = torch.export.export(network, arguments, named, dynamic_shapes=sizes)
+                torch.export.save(exported, path)
         except Exception as error:  # torch raises errors of many types for code that it can't trace
             message = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise CheckpointError(
@@ -375,7 +333,7 @@ class TrainedModel:
             ) from error
 
     def _save_pretrained(self, path: Path) -> None:
-        """Write the first module that has `save_pretrained`, and the tokenizers or processors of the module and the data."""
+        """Write the first module that has `save_pretrained`, and tokenizers or processors."""
         model: Any = next((m for m in self.network.modules() if hasattr(m, "save_pretrained")), None)
         if model is None:
             raise ConfigError(
@@ -399,7 +357,7 @@ class TrainedModel:
             if splits := self.list_splits():
                 self.measure(splits[0], batches=1)
             else:  # only the arguments of the network matter
-                _, loader, *_ = self._open("train")
+                _, loader, _ = self._open("train", self._source())
                 with suppress(Exception):
                     self.network.training_step(next(iter(loader)), 0)
         finally:
@@ -408,10 +366,18 @@ class TrainedModel:
             raise ConfigError(
                 "the steps of this module do not call it, so its arguments are not known; use --export torch."
             )
-        example: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_map(_on_cpu, seen[0])
+        # a clone is not a tensor of inference mode
+        example: tuple[tuple[Any, ...], dict[str, Any]] = pytree.tree_map(
+            lambda v: v.detach().cpu().clone() if isinstance(v, Tensor) else v, seen[0]
+        )
         return example
 
 
-def _on_cpu(value: Any) -> Any:
-    # a clone is not a tensor of inference mode
-    return value.detach().cpu().clone() if isinstance(value, Tensor) else value
+def _loader_arguments(source: Any, loader: Any, split: str) -> dict[str, Any]:
+    """Return the Trainer's arguments for a loader, with the hooks of its data module."""
+    if not isinstance(source, pl.LightningDataModule):
+        return {"dataloaders": loader}
+    source.prepare_data = lambda: None
+    source.setup = lambda stage: None
+    setattr(source, f"{split}_dataloader", lambda: loader)
+    return {"datamodule": source}

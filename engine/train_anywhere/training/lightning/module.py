@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn, optim
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from train_anywhere.config.choices import AdamW, Optimizer, OtherOptimizer, OtherSchedule, Sgd
+from train_anywhere.config.choices import Optimizer, OtherOptimizer, OtherSchedule, Sgd
 from train_anywhere.config.instantiate import explain_target_errors, instantiate
 from train_anywhere.config.schema import Checkpoint, Config
 from train_anywhere.data.torch.loader import Batch
@@ -25,50 +25,39 @@ from train_anywhere.training.plan import (
 
 
 def configure_optimizer(config: Config, plan: Plan, network: nn.Module, devices: int) -> Any:
-    """Return the optimizer and schedule of the configuration as a module's `configure_optimizers` does; `devices` share the batch."""
-    lr = scale_lr(config.optimizer.lr, config.optimizer.scale_lr, devices)
+    """Return optimizer and schedule as `configure_optimizers` does; `devices` share the batch."""
+    lr, schedule = scale_lr(config.optimizer.lr, config.optimizer.scale_lr, devices), config.schedule
     optimizer = make_optimizer(config.optimizer, config.trainer.precision, network, lr)
-    if not isinstance(config.schedule, OtherSchedule):
+    if not isinstance(schedule, OtherSchedule):
         return optimizer
-    scheduler = make_scheduler(config.schedule, config.checkpoint, plan, optimizer)
-    settings = {
-        "scheduler": scheduler,
-        "interval": config.schedule.interval,
-        "monitor": config.checkpoint.monitor,
-    }
-    return {"optimizer": optimizer, "lr_scheduler": settings}
+    scheduler = make_scheduler(schedule, config.checkpoint, plan, optimizer)
+    watched = {"interval": schedule.interval, "monitor": config.checkpoint.monitor}
+    return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, **watched}}
 
 
 def make_optimizer(
     chosen: Optimizer, precision: str, network: nn.Module, lr: float | None = None
 ) -> optim.Optimizer:
-    """Return the optimizer that the configuration names, for all trainable parameters; `lr` replaces its learning rate.
-
-    Raises:
-        ConfigError: it does not take its arguments or these parameters.
-    """
-    fused, lr = can_fuse(network, precision) or None, chosen.lr if lr is None else lr
+    """Return the configured optimizer, with another `lr` if given. Raises ConfigError."""
+    lr = chosen.lr if lr is None else lr
     groups = (
         named_groups(network, chosen, lr) if chosen.groups else parameter_groups(network, chosen.no_decay)
     )
-    match chosen:
-        case Sgd(momentum=momentum, nesterov=nesterov, weight_decay=decay):
-            return optim.SGD(
-                groups, lr, momentum=momentum, nesterov=nesterov, weight_decay=decay, fused=fused
-            )
-        case AdamW(betas=betas, eps=eps, weight_decay=decay):
-            pair = betas[0], betas[1]
-            return optim.AdamW(groups, lr, betas=pair, eps=eps, weight_decay=decay, fused=fused)
-    with explain_target_errors(f"optimizer._target_={chosen.target['lightning']}"):
+    if not isinstance(chosen, OtherOptimizer):
+        options: dict[str, Any] = {"fused": can_fuse(network, precision) or None}
+        options["weight_decay"] = chosen.weight_decay
+        if isinstance(chosen, Sgd):
+            return optim.SGD(groups, lr, momentum=chosen.momentum, nesterov=chosen.nesterov, **options)
+        return optim.AdamW(groups, lr, betas=(chosen.betas[0], chosen.betas[1]), eps=chosen.eps, **options)
+    target = f"optimizer._target_={chosen.target['lightning']}"
+    with explain_target_errors(target):
         created = instantiate(chosen, "optimizer", "lightning", params=groups, lr=lr)
     if not isinstance(created, optim.Optimizer):
         raise ConfigError(
-            f"optimizer._target_={chosen.target['lightning']} returns a {type(created).__name__}, which is not a torch.optim.Optimizer."
+            f"{target} returns a {type(created).__name__}, which is not a torch.optim.Optimizer."
         )
     if "weight_decay" not in created.defaults and any(g.weight_decay is not None for g in chosen.groups):
-        raise ConfigError(
-            f"optimizer._target_={chosen.target['lightning']} has no weight_decay, which optimizer.groups sets; leave it out there."
-        )
+        raise ConfigError(f"{target} has no weight_decay, which optimizer.groups sets; leave it out there.")
     return created
 
 
@@ -96,7 +85,7 @@ BASE_LR = "base_lr"
 
 
 def named_groups(network: nn.Module, chosen: Optimizer, lr: float) -> list[dict[str, Any]]:
-    """Return all parameters by the patterns of `optimizer.groups` that match them, those that none matches first.
+    """Return all parameters by the patterns of `optimizer.groups`, unmatched ones first.
 
     Frozen parameters are included, so that the groups stay the same when a hook or callback unfreezes them. `lr` is that of the
     optimizer, scaled by `optimizer.scale_lr`.
@@ -123,40 +112,31 @@ def named_groups(network: nn.Module, chosen: Optimizer, lr: float) -> list[dict[
 
 
 def apply_settings(chosen: Optimizer, precision: str, network: nn.Module, optimizer: optim.Optimizer) -> None:
-    """Set the settings of the configuration, which may have changed, in each group of a restored optimizer.
+    """Set the settings of the configuration in each group of a restored optimizer.
 
     The learning rate is not set, because each step sets it. For an optimizer that is not built in (`_target_`), only settings in the
     configuration are set, because it may store a part of its state in the others.
     """
-    fresh = make_optimizer(chosen, precision, network).param_groups
-    if any(BASE_LR in group for group in (*fresh, *optimizer.param_groups)):
-        _refuse_other_groups(fresh, optimizer.param_groups)
+    fresh, restored = make_optimizer(chosen, precision, network).param_groups, optimizer.param_groups
+    if any(BASE_LR in group for group in (*fresh, *restored)):
+        ours, theirs = ([[*map(id, g["params"])] for g in groups] for groups in (fresh, restored))
+        if ours != theirs[: len(ours)]:
+            raise ConfigError(
+                "optimizer.groups sorts the parameters in another way than in the checkpoint, so their states do not fit; resume with the "
+                "same patterns (lr and weight_decay may change), or start a new run with init=RUN."
+            )
     written = {*chosen.arguments, "weight_decay", BASE_LR} if isinstance(chosen, OtherOptimizer) else None
-    for group, settings in zip(optimizer.param_groups, fresh, strict=False):  # callbacks may have added some
+    for group, settings in zip(restored, fresh, strict=False):  # callbacks may have added some
         names = set(settings) - {"params", "lr"}
         group.update({name: settings[name] for name in (names if written is None else names & written)})
     if written is None:
         match_state_layout(optimizer)
 
 
-def _refuse_other_groups(fresh: list[dict[str, Any]], restored: list[dict[str, Any]]) -> None:
-    """Raise ConfigError if `optimizer.groups` sorts the parameters in another way than in the checkpoint."""
-    ours, theirs = ([[*map(id, g["params"])] for g in groups] for groups in (fresh, restored))
-    if ours != theirs[: len(ours)]:
-        raise ConfigError(
-            "optimizer.groups sorts the parameters in another way than in the checkpoint, so their states do not fit; resume with the "
-            "same patterns (lr and weight_decay may change), or start a new run with init=RUN."
-        )
-
-
 def make_scheduler(
     schedule: OtherSchedule, checkpoint: Checkpoint, plan: Plan, optimizer: optim.Optimizer
 ) -> Any:
-    """Return torch's scheduler that `schedule` names.
-
-    Raises:
-        ConfigError: it does not take its arguments, or watches a metric that is not set.
-    """
+    """Return torch's scheduler that `schedule` names. Raises ConfigError."""
     dotted = schedule.target["lightning"]
     by_step = schedule.interval == "step"
     sizes = {
@@ -172,7 +152,7 @@ def make_scheduler(
 
 
 def _check_plateau(schedule: OtherSchedule, checkpoint: Checkpoint, scheduler: ReduceLROnPlateau) -> None:
-    """Raise ConfigError unless the scheduler watches `checkpoint.monitor`, once per epoch, in the right direction."""
+    """Raise ConfigError unless the scheduler watches `checkpoint.monitor` once per epoch."""
     watched, mode = checkpoint.monitor, checkpoint.mode
     if watched is None:
         raise ConfigError(
@@ -188,11 +168,7 @@ def _check_plateau(schedule: OtherSchedule, checkpoint: Checkpoint, scheduler: R
 
 
 class RunningSums:
-    """Sums over batches, kept on the device: adding does not wait for the device, reading does.
-
-    Args:
-        count: the number of sums.
-    """
+    """Sums over batches, kept on the device: adding does not wait for the device, reading does."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -234,24 +210,22 @@ class TaskModule(pl.LightningModule):
         return (self._losses(batch, self.train_sums, training=True) * batch.weight).mean()
 
     def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Add the sums of a batch; they are reduced once, after all batches."""
+        """Add the sums of a batch. They are reduced once, after all batches."""
         self._losses(batch, self.eval_sums, training=False)
 
-    def test_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Add the sums of a batch."""
-        self._losses(batch, self.eval_sums, training=False)
+    test_step = validation_step
 
     def configure_optimizers(self) -> Any:
         """Return the optimizer of the configuration, and the schedule if it is one of torch."""
         return configure_optimizer(self.config, self.plan, self.network, self.devices)
 
     def on_train_start(self) -> None:
-        """Apply the optimizer settings of the configuration, which may have changed since the checkpoint."""
+        """Apply the optimizer settings of the configuration, which may have changed."""
         optimizer = cast(torch.optim.Optimizer, self.optimizers())
         apply_settings(self.config.optimizer, self.config.trainer.precision, self.network, optimizer)
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Set the learning rate, which depends only on the step, so no schedule needs to be restored."""
+        """Set the learning rate, which depends only on the step."""
         set_learning_rate(self, self.config, self.plan, self.devices, optimizer)
 
     def _losses(self, batch: Batch, sums: RunningSums, training: bool) -> Tensor:
@@ -269,7 +243,7 @@ class TaskModule(pl.LightningModule):
 def set_learning_rate(
     module: pl.LightningModule, config: Config, plan: Plan, devices: int, optimizer: torch.optim.Optimizer
 ) -> None:
-    """Set the learning rate of the current step in all groups of the optimizer, unless a schedule of torch does."""
+    """Set the learning rate of the current step in all groups, unless torch's schedule does."""
     if isinstance(config.schedule, OtherSchedule):
         return
     position = (config.optimizer, config.schedule, plan, module.trainer.steps_done, devices)

@@ -1,4 +1,4 @@
-"""The splits of the data as this rank reads them: in this project's order if rows can be read by index."""
+"""The splits of the data as this rank reads them."""
 
 import inspect
 from collections.abc import Callable
@@ -38,19 +38,19 @@ from train_anywhere.training.plan import batches_per_step
 
 @dataclass(frozen=True)
 class RankSplits:
-    """This rank's batches of each split; test and validation may be missing."""
+    """This rank's batches of each split. Test and validation may be missing."""
 
     train: RankSplit
     val: RankSplit | None
     test: RankSplit | None
 
     def arguments(self, *names: str, start: tuple[int, int] = (0, 0)) -> dict[str, Any]:
-        """Return the Trainer's arguments for the loaders of these splits; training starts at an epoch and a batch."""
-        parts = {name: getattr(self, name) for name in names}
-        return {
-            LOADERS[name]: part.loader(start if name == "train" else (0, 0)) if part else []
-            for name, part in parts.items()
-        }
+        """Return the Trainer's arguments for the loaders. Training starts at an epoch and batch."""
+        found = {}
+        for name in names:
+            part = getattr(self, name)
+            found[LOADERS[name]] = part.loader(start if name == "train" else (0, 0)) if part else []
+        return found
 
 
 @dataclass(frozen=True)
@@ -89,8 +89,6 @@ class Opener:
 
     Attributes:
         weighted: whether batches need weights, as those of a task of this project.
-        prepare: the task's `prepare`, if any.
-        report: prints a line, on rank 0.
         source: the data module or module that returned the loaders, if any.
         gather: returns the values of all ranks.
     """
@@ -108,11 +106,7 @@ class Opener:
         return f"data._target_={self.config.data.target['lightning']}"
 
     def open_split(self, split: Any, name: str) -> RankSplit:
-        """Return the split with the name "train", "val" or "test".
-
-        Raises:
-            ConfigError: it can't be read, or not on this number of ranks.
-        """
+        """Return the split "train", "val" or "test". Raises ConfigError if it can't be read."""
         train = name == "train"
         if inner := list_loaders(split):
             if train:
@@ -136,11 +130,7 @@ class Opener:
         return self._open_stream(split, name)
 
     def open_loader(self, split: Any, name: str) -> Any:
-        """Return the loaders of a split for Lightning: a user's own as they are, and rows in batches of this rank.
-
-        Raises:
-            ConfigError: it can't be read.
-        """
+        """Return the loaders of a split for Lightning. Raises ConfigError if it can't be read."""
         if is_collection(split):
             if isinstance(split, dict):
                 return {key: self.open_loader(one, name) for key, one in split.items()}
@@ -150,12 +140,10 @@ class Opener:
         self._check_iterable(split, name)
         ranks, combined = self.topology.world_size, isinstance(split, CombinedLoader)
         again = name != "train" or self.config.trainer.max_epochs > 1
-        if hasattr(split, "__next__") and again and not combined and not self.config.trainer.fast_dev_run:
-            raise ConfigError(
-                f"the {name} loader of {self._target} is a {type(split).__name__}, which can be read only once; return the function that "
-                "creates it."
-            )
-        if ranks > 1 and not combined and _is_stream(split) and not is_sharded(split, ranks):
+        if again and not combined and not self.config.trainer.fast_dev_run:
+            self._refuse_iterator(split, name)
+        stream = not isinstance(split, DataLoader) or isinstance(split.dataset, IterableDataset)
+        if ranks > 1 and not combined and stream and not is_sharded(split, ranks):
             self.report(
                 f"each rank reads all of the {name} loader, unless it returns another part on each rank by itself."
             )
@@ -171,6 +159,13 @@ class Opener:
                 f"batches of {rows} rows of a {kind}; if it returns batches, use DataLoader(..., batch_size=None)."
             )
         return DataLoader(split, batch_size=rows)
+
+    def _refuse_iterator(self, split: Any, name: str) -> None:
+        if hasattr(split, "__next__"):
+            raise ConfigError(
+                f"the {name} loader of {self._target} is a {type(split).__name__}, which can be read only once; return the function that "
+                "creates it."
+            )
 
     def _check_iterable(self, split: Any, name: str) -> None:
         if isinstance(split, dict) or not hasattr(split, "__iter__"):
@@ -215,11 +210,8 @@ class Opener:
                 f"each step reads a batch of the loader on each of {ranks} ranks: with more ranks, steps are fewer and larger, so resume "
                 "in the middle of an epoch on the same number."
             )
-        if evaluates and hasattr(split, "__next__"):
-            raise ConfigError(
-                f"the {name} loader of {self._target} is a {type(split).__name__}, which can be read only once; return the function that "
-                "creates it."
-            )
+        if evaluates:
+            self._refuse_iterator(split, name)
         limit = getattr(self.config.trainer, f"limit_{name}_batches")
         lengths = [batch_count(split)] if ranks == 1 else self.gather(batch_count(split))
         length = None if None in lengths else max(lengths)
@@ -246,7 +238,7 @@ class Opener:
         return StreamSplit(split, length, self.config.seed, shared, not evaluates, self.prepare)
 
     def _split_stream(self, split: Any, name: str) -> Any:
-        """Return a stream as this rank reads it. Raises ConfigError if all ranks would read the same rows."""
+        """Return a stream as this rank reads it. Raises ConfigError if it can't be split."""
         if self.config.data.own_split:
             return split
         if (own := split_stream(split, self.topology.rank, self.topology.world_size)) is None:
@@ -259,38 +251,30 @@ class Opener:
         return own
 
 
-def _is_stream(loader: Any) -> bool:
-    return not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset)
-
-
 def count_rows(combined: CombinedLoader | None) -> int | None:
-    """Return the number of rows of the loaders that Lightning has opened; None if one is not known."""
-    found: list[Any] = (
-        [getattr(one, "dataset", None) for one in combined.flattened] if combined is not None else [None]
-    )
+    """Return the number of rows of opened loaders, or None if one is not known."""
+    known = combined.flattened if combined is not None else [None]
+    found: list[Any] = [getattr(one, "dataset", None) for one in known]
     rows = [len(d.reader.dataset) if isinstance(d, Batches) else len(d) for d in found if is_map_style(d)]
     return sum(rows) if len(rows) == len(found) else None
 
 
 def is_collection(split: Any) -> bool:
     """Return whether this is a list, tuple or dict of loaders and data sets, also a nested one."""
-    inner: list[Any] = []
-    if named := isinstance(split, dict):
-        inner = list(split.values())
-    elif isinstance(split, list | tuple):
-        inner = list(split)
-    return bool(inner) and all(is_source(one, named) or is_collection(one) for one in inner)
+    if not isinstance(split, dict | list | tuple) or not split:
+        return False
+    named = isinstance(split, dict)
+    inner = split.values() if isinstance(split, dict) else split
+    return all(is_source(one, named) or is_collection(one) for one in inner)
 
 
 def list_loaders(split: Any) -> dict[Any, Any]:
-    """Return the loaders or data sets in a list, tuple, dict or CombinedLoader by their keys; none for a single one."""
-    if isinstance(split, CombinedLoader):
+    """Return the loaders or data sets in a list, tuple or dict by their keys."""
+    if not isinstance(split, dict | list | tuple):
         return {}
-    inner, named = (split, True) if isinstance(split, dict) else (split, False)
-    if isinstance(split, list | tuple):
-        inner = dict(enumerate(split))
-    several = isinstance(split, dict | list | tuple) and all(is_source(v, named) for v in inner.values())
-    return dict(inner) if several else {}
+    named = isinstance(split, dict)
+    inner = dict(split) if isinstance(split, dict) else dict(enumerate(split))
+    return inner if all(is_source(one, named) for one in inner.values()) else {}
 
 
 def open_rank_splits(
@@ -301,11 +285,7 @@ def open_rank_splits(
     trainer: pl.Trainer,
     report: Callable[[str], None],
 ) -> RankSplits | UserLoaders:
-    """Open each split of the data for this rank, when the ranks are connected; `report` prints a line, on rank 0.
-
-    Raises:
-        ConfigError, DataError: a split can't be read, or not on this number of ranks.
-    """
+    """Open each split for this rank after the ranks connected. Raises ConfigError, DataError."""
     source = find_source(config.data, splits, task)
 
     def gather_values(value: Any) -> list[Any]:
@@ -332,11 +312,7 @@ def open_rank_splits(
 def find_source(
     data: Data, splits: Splits, task: object
 ) -> pl.LightningDataModule | pl.LightningModule | None:
-    """Return the data module, or the module itself, that has the loaders; None: neither.
-
-    Raises:
-        ConfigError: the data is another object, or the module has no training loader.
-    """
+    """Return the module or data module with the loaders, or None. Raises ConfigError."""
     source = task if isinstance(splits.train, ModuleLoaders) else splits.train
     modules = pl.LightningDataModule | pl.LightningModule
     if isinstance(source, modules) and is_overridden("train_dataloader", source):
@@ -360,7 +336,7 @@ def from_module(
     topology: Topology,
     trainer: pl.Trainer,
 ) -> Splits:
-    """Return the loaders of a module or data module for a task of this project, after calling its hooks for data once."""
+    """Return the loaders of a module for a native task, after calling its hooks once."""
     module.trainer = trainer
     if topology.rank == 0 or (topology.local_rank == 0 and module.prepare_data_per_node):
         module.prepare_data()
@@ -376,6 +352,6 @@ def from_module(
 
 
 def takes_batch_size(kind: Any) -> bool:
-    """Return whether a class is a LightningDataModule with an argument batch_size, which gets the batch size of all ranks together."""
+    """Return whether a data module takes a batch_size, which is that of all ranks together."""
     module = isinstance(kind, type) and issubclass(kind, pl.LightningDataModule)
     return module and "batch_size" in inspect.signature(kind).parameters

@@ -1,4 +1,4 @@
-"""Train one rank with Lightning, from the configuration to the outcome: data, model, strategy, resume, fit, test."""
+"""Train one rank with Lightning, from the configuration to the outcome."""
 
 import gc
 import traceback
@@ -72,11 +72,7 @@ from train_anywhere.training.reporting.progress import Progress
 def load_initial_weights(
     init: Init, module: nn.Module, report: Callable[[str], None], deferred: DeferredWeights | None = None
 ) -> None:
-    """Load the weights of the run or file that `init` names, if any; `deferred` holds weights without memory. Every rank calls it.
-
-    Raises:
-        CheckpointError: the weights can't be read, or do not fit.
-    """
+    """Load the weights that `init` names, if any, on every rank. Raises CheckpointError."""
     if init.run is None:
         return
 
@@ -115,11 +111,7 @@ def load_initial_weights(
 
 
 def train(config: Config, process: RankProcess) -> Outcome:
-    """Train in the run folder, from its newest checkpoint if it has one, and test the best weights. Every rank calls it.
-
-    Raises:
-        ConfigError, DataError, CheckpointError: the run can't be trained; raised before training starts, or at a damaged sample.
-    """
+    """Train from the newest checkpoint, if any, and test. All ranks call it. Raises errors."""
     recorder = process.recorder
     try:
         outcome = train_and_test(config, process)
@@ -141,7 +133,7 @@ def train(config: Config, process: RankProcess) -> Outcome:
 
 
 def save_memory_snapshot(process: RankProcess, error: BaseException) -> None:
-    """Write what is allocated on the GPU to RUN/debug, after it ran out of memory; without a history of calls, which costs time."""
+    """Write what is allocated on the GPU to RUN/debug, after it ran out of memory."""
     if isinstance(error, torch.cuda.OutOfMemoryError):
         file = process.run.debug / f"{launch_id()}-rank-{process.topology.rank}-memory.pickle"
         with suppress(Exception):  # a full disk, or another version of this private function
@@ -151,7 +143,7 @@ def save_memory_snapshot(process: RankProcess, error: BaseException) -> None:
 
 
 def train_and_test(config: Config, process: RankProcess) -> Outcome:
-    """Train and test; the process group still exists afterwards."""
+    """Train and test. The process group still exists afterwards."""
     setup = make_setup(config, process.topology, process.heartbeat)
     trainer, run = setup.trainer, process.run
     writers: list[StateWriter] = []  # none before the checkpoints are opened
@@ -193,7 +185,7 @@ def train_and_test(config: Config, process: RankProcess) -> Outcome:
 def open_progress(
     setup: Setup, config: Config, process: RankProcess, writers: Sequence[StateWriter]
 ) -> Progress:
-    """Return the progress of the run; only that of rank 0 is shown. The checkpoints are those of the writer, once there is one."""
+    """Return the progress of the run, with the checkpoints of the writer once there is one."""
     trainer, plan, module, run = setup.trainer, setup.plan, setup.module, process.run
     task = module.task if isinstance(module, TaskModule) else None
     unit, counted = (task.unit, task.unit in task.sums) if task else ("samples", False)
@@ -237,7 +229,7 @@ def print_header(setup: Setup, config: Config, progress: Progress, recorder: Run
 def make_metrics(
     setup: Setup, config: Config, process: RankProcess, progress: Progress, saved: SavedCheckpoint | None
 ) -> MetricsCallback:
-    """Return the callback that reduces and writes the metrics, continued from those of the checkpoint `saved`."""
+    """Return the callback for the metrics, continued from those of the checkpoint `saved`."""
     trainer, module = setup.trainer, setup.module
     native = isinstance(module, TaskModule)
     rank = Rank(process.run, native, first_device=trainer.global_rank, devices=trainer.world_size)
@@ -252,7 +244,7 @@ def make_metrics(
 
 
 def clear_frames(error: BaseException) -> None:
-    """Clear the local variables in the tracebacks of an error and its causes, such as the Trainer; line numbers stay."""
+    """Clear the local variables in the tracebacks of an error and its causes."""
     for cause in iterate_causes(error):
         traceback.clear_frames(cause.__traceback__)
 
@@ -298,7 +290,7 @@ def fit_and_test(
 
 
 def fit(setup: Setup, checkpoints: CheckpointCallback, run: RunDir) -> None:
-    """Train from the newest checkpoint, or from the start. Raises TrainingStopped at a signal, after a checkpoint."""
+    """Train from the newest checkpoint, if any. Raises TrainingStopped after a signal."""
     splits, newest, trainer = setup.splits, checkpoints.writer.newest, setup.trainer
     if not trainer.native:
         seed_everything(
@@ -327,7 +319,7 @@ def fit(setup: Setup, checkpoints: CheckpointCallback, run: RunDir) -> None:
 
 
 def save_end_weights(setup: Setup, checkpoints: CheckpointCallback) -> None:
-    """Validate and save once more if end hooks have changed the weights after the last checkpoint. Raises TrainingStopped."""
+    """Validate and save again if end hooks changed the weights. Raises TrainingStopped."""
     trainer, module, writer, metrics = setup.trainer, setup.module, checkpoints.writer, checkpoints.metrics
     late, saved = bool(changed_weights(module, trainer.validated_weights.before_end)), dict[str, Any]()
     if late and writer.shards:
@@ -352,7 +344,7 @@ def save_end_weights(setup: Setup, checkpoints: CheckpointCallback) -> None:
 
 
 def test(setup: Setup, checkpoints: CheckpointCallback) -> None:
-    """Measure the test metrics with the weights of the best checkpoint, or the current ones. Raises TrainingStopped."""
+    """Test the weights of the best checkpoint, or the current ones. Raises TrainingStopped."""
     best = checkpoints.writer.best(setup.trainer)
     checkpoints.metrics.heartbeat.enter("test")
     with explain_lightning_errors():

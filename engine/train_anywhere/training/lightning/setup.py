@@ -1,4 +1,4 @@
-"""Create what a run needs from its configuration, and give the Trainer its callbacks, loggers and checkpoint."""
+"""Create what a run needs, and give the Trainer its callbacks, loggers and checkpoint."""
 
 import hashlib
 import math
@@ -42,7 +42,6 @@ from train_anywhere.training.lightning.checkpoint.state import FILE, METADATA, C
 from train_anywhere.training.lightning.dropin.connector import RunLogger
 from train_anywhere.training.lightning.dropin.model import (
     ConfiguredOptimizer,
-    has_own_optimizer,
     make_callbacks,
     make_loggers,
     make_task,
@@ -78,7 +77,7 @@ from train_anywhere.training.reporting.header import Header, cpu_name, peak_flop
 
 @dataclass(frozen=True)
 class Setup:
-    """The objects that are created from the configuration before training; `devices` share the global batch."""
+    """The objects that are created before training; `devices` share the global batch."""
 
     trainer: Trainer
     module: pl.LightningModule
@@ -89,7 +88,7 @@ class Setup:
 
 
 def make_setup(config: Config, topology: Topology, heartbeat: Heartbeat | None = None) -> Setup:
-    """Create task, strategy, Trainer, data and network, in this order, so that cheap checks come first."""
+    """Create task, strategy, Trainer, data and network, the cheap checks first."""
     seed_everything(config.seed)
     name, devices = running_strategy(config, topology)
     device = pick_device(config.trainer, topology)
@@ -140,7 +139,7 @@ def make_setup(config: Config, topology: Topology, heartbeat: Heartbeat | None =
 def opened_plan(
     config: Config, trainer: Trainer, loaders: UserLoaders, batches: float, report: Callable[[str], None]
 ) -> Plan:
-    """Return the plan of a user's module, whose loaders Lightning has just opened; an epoch has `batches`."""
+    """Return the plan of a user's module, whose loaders Lightning has just opened."""
     if math.isinf(batches):
         each = ", the same number on each rank" if trainer.world_size > 1 else ""
         report(
@@ -166,11 +165,7 @@ def opened_plan(
 def make_module(
     config: Config, task: Task, plan: Plan, devices: int, splits: Splits, build: Callable[..., Any]
 ) -> TaskModule:
-    """Return the LightningModule of a task of this project; the strategy later gives all ranks the same weights.
-
-    `build` calls the function that creates the network, possibly without memory for its weights.
-    Raises ConfigError if the model is not a torch.nn.Module.
-    """
+    """Return the LightningModule of a task; `build` creates its network. Raises ConfigError."""
     check_first_rows(task, splits)
     network = build(lambda: build_network(config, splits.facts))
     if not isinstance(network, nn.Module):
@@ -210,7 +205,7 @@ def describe(setup: Setup, config: Config) -> Header:
 
 
 def min_seconds_per_token(setup: Setup, trainer: TrainerConfig) -> float | None:
-    """Return the least seconds per token, from the network's `flops_per_token` and the GPU's peak; None if one is not known."""
+    """Return the least seconds per token by the GPU's peak, or None if it is not known."""
     module, device = setup.module, setup.trainer.strategy.root_device
     if not isinstance(module, TaskModule) or module.task.unit != "tokens" or device.type != "cuda":
         return None
@@ -234,11 +229,7 @@ class CompareWeights(pl.Callback):
 
 
 def refuse_different_weights(module: nn.Module, strategy: Strategy) -> None:
-    """Compare a checksum of the weights over the ranks. All ranks must call it.
-
-    Raises:
-        RanksDifferError: some ranks differ from rank 0; all ranks raise it.
-    """
+    """Raise RanksDifferError on all ranks if their weights differ. All ranks must call it."""
     ranks = getattr(strategy, "world_size", 1)
     if ranks == 1:
         return
@@ -259,10 +250,7 @@ def refuse_different_weights(module: nn.Module, strategy: Strategy) -> None:
 def open_writer(
     trainer: Trainer, run: RunDir, config: Config, recorder: RunRecorder | None
 ) -> tuple[StateWriter, RunCheckpoints]:
-    """Return the writer of checkpoints, and what user code sees of them; the Trainer resumes from the newest good one.
-
-    With a sharded strategy each rank writes a part of the checkpoint.
-    """
+    """Return the writer of checkpoints, and what user code sees. The Trainer is resumed."""
     sharded = isinstance(trainer.strategy, FullyShardedStrategy)
     writes = not config.trainer.fast_dev_run and trainer.is_global_zero
     checkpointer = open_checkpointer(config.checkpoint, run, sharded=sharded) if writes else None
@@ -303,14 +291,14 @@ def note_start(trainer: Trainer, checkpoints: CheckpointCallback) -> None:
 def add_callbacks(
     trainer: Trainer, module: pl.LightningModule, checkpoints: CheckpointCallback, training: Any, devices: int
 ) -> None:
-    """Add the clock first, the user's callbacks next, this project's last: the one that saves must see the results of all others.
+    """Add the clock first, then the user's callbacks: the one that saves comes last.
 
     `training` is the training loader; `devices` share the global batch.
     """
     config, metrics = checkpoints.config, checkpoints.metrics
     trainer.callbacks.insert(0, metrics.clock)
     report, every = metrics.progress.note, config.monitor.compare_weights_every_n_epochs
-    if not isinstance(module, TaskModule) and not has_own_optimizer(module):
+    if not isinstance(module, TaskModule) and not is_overridden("configure_optimizers", module):
         trainer.callbacks.append(ConfiguredOptimizer(module, config, checkpoints.plan, devices))
     elif config.optimizer.groups and not isinstance(module, TaskModule):
         report("optimizer.groups has no effect: this module has its own configure_optimizers.")

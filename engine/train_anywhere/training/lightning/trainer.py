@@ -36,7 +36,7 @@ from train_anywhere.training.plan import Plan, batches_per_step, validation_due
 
 
 class NoSignals(_SignalConnector):
-    """A connector that leaves signals to `train_anywhere.training.stop`; Lightning's handlers would requeue jobs and exit."""
+    """A connector that leaves signals to `train_anywhere.training.stop`."""
 
     def register_signal_handlers(self) -> None:
         """Register no handlers."""
@@ -50,7 +50,6 @@ class Trainer(pl.Trainer):
         native: whether it trains a task of this project, whose limits are those of the plan. Lightning applies its own limits
             to a user's module.
         monitors: names of the metrics that decide which checkpoint is the best, and when to stop.
-        ranks_per_node: number of ranks on this node.
         completes: whether entries left out of a checkpoint are taken from the new module when it is restored (see `Restorer`).
         **options: arguments of Lightning's Trainer.
 
@@ -114,7 +113,7 @@ class Trainer(pl.Trainer):
 
     @property
     def device_ids(self) -> list[int]:
-        """Indices of the devices of this node, one for each rank; Lightning would return those of this rank."""
+        """Indices of the devices of this node, one for each rank."""
         return super().device_ids if self.world_size == 1 else [*range(self._ranks_per_node)]
 
     @property
@@ -159,7 +158,7 @@ class Trainer(pl.Trainer):
             self.skips |= done.completed < done.ready
 
     def _run(self, *arguments: Any, **named: Any) -> Any:
-        """Run a loop, and raise a RuntimeError if user code raises KeyboardInterrupt or Lightning's tuner exit.
+        """Run a loop. Raises RuntimeError for a KeyboardInterrupt or tuner exit of user code.
 
         For these, Lightning would exit with code 1, or return as if the run were complete.
         """
@@ -171,7 +170,7 @@ class Trainer(pl.Trainer):
             raise user_error(error) from error
 
     def _is_validation_due(self, batch: int | None) -> bool:
-        """Return whether a validation follows after `batch` batches of the epoch (None: all), or because the run ends."""
+        """Return whether a validation follows `batch` batches (None: all), or the run ends."""
         if self.plan is None or self.should_stop:
             return self.plan is not None and self.plan.val_batches > 0
         done = self.plan.train_batches if batch is None else batch
@@ -202,13 +201,10 @@ class Trainer(pl.Trainer):
         fast, every = t.fast_dev_run, t.val_check_interval
         loop.max_epochs, loop.min_epochs = 1 if fast else t.max_epochs, None if fast else t.min_epochs
         self.fast_dev_run, loop.epoch_loop.max_steps = fast, 1 if fast else t.max_steps or -1
-        limits: dict[str, Any] = {
-            "limit_train_batches": overfit or t.limit_train_batches,
-            "limit_val_batches": overfit or t.limit_val_batches,
-            "limit_test_batches": t.limit_test_batches,
-        }
-        for name, limit in limits.items():
-            setattr(self, name, 1 if fast else limit)
+        own: Any = self
+        own.limit_train_batches = 1 if fast else overfit or t.limit_train_batches
+        own.limit_val_batches = 1 if fast else overfit or t.limit_val_batches
+        own.limit_test_batches = 1 if fast else t.limit_test_batches
         self.overfit_batches = overfit or 0.0
         self.accumulate_grad_batches = batches_per_step(t)
         self.check_val_every_n_epoch = t.check_val_every_n_epoch
@@ -217,7 +213,7 @@ class Trainer(pl.Trainer):
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any] | None:
-        """Arguments of the samplers that share the rows among the ranks, also those of uneven nodes; None without a parallel strategy."""
+        """Arguments of the samplers that share the rows, also among uneven nodes, or None."""
         shared = super().distributed_sampler_kwargs is not None
         return {"num_replicas": self.world_size, "rank": self.global_rank} if shared else None
 
@@ -230,7 +226,7 @@ class Trainer(pl.Trainer):
 
 
 def find_user_object(frame: FrameType | None) -> str | None:
-    """Return the class of the callback or module whose code runs in a frame or in one that called it; None for this project's code."""
+    """Return the class of the user's callback or module that runs in a frame, or None."""
     if frame is None or str(frame.f_globals.get("__name__")).startswith("train_anywhere."):
         return None
     name = frame.f_code.co_name
@@ -244,7 +240,7 @@ def find_user_object(frame: FrameType | None) -> str | None:
 def make_trainer(
     config: Config, topology: Topology, device: torch.device, strategy: Strategy, native: bool = True
 ) -> Trainer:
-    """Return the Trainer of one rank, still without callbacks and loggers (see `setup.py`) and limits (see `apply_plan`)."""
+    """Return the Trainer of one rank, still without callbacks, loggers and limits."""
     silence_lightning()
     use_tf32(config.trainer.tf32)
     algorithm = config.trainer.gradient_clip_algorithm
@@ -277,21 +273,20 @@ def make_trainer(
     )
 
 
-def is_from_callback(record: logging.LogRecord) -> bool:
-    """Return whether a line is an error, or of a callback: Lightning logs all lines of rank 0 under one name."""
-    return record.levelno >= logging.ERROR or Path(record.pathname).parent.name in ("callbacks", "tuner")
-
-
 def silence_lightning() -> None:
-    """Hide the log lines and warnings of Lightning's Trainer and loops, and one misleading warning of torch.
+    """Hide the log lines and warnings of Lightning's Trainer and loops.
 
     Errors stay, and so do the lines of what the user has chosen: callbacks, such as LearningRateFinder, and a profiler.
     """
+
+    def is_shown(record: logging.LogRecord) -> bool:  # Lightning logs all lines of rank 0 under one name
+        return record.levelno >= logging.ERROR or Path(record.pathname).parent.name in ("callbacks", "tuner")
+
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
     for name in ("profilers", "callbacks", "tuner", "utilities.rank_zero"):
         logging.getLogger(f"lightning.pytorch.{name}").setLevel(logging.INFO)
-    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(is_from_callback)
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(is_shown)
     warnings.filterwarnings("ignore", category=PossibleUserWarning)
     warnings.filterwarnings("ignore", module=r"lightning\.(?!pytorch\.(callbacks|tuner)\.)")
     # torch also compares strides of dimensions of size 1, such as a single input channel, where they have no effect

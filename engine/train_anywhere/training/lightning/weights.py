@@ -1,4 +1,4 @@
-"""Weights from elsewhere: LoRA by peft, and files of other programs (safetensors, checkpoints of Lightning and torch)."""
+"""Weights from elsewhere: LoRA by peft, and files of other programs."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -103,7 +103,7 @@ def _read_tensors(file: Path) -> dict[str, Tensor]:
 
 
 def write_safetensors(weights: Mapping[str, Any], file: Path, what: str) -> None:
-    """Write tensors to a new file; those that share memory are written once for each name. Raises ConfigError without the package."""
+    """Write tensors to a new file. Raises ConfigError without the package safetensors."""
     require_safetensors(what)
     from safetensors.torch import save_file
 
@@ -114,7 +114,7 @@ def write_safetensors(weights: Mapping[str, Any], file: Path, what: str) -> None
 
 
 def require_safetensors(what: str) -> None:
-    """Raise ConfigError if the package safetensors is missing; `what` needs it."""
+    """Raise ConfigError if the package safetensors is missing, which `what` needs."""
     if problem := package_problem("safetensors", what):
         raise ConfigError(problem)
 
@@ -128,11 +128,6 @@ INSIDE = ".base_layer"
 
 class Adapters:
     """The adapters of a module.
-
-    Args:
-        module: the module, whose layers get adapters.
-        lora: their configuration.
-        base: the name of the base.
 
     Attributes:
         left_out: names of the parameters that checkpoints do not hold: those of the base that were never trainable.
@@ -186,17 +181,13 @@ class Adapters:
             own[name].copy_(tensor)
 
     def merge(self) -> None:
-        """Add the adapters to the weights of the base and remove them; the module is then an ordinary one."""
+        """Add the adapters to the weights of the base and remove them."""
         for hook in self._hooks:
             hook.remove()
         self.tuner.merge_and_unload()
 
     def save(self, folder: Path) -> None:
-        """Write the adapters in the format of peft, for the part of the module that has `save_pretrained`, else for all of it.
-
-        Raises:
-            ConfigError: the package safetensors is missing.
-        """
+        """Write the adapters in the format of peft. Raises ConfigError without safetensors."""
         modules, known = self.module.named_modules(), dict(self.module.named_parameters())
         part = next((name for name, one in modules if hasattr(one, "save_pretrained")), "")
         start = f"{part}." if part else ""
@@ -241,11 +232,7 @@ def read_base(saved: Tensor) -> list[str]:
 
 
 def add_adapters(module: nn.Module, config: Config, whole: bool) -> Adapters | None:
-    """Add adapters to the layers that `model.lora` names, if it is set; `whole`: the module is the user's LightningModule.
-
-    Raises:
-        ConfigError: peft is missing, or the module has no such layers.
-    """
+    """Add adapters to layers as `model.lora` names; `whole`: all of it. Raises ConfigError."""
     if config.model.lora is None:
         return None
     if problem := package_problem("peft", "model.lora"):
@@ -260,11 +247,11 @@ def add_adapters(module: nn.Module, config: Config, whole: bool) -> Adapters | N
 
 
 def find_adapters(module: nn.Module) -> tuple[str, Adapters] | None:
-    """Return the adapters in a module, with the prefix of the names of their weights; None if it has none."""
+    """Return the adapters in a module with the prefix of their names, or None."""
     found = ((name, getattr(one, "_adapters", None)) for name, one in module.named_modules())
     return next(((f"{n}." if n else "", a) for n, a in found if isinstance(a, Adapters)), None)
 
 
 def stored_base(shapes: Mapping[str, Any]) -> str | None:
-    """Return the name of the entry with the base in a checkpoint with adapters only; None in others."""
+    """Return the name of the base's entry in a checkpoint with adapters only, or None."""
     return next((name for name in shapes if name == BASE or name.endswith(f".{BASE}")), None)

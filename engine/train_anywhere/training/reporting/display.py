@@ -1,4 +1,4 @@
-"""What a run shows: a progress bar on a terminal, whatever its width, or plain lines in a log."""
+"""What a run shows: a progress bar on a terminal, or plain lines in a log."""
 
 import sys
 import time
@@ -27,9 +27,6 @@ class Bar:
     """A line at the bottom of the terminal, redrawn by the training thread itself.
 
     It has the bar, the percentage, the epoch, the time left and the loss.
-
-    Args:
-        total: batches of the whole run.
     """
 
     def __init__(self, total: int) -> None:
@@ -68,10 +65,6 @@ class Display:
 
     Args:
         kind: auto: a bar if the output is a terminal, else plain lines.
-        total: batches of the whole run.
-
-    Attributes:
-        metrics: the newest metrics over all ranks.
     """
 
     def __init__(self, kind: Literal["auto", "bar", "plain", "none"], total: int) -> None:
@@ -83,7 +76,7 @@ class Display:
         self._measured = self._shown = time.monotonic()
 
     def start_training(self, total: int) -> None:
-        """Wait for metrics from now on; the plan of a user's module, and so `total`, is known only now."""
+        """Wait for metrics from now on. A user's module has its `total` only now."""
         self._measured = time.monotonic()
         if self.bar:
             self.bar.live.update(self.bar.task, total=total)
@@ -95,7 +88,7 @@ class Display:
     def update(
         self, metrics: Mapping[str, float] | None, loss: Callable[[], float] | None, ends_epoch: bool
     ) -> bool:
-        """Take the metrics, or the loss of this rank if none came for seconds. Return whether to show them now."""
+        """Take the metrics, or for want of them the loss. Return whether to show them now."""
         now = time.monotonic()
         if metrics:
             first = not self.metrics and not ends_epoch
@@ -112,7 +105,7 @@ class Display:
         return due
 
     def show(self, batches: int, parts: Sequence[str]) -> None:
-        """Show the batches done of the whole run, and the parts of a line, of which the epoch is the first."""
+        """Show the batches done, and the parts of a line, of which the epoch is the first."""
         if self.bar:
             self.bar.draw(batches, parts[0], self._recent or self.metrics)
         elif self.kind == "plain":

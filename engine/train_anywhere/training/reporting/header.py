@@ -1,4 +1,4 @@
-"""The lines at the start of a run: what is trained, on which data and device, and how long at the peak speed of the chips."""
+"""The lines at the start of a run, and the peak speed of chips."""
 
 import platform
 from collections.abc import Mapping
@@ -16,11 +16,9 @@ class Header:
     Attributes:
         model: name of the network, such as cnn or MyLightningModule.
         parameters: number of all weights; None if they do not exist yet (lazy layers).
-        trained: number of the weights that are trained.
         rows: rows of each split, by its name; None if a split does not have a known length.
         device: kind of the devices, such as `cpu` or `NVIDIA H100`.
         devices: number of devices that share the global batch.
-        strategy: name of the strategy that runs.
     """
 
     model: str
@@ -32,7 +30,7 @@ class Header:
     strategy: str
 
     def lines(self, config: Config, plan: Plan | None) -> list[str]:
-        """Return the header as it is printed; before the run, the plan may be unknown."""
+        """Return the header as it is printed. Before the run, the plan may be unknown."""
         t, many = config.trainer, self.devices > 1
         batch = plan.batch_per_rank if plan else config.data.batch_size // self.devices
         accumulate = plan.accumulate if plan else batches_per_step(t)
@@ -104,7 +102,7 @@ NO_BFLOAT16 = ("V100", "V100 PCIe", "T4")
 
 
 def peak_flops(chip: str, precision: str, tf32: bool = False) -> float | None:
-    """Return the peak in operations per second, counting multiplications and additions separately; None for an unknown chip.
+    """Return the peak of multiplications and additions per second. None for an unknown chip.
 
     Args:
         chip: name given by the driver, such as "NVIDIA A100-SXM4-80GB"; a MIG slice of a chip has no known peak.
@@ -119,7 +117,7 @@ def peak_flops(chip: str, precision: str, tf32: bool = False) -> float | None:
 
 
 def _find_in_table(chip: str) -> str | None:
-    """Return the key in `TFLOPS` for a driver's name such as "NVIDIA H100 80GB HBM3" or "Tesla V100-PCIE-16GB"."""
+    """Return the key in `TFLOPS` for a driver's name such as "NVIDIA H100 80GB HBM3"."""
     words = chip.upper().replace("-", " ").split()
     if "MIG" in words:
         return None

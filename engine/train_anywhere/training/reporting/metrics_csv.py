@@ -1,4 +1,4 @@
-"""Write metrics.csv: one row per log point, and one continuous curve even if the run is stopped and resumed."""
+"""Write metrics.csv: one row per log point, and one curve also of a resumed run."""
 
 import csv
 import io
@@ -20,7 +20,7 @@ FIRST_COLUMNS = ("step", "epoch", "lr")
 
 
 def prefix_reserved_names(metrics: Mapping[str, T], report: bool = True) -> dict[str, T]:
-    """Return the metrics of a user's module with `metric/` before names in `FIRST_COLUMNS`; `report` prints a line for each."""
+    """Return a module's metrics with `metric/` before reserved names, and report them."""
     for name in [name for name in FIRST_COLUMNS if name in metrics and report]:
         print_once(
             f"the metric '{name}' is written as 'metric/{name}': '{name}' is another column of metrics.csv."
@@ -29,7 +29,7 @@ def prefix_reserved_names(metrics: Mapping[str, T], report: bool = True) -> dict
 
 
 class CsvLog:
-    """A CSV file to which rows are appended; columns without a value stay empty. Only rank 0 may have one.
+    """A CSV file to which rows are appended. Only rank 0 may have one.
 
     Args:
         path: the file; created with its header if missing, else continued. A file with other content is kept under another name.
@@ -110,7 +110,7 @@ class CsvLog:
 
     @contextmanager
     def _report_disk_errors(self) -> Iterator[None]:
-        """Report an OSError within the block instead of raising it; the rows stay in memory until they can be written."""
+        """Report an OSError within the block. The rows stay in memory until they can be written."""
         try:
             yield
         except OSError as error:
@@ -119,20 +119,16 @@ class CsvLog:
             )
 
     def _rewrite(self, rows: Iterable[str]) -> None:
-        """Write the whole file with the current columns; rows with fewer cells are padded. If that fails, the next row tries again."""
-        self._whole = [*rows]
+        """Write the whole file with the current columns. If that fails, the next row tries again."""
+        self._whole, width = [*rows], len(self.columns)
+        complete = (_parse_line(row) for row in self._whole if row.endswith("\n"))
+        padded = (_format_line([*cells, *[""] * (width - len(cells))]) for cells in complete)
         with self._report_disk_errors():
-            self._write(self._whole)
+            write_atomic(self.path, "".join([_format_line(self.columns), *padded]))
             self._whole = None
 
-    def _write(self, rows: Iterable[str]) -> None:
-        width = len(self.columns)
-        whole = (_parse_line(row) for row in rows if row.endswith("\n"))
-        padded = (_format_line([*cells, *[""] * (width - len(cells))]) for cells in whole)
-        write_atomic(self.path, "".join([_format_line(self.columns), *padded]))
-
     def _step(self, line: str) -> int | None:
-        """Return the step of a row, which may be written 1e+06; None if the row is incomplete or has no step."""
+        """Return the step of a row, which may be written 1e+06, or None if it has none."""
         cells = _parse_line(line)
         if line.endswith("\n") and len(cells) == len(self.columns):
             with suppress(ValueError):
@@ -141,7 +137,7 @@ class CsvLog:
 
 
 def _read_log_lines(path: Path) -> list[str] | None:
-    """Return the lines of a metrics file, which a killed process may have left incomplete; None if it is another file."""
+    """Return the lines of a metrics file, maybe incomplete. None if it is another file."""
     try:
         lines = _read_lines(path) if path.is_file() and not path.is_symlink() else ["?"]
     except (OSError, ValueError):
@@ -151,7 +147,7 @@ def _read_log_lines(path: Path) -> list[str] | None:
 
 
 def _read_lines(path: Path) -> list[str]:
-    """Return the lines of a file with their line ends; an empty list if it does not exist."""
+    """Return the lines of a file with their line ends, or [] if it does not exist."""
     try:
         return read_text(path, largest=inf).splitlines(keepends=True)
     except FileNotFoundError:

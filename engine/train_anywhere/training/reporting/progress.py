@@ -1,4 +1,4 @@
-"""The progress of a run: its display, the training speed, and the values that `monitor/live.py` writes."""
+"""The progress of a run: its training speed, and the values that `monitor/live.py` writes."""
 
 import statistics
 import time
@@ -20,13 +20,12 @@ MIN_MEASURED_S = 5.0
 
 
 class Throughput:
-    """Rates of the intervals between two metric reports; a report reads values from the device, so the device has finished by then.
+    """Rates of the intervals between two metric reports, at which the device has finished.
 
     The first interval is left out: it includes compilation, memory allocation and the start of the input pipeline.
 
     Args:
         rows: rows of one batch over all ranks; None: a row holds several units, and each report gives their number.
-        world_size: devices that share the global batch.
         unit: plural name of what is counted, such as "samples".
         min_seconds: seconds that a device at its peak needs for one unit; None if unknown.
 
@@ -45,7 +44,7 @@ class Throughput:
         self._since: float | None = None
 
     def add_batches(self, synchronized: bool, count: int = 1, units: float | None = None) -> None:
-        """Count trained batches; with `synchronized`, the device has finished them, and an interval ends.
+        """Count trained batches. With `synchronized`, an interval ends.
 
         `units` is the number of units over all ranks since the last interval; None if a unit is a row.
         """
@@ -66,11 +65,11 @@ class Throughput:
         self._batches, self._since = 0, None
 
     def mean(self) -> float | None:
-        """Return the mean rate in rows per second over all ranks; None if nothing was measured."""
+        """Return the mean rate in rows per second over all ranks, or None."""
         return statistics.mean(self.rates) if self.rates else None
 
     def summary(self) -> str | None:
-        """Return the mean rate and the slowest and fastest interval as a phrase; None if too little was measured."""
+        """Return mean, slowest and fastest rate as a phrase. None if too little was measured."""
         if len(self.rates) < 2 or self.seconds < MIN_MEASURED_S:
             return None
         mean, low, high = statistics.mean(self.rates), min(self.rates), max(self.rates)
@@ -80,14 +79,14 @@ class Throughput:
         )
 
     def peak_share(self, rate: float) -> str:
-        """Return the share of their peak that the devices reach at a total `rate` as a phrase; empty if the peak is unknown."""
+        """Return the share of their peak that the devices reach as a phrase, or ""."""
         if self.min_seconds is None:
             return ""
         return f", {100 * rate / self.world_size * self.min_seconds:.1f}% of the chip's peak"
 
 
 class Clock:
-    """The time of training since the last validation, and the pace of this attempt including validations and checkpoints."""
+    """The time of training since the last validation, and the pace of this attempt."""
 
     def __init__(self, heartbeat: Heartbeat) -> None:
         self.heartbeat = heartbeat
@@ -102,13 +101,13 @@ class Clock:
         self._began = self._last = time.monotonic()
 
     def add_batches(self, count: int, steps: Callable[[], int]) -> None:
-        """Count finished batches; `steps` returns the optimizer steps done."""
+        """Count finished batches. `steps` returns the optimizer steps done."""
         self._batches += count
         self._last = time.monotonic()
         self._first = self._first or (self._last, steps())
 
     def rate(self, rows: float) -> float | None:
-        """Return the rows, or units, per second; None if there is none yet, or their number is not known."""
+        """Return the rows, or units, per second, or None."""
         seconds = self._last - self._began
         return self._batches * rows / seconds if seconds > 0 and rows else None
 
@@ -119,14 +118,14 @@ class Clock:
         return self._rate
 
     def seconds_left(self, step: int, total: int) -> float | None:
-        """Return the estimated seconds from a step to the end of the run; None if no step was timed."""
+        """Return the estimated seconds from a step to the end, or None if no step was timed."""
         if self._first is None or step <= self._first[1]:
             return None
         each = (max(self._last, self.heartbeat.beat) - self._first[0]) / (step - self._first[1])
         return round(each * (total - step), 1)
 
     def data_wait(self) -> float | None:
-        """Return the share of time spent waiting for data; the last known one after a restart."""
+        """Return the share of time spent waiting for data, or the last one after a restart."""
         seconds = self._last - self._began
         if seconds > 0:
             self._waits = round(min(1.0, max(0.0, self.heartbeat.data - self._waited_before) / seconds), 4)
@@ -137,8 +136,6 @@ class Progress:
     """The progress of one run, a context manager.
 
     Args:
-        display: shows it.
-        plan: the size of the run.
         world_size: devices that share the global batch, for the speed.
         unit: plural name of what is counted in a batch, such as "samples".
         counts_units: whether a row holds several units; each report of metrics then gives their number.
@@ -204,18 +201,18 @@ class Progress:
         self.display.note(text)
 
     def take_profile(self) -> int:
-        """Return the number of a new request to profile, once; 0 if there is none."""
+        """Return the number of a new request to profile, once, or 0."""
         if number := self.requests.profile:  # a thread may set it meanwhile
             self.requests.profile = 0
         return number
 
     def request_profile(self, number: int) -> None:
-        """Profile the next steps of this rank, if the request with this number, which all ranks know now, names it; 0: no request."""
+        """Profile the next steps of this rank if the request with this number names it."""
         if number and self.profile:
             self.profile.request(number)
 
     def start_training(self, step: int) -> None:
-        """Start the clock before the first batch, after `step` optimizer steps of earlier attempts; the time before was not training."""
+        """Start the clock before the first batch, after `step` steps of earlier attempts."""
         if not self.throughput.counts_units:  # the plan of a user's module is known only now
             self.throughput.rows = self.plan.batch_per_rank * self.throughput.world_size
         self.display.start_training(self.plan.total_steps * self.plan.accumulate)
@@ -232,7 +229,7 @@ class Progress:
         count: int = 1,
         loss: Callable[[], float] | None = None,
     ) -> None:
-        """Count finished training batches, and update the display if it is due; else the call costs next to nothing.
+        """Count finished training batches, and update the display if it is due.
 
         Args:
             epoch: number of the epoch, from 0.
@@ -251,7 +248,7 @@ class Progress:
             self.display.show(self._batches_done(), self._parts())
 
     def end_epoch(self, epoch: int, metrics: Mapping[str, float], batch: int | None = None) -> None:
-        """Show the end of an epoch, or a validation within it, with the metrics including those of the validation.
+        """Show the end of an epoch, or a validation within it, with its metrics.
 
         `epoch` and `batch`, the last batch done, count from 0; None: the last batch of the epoch.
         """
@@ -265,7 +262,7 @@ class Progress:
         self.throughput.pause()
 
     def state(self) -> dict[str, Any]:
-        """Return the content of live.json; another thread calls it."""
+        """Return the content of live.json. Another thread calls it."""
         step, newest, plan = self._steps(), self._newest(), self.plan
         saved: float | None = None
         if newest:
@@ -287,7 +284,7 @@ class Progress:
         }
 
     def _parts(self) -> list[str]:
-        """Return a line in parts such as `epoch 3/10`, `step 69/230`, `train/loss 0.123`, ..., `1234 samples/s`."""
+        """Return a line in parts, such as `epoch 3/10` and `step 69/230`."""
         of = f"/{self.plan.total_steps}" if self.plan.steps_known else ""
         epoch = (self._at or (0, 0))[0] + 1
         parts = [f"epoch {epoch}/{self.plan.max_epochs}", f"step {self._steps()}{of}"]
@@ -301,7 +298,7 @@ class Progress:
         return epoch * self.plan.train_batches + batch + 1
 
     def _steps(self) -> int:
-        """Return the number of optimizer steps done; user code may have skipped some batches."""
+        """Return the number of optimizer steps done."""
         if self._steps_done:
             return self._steps_done()
         return min(self.plan.total_steps, self._batches_done() // self.plan.accumulate)

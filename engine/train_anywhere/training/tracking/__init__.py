@@ -1,4 +1,4 @@
-"""Experiment trackers and all other loggers of `loggers=`, isolated so that their failures can't stop training.
+"""Experiment trackers and all other loggers, whose failures can't stop training.
 
     python src/train.py loggers=wandb
     python src/train.py loggers=[wandb,mlflow] loggers.mlflow.tracking_uri=http://mlflow.site:5000

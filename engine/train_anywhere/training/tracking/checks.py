@@ -1,4 +1,4 @@
-"""Check that the package of a tracker is installed, without importing it; `_check_` in configs/loggers names these functions."""
+"""Check that a tracker is installed, as `_check_` in configs/loggers, without importing it."""
 
 from importlib.util import find_spec
 
@@ -11,18 +11,12 @@ def wandb() -> None:
 
 
 def mlflow() -> None:
-    """Raise ConfigError unless MLflow is installed; its small distribution mlflow-skinny is enough."""
+    """Raise ConfigError unless MLflow, or its small distribution mlflow-skinny, is installed."""
     require("mlflow", "mlflow", "mlflow-skinny")
 
 
 def require(name: str, package: str, distribution: str) -> None:
-    """Raise ConfigError unless a package is installed in this Python.
-
-    Args:
-        name: choice of `loggers`.
-        package: name to import.
-        distribution: name to install.
-    """
+    """Raise ConfigError unless the package for `loggers=name` is installed."""
     if find_spec(package) is None:
         raise ConfigError(
             f"loggers={name} needs the package {package}, which this Python does not have; pip install {distribution}."

@@ -36,10 +36,7 @@ class MLflow:
         tracking_uri: a server or store; None: MLFLOW_TRACKING_URI if it is set and the run is not offline, else files in the run folder,
             shown by: MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri RUN/mlruns
         offline: whether to write files in the run folder unless `tracking_uri` is given; None: if the site has no internet.
-        tags: further tags.
-        folder: run folder.
         run_id: value of the tag that identifies the run.
-        internet: whether the site has internet.
         parameters: the configuration with dotted keys.
     """
 
@@ -75,7 +72,7 @@ class MLflow:
         self._log_parameters(parameters or {})
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        """Log a point of each metric; steps that are trained again after a kill get a second one."""
+        """Log a point of each metric. Steps that are trained again get a second one."""
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
@@ -83,7 +80,7 @@ class MLflow:
         self.client.log_batch(self.id, metrics=points)
 
     def finalize(self, status: str) -> None:
-        """Set the status of the run at the end of an attempt; `status` is completed, preempted or failed."""
+        """Set the status at the end of an attempt: completed, preempted or failed."""
         state = STATES.get(status, "FINISHED")
         if state == "SCHEDULED":
             # set_terminated would also set an end time
@@ -92,7 +89,7 @@ class MLflow:
             self.client.set_terminated(self.id, status=state)
 
     def _experiment(self, name: str) -> str:
-        """Return the id of the experiment; create it unless it exists, or another run creates it at the same time."""
+        """Return the id of the experiment, which another run may create at the same time."""
         from mlflow.exceptions import MlflowException
 
         if found := self.client.get_experiment_by_name(name):
@@ -110,7 +107,7 @@ class MLflow:
         return runs[0].info.run_id if runs else None
 
     def _log_parameters(self, parameters: Mapping[str, Any]) -> None:
-        """Log the parameters; one that a resumed run has changed becomes a tag, since MLflow keeps the first value."""
+        """Log the parameters. One that a resumed run has changed becomes a tag."""
         from mlflow.entities import Param, RunTag
 
         values = {_valid_name(name): str(value)[:6000] for name, value in parameters.items()}

@@ -1,4 +1,4 @@
-"""Create the loggers of a configuration. One that fails, is slow or never answers is reported, and training continues."""
+"""Create the loggers of a configuration, whose failures don't stop training."""
 
 import sys
 import threading
@@ -32,12 +32,7 @@ def report_failure(name: str, error: object, consequence: str) -> None:
 
 
 class Guard:
-    """A logger that is called in the training thread until it fails.
-
-    Args:
-        name: name of the logger in the configuration.
-        logger: the object made from the configuration, also an attribute.
-    """
+    """A logger, with its configuration's name, called in the training thread until it fails."""
 
     def __init__(self, name: str, logger: Any) -> None:
         self.name, self.logger = name, logger
@@ -48,7 +43,7 @@ class Guard:
         self._try(lambda: self.logger.log_metrics(metrics, step))
 
     def finalize(self, status: str) -> None:
-        """Close the logger at the end of an attempt; `status` is completed, preempted or failed."""
+        """Close the logger. The `status` is completed, preempted or failed."""
         if hasattr(self.logger, "finalize"):
             self._try(lambda: self.logger.finalize(status))
 
@@ -63,12 +58,7 @@ class Guard:
 
 
 class Sender:
-    """A logger that is called in its own thread, so that a slow server does not delay training. A rejected row is sent again.
-
-    Args:
-        name: name of the logger in the configuration.
-        logger: the object made from the configuration, also an attribute.
-    """
+    """A logger that is called in its own thread. A rejected row is sent again."""
 
     def __init__(self, name: str, logger: Any) -> None:
         self.name, self.logger = name, logger
@@ -88,7 +78,7 @@ class Sender:
             self._changed.notify()
 
     def finalize(self, status: str) -> None:
-        """Send the remaining rows and close the logger, within `CLOSE_S` seconds; a second call does nothing."""
+        """Send the remaining rows and close the logger once, within `CLOSE_S` seconds."""
         if self._status is not None:
             return
         with self._changed:
@@ -112,7 +102,7 @@ class Sender:
         self._try(lambda: self.logger.finalize(self._status))
 
     def _send(self) -> bool:
-        """Send the first row and return whether it was accepted; a rejected row stays first until no try is left."""
+        """Send the first row and return whether it was accepted. It has `TRIES` tries."""
         metrics, step = self._rows[0]
         accepted = self._try(lambda: self.logger.log_metrics(metrics, step))
         self._rejections = 0 if accepted else self._rejections + 1
@@ -139,7 +129,7 @@ GuardedLogger = Guard | Sender
 
 
 def open_loggers(config: Config, run: RunDir, first: bool) -> list[GuardedLogger]:
-    """Return the loggers of the `loggers` section; none on other ranks than 0, and none with `trainer.fast_dev_run`.
+    """Return the loggers of `loggers`, on rank 0 and without `trainer.fast_dev_run`.
 
     Args:
         config: the configuration.
@@ -159,12 +149,7 @@ def open_loggers(config: Config, run: RunDir, first: bool) -> list[GuardedLogger
 
 
 def make_logger(name: str, section: Logger, config: Config, run: RunDir) -> Any:
-    """Return the unguarded object that a section of `loggers` names; it gets those facts about the run that it has arguments for.
-
-    Raises:
-        ConfigError: the target does not accept its arguments.
-        Exception: anything that the target raises.
-    """
+    """Return the object of a section of `loggers`, with facts for it. Raises any error."""
     return instantiate(
         section,
         f"loggers.{name}",
@@ -179,7 +164,7 @@ def make_logger(name: str, section: Logger, config: Config, run: RunDir) -> Any:
 
 
 def tracker_run_id(run: RunDir) -> str:
-    """Return the id of the tracked run: the name of the run folder, plus a number after `from_scratch=true`, which starts a new run."""
+    """Return the run id for trackers, with a number after `from_scratch=true`."""
     before = sum(1 for _ in run.path.glob("before-*"))
     return f"{run.id}-{before + 1}" if before else run.id
 

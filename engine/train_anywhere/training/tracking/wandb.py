@@ -51,13 +51,9 @@ class Wandb:
         project: project of the run at W&B.
         name: name of the run; `run_id` by default.
         entity: user or team at W&B.
-        group: group of runs.
-        tags: tags of the run.
         offline: whether to write files only; None: if the site has no internet.
-        settings: further `wandb.Settings`.
         folder: run folder; everything is written below it.
         run_id: id of the run at W&B.
-        internet: whether the site has internet.
         parameters: the configuration with dotted keys.
     """
 
@@ -90,12 +86,12 @@ class Wandb:
         self.run.define_metric("*", step_metric=STEP)
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        """Log a row, unless the server has rows of a later step: other metrics of its last step may be missing there."""
+        """Log a row, unless the server has rows of a later step."""
         if step >= self.last_step:
             self.run.log({**metrics, STEP: step})
 
     def finalize(self, status: str) -> None:
-        """Finish the run at the end of an attempt; `status` is completed, preempted or failed."""
+        """Finish the run. The `status` is completed, preempted or failed."""
         if status == "preempted":
             self.run.mark_preempting()
         try:
@@ -135,7 +131,7 @@ class Wandb:
 
 
 def _last_step(run: Any) -> int:
-    """Return the optimizer step of the last row at the server; 0 if there is none, or if the summary is that of another row."""
+    """Return the optimizer step of the last row at the server, or 0."""
     step = run.summary.get(STEP)
     known = isinstance(step, int) and run.summary.get("_step") == run.starting_step - 1
     return step if known else 0

@@ -1,4 +1,4 @@
-"""Average gradients over all replicas inside `optimizer.apply`, and track which layers and variables are trainable."""
+"""Average gradients inside `optimizer.apply`, and track which layers are trainable."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,7 +24,7 @@ def read_flags(model: keras.Model) -> list[bool]:
 
 
 def set_flags(model: keras.Model, flags: Sequence[bool]) -> None:
-    """Set the flags that `read_flags` returned; flags of another number are ignored."""
+    """Set the flags that `read_flags` returned, unless the model has another number of parts."""
     parts = trainable_parts(model)
     if len(flags) == len(parts):
         for part, flag in zip(parts, flags, strict=True):
@@ -45,7 +45,7 @@ def find_batch_norms(model: keras.Model) -> list[keras.layers.BatchNormalization
 
 
 def synchronize_batch_norms(model: keras.Model, strategy: Strategy) -> None:
-    """Make each layer normalize by the mean and variance of the whole global batch; call this before a step is traced.
+    """Make each layer normalize by the mean and variance of the whole global batch.
 
     Keras sums the rows, their squares and their number over the replicas, also in the backward pass: five small reductions per layer and
     step. With a mask, Keras still normalizes by the rows of each replica only.
@@ -59,7 +59,7 @@ NamedVariables = dict[str, keras.Variable]
 
 
 def name_variables(variables: Sequence[keras.Variable]) -> NamedVariables:
-    """Return the variables by their paths; a repeated path gets a number, since two optimizers may have the same name."""
+    """Return the variables by their paths. A repeated path gets a number."""
     named: NamedVariables = {}
     for variable in variables:
         name, number = variable.path, 1
@@ -71,7 +71,7 @@ def name_variables(variables: Sequence[keras.Variable]) -> NamedVariables:
 
 
 class AveragingApply:
-    """A replacement of an optimizer's `apply` that averages the gradients before they are clipped or checked for overflow.
+    """A replacement of an optimizer's `apply` that averages the gradients first.
 
     Attributes:
         tracing: whether to apply nothing and only record `variables`, when a step is traced but not run.
@@ -101,7 +101,7 @@ class AveragingApply:
 def average_in_apply(
     optimizer: keras.optimizers.Optimizer, strategy: Strategy, number: int = 0
 ) -> AveragingApply:
-    """Make an optimizer average the gradients; `number` distinguishes the collectives of several optimizers."""
+    """Make an optimizer average the gradients, in collectives with this `number`."""
     optimizer.apply = AveragingApply(optimizer, strategy, number)
     strategy.prepare(optimizer)
     return optimizer.apply
@@ -110,7 +110,7 @@ def average_in_apply(
 def build_optimizer(
     optimizer: keras.optimizers.Optimizer, variables: Sequence[keras.Variable], no_decay: Sequence[str]
 ) -> None:
-    """Create the optimizer's state for model variables that it has none for yet; existing states keep their values.
+    """Create the optimizer's state for variables that have none yet. Others keep their values.
 
     Variables with one of the words of `no_decay` in their path get no weight decay.
 
@@ -174,12 +174,7 @@ ADAPTERS = ("/lora_kernel_a", "/lora_kernel_b", "/lora_embeddings_a", "/lora_emb
 
 
 class Base:
-    """The frozen weights of a model with adapters.
-
-    Attributes:
-        variables: the weights, by name.
-        title: the name of the base in messages.
-    """
+    """The frozen weights of a model with adapters, by name, and its title in messages."""
 
     def __init__(self, variables: NamedVariables, title: str) -> None:
         self.variables, self.title, self._hash = variables, title, ""
@@ -204,11 +199,7 @@ class Base:
 
 
 def add_adapters(model: keras.Model, config: Config, whole: bool) -> Base | None:
-    """Add adapters to the layers that `model.lora` names, if it is set, and freeze the others; `whole`: the task is the model.
-
-    Raises:
-        ConfigError: the model is not built, or has no such layers.
-    """
+    """Add adapters as `model.lora` names, and freeze other layers. Raises ConfigError."""
     lora = config.model.lora
     if lora is None:
         return None

@@ -1,4 +1,4 @@
-"""Metrics of a user's model: the states of its Keras metrics, and other numbers that its steps return."""
+"""Metrics of a user's model: its Keras metrics, and other numbers that its steps return."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -14,11 +14,7 @@ from train_anywhere.training.keras.strategies.base import Strategy
 
 
 class Metrics:
-    """The Keras metrics of a model. Their states are sums over rows, so the state over all ranks is the sum of the ranks' states.
-
-    Args:
-        model: a model whose metrics are built.
-        strategy: the strategy of its variables.
+    """The Keras metrics of a model. Their states are sums, so ranks can add them up.
 
     Raises:
         ConfigError: there are several replicas, and the state of a metric may not be a sum.
@@ -55,7 +51,7 @@ class Metrics:
                 copy.assign(tf.cast(array if number == 0 else np.zeros_like(array), copy.dtype))
 
     def results(self, numbers: Iterable[float]) -> dict[str, float]:
-        """Return the metrics by the names of `keras.Model.get_metrics_result`, computed from the numbers of `take`."""
+        """Return the metrics by their Keras names, computed from the numbers of `take`."""
         states = {
             id(v): tf.constant(a, v.dtype) for v, a in zip(self.variables, self.arrays(numbers), strict=True)
         }
@@ -67,7 +63,7 @@ class Metrics:
 
 
 def flatten_result(result: dict[str, Any]) -> dict[str, float]:
-    """Return one number per name; a metric with several values, such as one per class, becomes name_0, name_1, ..."""
+    """Return one number per name. Several values of a metric become name_0, name_1, ..."""
     flat: dict[str, float] = {}
     for name, value in result.items():
         values = np.asarray(value, np.float64)
@@ -82,7 +78,7 @@ def number_names(name: str, value: Any) -> list[str]:
 
 
 def refuse_unsummable(metrics: Iterable[keras.metrics.Metric]) -> None:
-    """Raise ConfigError for a metric with states and its own update_state or result, whose states may not be sums over rows."""
+    """Raise ConfigError for a metric whose states may not be sums over rows."""
     for metric in metrics:
         for name in ("update_state", "result"):
             method = getattr(type(metric), name)
@@ -99,13 +95,10 @@ def _variables(metrics: Iterable[keras.metrics.Metric]) -> list[keras.Variable]:
 
 
 class StepLogs:
-    """The values that the last step has returned, which Keras reports too; they are read from the device only if used.
+    """The values that the last step has returned, read from the device only if used.
 
     Each replica returns its own. Their mean is weighted by rows: those of the epoch so far for a value that is computed from metrics,
     else those of the batch.
-
-    Args:
-        metrics: the metrics of the model.
 
     Attributes:
         last: the values of the last step, the rows of the epoch for those that are computed from metrics and for the results of
@@ -118,25 +111,22 @@ class StepLogs:
         self.local = tf.distribute.get_strategy().experimental_local_results
         self.last: tuple[dict[str, Any], dict[str, Any], dict[str, Any], Any] = {}, {}, {}, 1.0
         self._rows = keras.metrics.Sum(name="rows", dtype="float64")
-        self._states = [
-            (
-                metric.name,
-                {
-                    id(v.handle)
-                    for variable in metric.variables
-                    for v in metrics.strategy.local_values(variable)
-                },
-            )
-            for metric in metrics.model.metrics
-        ]
-        metrics.variables += self._rows.variables
+        local, self._states = metrics.strategy.local_values, list[tuple[str, set[int]]]()
+        for metric in metrics.model.metrics:
+            handles = {id(v.handle) for variable in metric.variables for v in local(variable)}
+            self._states.append((metric.name, handles))
+        metrics.variables.extend(self._rows.variables)
 
     def reset(self) -> None:
         """Forget the rows of the epoch."""
         self._rows.reset_state()
 
+    def keep(self, last: tuple[dict[str, Any], dict[str, Any], dict[str, Any], Any]) -> None:
+        """Keep what a wrapped step has returned."""
+        self.last = last
+
     def wrap(self, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Return a function that runs `step`, and returns its values by name, flat as Keras reports them, and their weights."""
+        """Return a function that runs `step`, and returns its values, flat by name, and weights."""
 
         def run(data: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], Any]:
             logs = step(data)
@@ -160,7 +150,7 @@ class StepLogs:
         return run
 
     def take(self) -> list[float]:
-        """Return, for each number, its weighted sum over the replicas of this process, and the sum of the weights."""
+        """Return each number's weighted sum over the local replicas, and the sum of the weights."""
         values, totals, _, rows = self.last
         numbers, self.names = list[float](), []
         for key, value in values.items():
@@ -179,7 +169,7 @@ class StepLogs:
 
 
 def captured_by(value: tf.Tensor) -> set[int]:
-    """Return the ids of what a tensor of a graph is computed from outside of the graph, such as the handles of variables."""
+    """Return the ids of what a tensor is computed from outside of its graph, such as variables."""
     outside = {id(inner): id(outer) for outer, inner in value.graph.captures}
     waiting, seen = [value], set[int]()
     while waiting:

@@ -1,4 +1,4 @@
-"""Train a user's `keras.Model` that works with `fit`, unchanged, with its own steps, losses, metrics and optimizers."""
+"""Train a user's `keras.Model` that works with `fit`, unchanged."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,7 +23,7 @@ from train_anywhere.training.keras.dropin.metric_sums import Metrics, StepLogs
 from train_anywhere.training.keras.dropin.variables import build_variables, trace_step
 from train_anywhere.training.keras.module import Module, NamedVariables, float_statistics
 from train_anywhere.training.keras.native import POLICIES, dtype_policy
-from train_anywhere.training.keras.optim import ignored_rate_notes, make_optimizer, make_rate_reader
+from train_anywhere.training.keras.optim import ignored_rate_notes, make_optimizer
 from train_anywhere.training.keras.strategies.base import Strategy
 from train_anywhere.training.plan import Plan, make_plan, refuse_unmatched
 
@@ -37,10 +37,7 @@ class DropIn(Module):
 
     Args:
         model: the model; its variables and those of its metrics and optimizers exist.
-        strategy: the strategy.
         extra: variables that the steps use and the model does not track.
-        applies: the `apply` methods of its optimizers.
-        spec: types and shapes of a replica's batch.
     """
 
     def __init__(
@@ -50,8 +47,9 @@ class DropIn(Module):
         extra: NamedVariables,
         applies: Sequence[AveragingApply],
         spec: Any,
+        **options: Any,
     ) -> None:
-        super().__init__(model, strategy)
+        super().__init__(model, strategy, **options)
         self.extra, self.applies, self.spec = extra, applies, spec
         self.metrics = Metrics(model, strategy)
         self.step_logs = StepLogs(self.metrics)
@@ -60,19 +58,14 @@ class DropIn(Module):
     def trace(self) -> None:
         """Create the functions that train and test."""
         model = self.model
-        eager = bool(model.run_eagerly) and self.strategy.replicas == 1
+        eager, keep = bool(model.run_eagerly) and self.strategy.replicas == 1, self.step_logs.keep
         train, test = self.step_logs.wrap(model.train_step), self.step_logs.wrap(model.test_step)
         run_train = (lambda i: train(next(i))) if eager else self.make_step_function(train)
         run_test = (lambda i: test(next(i))) if eager else self.make_step_function(test)
-        last = (
-            test if eager else tf.function(lambda d: self.distribution.run(test, args=(d,)), autograph=False)
-        )
-        self.train_function = lambda iterator, count: self._keep_logs(run_train(iterator))
-        self.test_function = lambda iterator: self._keep_logs(run_test(iterator))
-        self.test_last = lambda data: self._keep_logs(last(data))
-
-    def _keep_logs(self, logs: Any) -> None:
-        self.step_logs.last = logs
+        last = tf.function(lambda data: self.distribution.run(test, args=(data,)), autograph=False)
+        self.train_function = lambda iterator, count: keep(run_train(iterator))
+        self.test_function = lambda iterator: keep(run_test(iterator))
+        self.test_last = lambda data: keep((test if eager else last)(data))
 
     def optimized_variables(self) -> list[tuple[keras.optimizers.Optimizer, list[keras.Variable]]]:
         """Return the optimizers and variables of a step, which is traced but not run."""
@@ -91,7 +84,7 @@ class DropIn(Module):
         return [*self.metrics.take(), *self.step_logs.take()]
 
     def report(self, split: str, sums: list[float]) -> dict[str, float]:
-        """Return what Keras reports: the values of the last step, or the metrics if the step returns all of them and nothing else.
+        """Return what Keras reports: the values of the last step, or its metrics if it returns all.
 
         Several replicas also report each metric that is returned under its own name from the states of all.
         """
@@ -118,22 +111,18 @@ class DropIn(Module):
         return {f"state/{n}": array for n, array in enumerate(arrays)}
 
     def restore_metric_state(self, arrays: Mapping[str, Any]) -> None:
-        """Continue from these states on the rank that reads the checkpoint; the other ranks start at zero."""
+        """Continue from these states on the rank that reads the checkpoint. Others start at zero."""
         self.metrics.restore([array for key, array in arrays.items() if key.startswith("state/")])
 
     def moving_statistics(self) -> list[keras.Variable]:
-        """Return those of batch normalization; other variables that a model changes are not averaged, but must be equal on all ranks."""
+        """Return those of batch normalization. Other variables must be equal on all ranks."""
         return float_statistics(find_batch_norms(self.model))
 
 
 def open_dropin(
     config: Config, strategy: Strategy, splits: Splits, model: keras.Model
 ) -> tuple[DropIn, DropInLoader, Plan]:
-    """Return the module, batches and plan of a user's model; all variables are created.
-
-    Raises:
-        ConfigError, DataError: model, data and configuration do not fit together.
-    """
+    """Return the module, batches and plan of a user's model. Raises ConfigError, DataError."""
     target = config.task.target["keras"]
     refuse_accumulation(config.trainer, target)
     disable_graph_optimizer()
@@ -158,10 +147,10 @@ def open_dropin(
         )
         if config.trainer.sync_batchnorm:
             synchronize_batch_norms(model, strategy)
-        module = DropIn(model, strategy, extra, list(applies.values()), spec)
-    module.optimizers, module.no_decay = find_optimizers(model), config.optimizer.no_decay
-    module.base = base
-    module.notes = loader.notes + notes + ([NOT_COMPILED] if config.trainer.compile else [])
+        no_decay, optimizers = config.optimizer.no_decay, find_optimizers(model)
+        options = {"base": base, "optimizers": optimizers, "no_decay": no_decay}
+        module = DropIn(model, strategy, extra, list(applies.values()), spec, **options)
+    module.notes.extend(loader.notes + notes + ([NOT_COMPILED] if config.trainer.compile else []))
     if ours is not None:
         refuse_unmatched(config.optimizer.groups, [v.path for v in model.weights])
     used = [o for o in module.optimizers if applies[id(o)].variables]
@@ -176,7 +165,7 @@ def open_dropin(
 
 
 def check_monitors(config: Config, plan: Plan, names: Sequence[str]) -> None:
-    """Raise ConfigError if a monitor is not among the names of what the steps return; callbacks may add others."""
+    """Raise ConfigError if a monitor is not among the names of what the steps return."""
     known, stopping = dict.fromkeys(names, 0.0), config.trainer.early_stopping
     for key, monitor in (
         ("checkpoint.monitor", config.checkpoint.monitor),
@@ -188,7 +177,7 @@ def check_monitors(config: Config, plan: Plan, names: Sequence[str]) -> None:
 
 
 def refuse_accumulation(trainer: Trainer, target: str) -> None:
-    """Raise ConfigError if gradients are to be accumulated, since each step of the model itself is an optimizer step."""
+    """Raise ConfigError if gradients are to be accumulated: the model's step is a whole one."""
     count = trainer.accumulate_grad_batches
     if count > 1 and not trainer.fast_dev_run:
         raise ConfigError(
@@ -198,7 +187,7 @@ def refuse_accumulation(trainer: Trainer, target: str) -> None:
 
 
 def refuse_sum_losses(model: keras.Model, strategy: Strategy) -> None:
-    """Raise ConfigError for a compiled loss of which the mean over replicas is not that of all rows, and for what tf.distribute can't."""
+    """Raise ConfigError for a loss that the mean over the replicas would change."""
     losses = tf.nest.flatten(model.loss) if model.compiled and model.loss else []
     used = {str(getattr(loss, "reduction", None)) for loss in losses}
     found = used & {"sum", "mean_with_sample_weight"}
@@ -218,7 +207,7 @@ def refuse_sum_losses(model: keras.Model, strategy: Strategy) -> None:
 
 
 def compile_model(model: keras.Model, optimizer: keras.optimizers.Optimizer, target: str) -> None:
-    """Compile the model with this run's optimizer. Raises ConfigError if its own `compile` needs other arguments."""
+    """Compile the model with this run's optimizer. Raises ConfigError if it can't be."""
     if model.compiled:
         model.optimizer = optimizer
         return
@@ -234,11 +223,7 @@ def compile_model(model: keras.Model, optimizer: keras.optimizers.Optimizer, tar
 def check_optimizers(
     config: Config, module: DropIn, ours: keras.optimizers.Optimizer | None, used: list[Any]
 ) -> None:
-    """Set the reader of the learning rate, and add notes about settings without effect; `used` are the optimizers that a step calls.
-
-    Raises:
-        ConfigError: a step calls no optimizer and there are several replicas, or settings of the configuration would have no effect.
-    """
+    """Set the reader of the learning rate, and add notes. Raises ConfigError for useless keys."""
     target = config.task.target["keras"]
     if not used and module.strategy.replicas > 1:
         raise ConfigError(
@@ -246,8 +231,8 @@ def check_optimizers(
             "would not be averaged; use optimizer.apply in it, or trainer.devices=1."
         )
     if ours is not None and any(o is ours for o in used):
-        module.learning_rate = make_rate_reader(ours)
-        module.notes += ignored_rate_notes(config.optimizer, config.schedule)
+        module.read_rate_of(ours)
+        module.notes.extend(ignored_rate_notes(config.optimizer, config.schedule))
         return
     if config.trainer.gradient_clip_val is not None:
         raise ConfigError(
@@ -255,12 +240,12 @@ def check_optimizers(
             "optimizer; give that one global_clipnorm."
         )
     if used:
-        module.learning_rate = make_rate_reader(used[0])
+        module.read_rate_of(used[0])
         module.notes.append("the model brings its own optimizer: optimizer and schedule have no effect.")
 
 
 def find_optimizers(model: keras.Model) -> list[keras.optimizers.Optimizer]:
-    """Return all optimizers among the attributes of the model and of models in it, also those in lists and dicts."""
+    """Return all optimizers among the attributes of the model and of models in it."""
     found: dict[int, keras.optimizers.Optimizer] = {}
     seen: set[int] = set()
 

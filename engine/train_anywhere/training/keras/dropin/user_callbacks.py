@@ -1,4 +1,4 @@
-"""Create the Keras callbacks of the configuration; save and restore their attributes that change and are plain data."""
+"""Create the Keras callbacks of the configuration, and save their attributes."""
 
 import json
 import types
@@ -31,7 +31,7 @@ NOT_SAVED = (
 
 
 def encode(value: Any) -> Any:
-    """Return plain data for JSON. Raises TypeError with any other value; also with a path: a checkpoint must not choose files to write."""
+    """Return plain data for JSON. Raises TypeError for other values, and for paths."""
     if value is None or type(value) in (bool, int, float) or (type(value) is str and "/" not in value):
         return value
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc":
@@ -59,11 +59,7 @@ def decode(value: Any) -> Any:
 
 
 class CallbackStates:
-    """The state of a run's callbacks: the attributes that changed after their construction.
-
-    Args:
-        callbacks: new callbacks by name, the same ones on all ranks and in a resumed run.
-    """
+    """The attributes of callbacks, by name on all ranks, that changed after construction."""
 
     def __init__(self, callbacks: Mapping[str, keras.callbacks.Callback]) -> None:
         self.callbacks = callbacks
@@ -79,7 +75,7 @@ class CallbackStates:
         return saved
 
     def restore(self, saved: Mapping[str, Mapping[str, str]], strategy: Strategy) -> None:
-        """Restore a saved state after `on_train_begin`; attributes that differ between ranks then are kept. Raises CheckpointError."""
+        """Restore a saved state, except what differs between ranks. Raises CheckpointError."""
         here = self.save()
         first = strategy.broadcast_json(here)
         try:
@@ -120,11 +116,7 @@ WRITERS = ("CSVLogger", "TensorBoard", "RemoteMonitor")
 def make_callbacks(
     sections: Mapping[str, Callback], module: Module, plan: Plan, position: Position
 ) -> tuple[keras.callbacks.CallbackList, CallbackStates]:
-    """Return the callbacks of the configuration and their states; each rank has its own, except those that write.
-
-    Raises:
-        ConfigError: an object is not a Keras callback, or writes its own checkpoints.
-    """
+    """Return the callbacks and their states. Only rank 0 has writers. Raises ConfigError."""
     callbacks, saved = [], {}
     for name, section in sections.items():
         where, dotted = f"callbacks.{name}", section.target["keras"]
@@ -137,7 +129,7 @@ def make_callbacks(
                 raise ConfigError(
                     f"{where} swaps moving averages, and no optimizer has them; add optimizer.use_ema=true, or leave it out."
                 )
-            module.averages_always = True
+            module.average_always()
             callback._swap_variables = callback._finalize_ema_values = lambda: None
         writes = _is_one_of(callback, WRITERS)
         if module.strategy.rank == 0 or not writes:

@@ -1,4 +1,4 @@
-"""Create all variables of a user's model, its metrics and optimizers before a checkpoint is restored, without running a step."""
+"""Create all variables of a user's model without running a step."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -55,7 +55,7 @@ def build_variables(
     train: Any,
     test: Any,
 ) -> tuple[NamedVariables, list[str], list[list[str]]]:
-    """Trace the steps without running them, and create the variables that they need; called within the strategy's scope.
+    """Trace the steps without running them, and create the variables that they need.
 
     Args:
         model: the user's model.
@@ -99,7 +99,11 @@ def build_variables(
     if any(not bool(v.is_initialized()) for graph in graphs for v in graph.variables):
         # the first run of a step would initialize it, but a resumed run has to restore it before
         raise ConfigError(late_creation_message(target))
-    notes = [TF_RANDOM_NOTE] if any(uses_tf_random(graph) for graph in graphs) else []
+    written = [graph.as_graph_def() for graph in graphs]
+    called = [function for graph in written for function in graph.library.function]
+    nodes = [node for graph in written for node in graph.node]
+    nodes += [node for function in called for node in function.node_def]
+    notes = [TF_RANDOM_NOTE] if any(node.op in TF_RANDOM_OPERATIONS for node in nodes) else []
     if any(masked) and any(apply.strategy.replicas > 1 for apply in applies):
         notes.append(MASK_NOTE)
     extra = {} if tf.distribute.has_strategy() else find_untracked_variables(model, applies, graphs)
@@ -107,7 +111,7 @@ def build_variables(
 
 
 def build_compiled(model: keras.Model, data: Any) -> bool:
-    """Create the variables of the compiled losses and metrics; return whether a loss is a mean over the values that a mask keeps."""
+    """Create the variables of compiled losses and metrics; return whether a mask is used."""
     x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
     predicted = model(x)
     if model._compile_loss is not None:
@@ -122,7 +126,7 @@ def create_variables(
     quiet: bool,
     values: Sequence[tuple[keras.Variable, tf.Tensor]] = (),
 ) -> None:
-    """Trace a step to create its variables, with the values of others, which a regularizer needs.
+    """Trace a step to create its variables. A regularizer needs the `values` of others.
 
     With `quiet`, ignore an error, since gradients of missing variables can't be computed.
     """
@@ -137,10 +141,7 @@ def create_variables(
 def trace_step(
     step: Callable[[Any], Any], spec: Any, applies: Sequence[AveragingApply], names: list[str] | None = None
 ) -> Any:
-    """Return the graph of a step on a replica; record in `applies` for which variables it calls the optimizers.
-
-    The names of the values that the step returns are added to `names`.
-    """
+    """Return a step's graph; record variables in `applies`, and what it returns in `names`."""
     distribution = tf.distribute.get_strategy()
     for apply in applies:
         apply.tracing = True
@@ -166,7 +167,7 @@ def late_creation_message(target: str) -> str:
 
 @contextmanager
 def explain_errors(model: keras.Model, target: str, evaluates: bool = False) -> Iterator[None]:
-    """Raise ConfigError with the remedy instead of the known errors of Keras and TensorFlow in its `train_step` or `test_step`."""
+    """Raise ConfigError with the remedy instead of known errors of Keras and TensorFlow."""
     try:
         yield
     except Exception as error:
@@ -206,17 +207,10 @@ MASK_NOTE = (
 )
 
 
-def uses_tf_random(graph: Any) -> bool:
-    """Return whether a step draws random numbers that a resumed run would not repeat."""
-    written = graph.as_graph_def()
-    nodes = [*written.node, *(node for called in written.library.function for node in called.node_def)]
-    return any(node.op in TF_RANDOM_OPERATIONS for node in nodes)
-
-
 def find_untracked_variables(
     model: keras.Model, applies: Sequence[AveragingApply], graphs: Sequence[Any]
 ) -> NamedVariables:
-    """Return plain TensorFlow variables, and the state of `keras.random` without a generator, by name; checkpoints hold them too."""
+    """Return variables that Keras does not track by name, such as the state of `keras.random`."""
     known = [*model.variables, *model.metrics_variables, *(v for m in model.metrics for v in m.variables)]
     known += [v for apply in applies for v in apply.optimizer.variables]
     seen = {v.value.ref() for v in known}

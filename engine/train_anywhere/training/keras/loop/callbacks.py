@@ -1,4 +1,4 @@
-"""The work between training steps: metrics, requests to stop or to save, checkpoints; at the end of an epoch: `validation.py`."""
+"""The work between training steps: metrics, requests to stop or to save, checkpoints."""
 
 import math
 import time
@@ -6,17 +6,17 @@ from collections import UserDict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from train_anywhere.config.checks.monitors import from_keras_name
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import RanksDifferError
 from train_anywhere.features.feature import Observers, Step
 from train_anywhere.training.early_stopping import Timer, describe_early_end
+from train_anywhere.training.keras.batches import DropInLoader, TaskLoader
 from train_anywhere.training.keras.checkpoint import Position, StateWriter
 from train_anywhere.training.keras.dropin.gradients import read_flags, set_flags, trainable_parts
 from train_anywhere.training.keras.dropin.user_callbacks import CallbackStates
@@ -39,7 +39,6 @@ class StepsPerCall:
     """The number of steps of each call.
 
     Args:
-        log_every: steps between rows of metrics.
         save_every: steps between checkpoints, if there is such an interval.
         each: whether there is work after every step, so that each call makes one step.
     """
@@ -52,7 +51,7 @@ class StepsPerCall:
         self._compiles, self._together = True, 0
 
     def next_count(self, step: int, left: int) -> int:
-        """Return the number of steps of the next call, after `step` optimizer steps, with `left` steps left in the epoch or run."""
+        """Return the number of steps of the next call, with `left` steps left in the epoch or run."""
         if self.each or not self._step_s or self._together * self._step_s >= SINGLE_STEP_EVERY_S:
             self._together = 0
             return 1
@@ -75,25 +74,25 @@ class StepsPerCall:
         self._compiles = False
 
     def take_mean_seconds(self) -> float:
-        """Return this rank's mean seconds per step since the last call of this method; 0 if no step was measured."""
+        """Return this rank's mean seconds per step since the last call. 0 without a measured step."""
         mean = self._seconds / self._steps if self._steps else 0.0
         self._seconds, self._steps = 0.0, 0
         return mean
 
     def set_mean_seconds(self, mean: float) -> None:
-        """Set the seconds per step, averaged over all ranks; 0 keeps the last value."""
+        """Set the mean seconds per step over all ranks. 0 keeps the last value."""
         self._step_s = mean or self._step_s
 
 
 def has_batch_hooks(callbacks: Iterable[keras.callbacks.Callback]) -> bool:
-    """Return whether a callback overrides one of `HOOKS`, so that it must be called at every step."""
+    """Return whether a callback overrides one of `HOOKS`, and so is called at every step."""
     base = keras.callbacks.Callback
     hooks = ((getattr(c, name), getattr(base, name)) for c in callbacks for name in HOOKS)
     return any(getattr(hook, "__func__", hook) is not original for hook, original in hooks)
 
 
 class BatchLogs(UserDict[str, float]):
-    """The metrics up to a batch, read from the device only if a callback uses them; see `Module.report_batch`."""
+    """The metrics up to a batch, read from the device only if a callback uses them."""
 
     def __init__(self, module: Module, split: str, metrics: Mapping[str, float] | None = None) -> None:
         self._module, self._split, self._metrics = module, split, metrics
@@ -105,7 +104,7 @@ class BatchLogs(UserDict[str, float]):
 
 
 def to_keras_names(metrics: Mapping[str, float], split: str = "") -> dict[str, Any]:
-    """Rename metrics as Keras callbacks expect: train/loss becomes loss, val/loss val_loss; within one `split`, both become loss."""
+    """Rename metrics for Keras callbacks: train/loss becomes loss, val/loss val_loss."""
     named = {}
     for name, value in metrics.items():
         prefix, _, rest = name.partition("/")
@@ -115,26 +114,12 @@ def to_keras_names(metrics: Mapping[str, float], split: str = "") -> dict[str, A
 
 
 def from_keras_names(logs: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers in the logs of an epoch, under the names of metrics: val_loss becomes val/loss, norm train/norm."""
+    """Return the numbers in the logs of an epoch: val_loss becomes val/loss, norm train/norm."""
     numbers = {}
     for name, value in logs.items():
         with suppress(TypeError, ValueError):  # a callback may keep anything in the logs
             numbers[from_keras_name(name)] = float(value)
     return numbers
-
-
-class Loader(Protocol):
-    """A source of batches, see `train_anywhere.training.keras.batches`."""
-
-    splits: Any
-
-    def training(self, plan: Plan, position: Position) -> tf.data.Dataset:
-        """Return an endless data set of training batches from a position on."""
-        ...
-
-    def evaluation(self, split: str, limit: int) -> tuple[tf.data.Dataset, tf.data.Dataset | None]:
-        """Return the first batches of a split, and separately the last one if it has fewer rows."""
-        ...
 
 
 class TrainingCallback:
@@ -144,22 +129,12 @@ class TrainingCallback:
     at the end of an epoch, together with requests of any rank to stop and of rank 0 to save.
 
     Args:
-        config: the configuration.
-        plan: the size of the run.
-        position: the progress of the run, updated here.
-        module: the training and test steps.
-        loader: the batches.
-        metrics: writes the metrics.
         checkpoints: writes checkpoints, on rank 0; None on other ranks.
-        stop: flag that a signal sets.
-        user_callbacks: Keras callbacks of the configuration.
-        states: state of the callbacks that all ranks have.
+        observers: called after steps, validations and checkpoints.
+        restored: content of state.json in the checkpoint that the run resumes from.
 
     Attributes:
         added: metrics that callbacks added to the logs of the last epoch.
-        timer: the time of training, and its limit.
-        observers: called after steps, validations and checkpoints.
-        restored: content of state.json in the checkpoint that the run resumes from.
         ended_by: a line about the end, if user code ended training before its last step.
         stopper: class of the callback that has set `stop_training`; None if it is not known.
         has_shared_hooks: whether callbacks that all ranks have are called at every step.
@@ -171,24 +146,25 @@ class TrainingCallback:
         plan: Plan,
         position: Position,
         module: Module,
-        loader: Loader,
+        loader: TaskLoader | DropInLoader,
         metrics: MetricsWriter,
         checkpoints: StateWriter | None,
         stop: Stop,
         user_callbacks: keras.callbacks.CallbackList,
         states: CallbackStates,
+        observers: Observers,
+        restored: dict[str, Any] | None,
     ) -> None:
         self.config, self.plan, self.position = config, plan, position
         self.module, self.loader, self.user_callbacks, self.states = module, loader, user_callbacks, states
         self.metrics, self.checkpoints, self.stop = metrics, checkpoints, stop
         self.heartbeat = metrics.progress.heartbeat
         self.timer = Timer(config.trainer, position.seconds)
-        self.observers = Observers()
+        self.observers, self.restored = observers, restored
         self.save_requested = False
         self.batch_logs: Mapping[str, float] = {}
         self.epoch_logs: dict[str, float] = {}
         self.added: dict[str, float] = {}
-        self.restored: dict[str, Any] | None = None
         self.units: float | None = None
         self.stopper: str | None = None
         self.ended_by: str | None = None
@@ -200,7 +176,7 @@ class TrainingCallback:
         )
 
     def on_train_begin(self) -> None:
-        """Call the callbacks, which set up the model; in a resumed run, then restore the variables that they changed, and their state."""
+        """Call the callbacks. In a resumed run, restore their state and what they changed."""
         variables = [*self.module.weights().values(), *self.module.optimizer_state().values()]
         changing = variables if self.restored and self.states.callbacks else []
         # on each device: their dropout seeds differ
@@ -216,7 +192,7 @@ class TrainingCallback:
             self.states.restore(self.restored["callbacks"], self.module.strategy)
 
     def on_train_batch_end(self, batch: int, count: int) -> None:
-        """Process the end of a call that made `count` optimizer steps; `batch` is the number of the last one."""
+        """Process the end of a call that made `count` steps, the last one with number `batch`."""
         position = self.position
         if self.checkpoints:
             self.checkpoints.checkpointer.check()
@@ -234,9 +210,8 @@ class TrainingCallback:
         self.batch_logs = BatchLogs(self.module, "train", metrics)
         batches = count * self.plan.accumulate
         units = self.units if metrics else None
-        self.metrics.progress.add_batches(
-            position.epoch, position.batch - 1, metrics, units, batches, self._loss
-        )
+        loss = lambda: float(self.batch_logs.get("loss", math.nan))  # noqa: E731  # of this process
+        self.metrics.progress.add_batches(position.epoch, position.batch - 1, metrics, units, batches, loss)
         self.check_stop_flag()
         if (profile := self.metrics.progress.profile) and profile.is_on:
             profile.after_step(position.step)
@@ -247,17 +222,13 @@ class TrainingCallback:
         """Return whether a checkpoint is due after the newest step."""
         return self.save_requested or self.observers.due(self.position.step)
 
-    def _loss(self) -> float:
-        """Return the loss that this process has counted so far in the epoch."""
-        return float(self.batch_logs.get("loss", math.nan))
-
     def on_test_batch_end(self, batch: int) -> None:
         """Report progress, and check for a signal, which may interrupt a validation or a test too."""
         self.heartbeat.evaluated_batch()
         self.check_stop_flag()
 
     def reduce(self, split: str) -> dict[str, float]:
-        """Return the metrics over all ranks, and agree on efficiency, stopping and saving; all ranks call this at the same step."""
+        """Return the metrics over all ranks, and agree to stop or save. All ranks call this."""
         requests = [
             float(self.stop.requested is not None),
             float(self._requests_checkpoint()),
@@ -285,8 +256,7 @@ class TrainingCallback:
         if self.module.strategy.processes == 1:
             self.position.preempted |= self.stop.requested is not None
             self.save_requested = self._requests_checkpoint()
-            if self.metrics.progress.requests.profile:
-                self.metrics.progress.request_profile(self.metrics.progress.take_profile())
+            self.metrics.progress.request_profile(self.metrics.progress.take_profile())
 
     def _requests_checkpoint(self) -> bool:
         """Return whether rank 0 wants to save now, as a feature or `jobs.py save` requests."""
@@ -301,7 +271,7 @@ class TrainingCallback:
             self.metrics.progress.note(self.timer.end(position.step))
 
     def check_stop_training(self, agree: bool = False) -> None:
-        """Check whether a callback has set `stop_training`. All processes call this with `agree`; without, only a single process reacts."""
+        """Check whether a callback has set `stop_training`. With `agree` all processes call this."""
         requested = float(bool(self.module.model.stop_training))
         if agree and self.module.strategy.processes > 1 and self.states.callbacks:
             requested = self.module.strategy.sum([requested])[0]
@@ -309,45 +279,54 @@ class TrainingCallback:
             self._end_early(not agree)
 
     def _end_early(self, at_step: bool) -> None:
-        """End training, since user code has set `stop_training`: at a step, `fit` ends the epoch with a validation, too."""
+        """End training after `stop_training`. At a step, a validation ends the epoch as in `fit`."""
         position = self.position
         if position.ended:
             return
         position.ended = True
         if position.step < self.plan.total_steps:
-            line = describe_early_end(self.stopper, position.step, self.plan.total_steps)
-            self.ended_by = line
-            self.metrics.progress.note(line)
+            self.ended_by = describe_early_end(self.stopper, position.step, self.plan.total_steps)
+            self.metrics.progress.note(self.ended_by)
         if at_step and not position.pending:
             position.pending = True
             if position.step % self.config.trainer.log_every_n_steps:
                 self._measure()
 
+    def call_epoch_end(self, epoch: int, metrics: Mapping[str, float], closes: bool) -> dict[str, float]:
+        """Call the callbacks if an epoch ends, and return the metrics that they add to its logs."""
+        self.epoch_logs, self.added = to_keras_names(metrics), {}
+        if closes:
+            logs = dict(self.epoch_logs)
+            self.call_each("on_epoch_end", epoch, logs)
+            known = {*self.epoch_logs, "learning_rate"}  # Keras adds that one; it is logged as lr
+            self.added = from_keras_names({k: v for k, v in logs.items() if k not in known})
+        return self.added
+
     def call_each(self, hook: str, number: int, logs: Mapping[str, Any]) -> None:
-        """Call a hook of each callback with these logs; that of CallbackList would copy or read them."""
+        """Call a hook of each callback. That of CallbackList would copy or read the logs."""
         for one in self.user_callbacks.callbacks:
             getattr(one, hook)(number, logs)
             if self.stopper is None and self.module.model.stop_training:
                 self.stopper = type(one).__name__
 
     def _measure(self) -> dict[str, float]:
-        """Return the metrics of training over all ranks, and the learning rate; store them in the position."""
+        """Return and store the metrics of training over all ranks, and the learning rate."""
         metrics = self.reduce("train") | {"lr": self.module.learning_rate()}
         self.position.metrics |= metrics
         return metrics
 
     def update_trainable(self) -> None:
-        """Make the step train the layers that are trainable now, and check that they are the same on all ranks; all processes call this."""
+        """Train the layers that are trainable now, the same on all ranks. All processes call this."""
         refuse_different_layers(self.module)
         if self.module.update_trainable():
             self.calls.expect_compilation()
 
     def average_statistics(self) -> None:
-        """Average the moving statistics over the replicas; they are linear in the batches, so averaging late gives the same values."""
+        """Average the moving statistics. They are linear in the batches, so this may be late."""
         self.module.strategy.average_variables(self.module.moving_statistics())
 
     def save(self, value: float | None = None) -> None:
-        """Save a checkpoint; `value` is that of `checkpoint.monitor` if it was just measured."""
+        """Save a checkpoint, with the value of `checkpoint.monitor` if it was just measured."""
         self.average_statistics()
         self.save_requested, self.position.seconds = False, self.timer.seconds
         metric_state = self.module.metric_state()
@@ -360,7 +339,7 @@ class TrainingCallback:
 
 
 def refuse_different_layers(module: Module) -> None:
-    """Compare which layers are trainable on each rank; all processes call this. Raises RanksDifferError."""
+    """Raise RanksDifferError if ranks train different layers. All processes call this."""
     count = module.strategy.processes
     if count == 1:
         return

@@ -1,4 +1,4 @@
-"""The loop over epochs and steps, which calls the hooks of Keras callbacks, and the end of an epoch and of training."""
+"""The loop over epochs and steps, and the end of an epoch and of training."""
 
 import hashlib
 import time
@@ -9,19 +9,18 @@ import tensorflow as tf
 
 from train_anywhere.errors import RanksDifferError
 from train_anywhere.training.early_stopping import checkpoint_score, monitored_value
-from train_anywhere.training.keras.checkpoint import Position, host_value, keep_random_state
+from train_anywhere.training.keras.checkpoint import host_value, keep_random_state
 from train_anywhere.training.keras.loop.callbacks import (
     BatchLogs,
     TrainingCallback,
-    from_keras_names,
     to_keras_names,
 )
 from train_anywhere.training.keras.module import Module
-from train_anywhere.training.plan import Plan, is_multiple, steps_to_validation, validation_due
+from train_anywhere.training.plan import is_multiple, steps_to_validation, validation_due
 
 
 def end_epoch(callback: TrainingCallback) -> None:
-    """Validate, apply early stopping and save a checkpoint; a run that was stopped before this resumes here.
+    """Validate, apply early stopping and save a checkpoint, also in a run that resumes here.
 
     This is the end of an epoch, or a validation within it; after that one, the metrics of training continue to count.
     """
@@ -29,9 +28,8 @@ def end_epoch(callback: TrainingCallback) -> None:
     splits, within = ["train"], not (position.ended or position.ends_epoch(callback.plan))
     due = validation_due(trainer, callback.plan, epoch, position.batch, position.step)
     every = trainer.check_val_every_n_epoch or 1
-    listed = (
-        is_multiple(epoch + 1, every) or epoch + 1 == callback.plan.max_epochs
-    )  # as `validation_freq` of `fit`
+    # as `validation_freq` of `fit`
+    listed = is_multiple(epoch + 1, every) or epoch + 1 == callback.plan.max_epochs
     ends = position.timed_out or (position.ended and listed)
     if due or (ends and callback.plan.val_batches):
         counted = callback.module.metric_state() if within else {}
@@ -48,18 +46,12 @@ def end_epoch(callback: TrainingCallback) -> None:
         position.patience.update(value, trainer.early_stopping)
         if (epoch if within else epoch + 1) < (trainer.min_epochs or 0):
             position.patience.postpone(trainer.early_stopping)
-    closes = (
-        not within
-        or position.timed_out
-        or position.ended
-        or position.patience.should_stop(trainer.early_stopping)
-    )
-    callback.epoch_logs = to_keras_names(metrics)
-    callback.added = _call_epoch_end(callback, epoch) if closes else {}
-    metrics |= callback.added
+    patience_over = position.patience.should_stop(trainer.early_stopping)
+    closes = not within or position.timed_out or position.ended or patience_over
+    metrics |= callback.call_epoch_end(epoch, metrics, closes)
     callback.metrics.write(position.step, epoch, metrics)
     callback.metrics.progress.end_epoch(epoch, metrics, position.batch - 1)
-    if position.patience.should_stop(trainer.early_stopping):
+    if patience_over:
         callback.metrics.progress.note(position.patience.describe(trainer.early_stopping))
     callback.observers.after_validation(position.step, metrics)
     if closes:
@@ -72,20 +64,10 @@ def end_epoch(callback: TrainingCallback) -> None:
         callback.save(checkpoint_value(callback, metrics, closes and "val" in splits))
 
 
-def _call_epoch_end(callback: TrainingCallback, epoch: int) -> dict[str, float]:
-    """Call the callbacks of the user at the end of an epoch, and return the metrics that they add to its logs."""
-    logs, known = (
-        dict(callback.epoch_logs),
-        {*callback.epoch_logs, "learning_rate"},
-    )  # Keras adds that one; it is logged as lr
-    callback.call_each("on_epoch_end", epoch, logs)
-    return from_keras_names({k: v for k, v in logs.items() if k not in known})
-
-
 def checkpoint_value(
     callback: TrainingCallback, metrics: Mapping[str, float], validated: bool
 ) -> float | None:
-    """Return the value of `checkpoint.monitor`, or None if it was not measured now. Raises ConfigError if no metric has that name."""
+    """Return the value of `checkpoint.monitor`. Raises ConfigError if no metric has the name."""
     monitor = callback.config.checkpoint.monitor
     if monitor and (validated or monitor.startswith("train/")):
         monitored_value(metrics, monitor, "checkpoint.monitor")
@@ -130,7 +112,7 @@ def evaluate(
 
 
 def make_test(callback: TrainingCallback, split: str, batches: int) -> Callable[[int], None]:
-    """Return a function that counts the metrics of the next of the first `batches` of a split, from its number."""
+    """Return a function that counts the metrics of the batch with the given number."""
     whole, last = callback.loader.evaluation(split, batches)
     iterator = iter(whole)
 
@@ -144,7 +126,7 @@ def make_test(callback: TrainingCallback, split: str, batches: int) -> Callable[
 
 
 def end_training(callback: TrainingCallback) -> None:
-    """Call the callbacks; validate and save weights that they change. Training would continue from the weights before."""
+    """Call the callbacks; validate and save weights that they change."""
     position, weights, strategy = callback.position, callback.module.weights(), callback.module.strategy
     before = (
         {name: np.array(host_value(v)) for name, v in weights.items()} if callback.states.callbacks else {}
@@ -157,7 +139,7 @@ def end_training(callback: TrainingCallback) -> None:
         callback.metrics.progress.note(
             "callbacks added or removed weights of the model in on_train_end: checkpoint, test and export use the model before that."
         )
-        callback.module.weights = lambda: weights  # type: ignore[method-assign]
+        callback.module.keep_weights(weights)
         return
     changed = any(array.tobytes() != before[name].tobytes() for name, array in now.items())
     if not any(strategy.sum([float(changed)])):
@@ -179,7 +161,7 @@ def end_training(callback: TrainingCallback) -> None:
 
 
 def fit(callback: TrainingCallback) -> None:
-    """Train from the callback's position to the end of the run, or until a signal, and then save a checkpoint."""
+    """Train from the callback's position to the end of the run, or until a signal."""
     position, plan, module = callback.position, callback.plan, callback.module
     trainer = callback.config.trainer
     if position.epoch < (trainer.min_epochs or 0):  # raised since the checkpoint
@@ -206,10 +188,7 @@ def fit(callback: TrainingCallback) -> None:
 
 
 def check_validation(callback: TrainingCallback) -> None:
-    """Run `trainer.num_sanity_val_steps` validation batches without callbacks, and forget their metrics.
-
-    Random numbers are drawn as if this had not run.
-    """
+    """Run `trainer.num_sanity_val_steps` validation batches, and forget that they ran."""
     trainer, module, known = callback.config.trainer, callback.module, callback.plan.val_batches
     count = known if trainer.num_sanity_val_steps == -1 else min(trainer.num_sanity_val_steps, known)
     if not count or trainer.fast_dev_run:
@@ -232,14 +211,15 @@ def train_epoch(callback: TrainingCallback, batches: Iterator[object]) -> None:
     callback.update_trainable()
     pace = callback.module.strategy.pace
     pace.start()
-    number, end = remaining_steps(callback.position, callback.plan)
+    plan = callback.plan
+    number = callback.position.batch // plan.accumulate
+    end = min(plan.steps_per_epoch, number + plan.total_steps - callback.position.step)
     while number < end:
-        left = steps_to_validation(
-            callback.config.trainer, callback.plan, callback.position.batch, callback.position.step
-        )
+        position = callback.position
+        left = steps_to_validation(callback.config.trainer, plan, position.batch, position.step)
         profile = callback.metrics.progress.profile
-        until = profile.steps_left(callback.position.step) if profile else None
-        count = callback.calls.next_count(callback.position.step, min(left, end - number, until or left))
+        until = profile.steps_left(position.step) if profile else None
+        count = callback.calls.next_count(position.step, min(left, end - number, until or left))
         if callback.calls.each:  # else no callback has this hook, and Keras would start a thread for nothing
             user_callbacks.on_train_batch_begin(number)
             if callback.has_shared_hooks:
@@ -252,12 +232,11 @@ def train_epoch(callback: TrainingCallback, batches: Iterator[object]) -> None:
         callback.heartbeat.computed(pace.seconds(callback.heartbeat, count))
         number += count
         callback.on_train_batch_end(number - 1, count)
-        callback.heartbeat.trained_batch(callback.position.step, count)
+        callback.heartbeat.trained_batch(position.step, count)
         pace.start()
         if callback.calls.each:
             callback.call_each("on_train_batch_end", number - 1, callback.batch_logs)
         callback.check_stop_training()
-        position = callback.position
         if position.pending and number < end and not position.leaves:
             end_epoch(callback)
             pace.start()
@@ -267,22 +246,12 @@ def train_epoch(callback: TrainingCallback, batches: Iterator[object]) -> None:
         end_epoch(callback)
 
 
-def remaining_steps(position: Position, plan: Plan) -> tuple[int, int]:
-    """Return the range of the steps left in the epoch: the number of the first, and of the one after the last."""
-    first = position.batch // plan.accumulate
-    return first, min(plan.steps_per_epoch, first + plan.total_steps - position.step)
-
-
 PARTS = 4
 """Number of 16-bit integers that a checksum is sent as; any float type holds them exactly."""
 
 
 def refuse_different_weights(module: Module) -> None:
-    """Compare the weights of all replicas of all ranks; all processes call this.
-
-    Raises:
-        RanksDifferError: weights differ; the message names the replicas that differ from the first.
-    """
+    """Raise RanksDifferError if replicas have different weights. All processes call this."""
     strategy = module.strategy
     if strategy.replicas == 1:
         return
@@ -296,21 +265,11 @@ def refuse_different_weights(module: Module) -> None:
         for copies in values:
             digest.update(copies[min(replica, len(copies) - 1)].numpy().tobytes())
         first = (strategy.rank * here + replica) * PARTS
-        numbers[first : first + PARTS] = checksum(digest.digest())
+        numbers[first : first + PARTS] = np.frombuffer(digest.digest()[: 2 * PARTS], ">u2").tolist()
     agreed = strategy.sum(numbers)
     sums = [tuple(agreed[n : n + PARTS]) for n in range(0, len(agreed), PARTS)]
-    refuse_difference(sums, "rank" if strategy.processes > 1 else "device")
-
-
-def checksum(digest: bytes) -> list[float]:
-    """Return the first bytes of a digest as `PARTS` numbers."""
-    return [float(int.from_bytes(digest[2 * n : 2 * n + 2], "big")) for n in range(PARTS)]
-
-
-def refuse_difference(sums: list[tuple[float, ...]], what: str) -> None:
-    """Raise RanksDifferError if the checksums are not all equal; `what` is "rank" or "device"."""
-    others = [str(n) for n, one in enumerate(sums) if one != sums[0]]
-    if others:
+    what = "rank" if strategy.processes > 1 else "device"
+    if others := [str(n) for n, one in enumerate(sums) if one != sums[0]]:
         raise RanksDifferError(
             f"the weights of {what}{'s' if len(others) > 1 else ''} {', '.join(others)} of {len(sums)} are not those of {what} 0: "
             f"the model changes them separately on each {what} (weights that are changed without an optimizer, or a state that depends "

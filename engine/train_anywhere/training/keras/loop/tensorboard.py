@@ -1,4 +1,4 @@
-"""TensorBoard's event files and traces, and the writer of metrics to metrics.csv, TensorBoard and loggers; only rank 0 writes."""
+"""TensorBoard's event files and traces, and the writer of metrics, on rank 0."""
 
 import os
 import re
@@ -24,14 +24,13 @@ from train_anywhere.training.keras.checkpoint import Position
 from train_anywhere.training.profile import Operation
 from train_anywhere.training.reporting.metrics_csv import CsvLog
 from train_anywhere.training.reporting.progress import Progress
-from train_anywhere.training.tracking import GuardedLogger, open_loggers
+from train_anywhere.training.tracking import open_loggers
 
 
 class TensorBoard:
     """TensorBoard's event files in one folder.
 
     Args:
-        events: the folder, and the handling of disk errors.
         step: optimizer steps done before; later events of an earlier attempt are purged, so that a resumed run shows one curve.
     """
 
@@ -40,13 +39,13 @@ class TensorBoard:
         self._file: BinaryIO | None = None
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Write one point of each metric's curve; it is in the file when this returns."""
+        """Write one point of each metric's curve, and flush it."""
         points = [Summary.Value(tag=name, simple_value=value) for name, value in metrics.items()]
         event = Event(wall_time=time.time(), step=step, summary=Summary(value=points))
         self.events.try_write(lambda: self._write(event), self._close)
 
     def _write(self, event: Event) -> None:
-        """Write an event. TensorBoard's own EventFileWriter would raise TensorFlow's errors instead of OSError."""
+        """Write an event. TensorBoard's own writer would raise TensorFlow's errors."""
         file = self._file = self._file or self._open()
         RecordWriter(file).write(event.SerializeToString())
         file.flush()
@@ -73,12 +72,9 @@ class MetricsWriter:
     """The writer of metrics of one run.
 
     Args:
-        config: the configuration.
-        run: the run folder.
         progress: the display, which the caller enters and exits.
         step: optimizer steps done in earlier attempts.
         events: folder of TensorBoard's files; None: this rank writes no files.
-        names: names of the expected metrics.
 
     Raises:
         ConfigError: a logger has no `log_metrics(metrics, step)`.
@@ -97,12 +93,15 @@ class MetricsWriter:
         self.csv = CsvLog(run.metrics_csv, names) if events and config.monitor.csv else None
         self.board = TensorBoard(events, step) if events and config.monitor.tensorboard else None
         self.loggers = open_loggers(config, run, events is not None)
-        refuse_loggers(self.loggers)
+        for one in self.loggers:
+            if not callable(getattr(one.logger, "log_metrics", None)):
+                kind = type(one.logger).__name__
+                raise ConfigError(f"loggers.{one.name} is a {kind}, which has no log_metrics(metrics, step).")
         if self.csv:
             self.csv.resume(step)
 
     def write(self, step: int, epoch: int, metrics: Mapping[str, float]) -> None:
-        """Write metrics to the files and loggers; `epoch` counts from 0."""
+        """Write metrics to the files and loggers. The `epoch` counts from 0."""
         if self.csv:
             self.csv.write(step, epoch + 1, metrics)
         if self.board:
@@ -122,17 +121,8 @@ class MetricsWriter:
                 logger.finalize(status)
 
 
-def refuse_loggers(loggers: Sequence[GuardedLogger]) -> None:
-    """Raise ConfigError for a logger without a method `log_metrics`."""
-    for tracked in loggers:
-        if not callable(getattr(tracked.logger, "log_metrics", None)):
-            raise ConfigError(
-                f"loggers.{tracked.name} is a {type(tracked.logger).__name__}, which has no log_metrics(metrics, step)."
-            )
-
-
 class TensorFlowRecording:
-    """A running profile of this process; `name` is that of this rank in the names of its files."""
+    """A running profile of this process. Its files have the `name` of this rank."""
 
     def __init__(self, folder: Path, name: str) -> None:
         # one folder for each rank: TensorFlow names files by host only
@@ -146,7 +136,7 @@ class TensorFlowRecording:
             raise RuntimeError(error.message) from error
 
     def step(self) -> None:
-        """Do nothing: the trace has the calls of the compiled function, which may make several steps."""
+        """Do nothing: the trace has the calls of the compiled function."""
 
     def finish(self) -> list[Operation]:
         """Stop, write the trace, and return all operations. Raises OSError, RuntimeError."""
@@ -161,11 +151,7 @@ class TensorFlowRecording:
 
 
 def read_operations(file: Path) -> list[Operation]:
-    """Return the operations in a trace of TensorFlow: kernels of the GPUs if it has any, else operations on the CPU by type.
-
-    Raises:
-        OSError: the file can't be read.
-    """
+    """Return the operations in a trace: kernels of the GPUs, else CPU types. Raises OSError."""
     planes = XSpace.FromString(file.read_bytes()).planes
     gpus = [plane for plane in planes if plane.name.startswith("/device:GPU")]
     calls, picoseconds = Counter[str](), Counter[str]()

@@ -1,4 +1,4 @@
-"""The interface of strategies: how processes and devices share variables, data, gradients and metrics."""
+"""How processes and devices share variables, data, gradients and metrics."""
 
 import json
 import time
@@ -17,7 +17,7 @@ EVERY_S = 0.1
 
 
 class Pace:
-    """Times of the parts of a step; those that depend on other ranks are measured only with several processes.
+    """Times of the parts of a step. Only several processes wait for each other.
 
     On a GPU the operations are only queued at that time: the times then reveal a rank with slow data or a slow program, but not a slow GPU,
     nor the wait for other ranks (see `monitor/heartbeat.py`).
@@ -26,7 +26,7 @@ class Pace:
     def __init__(self, processes: int) -> None:
         self._began = self._asked = self._read_at = self._own = self._agreeing = 0.0
         self._unread = 0
-        self.measures = True
+        self._measures = True
         self._batch = _Moment()
         self._there: _Moment | None = None
         self._average: _Moment | None = None
@@ -41,7 +41,7 @@ class Pace:
 
     @contextmanager
     def agreement(self) -> Iterator[None]:
-        """Count the time of the block as waiting for other ranks, with which numbers are exchanged before the call."""
+        """Count the time of the block as waiting for other ranks."""
         start = time.monotonic()
         try:
             yield
@@ -52,25 +52,29 @@ class Pace:
         """Note the time of the next call, from which on the step waits for its batch."""
         self._asked = time.time()
 
+    def turn_off(self) -> None:
+        """Take no more time stamps."""
+        self._measures = False
+
     def mark_batch(self, batch: Any) -> None:
-        """Mark that the batch, of one replica or several, is ready; called within the step."""
-        if not self.measures:
+        """Mark within the step that the batch, of one replica or several, is ready."""
+        if not self._measures:
             return
         replicas = tf.distribute.get_strategy().experimental_local_results(batch)
         self._batch.take(tf.nest.flatten(replicas, expand_composites=True))
 
     def mark_gradients(self, gradients: Sequence[Any]) -> None:
-        """Mark that the gradients are computed, and not yet averaged; called within the step."""
-        if self._there and self.measures:
+        """Mark within the step that the gradients are computed, and not yet averaged."""
+        if self._there and self._measures:
             self._there.take(gradients)
 
     def mark_average(self, gradients: Sequence[Any]) -> None:
-        """Mark that the gradients are averaged; called within the step."""
-        if self._average and self.measures:
+        """Mark within the step that the gradients are averaged."""
+        if self._average and self._measures:
             self._average.take(gradients)
 
     def seconds(self, heartbeat: Heartbeat, steps: int = 1) -> float:
-        """Return how many seconds this rank worked in the finished call without waiting for others; 0 for a single process.
+        """Return the seconds of this rank's own work in the call. 0 for a single process.
 
         A call of several `steps` has the timestamps of its last step only, so the work of the last single step is used for each.
         """
@@ -91,12 +95,12 @@ class Pace:
         return self._own
 
     def _wait_for_data(self, trained: int) -> float:
-        """Return the wait for the batch; 0 for the first step, which is compiled before it fetches its batch."""
+        """Return the wait for the batch. 0 for the first step, which is compiled before."""
         return max(0.0, self._batch.read() - self._asked) if trained else 0.0
 
 
 class _Moment:
-    """The Unix time at which values were ready in the newest step. Of several optimizers the first counts: it waits for no other rank."""
+    """The Unix time at which values of the newest step, of the first optimizer, were ready."""
 
     def __init__(self) -> None:
         self._graph: Any = None
@@ -104,7 +108,7 @@ class _Moment:
             self._moment = tf.Variable(0.0, dtype=tf.float64, trainable=False)
 
     def take(self, values: Sequence[Any]) -> None:
-        """Store the time at which these values are ready; called within the step."""
+        """Store within the step the time at which these values are ready."""
         graph = tf.compat.v1.get_default_graph()
         if tf.inside_function() and graph is self._graph:
             return
@@ -114,7 +118,7 @@ class _Moment:
             self._moment.assign(tf.timestamp())
 
     def read(self) -> float:
-        """Return the stored time; called after the step."""
+        """Return the stored time of a finished step."""
         return float(self._moment.numpy())
 
 
@@ -123,11 +127,10 @@ MakeDataset = Callable[[int, int], tf.data.Dataset]
 
 
 class Strategy:
-    """The strategy of one process with one device; subclasses override what differs.
+    """The strategy of one process with one device, and base of the others.
 
     Attributes:
         rank: number of this process; rank 0 writes files.
-        processes: number of processes.
         replicas: devices that share the global batch, over all processes; each process has the same number.
         pace: measures how long this process works in a step without waiting for others.
     """
@@ -145,7 +148,7 @@ class Strategy:
         return nullcontext()
 
     def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
-        """Stop an optimizer from summing gradients over the replicas after clipping; `dropin.gradients` averages them before."""
+        """Stop an optimizer from summing gradients after clipping: they are averaged before."""
         optimizer = getattr(optimizer, "inner_optimizer", optimizer)
         optimizer._all_reduce_sum_gradients = lambda gradients_and_variables: gradients_and_variables
 
@@ -158,21 +161,21 @@ class Strategy:
         return batches
 
     def average(self, gradients: list[tf.Tensor], name: str = "gradients") -> list[tf.Tensor]:
-        """Return the mean of the gradients over the replicas; called within the step, with a different name for each optimizer."""
+        """Return the mean of the gradients over the replicas, within the step."""
         return gradients
 
     def average_variables(self, variables: list[keras.Variable]) -> None:
-        """Assign the mean over the replicas to each variable; all processes call this between steps."""
+        """Assign the mean over the replicas to each variable. All processes call this."""
 
     def sum(self, values: list[float]) -> list[float]:
-        """Return the sums of a few numbers over the processes; all processes call this between steps."""
+        """Return the sums of a few numbers over the processes. All of them call this."""
         return values
 
     def broadcast_variables(self, variables: list[keras.Variable]) -> None:
-        """Assign rank 0's values to the variables of all processes; all processes call this between steps."""
+        """Assign rank 0's values to the variables. All processes call this."""
 
     def broadcast_json(self, value: Any) -> Any:
-        """Return rank 0's value, of JSON types; all processes call this between steps."""
+        """Return rank 0's value, of JSON types. All processes call this."""
         if self.processes == 1:
             return value
         text = json.dumps(value).encode() if self.rank == 0 else b""

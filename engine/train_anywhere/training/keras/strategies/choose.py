@@ -1,4 +1,4 @@
-"""The strategies of tf.distribute, TensorFlow's own data parallelism, for Keras models: one process or several.
+"""The strategies of tf.distribute, TensorFlow's own data parallelism, for Keras models.
 
 Keras 3.15 has four bugs or gaps there, which are avoided here:
 - `fit` reduces its logs over the workers at every step, and wrongly: the loop has its own steps, without logs.
@@ -26,13 +26,7 @@ from train_anywhere.training.keras.strategies.base import MakeDataset, Strategy
 
 
 class TfDistribute(Strategy):
-    """A strategy based on tf.distribute: variables are mirrored on all replicas.
-
-    Args:
-        inner: TensorFlow's strategy.
-        rank: number of this process.
-        processes: number of processes.
-    """
+    """A strategy based on tf.distribute: variables are mirrored on all replicas."""
 
     def __init__(self, inner: tf.distribute.Strategy, rank: int, processes: int) -> None:
         super().__init__(rank, processes, inner.num_replicas_in_sync)
@@ -73,12 +67,12 @@ class TfDistribute(Strategy):
                 self._reassign([v for v in variables if v.dtype == dtype], self._sum_first_replica)
 
     def sum(self, values: list[float]) -> list[float]:
-        """Sum the numbers by an all-reduce, in which each replica of a process contributes an equal share."""
+        """Sum the numbers by an all-reduce, to which local replicas contribute equal shares."""
         if self.processes == 1:
             return values
         local = self.replicas // self.processes
         share = tf.constant(values, tf.float64) / local
-        totals = self._graph("sum", _sum_of_shares)(share)
+        totals = self._graph("sum", lambda own: _all_reduce("SUM", [own])[0])(share)
         return [float(v) for v in self.inner.experimental_local_results(totals)[0]]
 
     def local_values(self, variable: keras.Variable) -> list[tf.Variable]:
@@ -99,7 +93,7 @@ class TfDistribute(Strategy):
             self._graph((change.__name__, *map(id, variables)), on_replica)()
 
     def _graph(self, key: object, on_replica: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that runs `on_replica` on each replica as a graph; the graph is cached by `key`."""
+        """Return a function that runs `on_replica` on each replica as a graph, cached by `key`."""
         if key not in self._functions:
             self._functions[key] = tf.function(lambda *a: self.inner.run(on_replica, a), autograph=False)
         return self._functions[key]
@@ -107,10 +101,6 @@ class TfDistribute(Strategy):
     def _sum_first_replica(self, values: list[tf.Tensor]) -> list[tf.Tensor]:
         first = tf.distribute.get_replica_context().replica_id_in_sync_group == 0
         return _all_reduce("SUM", [tf.where(first, v, tf.zeros_like(v)) for v in values])
-
-
-def _sum_of_shares(share: tf.Tensor) -> tf.Tensor:
-    return _all_reduce("SUM", [share])[0]
 
 
 def _all_reduce(operation: str, values: list[tf.Tensor]) -> list[tf.Tensor]:
@@ -123,7 +113,7 @@ class OneReplicaInStep:
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """The number of replicas; 1 within a step."""
+        """The number of replicas, or 1 within a step."""
         replicas: int = super().num_replicas_in_sync  # type: ignore[misc]
         within = tf.distribute.get_strategy() is self and not tf.distribute.in_cross_replica_context()
         return 1 if within else replicas
@@ -137,17 +127,8 @@ class MultiWorkerMirrored(OneReplicaInStep, tf.distribute.MultiWorkerMirroredStr
     """TensorFlow's strategy for one device of each process."""
 
 
-def mirrored(devices: list[str]) -> TfDistribute:
-    """Return the strategy of one process with several devices, by their names."""
-    return TfDistribute(Mirrored(devices), 0, 1)
-
-
 def multiworker_mirrored(topology: Topology, devices: list[str]) -> TfDistribute:
-    """Return the strategy of one process per rank with one device each; TensorFlow's server starts here, before any of its operations.
-
-    Raises:
-        TopologyError: the addresses of the ranks are not known.
-    """
+    """Return the strategy of one process and device per rank. Raises TopologyError."""
     gpu = devices[0].startswith("GPU")
     how = tf.distribute.experimental.CommunicationImplementation
     options = tf.distribute.experimental.CommunicationOptions(implementation=how.NCCL if gpu else how.RING)
@@ -157,7 +138,7 @@ def multiworker_mirrored(topology: Topology, devices: list[str]) -> TfDistribute
 
 
 def cluster_resolver(topology: Topology, gpus: int) -> tf.distribute.cluster_resolver.ClusterResolver:
-    """Return the addresses of all workers: from Slurm under srun, else from TF_CONFIG; `gpus` is the number of this process's devices."""
+    """Return the addresses of all workers: from Slurm under srun, else from TF_CONFIG."""
     if topology.launched_by == "srun":
         return SlurmCluster(topology, gpus)
     os.environ["TF_CONFIG"] = tf_config(topology)
@@ -169,10 +150,6 @@ class SlurmCluster(tf.distribute.cluster_resolver.SlurmClusterResolver):
 
     TensorFlow's own calls nvidia-smi even if it is not installed, needs GPUs, and sorts the hosts by name, while Slurm numbers the tasks in
     the order of its own list (node9 before node10).
-
-    Args:
-        topology: the ranks and their hosts.
-        gpus: number of this process's devices.
     """
 
     def __init__(self, topology: Topology, gpus: int) -> None:
@@ -199,7 +176,7 @@ class SlurmCluster(tf.distribute.cluster_resolver.SlurmClusterResolver):
 
 
 def make_strategy(name: str, config: Config, topology: Topology, devices: int) -> Strategy:
-    """Return the strategy of one rank; call this before any operation of TensorFlow, since it chooses devices.
+    """Return the strategy of one rank. It chooses devices before TensorFlow uses any.
 
     Args:
         name: the resolved name, a Keras strategy of `train_anywhere.config.checks.strategy_table`.
@@ -209,7 +186,7 @@ def make_strategy(name: str, config: Config, topology: Topology, devices: int) -
     """
     accelerator = config.trainer.accelerator
     if name == "mirrored":
-        return mirrored(use_devices(accelerator, 0, devices))
+        return TfDistribute(Mirrored(use_devices(accelerator, 0, devices)), 0, 1)
     own = use_devices(accelerator, topology.local_rank, 1)
     if name == "multiworker_mirrored":
         return multiworker_mirrored(topology, own)
@@ -223,7 +200,7 @@ def make_strategy(name: str, config: Config, topology: Topology, devices: int) -
 
 
 def use_devices(accelerator: str, first: int, count: int) -> list[str]:
-    """Choose this process's devices among the visible ones, and return their names, such as ["GPU:0"].
+    """Choose this process's devices, and return their names, such as ["GPU:0"].
 
     With GPUs, use `count` of them from number `first` on (all of them, if a task sees only its own), and allocate memory as needed.
     Without, create `count` logical CPUs, which stand for several GPUs on any machine.

@@ -1,4 +1,4 @@
-"""The strategy for Horovod: any number of processes with one device each, started by any launcher.
+"""The strategy for Horovod: processes with one device each, started by any launcher.
 
 Horovod 0.28.1 has an optimizer for Keras, which silently does nothing under Keras 3: it overrides a method that Keras 3 never calls.
 Here `optimizer.apply` averages the gradients before it clips them or checks them for overflow, so all ranks take the same decision.
@@ -19,10 +19,9 @@ SENDABLE = ("float16", "float32", "float64", "int32", "int64")
 
 
 class HorovodStrategy(Strategy):
-    """Data parallelism over processes that are already started; the devices must be chosen before.
+    """Data parallelism over running processes. The devices must be chosen before.
 
     Args:
-        topology: rank of this process.
         compression: "none", or "fp16" to send gradients with 16 bits; values above 65504 become infinite.
     """
 
@@ -33,11 +32,11 @@ class HorovodStrategy(Strategy):
         self.compression = getattr(hvd.Compression, compression)
 
     def explain_lost_ranks(self) -> AbstractContextManager[object]:
-        """Return a context that turns Horovod's error for a broken collective into a one-line message."""
+        """Return a context that turns the error of a broken collective into one line."""
         return explain_lost_ranks(self.topology)
 
     def average(self, gradients: list[tf.Tensor], name: str = "gradients") -> list[tf.Tensor]:
-        """Average dense gradients in one group; sparse ones (of embeddings) are gathered, each in its own collective."""
+        """Average dense gradients in one group, and gather each sparse one (of embeddings)."""
         averages = list(gradients)
         if self.processes == 1:
             return averages
@@ -63,7 +62,7 @@ class HorovodStrategy(Strategy):
             variable.assign(value)
 
     def broadcast_variables(self, variables: list[keras.Variable]) -> None:
-        """Broadcast each variable; types that Horovod can't send are sent as int64."""
+        """Broadcast each variable, as int64 if Horovod can't send its type."""
         if self.processes == 1:
             return
         for number, variable in enumerate(variables):

@@ -1,4 +1,4 @@
-"""Copies of the training state, limited to plain values, in host memory that is reused for each checkpoint."""
+"""Copies of the training state, limited to plain values, in reused host memory."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +18,7 @@ Key = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
 
 
 class Buffers:
-    """Memory for one copy of the state, allocated at the first checkpoint and reused for the others.
+    """Memory for one copy of the state, which all checkpoints reuse.
 
     Allocating new memory would cost more than the copy itself, because the system must first provide each page.
     """
@@ -29,7 +29,7 @@ class Buffers:
         self._copied: torch.cuda.Event | None = None
 
     def fill(self, state: Any) -> None:
-        """Copy all tensors in a tree of dicts, lists and tuples; other leaves must not change later.
+        """Copy all tensors in a tree of dicts, lists and tuples. Other leaves must not change.
 
         Copies from a GPU are queued after the current step and before the next one. The host does not wait for them.
         """
@@ -42,11 +42,7 @@ class Buffers:
             self._copied.record()
 
     def write(self, file: Path) -> None:
-        """Save the copy in the format of `torch.load`. Any thread may call this until `fill` is called again.
-
-        Raises:
-            OSError: the disk fails.
-        """
+        """Save the copy for `torch.load`. Any thread may call this until `fill`. Raises OSError."""
         if self._copied:
             self._copied.synchronize()
         try:
@@ -65,7 +61,7 @@ class Buffers:
 
 
 def find_disk_error(file: Path, error: RuntimeError) -> str:
-    """Return why a file can't be written, found by appending one more chunk: torch's error does not contain the reason."""
+    """Return why a file can't be written, which torch's error does not contain."""
     try:
         with open(file, "ab", buffering=0) as probe:
             write_all(probe.fileno(), memoryview(bytes(CHUNK)))
@@ -102,13 +98,13 @@ TRUSTED = ("state_dict", "loops", "random_states", "rank_states", "early_stop", 
 
 
 class NotPlain(Exception):
-    """A value that a checkpoint can't hold; the message gives its place and type."""
+    """A value that a checkpoint can't hold. The message gives its place and type."""
 
 
 def keep_plain_values(
     checkpoint: dict[str, Any], report: Callable[[str], None], refuses: bool = False
 ) -> dict[str, Any]:
-    """Return the checkpoint without the values that could not be read again; `report` prints a line for each.
+    """Return the checkpoint without the values that could not be read again, and report them.
 
     With `refuses` (`checkpoint.other_objects=refuse`), such a value of a user's hook is an error.
 

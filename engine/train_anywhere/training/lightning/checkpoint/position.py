@@ -17,18 +17,18 @@ from train_anywhere.training.plan import Plan, device_count_message, validation_
 
 
 def resume_position(saved: SavedCheckpoint | None, config: Trainer, plan: Plan) -> tuple[int, int]:
-    """Return the epoch and batch to resume at, both from 0; batch `plan.train_batches` is the validation of the epoch.
+    """Return the epoch and batch to resume at. `plan.train_batches` is the validation.
 
     The plan may have changed since the checkpoint was written (`resume=RUN trainer.limit_train_batches=10`).
     An epoch or a run that is already complete by the new plan is not resumed.
     """
     if saved is None:
         return 0, 0
-    if saved.batch == plan.train_batches and validation_due(
-        config, plan, saved.epoch, saved.batch, saved.step
-    ):
-        return saved.epoch, saved.batch
-    epoch, batch = (saved.epoch, saved.batch) if saved.batch < plan.train_batches else (saved.epoch + 1, 0)
+    epoch, batch = saved.epoch, saved.batch
+    if batch == plan.train_batches and validation_due(config, plan, epoch, batch, saved.step):
+        return epoch, batch
+    if batch >= plan.train_batches:
+        epoch, batch = epoch + 1, 0
     over = saved.step >= plan.total_steps or epoch >= plan.max_epochs
     return (plan.max_epochs, 0) if over else (epoch, batch)
 
@@ -55,7 +55,7 @@ def user_position(
 def set_loop_counters(
     state: dict[str, Any], epoch: int, batch: int, last: bool, steps: int, to_validate: bool
 ) -> None:
-    """Set the saved state of the fit loop to `epoch` complete epochs and `batch` batches of the next one.
+    """Set the saved state of the fit loop to `epoch` complete epochs and `batch` batches.
 
     Lightning saves its counters in the middle of a hook and guesses at loading which hook it was.
     Here they get the values that they have between two batches, between two epochs, or before a validation.
@@ -104,6 +104,9 @@ STATE = np.dtype(
 )
 """The random states of one rank, numbers only: reading them can't run code."""
 
+NUMPY = ("numpy", "numpy_position", "numpy_has_spare", "numpy_spare")
+"""Names of numpy's state in `STATE`, in its own order."""
+
 SIZE = STATE.itemsize
 
 
@@ -118,11 +121,10 @@ REMEDY = "move its folder out of checkpoints/ to resume from the one before it."
 
 
 class RandomState(pl.Callback):
-    """Callback that seeds each rank for training, and saves and restores the random states of all ranks.
+    """Callback that seeds each rank, and saves and restores the random states of all ranks.
 
     Args:
         seed: the seed of the run. Each rank derives its own from it, so that dropout differs between the ranks' rows.
-        report: prints a line.
     """
 
     def __init__(self, seed: int, report: Callable[[str], None]) -> None:
@@ -174,14 +176,9 @@ class RandomState(pl.Callback):
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Keep the states until training starts, because the setup draws random numbers too.
-
-        Raises:
-            CheckpointError: the entry is not random states.
-        """
-        saved = checkpoint.get("random_states")
-        _check_states(saved)
-        self.saved = saved
+        """Keep the states until training starts: the setup draws too. Raises CheckpointError."""
+        self.saved = checkpoint.get("random_states")
+        _check_states(self.saved)
 
 
 def _state(device: torch.device) -> Tensor:
@@ -189,13 +186,8 @@ def _state(device: torch.device) -> Tensor:
     state = np.zeros((), STATE)
     _, state["python"], spare = random.getstate()
     state["python_spare"] = math.nan if spare is None else spare
-    (
-        _,
-        state["numpy"],
-        state["numpy_position"],
-        state["numpy_has_spare"],
-        state["numpy_spare"],
-    ) = np.random.get_state()
+    for name, value in zip(NUMPY, np.random.get_state()[1:], strict=True):
+        state[name] = value
     state["cpu"] = torch.get_rng_state().numpy()
     if device.type == "cuda":
         state["has_cuda"], state["cuda"] = 1, torch.cuda.get_rng_state(device).numpy()
@@ -207,10 +199,7 @@ def _restore(state: Tensor) -> None:
     s = np.frombuffer(state.numpy().tobytes(), STATE)[0]
     spare = None if math.isnan(s["python_spare"]) else float(s["python_spare"])
     random.setstate((3, tuple(s["python"].tolist()), spare))
-    words, position = s["numpy"], int(s["numpy_position"])
-    np.random.set_state(
-        ("MT19937", words, position, int(s["numpy_has_spare"]), float(s["numpy_spare"])),
-    )
+    np.random.set_state(("MT19937", *(s[name] for name in NUMPY)))
     try:
         torch.set_rng_state(torch.from_numpy(s["cpu"].copy()))
         if s["has_cuda"] and torch.cuda.is_available():
@@ -222,13 +211,9 @@ def _restore(state: Tensor) -> None:
 
 
 def _check_states(saved: Any) -> None:
-    """Raise CheckpointError unless these are random states: with a wrong position numpy would read beyond its memory."""
-    if (
-        not isinstance(saved, Tensor)
-        or saved.dtype != torch.uint8
-        or saved.shape[1:] != (SIZE,)
-        or not len(saved)
-    ):
+    """Raise CheckpointError unless these are random states, which numpy does not check."""
+    bits = saved.dtype == torch.uint8 and saved.shape[1:] == (SIZE,) if isinstance(saved, Tensor) else False
+    if not bits or not len(saved):
         found = f"{saved.dtype} {list(saved.shape)}" if isinstance(saved, Tensor) else type(saved).__name__
         raise CheckpointError(
             f"the checkpoint's random states are {found}, not bytes [ranks, {SIZE}]; {REMEDY}"

@@ -20,13 +20,12 @@ SHOWN = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
 
 
 class RankState(pl.Callback):
-    """Callback that saves and restores for each rank the sums of `self.log`, the states of torchmetrics and a loader's position.
+    """Callback that saves the sums of `self.log`, torchmetrics and loader positions by rank.
 
     With it, the metrics of an interrupted epoch are those of an uninterrupted one, and so is a schedule that watches one of them.
 
     Args:
         stream: the training loader, if its rows are not read by index.
-        report: prints a line.
     """
 
     def __init__(self, stream: Stream | None, report: Callable[[str], None]) -> None:
@@ -56,7 +55,7 @@ class RankState(pl.Callback):
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Keep this rank's state until training starts; restore the loader's position now, because the loader starts earlier."""
+        """Keep this rank's state until training starts, and restore the loader's position now."""
         saved = checkpoint.get("rank_states", [])
         if len(saved) != trainer.world_size:
             self.report(
@@ -71,7 +70,7 @@ class RankState(pl.Callback):
             trainer.fit_loop.resume_loader(self.saved["loader"] or None)
 
     def training_started(self, trainer: pl.Trainer) -> None:
-        """Restore the metrics as they were after the last batch, without those that start hooks have logged again."""
+        """Restore the metrics after the last batch, without those that start hooks logged again."""
         saved, self.saved = self.saved, None
         if saved is None or not trainer.ckpt_path:  # LearningRateFinder restores a checkpoint of its own
             return

@@ -1,4 +1,4 @@
-"""Restore a checkpoint or read its weights. It holds plain values only, and any damage becomes one clear error."""
+"""Restore a checkpoint or read its weights. Any damage becomes one clear error."""
 
 import pickle
 import warnings
@@ -29,7 +29,7 @@ from train_anywhere.training.lightning.loop.private import _CheckpointConnector
 
 
 class Restorer(_CheckpointConnector):
-    """Lightning's checkpoint connector, changed to read always with `weights_only=True` and to restore which parameters are trainable.
+    """Lightning's checkpoint connector, which always reads with `weights_only=True` here.
 
     Lightning does not pass `weights_only` on for some strategies.
 
@@ -88,19 +88,19 @@ class Restorer(_CheckpointConnector):
         return with_validated_weights(state, self.trainer.validated_weights.validated)
 
     def resume_start(self, checkpoint_path: Any = None, weights_only: bool | None = None) -> None:
-        """Read the checkpoint. Training continues from the training weights, not from the validated ones."""
+        """Read the checkpoint. Training continues from the training weights."""
         super().resume_start(checkpoint_path, weights_only)
         if checkpoint_path and self.trainer.state.fn == TrainerFn.FITTING:
             with_training_weights(self._loaded_checkpoint)
 
     def restore_callbacks(self) -> None:
-        """Restore callbacks for training only: a test must use the checkpoint's weights, and a callback could replace them."""
+        """Restore callbacks for training only: in a test one could replace the weights."""
         if self.trainer.state.fn == TrainerFn.FITTING:
             super().restore_callbacks()
 
 
 def add_left_out(checkpoint: dict[str, Any], module: pl.LightningModule) -> None:
-    """Add the entries of the module's on_save_checkpoint that `checkpoint.other_objects=leave_out` left out of the checkpoint."""
+    """Add the entries of on_save_checkpoint that `checkpoint.other_objects` left out."""
     fresh = {k: dict(v) if isinstance(v, dict) else v for k, v in checkpoint.items()}
     module.on_save_checkpoint(fresh)
     checkpoint |= {k: v for k, v in fresh.items() if k not in checkpoint}
@@ -139,7 +139,7 @@ WEIGHTS = "state_dict"
 
 
 def read_checkpoint(folder: Path, mmap: bool = False) -> dict[str, Any]:
-    """Return the content of a checkpoint; its `state_dict` has whole tensors on the CPU, also for a sharded run.
+    """Return the content of a checkpoint, with whole tensors on the CPU in its `state_dict`.
 
     With `mmap`, tensors stay in the file until they are used.
 
@@ -159,9 +159,6 @@ def read_checkpoint(folder: Path, mmap: bool = False) -> dict[str, Any]:
 
 class StoredWeights:
     """The weights in a checkpoint folder, each of which is read when it is needed.
-
-    Attributes:
-        shapes: the shape of each weight, by name.
 
     Raises:
         CheckpointError: the checkpoint is damaged, or holds more than tensors and numbers.

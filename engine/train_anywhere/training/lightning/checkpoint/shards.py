@@ -1,4 +1,4 @@
-"""Checkpoints of sharded training: each rank writes its part of weights and optimizer in the background."""
+"""Checkpoints of sharded training: each rank writes its part in the background."""
 
 import io
 import os
@@ -66,9 +66,6 @@ class _Unpickler(pickle.Unpickler):
 class ShardReader(FileSystemReader):
     """Reads the shards in one folder and no file outside of it.
 
-    Args:
-        folder: the folder of the checkpoint.
-
     Raises:
         CheckpointError: its `.metadata` is damaged, or names other classes or files of another folder.
     """
@@ -109,7 +106,7 @@ def _read(path: Path) -> Metadata:
 
 
 def _plain(metadata: object) -> TypeGuard[Metadata]:
-    """Return whether all entries have the types that torch writes, and are in files of the checkpoint's own folder."""
+    """Return whether all entries have torch's types, and are in the checkpoint's own folder."""
     return (
         isinstance(metadata, Metadata)
         and isinstance(metadata.state_dict_metadata, dict)
@@ -134,7 +131,7 @@ def _inside(place: object) -> bool:
 
 
 class ShardWriter(FileSystemWriter):
-    """Writes shards to a shared disk as whole files: torch writes tensor by tensor, which is slow there.
+    """Writes shards to a shared disk as whole files. torch's tensor by tensor is slow there.
 
     If the node's disk fails, the shards are written directly into the run folder.
 
@@ -160,7 +157,7 @@ class ShardWriter(FileSystemWriter):
     def _write_locally(
         self, local: OwnedFolder, plan: SavePlan, planner: SavePlanner
     ) -> futures.Future[list[WriteResult]] | None:
-        """Write this rank's part to the node's disk; return None, after a printed line, if that disk fails."""
+        """Write to the node's disk. If that fails, print a line and return None."""
         try:
             make_empty(local, private=True)
             self.path, self.sync_files = local.path, False
@@ -203,7 +200,7 @@ LAZY_INIT = "TORCH_GLOO_LAZY_INIT"
 
 
 def make_lazy_group() -> Any:
-    """Return a process group of all ranks in which two ranks connect when they first exchange data.
+    """Return a process group of all ranks that connect when they first exchange data.
 
     By default Gloo connects each rank with all others, which takes many minutes for thousands of ranks.
     Writing shards only needs connections with rank 0.
@@ -218,7 +215,7 @@ def make_lazy_group() -> Any:
 
 
 class Shards:
-    """Writes this rank's part of a checkpoint, one checkpoint at a time: to the node's disk, then into the shared run folder.
+    """Writes this rank's part of a checkpoint to the node's disk, then into the run folder.
 
     The state is copied into memory that is reused for each checkpoint. A thread writes it; the threads of all ranks
     communicate over their own process group. All ranks must call the constructor together.
@@ -235,7 +232,7 @@ class Shards:
         self._written: Future[Any] | None = None
 
     def write(self, state: dict[str, Any], step: int) -> None:
-        """Take weights and optimizer out of the state and start writing them. All ranks call this, after `wait`."""
+        """Take weights and optimizer out of the state, and write them. All ranks call this."""
         self._folder = self._checkpoints / f"{PREFIX}{step:08d}"
         if distributed.get_rank() == 0:
             make_owned(self._place(self._folder))
@@ -255,11 +252,7 @@ class Shards:
         return self._written is not None and not self._written.done()
 
     def wait(self) -> str | None:
-        """Wait until all ranks have written their parts; return the disk error if one failed, else None.
-
-        Raises:
-            CheckpointError: writing failed for another reason, which is chained.
-        """
+        """Wait until all ranks have written. Return the disk error. Raises CheckpointError."""
         error = self._written.exception() if self._written else None
         if error is None:
             return None
@@ -278,7 +271,7 @@ class Shards:
                 shutil.copyfile(shard, folder / shard.name)
 
     def clear(self) -> None:
-        """Remove all folders with shards, also those of a killed run. One rank calls this, before its own `write`.
+        """Remove all folders with shards. One rank calls this, before its own `write`.
 
         No other rank is ahead of it: each thread creates its folder, then waits for the threads of all ranks.
         """

@@ -44,16 +44,14 @@ METADATA = ".metadata"
 
 
 class TrainingStopped(Exception):
-    """Raised to leave the Trainer when the ranks have agreed to stop and the checkpoint is written."""
+    """Raised to leave the Trainer when the ranks have agreed to stop, after the checkpoint."""
 
 
 class CheckpointCallback(pl.Callback):
-    """Saves every few epochs, steps or seconds, at the end, and when the ranks have agreed to stop.
+    """Saves every few epochs, steps or seconds, at the end, and at an agreed stop.
 
     Args:
         writer: writes the state; `trainer.save_checkpoint` calls it as the strategy's `checkpoint_io`.
-        metrics: the metrics of the run.
-        seen: the checkpoints as user code sees them.
 
     Attributes:
         start: the epoch and batch to start with.
@@ -79,7 +77,7 @@ class CheckpointCallback(pl.Callback):
         checkpoint["ended"] = self.plan.total_steps if trainer.should_stop else 0
 
     def restore_position(self, trainer: pl.Trainer, checkpoint: dict[str, Any]) -> tuple[int, int]:
-        """Resume at the position in the checkpoint's manifest; return the epoch and the batches of it to skip."""
+        """Resume at the checkpoint's position. Return the epoch and the batches to skip."""
         saved, native = self.writer.newest, trainer.native
         assert saved
         waits = bool(checkpoint.get("validation_pending"))
@@ -141,7 +139,7 @@ class CheckpointCallback(pl.Callback):
         self.writer.plain(checkpoint)
 
     def after_batch(self, trainer: pl.Trainer, batch_idx: int) -> None:
-        """Save or raise TrainingStopped if due, after an optimizer step and its hooks; a validation after it comes first."""
+        """Save or raise TrainingStopped if due, after an optimizer step and its hooks."""
         self.writer.check()
         loop: Any = trainer.fit_loop.epoch_loop
         if loop._should_accumulate() and not trainer.should_stop:
@@ -157,7 +155,7 @@ class CheckpointCallback(pl.Callback):
         self._raise_if_stopping()
 
     def validation_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Save or raise TrainingStopped if due, after a validation within an epoch: in epochs that end with a checkpoint, as Lightning."""
+        """Save or raise TrainingStopped if due, after a validation within an epoch."""
         if trainer.fit_loop.epoch_loop._should_accumulate():
             return  # a checkpoint does not hold accumulated gradients
         if self._is_due(trainer, trainer.current_epoch + 1):
@@ -165,13 +163,13 @@ class CheckpointCallback(pl.Callback):
         self._raise_if_stopping()
 
     def _is_due(self, trainer: pl.Trainer, epochs: int | None = None) -> bool:
-        """Return whether a checkpoint is due after a step; `epochs`: also after so many epochs."""
+        """Return whether a checkpoint is due after a step, or after so many `epochs`."""
         agreed, every = self.agreement, self.config.checkpoint.every_n_epochs
         due = agreed.stopping or agreed.saving or agreed.observers.due(trainer.steps_done)
         return due or (epochs is not None and is_multiple(epochs, every))
 
     def on_validation_batch_start(self, trainer: pl.Trainer, *args: Any) -> None:
-        """Interrupt a validation by raising TrainingStopped if requested, unless hooks have swapped weights until its end."""
+        """Raise TrainingStopped if requested, unless hooks have swapped weights."""
         loop: Any = trainer.fit_loop.epoch_loop
         if trainer.state.fn != TrainerFn.FITTING or trainer.sanity_checking:
             self._raise_if_stopping()
@@ -188,7 +186,7 @@ class CheckpointCallback(pl.Callback):
             raise TrainingStopped
 
     def epoch_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Save or raise TrainingStopped if due, at the end of an epoch, after its validation and all hooks."""
+        """Save or raise TrainingStopped if due, at the end of an epoch and of all hooks."""
         epochs = trainer.current_epoch + 1
         loop: Any = trainer.fit_loop
         over = trainer.should_stop or epochs >= loop.max_epochs or 0 <= loop.max_steps <= trainer.global_step
@@ -198,12 +196,12 @@ class CheckpointCallback(pl.Callback):
         self._raise_if_stopping()
 
     def save_again(self, checkpoint: dict[str, Any], weights: Weights) -> None:
-        """Replace the newest checkpoint, of this content, by one with the weights that hooks changed. Rank 0 calls it. Raises OSError."""
+        """Replace the newest checkpoint by one with weights that hooks changed. Raises OSError."""
         state = with_validated_weights(with_training_weights(checkpoint), weights)
         self.writer.write_again(state, dict(self.metrics.metrics), self._monitored_value())
 
     def on_test_batch_start(self, *args: Any) -> None:
-        """Interrupt a test after a request to stop; there is nothing to save. Raises TrainingStopped if the ranks have agreed to stop."""
+        """Raise TrainingStopped if the ranks have agreed to stop. There is nothing to save."""
         self._raise_if_stopping()
 
     def _raise_if_stopping(self) -> None:
@@ -211,13 +209,13 @@ class CheckpointCallback(pl.Callback):
             raise TrainingStopped
 
     def _monitored_value(self) -> float | None:
-        """Return the monitored value, or None if no metric is monitored or it was not measured at this step."""
+        """Return the monitored value, or None if it was not measured at this step."""
         if not (monitor := self.config.checkpoint.monitor):
             return None
         return checkpoint_score(self.metrics.monitored_metrics("checkpoint.monitor", monitor), monitor)
 
     def _save(self, trainer: pl.Trainer, value: float | None, validated: bool = True) -> None:
-        """Save a checkpoint; `value` is the metric of `checkpoint.monitor` for exactly these weights."""
+        """Save a checkpoint, with the monitored value of exactly these weights."""
         step, epoch, batch = trainer.steps_done, trainer.current_epoch, trainer.fit_loop.batch_idx + 1
         if trainer.fit_loop.epoch_loop._num_ready_batches_reached() and validated:
             epoch, batch = epoch + 1, 0
@@ -233,7 +231,7 @@ class CheckpointCallback(pl.Callback):
 
     @contextmanager
     def _states_kept(self, trainer: pl.Trainer) -> Iterator[None]:
-        """Let training continue with the same random numbers, whether or not it is saved: hooks may draw some."""
+        """Let training continue with the same random numbers: hooks of a save may draw some."""
         callbacks: Any = trainer.callbacks
         (random,) = (callback for callback in callbacks if hasattr(callback, "keep_states"))
         random.keep_states(trainer)
@@ -249,7 +247,6 @@ class StateWriter(TorchCheckpointIO):
     Args:
         checkpointer: writes checkpoints; only rank 0 has one, but all ranks take part in saving.
         shards: writes this rank's part of the weights, if they are split over the ranks.
-        saved: the checkpoint that the run resumes from.
 
     Attributes:
         newest: the newest checkpoint; only on rank 0 is it updated for those written by this run.
@@ -291,7 +288,7 @@ class StateWriter(TorchCheckpointIO):
                 self.checkpointer.save(self._write, storage_options)
 
     def refuse_objects(self, refuses: bool) -> None:
-        """Raise CheckpointError for a value of a user's hook that is not plain data, or leave it out."""
+        """Refuse objects of a user's hook that are not plain data, or leave them out."""
         self._refuses = refuses
 
     def write_again(self, state: dict[str, Any], metrics: dict[str, float], value: float | None) -> None:
@@ -307,7 +304,7 @@ class StateWriter(TorchCheckpointIO):
         return keep_plain_values(checkpoint, report, self._refuses)
 
     def check(self) -> None:
-        """Raise CheckpointError if an earlier checkpoint could not be written. Cheap, so that each step can call it."""
+        """Raise CheckpointError if an earlier checkpoint was not written. Each step calls this."""
         if self.checkpointer:
             self.checkpointer.check()
         if self.shards and not self.shards.is_writing:
@@ -320,11 +317,7 @@ class StateWriter(TorchCheckpointIO):
             self.checkpointer.wait()
 
     def publish_shards(self) -> None:
-        """Publish the checkpoint whose shards all ranks have written, or report that a disk failed.
-
-        Raises:
-            CheckpointError: writing failed for another reason.
-        """
+        """Publish the checkpoint of written shards, or report a failed disk. Raises CheckpointError."""
         if not self.shards or not self._info:
             return
         info, self._info = self._info, None
@@ -335,7 +328,7 @@ class StateWriter(TorchCheckpointIO):
             self.checkpointer.save(self._write, info)
 
     def close(self) -> None:
-        """Wait until all checkpoints are in the run folder. Raises CheckpointError if one can't be written."""
+        """Wait until all checkpoints are in the run folder. Raises CheckpointError."""
         self.publish_shards()
         if self.checkpointer:
             self.checkpointer.finish()
@@ -346,14 +339,14 @@ class StateWriter(TorchCheckpointIO):
             raise CheckpointError(self._lost)
 
     def best(self, trainer: pl.Trainer) -> Path | None:
-        """Return the file of the checkpoint to test, the same on all ranks: the best one, else the newest, else None."""
+        """Return the file of the checkpoint to test, the same on all ranks, or None."""
         self.close()
         found = self.checkpointer.store.best() if self.checkpointer else None
         found = trainer.strategy.broadcast(found)
         return found.path / FILE if found else None
 
     def _write(self, folder: Path) -> None:
-        """Write the files of a checkpoint; the checkpointer may call this again after a disk error."""
+        """Write the files of a checkpoint. After a disk error this may be called again."""
         if self.shards:
             self.shards.link(folder)
         self.buffers.write(folder / FILE)

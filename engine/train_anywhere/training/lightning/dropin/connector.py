@@ -1,4 +1,4 @@
-"""Lightning's logger connector: reduces logged values over ranks, adds an `epoch_over` hook, and serves this project's loggers."""
+"""Lightning's logger connector, changed to reduce logged values over ranks, and loggers."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,12 +23,10 @@ from train_anywhere.training.tracking import GuardedLogger
 
 
 class RunLogger(Logger):
-    """A logger of the run without a tracker: values of user code go to metrics.csv, see `receive_calls`.
+    """A logger of the run without a tracker. Values of user code go to metrics.csv.
 
     Args:
         name: name in the configuration.
-        folder: run folder.
-        version: id of the run.
         tracked: the tracker, only on rank 0; the Trainer calls `finalize` after fit and again after test, so
             `train_anywhere.training.lightning.run` calls `close` instead.
     """
@@ -56,9 +54,10 @@ class RunLogger(Logger):
 
     @property
     def experiment(self) -> Any:
-        """W&B's Run, MLflow's client, or the object that the configuration names; a dummy on other ranks, as Lightning's."""
-        made = self.tracked.logger if self.tracked else DummyExperiment()
-        return getattr(made, "experiment", made) if self.tracked else made
+        """W&B's Run, MLflow's client, or the configured object. A dummy on other ranks."""
+        if not self.tracked:
+            return DummyExperiment()
+        return getattr(self.tracked.logger, "experiment", self.tracked.logger)
 
     @property
     def run_id(self) -> str | None:
@@ -71,16 +70,12 @@ class RunLogger(Logger):
             self.tracked.log_metrics({k: v for k, v in metrics.items() if k != "epoch"}, step or 0)
 
     def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing: a tracker gets the configuration when it is created, and the run folder has its config.yaml."""
+        """Do nothing: trackers and the run folder have the configuration already."""
 
-    def after_save_checkpoint(self, *args: Any) -> None:
-        """Do nothing."""
-
-    def finalize(self, status: str) -> None:
-        """Do nothing."""
+    after_save_checkpoint = finalize = log_hyperparams
 
     def close(self, state: str) -> None:
-        """Close the tracker at the end of an attempt; `state` is completed, preempted or failed."""
+        """Close the tracker. The `state` is completed, preempted or failed."""
         if self.tracked:
             self.tracked.finalize(state)
 
@@ -90,7 +85,7 @@ class RunWandb(RunLogger, WandbLogger):
 
 
 def receive_calls(logger: Logger, receive: Callable[[Mapping[str, Any]], None]) -> Logger:
-    """Return the logger, changed so that `receive` also gets the values of each call of `log_metrics`."""
+    """Return the logger, changed so that `receive` gets what is logged too."""
     log_metrics = logger.log_metrics
 
     def received(*args: Any, **named: Any) -> Any:
@@ -106,7 +101,7 @@ HASHES = 4
 
 
 class Results(_ResultCollection):
-    """Lightning's logged values on one of several ranks, with `sync_dist=True` as a mean over the rows of all ranks.
+    """Lightning's logged values, with `sync_dist=True` as a mean over the rows of all ranks.
 
     Lightning takes the mean over the ranks, and a mean of the integer numbers of rows: both are wrong if the ranks have different
     numbers of rows. Values of an epoch are reduced by `reduce_logged`, unless a hook reads them earlier.
@@ -118,7 +113,7 @@ class Results(_ResultCollection):
         self._rows: int | Tensor = 1
 
     def log(self, *arguments: Any, sync_dist_fn: Any, **named: Any) -> None:
-        """Log a value; `sync_dist_fn` reduces over the ranks."""
+        """Log a value, which `sync_dist_fn` reduces over the ranks."""
         self._over_ranks = sync_dist_fn
         super().log(*arguments, sync_dist_fn=self._sync, **named)
 
@@ -147,7 +142,7 @@ class Results(_ResultCollection):
 def reduce_logged(
     results: Any, strategy: Strategy, on_step: bool, known: set[str], monitors: Iterable[str] = ()
 ) -> set[str]:
-    """Replace this rank's logged values by those over all ranks. All ranks must call this at the same place.
+    """Replace this rank's logged values by those over all ranks. All ranks must call this.
 
     A mean is taken over all rows, weighted by the batch sizes. Values logged with `rank_zero_only=True` stay as they are, and so
     do values that are reduced elsewhere: torchmetrics, and those of a process group or of a step with `sync_dist=True`.
@@ -182,7 +177,7 @@ def reduce_logged(
 
 
 def _refuse_different_names(names: Iterable[str], refused: set[str], strategy: Strategy) -> None:
-    """Raise ConfigError unless all ranks have logged the same names, compared by sums of a fixed size, and none of `refused`."""
+    """Raise ConfigError unless all ranks have logged the same names, and none of `refused`."""
     listed = list(names)
     digest = hashlib.sha256("\n".join(listed).encode()).digest()
     own = [int.from_bytes(digest[4 * n : 4 * n + 4]) % 2**20 for n in range(HASHES)]
@@ -204,27 +199,19 @@ def _refuse_different_names(names: Iterable[str], refused: set[str], strategy: S
 
 
 def _reduce_metrics(metrics: list[Any], on_step: bool, strategy: Strategy) -> list[Tensor]:
-    """Return the values of the last step or of the epoch over all ranks; a mean is weighted by the rows."""
+    """Return values over all ranks. A mean is weighted by the rows."""
     parts: list[tuple[Tensor, str]] = []
     for metric in metrics:
-        value, mean = (
-            (metric._forward_cache if on_step else metric.value).double(),
-            metric.meta.is_mean_reduction,
-        )
+        meta, value = metric.meta, (metric._forward_cache if on_step else metric.value).double()
+        mean = meta.is_mean_reduction
         rows = torch.as_tensor((metric.rows if on_step else metric.cumulated_batch_size) if mean else 1.0)
-        parts += [(value * rows if on_step and mean else value, _reduction(metric)), (rows.double(), "sum")]
+        kind = "max" if meta.is_max_reduction else "min" if meta.is_min_reduction else "sum"
+        parts += [(value * rows if on_step and mean else value, kind), (rows.double(), "sum")]
     reduced = iter(_reduce_values(parts, strategy))
     return [
         (total / rows if metric.meta.is_mean_reduction else total).to(metric.value)
         for metric, total, rows in zip(metrics, reduced, reduced, strict=True)
     ]
-
-
-def _reduction(metric: Any) -> str:
-    """Return the reduction of a metric over ranks; a mean is reduced by its sum."""
-    if metric.meta.is_max_reduction:
-        return "max"
-    return "min" if metric.meta.is_min_reduction else "sum"
 
 
 def _reduce_values(values: list[tuple[Tensor, str]], strategy: Strategy) -> list[Tensor]:
@@ -255,7 +242,6 @@ class Connector(_LoggerConnector):
     A receiver gets all values that are passed to the loggers, without being one of them.
 
     Args:
-        trainer: the Trainer.
         monitors: names of the metrics that the configuration monitors.
 
     Attributes:
@@ -300,7 +286,7 @@ class Connector(_LoggerConnector):
         self._reduce(on_step=False)
 
     def on_epoch_end(self) -> None:
-        """Reduce again after the hooks, which may have logged more, and collect the values of the last training step."""
+        """Reduce again after the hooks, and collect the values of the last training step."""
         self._reduce(on_step=False)
         if self.trainer.training:
             if not self._step_reduced:
@@ -317,7 +303,7 @@ class Connector(_LoggerConnector):
         return logged
 
     def update_train_epoch_metrics(self) -> None:
-        """Log the epoch's metrics, then call `epoch_over` of the callbacks: this is Lightning's last action in an epoch."""
+        """Log the epoch's metrics, then call `epoch_over` of the callbacks."""
         super().update_train_epoch_metrics()
         callbacks: list[Any] = self.trainer.callbacks
         for callback in callbacks:
@@ -325,7 +311,7 @@ class Connector(_LoggerConnector):
                 callback.epoch_over(self.trainer, self.trainer.lightning_module)
 
     def connect(self, loggers: Iterable[Logger], receive: Receiver) -> None:
-        """Give the Trainer its loggers, and all values that it or user code logs to the receiver, on every rank."""
+        """Give the Trainer its loggers, and the receiver all logged values, on every rank."""
         self.trainer.loggers = [receive_calls(logger, self._receive_call) for logger in loggers]
         self._receive = receive
 
@@ -336,9 +322,8 @@ class Connector(_LoggerConnector):
         named = prefix_reserved_names(metrics, self.trainer.is_global_zero)
         with self._own_calls():
             super().log_metrics(named | axis, step)
-        tunes = any(
-            isinstance(logger, DummyLogger) for logger in self.trainer.loggers
-        )  # as LearningRateFinder
+        # LearningRateFinder sets a dummy
+        tunes = any(isinstance(logger, DummyLogger) for logger in self.trainer.loggers)
         if metrics and not (self.trainer.sanity_checking or tunes):
             self._receive(True, self.trainer, _numbers(named))
 
@@ -351,7 +336,7 @@ class Connector(_LoggerConnector):
 
     @contextmanager
     def metrics_kept(self) -> Iterator[None]:
-        """Undo what hooks change that read metrics: Lightning then computes those of an epoch before its end."""
+        """Undo what hooks change that read metrics of an unfinished epoch."""
         known = (self._callback_metrics, self._logged_metrics, self._progress_bar_metrics)
         before = [dict(metrics) for metrics in known]
         computed = [(metric, metric._computed) for metric in (self.trainer._results or {}).values()]
@@ -378,10 +363,9 @@ class Connector(_LoggerConnector):
 
     def _reduce(self, on_step: bool) -> None:
         results = self.trainer._results
+        strategy = self.trainer.strategy
         if self.trainer.world_size > 1 and results is not None:
-            self._reduced |= reduce_logged(
-                results, self.trainer.strategy, on_step, self._reduced, self.monitors
-            )
+            self._reduced |= reduce_logged(results, strategy, on_step, self._reduced, self.monitors)
 
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -31,17 +31,11 @@ from train_anywhere.training.tracking.wandb import Wandb
 
 
 def make_task(section: TaskConfig) -> Task | pl.LightningModule:
-    """Return the object that `task` names: a task of this project, or a LightningModule.
-
-    Raises:
-        ConfigError: it is neither, or can't be created.
-    """
+    """Return the task or LightningModule that `task` names. Raises ConfigError."""
     dotted = section.target["lightning"]
     with explain_target_errors(f"task._target_={dotted}"):
         created = instantiate(section, "task", "lightning")
-    if isinstance(created, Task) and hasattr(created, "step"):
-        return created
-    if isinstance(created, pl.LightningModule):
+    if isinstance(created, pl.LightningModule) or (isinstance(created, Task) and hasattr(created, "step")):
         return created
     if isinstance(created, Task):
         raise ConfigError(
@@ -57,25 +51,20 @@ def make_task(section: TaskConfig) -> Task | pl.LightningModule:
     )
 
 
-def has_own_optimizer(module: pl.LightningModule) -> bool:
-    """Return whether the module has its own `configure_optimizers`."""
-    return is_overridden("configure_optimizers", module)
-
-
 class ConfiguredOptimizer(pl.Callback):
-    """Callback that gives a module without `configure_optimizers` the optimizer and schedule of the configuration."""
+    """Callback that gives a module the optimizer and schedule of the configuration."""
 
     def __init__(self, module: pl.LightningModule, config: Config, plan: Plan, devices: int) -> None:
         self.config, self.plan, self.devices = config, plan, devices
-        module.configure_optimizers = self._configure
-        self.module = module
 
-    def _configure(self) -> Any:
-        self.module.trainer.fit_loop.setup_data()  # the plan depends on the length of the loaders
-        return configure_optimizer(self.config, self.plan, self.module, self.devices)
+        def configure_optimizers() -> Any:
+            module.trainer.fit_loop.setup_data()  # the plan depends on the length of the loaders
+            return configure_optimizer(config, plan, module, devices)
+
+        module.configure_optimizers = configure_optimizers
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Apply the optimizer settings of the configuration, which may have changed since the checkpoint."""
+        """Apply the optimizer settings of the configuration, which may have changed."""
         apply_settings(self.config.optimizer, self.config.trainer.precision, pl_module, trainer.optimizers[0])
 
     def on_before_optimizer_step(
@@ -86,11 +75,7 @@ class ConfiguredOptimizer(pl.Callback):
 
 
 def make_callbacks(sections: Mapping[str, Callback]) -> list[pl.Callback]:
-    """Return the callbacks of the configuration.
-
-    Raises:
-        ConfigError: one is not a Lightning callback or writes checkpoints, or a checkpoint can't hold the states of two of them.
-    """
+    """Return the callbacks of the configuration. Raises ConfigError for one of another kind."""
     chosen: list[pl.Callback] = []
     keys: dict[str, str] = {}
     for name, section in sections.items():
@@ -118,10 +103,7 @@ def make_callbacks(sections: Mapping[str, Callback]) -> list[pl.Callback]:
 
 
 def make_loggers(config: Config, run: RunDir, first: bool) -> list[Logger]:
-    """Return the loggers of the configuration on every rank; only those of the `first` rank write.
-
-    Raises ConfigError if a logger takes other arguments, or has no `log_metrics`.
-    """
+    """Return the loggers, which write on the `first` rank. Raises ConfigError."""
     loggers: dict[str, Logger] = {}
     others: dict[str, LoggerConfig] = {}
     for name, section in config.loggers.items():
@@ -147,14 +129,11 @@ def make_loggers(config: Config, run: RunDir, first: bool) -> list[Logger]:
 
 @contextmanager
 def explain_lightning_errors() -> Iterator[None]:
-    """Turn common errors of Lightning and torch into a ConfigError or DataError that says what to do."""
+    """Turn common errors of Lightning and torch into a ConfigError or DataError."""
     try:
         yield
-    except MisconfigurationException as error:
-        message = " ".join(str(error).split())
-        raise ConfigError(f"Lightning refuses: {message.rstrip('.')}.") from error
-    except ValueError as error:
-        if "`val_check_interval`" not in str(error):
+    except (MisconfigurationException, ValueError) as error:
+        if not isinstance(error, MisconfigurationException) and "`val_check_interval`" not in str(error):
             raise
         message = " ".join(str(error).split())
         raise ConfigError(f"Lightning refuses: {message.rstrip('.')}.") from error

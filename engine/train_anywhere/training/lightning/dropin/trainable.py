@@ -1,4 +1,4 @@
-"""Which parameters are trainable and which mode each layer is in: saved, restored, and compared over the ranks."""
+"""Which parameters are trainable, and which mode each layer is in."""
 
 import hashlib
 import json
@@ -33,7 +33,7 @@ MODES = ("training", "track_running_stats")
 
 
 class FitLoop(_FitLoop):
-    """Lightning's loop over epochs, changed to restore the trainable state after the start hooks and to check it in each epoch.
+    """Lightning's loop over epochs, changed to restore and check the trainable state.
 
     Loaders of a user's module continue after a resume at the batch that follows the checkpoint. An epoch's iterator depends on the
     random states when it is created and when its first batch is read, so a checkpoint holds both.
@@ -72,7 +72,7 @@ class FitLoop(_FitLoop):
             self.opened.pop(0)(self.max_batches)
 
     def _load_combined_loader_states(self) -> None:
-        """Restore random states and loaders right before Lightning creates the iterator of the first epoch."""
+        """Restore random states and loaders right before the first epoch's iterator is made."""
         combined, self._position = self._combined_loader, {}
         assert combined is not None
         protect_workers(combined.flattened)
@@ -86,7 +86,7 @@ class FitLoop(_FitLoop):
         self._position["opened"] = capture_random(combined)
 
     def resume_loader(self, position: dict[str, Any] | None) -> None:
-        """Continue at a `loader_position` of the checkpoint; None: it is for another number of ranks."""
+        """Continue at a `loader_position`, or None: it is for another number of ranks."""
         self._resumed_loader = position
 
     def loader_position(self) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class FitLoop(_FitLoop):
             skip_batches(fetcher, batches)
 
     def reads_batch(self) -> None:
-        """Keep the random states before the next batch of a loader without a length is read ahead: its rows may draw numbers."""
+        """Keep the random states before a loader without a length is read ahead."""
         combined, fetcher = self._combined_loader, self._data_fetcher
         if combined is not None and fetcher is not None and fetcher.length is None:
             self._position["ahead"] = capture_random(combined)
@@ -140,10 +140,8 @@ class FitLoop(_FitLoop):
             self._position["first" if first else "opened"] = capture_random(combined)
             if not first:
                 self._position["first"] = None
-                if (
-                    self.is_resuming
-                ):  # Lightning would use the iterator that was created before the start hooks
-                    iter(fetcher)
+                if self.is_resuming:
+                    iter(fetcher)  # Lightning would use the iterator that was created before the start hooks
         super().advance()
 
     def on_save_checkpoint(self) -> dict[str, Any]:
@@ -156,17 +154,17 @@ class FitLoop(_FitLoop):
 
     @property
     def done(self) -> bool:
-        """Whether training is over; a run that was stopped in the validation after its last step resumes with it."""
+        """Whether training is over. A run that was stopped in its last validation resumes it."""
         validation = self.epoch_loop.val_loop.batch_progress.total
         return super().done and not (self.restarting and validation.ready > validation.processed)
 
     @property
     def skip(self) -> bool:
-        """Whether nothing is left to do. A run that resumes at its end is not skipped: it calls the end hooks again."""
+        """Whether nothing is left to do. A run that resumes at its end calls the end hooks."""
         return super().skip and not self.trainer.ckpt_path
 
     def on_run_start(self) -> None:
-        """Restore flags and random states again, because `setup`, `on_fit_start` and `on_train_start` run as in a new run."""
+        """Restore flags and random states, because the start hooks run as in a new run."""
         super().on_run_start()
         self._resumed_loader = None  # loaders that are opened later are not those of the checkpoint
         for callback in self.trainer.callbacks:
@@ -180,9 +178,10 @@ class FitLoop(_FitLoop):
         if self.restarted_mid_epoch or self.restarted_on_epoch_end:  # Lightning skips the start hooks then
             for callback in trainer.callbacks:
                 if isinstance(callback, StochasticWeightAveraging) and callback._scheduler_state is not None:
-                    rates = [group["lr"] for group in trainer.optimizers[0].param_groups]
+                    groups = trainer.optimizers[0].param_groups
+                    rates = [group["lr"] for group in groups]
                     callback.on_train_epoch_start(trainer, trainer.lightning_module)
-                    for group, rate in zip(trainer.optimizers[0].param_groups, rates, strict=True):
+                    for group, rate in zip(groups, rates, strict=True):
                         group["lr"] = rate  # its new schedule has changed it
                 elif isinstance(callback, GradientAccumulationScheduler):
                     callback.on_train_epoch_start(trainer)
@@ -204,7 +203,7 @@ def read_flags(trainer: pl.Trainer) -> dict[str, Any]:
 
 
 def trainable_state(trainer: pl.Trainer) -> dict[str, Any]:
-    """Return the state for a checkpoint: the flags, and the names of the parameters in each group of each optimizer."""
+    """Return the flags, and the names of the parameters in each optimizer's groups."""
     names = {p: name for name, p in trainer.lightning_module.named_parameters()}
     groups = [[[names.get(p) for p in g["params"]] for g in o.param_groups] for o in trainer.optimizers]
     return {**read_flags(trainer), "groups": groups}
@@ -222,7 +221,7 @@ def set_flags(module: nn.Module, saved: dict[str, Any]) -> None:
 
 
 def restore_groups(module: nn.Module, optimizers: list[Optimizer], saved: dict[str, Any]) -> None:
-    """Give each optimizer the parameter groups that callbacks or hooks had added; their settings come with the optimizer's state."""
+    """Give each optimizer the parameter groups that callbacks or hooks had added."""
     parameters = dict(module.named_parameters())
     for optimizer, groups in zip(optimizers, saved.get("groups", []), strict=False):
         known = all(name in parameters for group in groups for name in group)
@@ -235,11 +234,7 @@ def restore_groups(module: nn.Module, optimizers: list[Optimizer], saved: dict[s
 
 
 def check_trainable(trainer: pl.Trainer) -> None:
-    """Compare the flags over the ranks, then let the strategy average the gradients of all trainable parameters.
-
-    Raises:
-        RanksDifferError: the flags differ; all ranks raise it.
-    """
+    """Raise RanksDifferError if flags differ, then let the strategy average all gradients."""
     strategy: Any = trainer.strategy
     if trainer.world_size > 1:
         own = read_flags(trainer)

@@ -1,4 +1,4 @@
-"""The loaders of a user's module: read by Lightning, shared by the ranks, and continued at any batch after a resume."""
+"""The loaders of a user's module, shared by the ranks and continued at any batch."""
 
 import copy
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ from train_anywhere.training.lightning.loop.private import (
 
 
 class DataConnector(_DataConnector):
-    """Lightning's data connector, changed so that an evaluation on several ranks measures each row once.
+    """Lightning's data connector, changed so that evaluations measure each row once.
 
     Lightning would repeat rows to give all ranks the same number, which changes means.
     """
@@ -62,18 +62,16 @@ class DataConnector(_DataConnector):
         sampler = _get_distributed_sampler(dataloader, shuffle, trainer.overfit_batches, mode, **places)
         assert size
         size = size // ranks if divides else size
+        batches = BatchSampler(sampler, size, drop_last)
+        if evaluates:
+            batches = SharedBatches(sampler, size, drop_last, trainer.global_rank, ranks)
         shared = copy.copy(dataloader)  # a new one would need the arguments of the user's class
-        vars(shared)["batch_size"] = size
-        vars(shared)["batch_sampler"] = (
-            SharedBatches(sampler, size, drop_last, trainer.global_rank, ranks)
-            if evaluates
-            else BatchSampler(sampler, size, drop_last)
-        )
+        vars(shared).update(batch_size=size, batch_sampler=batches)
         return shared
 
 
 class SharedBatches(BatchSampler):
-    """One rank's part of the batches of a sampler: each row once, and the same number of batches on every rank."""
+    """One rank's part of the batches of a sampler: each row once, as many on every rank."""
 
     def __init__(self, sampler: Any, batch_size: int, drop_last: bool, rank: int, ranks: int) -> None:
         super().__init__(sampler, batch_size, drop_last)
@@ -120,7 +118,7 @@ def agree_on_end(fetcher: _DataFetcher, strategy: Any) -> None:
 
 
 def capture_random(combined: CombinedLoader) -> list[Any]:
-    """Return the random states that decide which batches a new iterator returns, as plain values."""
+    """Return the random states that decide what a new iterator returns, as plain values."""
     return [
         random_states.pack(random_states.get_states()),
         [g.get_state() for g in _generators(combined)],
@@ -142,7 +140,7 @@ def _generators(combined: CombinedLoader) -> list[torch.Generator]:
 
 
 def loader_states(combined: CombinedLoader, fetcher: _DataFetcher) -> list[Any]:
-    """Return the states of loaders that save their own position; empty unless all do.
+    """Return the states of loaders that save their own position. Empty unless all do.
 
     Lightning reads one batch ahead of a loader without a length, and its state is then not that of the trained batches.
     """
@@ -151,7 +149,7 @@ def loader_states(combined: CombinedLoader, fetcher: _DataFetcher) -> list[Any]:
 
 
 def skip_batches(fetcher: _DataFetcher, batches: int) -> None:
-    """Advance by batches that are trained already; rows that are read by index in this process are not read."""
+    """Advance by batches that are trained already, if possible without reading rows."""
     with _without_reading(fetcher):
         for _ in range(batches):
             next(fetcher, None)

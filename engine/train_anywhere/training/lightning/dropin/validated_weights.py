@@ -1,4 +1,4 @@
-"""Keep the weights that validation measured, so that the checkpoint, test, evaluation and export use the same ones.
+"""Keep the weights that validation measured, for checkpoint, test and export.
 
 User hooks may swap weights around a validation (Lightning's WeightAveraging), or change them after the last checkpoint (its
 StochasticWeightAveraging). Weights are copied only if the module or a callback has hooks that could do so.
@@ -25,7 +25,7 @@ Weights = dict[str, Tensor]
 
 
 class ValidatedWeights(pl.Callback):
-    """Callback that copies weights before user hooks can change them; the first callback after the clock.
+    """Callback that copies weights before user hooks change them, the first after the clock.
 
     Attributes:
         validated: the weights of this epoch's validation, before hooks restore others; on rank 0, empty if no hook could.
@@ -38,21 +38,17 @@ class ValidatedWeights(pl.Callback):
         self.swapped = False
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Copy the weights before other hooks swap them; a test or prediction restores them."""
+        """Copy the weights before other hooks swap them. A test restores them."""
         fitting, kind = trainer.state.fn == TrainerFn.FITTING, str(trainer.state.stage.value)
         kind = kind.replace("validate", "validation")
         times = ("start", "epoch_start") if fitting else ("start", "epoch_start", "epoch_end", "end")
-        self._watched = not trainer.sanity_checking and user_hooks(
-            trainer, *(f"on_{kind}_{time}" for time in times)
-        )
-        self._before = (
-            copy_weights(pl_module) if self._watched and (trainer.is_global_zero or not fitting) else {}
-        )
+        hooks = [f"on_{kind}_{time}" for time in times]
+        self._watched = not trainer.sanity_checking and user_hooks(trainer, *hooks)
+        copies = self._watched and (trainer.is_global_zero or not fitting)
+        self._before = copy_weights(pl_module) if copies else {}
 
-    def on_validation_batch_start(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: Any
-    ) -> None:
-        """At the first batch, when all start hooks have been called, see whether they have changed the weights."""
+    def on_validation_batch_start(self, trainer: Any, pl_module: pl.LightningModule, *args: Any) -> None:
+        """See at the first batch whether start hooks have changed the weights."""
         if self._watched and args[1:] in ((0,), (0, 0)):
             if trainer.state.fn != TrainerFn.FITTING:
                 self._restore_weights(pl_module)
@@ -60,7 +56,7 @@ class ValidatedWeights(pl.Callback):
                 self.swapped = trainer.strategy.broadcast(bool(changed_weights(pl_module, self._before)))
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Copy the weights before other hooks restore the training weights, or change them at the end of the epoch."""
+        """Copy the weights before other hooks restore the training weights."""
         late = ("on_validation_epoch_end", "on_validation_end", "on_train_epoch_end")
         if trainer.state.fn != TrainerFn.FITTING or not (self.swapped or user_hooks(trainer, *late)):
             return
@@ -80,9 +76,8 @@ class ValidatedWeights(pl.Callback):
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Copy the weights before other hooks change them."""
-        self.before_end = (
-            copy_weights(pl_module) if trainer.is_global_zero and user_hooks(trainer, *END_HOOKS) else {}
-        )
+        copies = trainer.is_global_zero and user_hooks(trainer, *END_HOOKS)
+        self.before_end = copy_weights(pl_module) if copies else {}
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Restore the weights after a test or a prediction."""
@@ -109,7 +104,7 @@ def user_hooks(trainer: pl.Trainer, *names: str) -> bool:
 
 
 def copy_weights(module: nn.Module) -> Weights:
-    """Return copies of the weights on the CPU; with a sharded strategy, of this rank's part."""
+    """Return copies of this rank's weights on the CPU."""
     return {name: tensor.to("cpu", copy=True) for name, tensor in _tensors(module)}
 
 
@@ -120,7 +115,7 @@ def changed_weights(module: nn.Module, before: Weights) -> list[str]:
 
 
 def with_validated_weights(checkpoint: dict[str, Any], validated: Weights) -> dict[str, Any]:
-    """Return the checkpoint with the validated weights, and with the training weights that they replace, for a resume."""
+    """Return the checkpoint with validated weights, and the training weights for a resume."""
     own = checkpoint["state_dict"]
     replaced = {n: own[n] for n, t in validated.items() if n in own and not torch.equal(own[n].cpu(), t)}
     weights = copy(own)  # keeps the layer versions that torch attaches to it
@@ -129,7 +124,7 @@ def with_validated_weights(checkpoint: dict[str, Any], validated: Weights) -> di
 
 
 def with_training_weights(checkpoint: dict[str, Any]) -> dict[str, Any]:
-    """Restore in place the training weights that `with_validated_weights` has replaced, to continue training."""
+    """Restore in place the training weights that `with_validated_weights` has replaced."""
     if TRAINING in checkpoint:
         checkpoint["state_dict"].update(checkpoint.pop(TRAINING))
     return checkpoint

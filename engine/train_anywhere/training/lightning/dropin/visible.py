@@ -19,7 +19,7 @@ INTERNAL = ("train_anywhere", "lightning", "lightning_fabric")
 
 
 class Callbacks(list[pl.Callback]):
-    """The callbacks of a Trainer: user code sees its own and `RunCheckpoints`, the engine and Lightning see all of them.
+    """The callbacks of a Trainer. User code sees its own and `RunCheckpoints`.
 
     User code that changes the list changes only what it sees.
     """
@@ -38,7 +38,7 @@ class Callbacks(list[pl.Callback]):
         return self
 
     def replaced(self, chosen: Iterable[pl.Callback], frame: FrameType) -> "Callbacks":
-        """Return the list after the code in a frame has assigned these callbacks to `trainer.callbacks`."""
+        """Return the list after the code in a frame has assigned `trainer.callbacks`."""
         if chosen is self:
             return self
         changed = Callbacks(list.__getitem__(self, slice(None)))
@@ -81,18 +81,16 @@ def _is_internal(frame: FrameType) -> bool:
 
 
 def is_visible(callback: pl.Callback) -> bool:
-    """Return whether user code sees a callback: its own ones, Lightning's, and the one that follows the checkpoints."""
+    """Return whether user code sees a callback: its own, Lightning's, or the checkpoints'."""
     return isinstance(callback, RunCheckpoints) or not type(callback).__module__.startswith("train_anywhere.")
 
 
 class RunCheckpoints(ModelCheckpoint):
-    """Lightning's ModelCheckpoint as user code reads it, about the checkpoints that this project writes.
+    """Lightning's ModelCheckpoint as user code reads it, about this project's checkpoints.
 
     Args:
-        folder: `checkpoints/` of the run folder.
         monitor: the metric that decides which checkpoint is the best.
         mode: whether the smallest or the largest value is the best.
-        finish: waits until all checkpoints are written.
     """
 
     def __init__(
@@ -103,7 +101,7 @@ class RunCheckpoints(ModelCheckpoint):
 
     @property
     def best_model_path(self) -> str:
-        """The file of the best checkpoint, the newest one without `checkpoint.monitor`; it exists when the training is complete."""
+        """The file of the best or newest checkpoint. It exists when the training is complete."""
         if self._complete:
             self.finish()
         return self._best
@@ -132,7 +130,7 @@ class RunCheckpoints(ModelCheckpoint):
 
 
 class CallbackConnector(_CallbackConnector):
-    """Lightning's callback connector, changed to put the callbacks of `configure_callbacks` before those of this project.
+    """Lightning's connector, changed to put a module's callbacks before this project's.
 
     The one that saves comes last: it must see the results of all others.
     """
@@ -149,10 +147,6 @@ class CallbackConnector(_CallbackConnector):
         self.trainer.callbacks = Callbacks([*kept[:place], *users, *kept[place:]])
 
 
-for _hook in (
-    "setup",
-    "state_dict",
-    "load_state_dict",
-    *(name for name in dir(pl.Callback) if name.startswith("on_")),
-):
+_OWN = ("setup", "state_dict", "load_state_dict")
+for _hook in (*_OWN, *(name for name in dir(pl.Callback) if name.startswith("on_"))):
     setattr(RunCheckpoints, _hook, getattr(pl.Callback, _hook))  # it saves nothing itself

@@ -1,4 +1,4 @@
-"""Collect, reduce, show and write metrics around the loop, and let all ranks agree to stop or to save."""
+"""Collect, reduce, show and write metrics, and let all ranks agree to stop or to save."""
 
 import math
 from collections.abc import Mapping
@@ -29,9 +29,6 @@ class Agreement:
     rank checks them after each step.
 
     Args:
-        stop: the flag that a signal sets.
-        timer: the time of training, and its limit.
-        progress: passes on the requests of `jobs.py`.
         observers: called after steps, validations and checkpoints.
         writes: whether this is rank 0 of a run that writes checkpoints.
 
@@ -47,7 +44,7 @@ class Agreement:
         self.writes, self.stopping, self.saving = writes, False, False
 
     def numbers(self, device: torch.device) -> torch.Tensor:
-        """Return what is reduced with the metrics: requests to stop, save, end and profile, and the efficiency."""
+        """Return what is reduced with the metrics: the requests, and the efficiency."""
         requests = [
             self.stop.requested is not None,
             self._requests_checkpoint(),
@@ -70,7 +67,7 @@ class Agreement:
             self.apply(trainer, trainer.strategy.reduce(self.numbers(device), reduce_op="sum").tolist())
 
     def check(self, trainer: pl.Trainer) -> None:
-        """Update the requests of a single rank, which needs no agreement, and end training if its time is over."""
+        """Update the requests of a single rank, and end training if its time is over."""
         if trainer.world_size == 1:
             self.stopping, self.saving = self.stop.requested is not None, self._requests_checkpoint()
             self._end_training(trainer, self.timer.is_over)
@@ -94,13 +91,12 @@ class Agreement:
 
 
 class MetricsCallback(pl.Callback):
-    """Callback that collects the metrics every few steps and at the end of an epoch, writes and shows them.
+    """Callback that collects, writes and shows the metrics.
 
     Subclasses define where the metrics come from.
 
     Attributes:
         native: whether a task of this project is trained, whose metrics are reduced here.
-        metrics: the newest value of each metric.
         epoch_metrics: metrics at the end of the current epoch: of its last steps, and of the validation if any.
     """
 
@@ -134,7 +130,7 @@ class MetricsCallback(pl.Callback):
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Save the last learning rate, for an epoch that resumes with its validation and is still to be written."""
+        """Save the last learning rate, for an epoch that resumes with its validation."""
         checkpoint["lr"] = None if self._lr is None else float(self._lr)
 
     def on_load_checkpoint(
@@ -180,13 +176,13 @@ class MetricsCallback(pl.Callback):
         self.clock.batch_over()
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Treat values logged from here on as those of the epoch; an epoch that resumes with its validation starts here."""
+        """Treat values logged from here on as those of the epoch."""
         self._epoch_ending = True
 
     def _step_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, batch_idx: int
     ) -> dict[str, float] | None:
-        """Count an optimizer step; return the metrics if they are due, else None."""
+        """Count an optimizer step. Return the metrics if they are due, else None."""
         step = trainer.count_step()
         if self.native and step >= self.plan.total_steps and batch_idx + 1 < self.plan.train_batches:
             trainer.should_stop = True  # max_steps may end the run within an epoch
@@ -201,7 +197,7 @@ class MetricsCallback(pl.Callback):
         return fresh
 
     def _is_last(self, trainer: pl.Trainer) -> bool:
-        """Return whether an optimizer step is the last one before a validation, or of the epoch or the run."""
+        """Return whether a step is the last one before a validation, or of the epoch or run."""
         loop: Any = trainer.fit_loop.epoch_loop
         return trainer.should_stop or loop._num_ready_batches_reached() or loop.validation_follows()
 
@@ -305,11 +301,7 @@ class MetricsCallback(pl.Callback):
         self._compare_batches(trainer)
 
     def monitored_metrics(self, key: str, monitor: str) -> dict[str, float]:
-        """Return the metrics of this epoch; `monitor` may be missing if there was no validation.
-
-        Raises:
-            ConfigError: there is no metric with the name `monitor`, which is the value of the configuration `key`.
-        """
+        """Return the metrics of this epoch. Raises ConfigError if `monitor` is unknown."""
         return self._unlogged | self.epoch_metrics
 
     # --- values that user code logs -------------------------------------------------------------------------------------
@@ -339,7 +331,7 @@ class MetricsCallback(pl.Callback):
 
 
 class TaskMetrics(MetricsCallback):
-    """Metrics of a task of this project: sums on each rank, reduced together with the requests to stop."""
+    """Metrics of a task of this project: sums, reduced together with the requests."""
 
     native = True
 
@@ -348,7 +340,7 @@ class TaskMetrics(MetricsCallback):
         self.task = task
 
     def resume(self, metrics: dict[str, float]) -> None:
-        """Start with the metrics of the checkpoint; an epoch that resumes with its validation gets the training metrics."""
+        """Start with the metrics of the checkpoint, and those of its training for the epoch."""
         super().resume(metrics)
         train = self.task.names("train")
         self.epoch_metrics = {name: value for name, value in metrics.items() if name in train}
@@ -358,12 +350,12 @@ class TaskMetrics(MetricsCallback):
         return self.task.names("train", "val", "test")
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Provide the metrics from before a resume, for schedules that watch one of them, and start the first epoch."""
+        """Provide the metrics from before a resume to schedules, and start the first epoch."""
         _provide(trainer, self.metrics)
         super().on_train_start(trainer, pl_module)
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Reduce the metrics of the validation, and provide them to schedules and callbacks that watch one of them."""
+        """Reduce the metrics of the validation, and provide them to schedules and callbacks."""
         super().on_validation_epoch_end(trainer, pl_module)
         _provide(trainer, self.epoch_metrics)
 
@@ -403,7 +395,7 @@ class ModuleMetrics(MetricsCallback):
     """Metrics that a user's module logs, received from the `Connector`."""
 
     def monitored_metrics(self, key: str, monitor: str) -> dict[str, float]:
-        """Return the metrics of this epoch. Raises ConfigError if the module was validated and has logged no metric of this name."""
+        """Return the metrics of this epoch. Raises ConfigError if `monitor` was never logged."""
         known = super().monitored_metrics(key, monitor)
         # without a validation, its metrics may be missing
         is_training_metric = not self.plan.val_batches and "val" not in monitor
@@ -422,6 +414,6 @@ def _provide(trainer: pl.Trainer, metrics: dict[str, float]) -> None:
 
 
 def _loss_of(outputs: Any) -> float:
-    """Return the loss of a batch on this rank from what Lightning passes to callbacks; nan if there is none."""
+    """Return this rank's loss from what Lightning passes to callbacks, or nan."""
     loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
     return float(loss) if isinstance(loss, torch.Tensor) and loss.numel() == 1 else math.nan

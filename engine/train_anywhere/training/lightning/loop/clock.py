@@ -1,4 +1,4 @@
-"""Measure a rank's own work in a batch, and its waits for data and for other ranks, for the heartbeat."""
+"""Measure a rank's own work in a batch, and its waits for data and for other ranks."""
 
 import time
 from typing import Any
@@ -13,40 +13,38 @@ from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrate
 class Pace:
     """A timer of the rank's own work, which reports to the heartbeat once per batch.
 
+    The rank then waits for the slowest rank to average the gradients. `WaitTimer` finds out which parameter gets its gradient last; until
+    it has measured a step, the rank's own work is taken to end with the forward pass.
+
     The program only queues work on a GPU, so two CUDA events in the queue measure the time there. They are read some batches later,
     when the GPU has passed them, so the program never waits for them. FSDP waits for other ranks already in the forward pass, to
     gather weights, so with FSDP only the wait for data is reported.
-
-    Attributes:
-        gathers: whether the strategy is FSDP.
-        queues: whether the device is a GPU.
     """
 
     def __init__(self, trainer: pl.Trainer, heartbeat: Heartbeat) -> None:
-        self.heartbeat = heartbeat
-        device = trainer.strategy.root_device
-        self.gathers, self.queues = isinstance(trainer.strategy, FullyShardedStrategy), device.type == "cuda"
+        self.heartbeat, strategy = heartbeat, trainer.strategy
+        self._gathers = isinstance(strategy, FullyShardedStrategy)
+        self._queues = strategy.root_device.type == "cuda"
         self._start_event: Any = None
         self._end_event: Any = None
-        self._seconds = 0.0
         self._watched: torch.Tensor | None = None
         self._hook: Any = None
-        self._done = False
+        self._seconds, self._done = 0.0, False
 
     def watch(self, parameter: torch.Tensor | None) -> None:
-        """End the own work when this parameter, the last one, gets its gradient; None: when the forward pass ends."""
+        """End the own work when this parameter gets its gradient, or for None after the forward."""
         if parameter is self._watched:
             return
         if self._hook:
             self._hook.remove()
         self._watched, self._hook = parameter, None
         if parameter is not None:
-            self._hook = parameter.register_post_accumulate_grad_hook(self._on_gradient)
+            self._hook = parameter.register_post_accumulate_grad_hook(lambda _: self._mark_computed())
 
     def start(self) -> None:
         """Start timing the next batch."""
         self._done = False
-        if self.queues and self._start_event is None:
+        if self._queues and self._start_event is None:
             self._start_event = record_event()
 
     def forward(self) -> None:
@@ -55,22 +53,16 @@ class Pace:
         if self._watched is None:
             self._mark_computed()
 
-    def _on_gradient(self, parameter: torch.Tensor) -> None:
-        """Record that the watched parameter got its gradient: the hook of `watch`."""
-        self._mark_computed()
-
     def _mark_computed(self) -> None:
-        """Report the own work, only once per batch: before a second backward pass the rank may wait for others."""
+        """Report the own work once per batch: a second backward pass may include waits."""
         if self._done:
             return
         self._done = True
-        if self.gathers:
-            self.heartbeat.computed(self.heartbeat.waited)
-        else:
-            self.heartbeat.computed(self._gpu_seconds() if self.queues else None)
+        own = self._gpu_seconds() if self._queues else None
+        self.heartbeat.computed(self.heartbeat.waited if self._gathers else own)
 
     def _gpu_seconds(self) -> float:
-        """Return the GPU seconds of the newest measured batch (0 before the first), after recording or reading the end event."""
+        """Return the GPU seconds of the newest measured batch (0 before the first)."""
         if self._start_event is not None and self._end_event is None:
             self._end_event = record_event()
         elif self._end_event is not None and self._end_event.query():
@@ -118,7 +110,7 @@ class WaitTimer:
             self._hooks = [p.register_post_accumulate_grad_hook(hook) for p in trained]
 
     def mark_average(self) -> None:
-        """Note that the gradients are averaged; with manual optimization this may happen several times in a step."""
+        """Note that the gradients are averaged, which may happen several times in a step."""
         if self._hooks and self._own_end is not None:
             self._marks += [self._own_end, self._mark()]
             self._own_end = None
@@ -157,7 +149,7 @@ class WaitTimer:
 
 
 class Clock(pl.Callback):
-    """The first of all callbacks, so that the work of others does not count as waiting for data or for other ranks."""
+    """The first of all callbacks, so that the work of others does not count as waiting."""
 
     def __init__(self, heartbeat: Heartbeat) -> None:
         self.heartbeat, self._timing = heartbeat, False

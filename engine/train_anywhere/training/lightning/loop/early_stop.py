@@ -1,4 +1,4 @@
-"""Callbacks that stop when a metric has not improved, and that fail a run that has trained nothing."""
+"""Callbacks that stop a run early, and that fail one that has trained nothing."""
 
 import math
 from typing import Any
@@ -26,7 +26,7 @@ class EarlyStop(pl.Callback):
             self._compare(trainer, trainer.current_epoch)
 
     def epoch_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Compare the epoch with the best one, if it was validated; a validation at which the run ended early is compared already."""
+        """Compare the epoch with the best one, if it was validated and not compared yet."""
         self._compare(trainer, trainer.current_epoch + 1)
 
     def _compare(self, trainer: pl.Trainer, epochs: int) -> None:
@@ -44,7 +44,7 @@ class EarlyStop(pl.Callback):
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Save the best value, as a cost (lower is better; infinity: no value yet), and the epochs waited since."""
+        """Save the best value as a cost (infinity: none yet), and the epochs waited since."""
         best = self.patience.best
         cost = math.inf if best is None else self._sign * best
         checkpoint["early_stop"] = {"best": cost, "waited": self.patience.waited}
@@ -70,7 +70,7 @@ class EarlyStop(pl.Callback):
 
 
 class TrainingCheck(pl.Callback):
-    """Callback that counts batches without a loss, and looks for the first gradient that an optimizer uses."""
+    """Callback that counts batches without a loss, and looks for the first gradient."""
 
     def __init__(self) -> None:
         self.batches = self.skipped = 0
@@ -102,11 +102,7 @@ class TrainingCheck(pl.Callback):
         self.skipped += not outputs and pl_module.automatic_optimization
 
     def check(self, trainer: pl.Trainer) -> str:
-        """Return a note about skipped batches or a missing optimizer, or "", when training is complete.
-
-        Raises:
-            ProjectError: nothing was trained.
-        """
+        """Return a note about skipped batches, or "". Raises ProjectError if nothing was trained."""
         if not self.batches and not trainer.should_stop:
             raise ProjectError("nothing was trained: no batch reached training_step.")
         skipped = "training_step or the loader returned None"

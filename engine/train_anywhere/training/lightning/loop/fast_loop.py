@@ -1,4 +1,4 @@
-"""Lightning's loop over the batches of an epoch, changed so that a usual step of a native task calls only overridden hooks.
+"""Lightning's loop over the batches of an epoch, changed to call only overridden hooks.
 
 Lightning calls about thirty hooks of each callback and of the module in every step, each in a profiler context, even if none is
 overridden. This is most of the time that its Trainer adds to a step (engine/benchmarks/step.py). Here the overridden hooks are looked
@@ -152,10 +152,10 @@ class FastEpochLoop(_TrainingEpochLoop):
         self.mid_epoch = False
 
     def _broadcast_sigterm_tensor(self) -> None:
-        """Do nothing: the ranks agree to stop when they reduce their metrics (`callbacks.MetricsCallback`)."""
+        """Do nothing: the ranks agree to stop when they reduce their metrics."""
 
     def _train(self, batch: Any, index: int) -> dict[str, Any]:
-        """Run forward and backward pass, and the optimizer step if enough batches are accumulated; return the loss."""
+        """Run forward and backward pass, and the optimizer step if it is due. Return the loss."""
         optimizer, outputs = self.trainer.strategy.optimizers[0], dict[str, Any]()
 
         def closure() -> torch.Tensor:  # an optimizer may call this more than once
@@ -173,7 +173,7 @@ class FastEpochLoop(_TrainingEpochLoop):
         return outputs
 
     def _compute_gradients(self, batch: Any, index: int, optimizer: torch.optim.Optimizer) -> torch.Tensor:
-        """Run forward and backward pass; return the detached loss."""
+        """Run forward and backward pass, and return the detached loss."""
         trainer, accumulate = self.trainer, self.trainer.accumulate_grad_batches
         with torch.enable_grad():
             loss = self._call_as_hook("training_step", trainer.strategy.training_step, batch, index)
@@ -194,7 +194,7 @@ class FastEpochLoop(_TrainingEpochLoop):
         zeroed.increment_completed()
 
     def _backward(self, loss: torch.Tensor) -> None:
-        """Run the backward pass; the strategy averages the gradients over the ranks during or after it."""
+        """Run the backward pass, during or after which the strategy averages the gradients."""
         strategy = self.trainer.strategy
         strategy.pre_backward(loss)
         self._call("on_before_backward", loss)
@@ -203,7 +203,7 @@ class FastEpochLoop(_TrainingEpochLoop):
         strategy.post_backward(loss.detach())
 
     def _before_step(self, loss: torch.Tensor, optimizer: torch.optim.Optimizer) -> torch.Tensor:
-        """Call the hooks before an optimizer step and clip the gradients; return the loss."""
+        """Call the hooks before an optimizer step and clip the gradients. Return the loss."""
         self._call("on_before_optimizer_step", optimizer)
         trainer = self.trainer
         if trainer.gradient_clip_val:
@@ -230,7 +230,7 @@ class FastEpochLoop(_TrainingEpochLoop):
 
 
 def refuse_user_stop_iteration(owner: Any, *names: str) -> None:
-    """Turn a StopIteration of user code in these methods of a loop into an error: Lightning would silently end the epoch.
+    """Turn a StopIteration of user code into an error: Lightning would end the epoch.
 
     A step that takes a `dataloader_iter` ends the epoch in this way.
     """
@@ -256,7 +256,7 @@ def _call_without_user_stop(owner: Any, method: Callable[..., Any], *arguments: 
 
 
 def refuse_row_stop_iteration(loop: Any) -> None:
-    """Turn a StopIteration of a row into an error in an evaluation loop, which would end as if the data had ended."""
+    """Turn a StopIteration of a row into an error in an evaluation loop."""
     loop.reset = partial(_check_fetcher, loop, loop.reset)
 
 
@@ -277,7 +277,7 @@ def _check_fetcher(loop: Any, reset: Callable[[], None]) -> None:
 
 
 def find_unsupported(trainer: pl.Trainer) -> str | None:
-    """Return why Lightning's own loop must run the steps of a native task, or None if the fast loop can."""
+    """Return why Lightning's own loop must run the steps, or None if the fast loop can."""
     strategy, precision = trainer.strategy, trainer.precision_plugin
     steps = (Strategy.optimizer_step, DDPStrategy.optimizer_step)
     if not isinstance(trainer.profiler, PassThroughProfiler):
@@ -305,7 +305,7 @@ def find_hooks(trainer: pl.Trainer, name: str) -> list[Callable[..., Any]]:
 
 
 def overrides(owner: Any, name: str) -> bool:
-    """Return whether a callback, module or data module overrides a hook, in its class or on the object itself."""
+    """Return whether an owner of hooks overrides one, in its class or on the object."""
     bases = (pl.LightningModule, pl.Callback, pl.LightningDataModule)
     base = next(b for b in bases if isinstance(owner, b))
     return getattr(getattr(owner, name), "__func__", None) is not getattr(base, name)

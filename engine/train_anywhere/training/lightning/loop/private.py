@@ -1,5 +1,6 @@
-"""The private names of Lightning that the engine uses; a version that lacks one of them is refused here, with one message."""
+"""The private names of Lightning that the engine uses, with one message if one is missing."""
 
+# ruff: noqa: F401
 import lightning
 
 from train_anywhere.errors import ConfigError
@@ -28,23 +29,3 @@ except ImportError as error:
         f"this engine does not support lightning {lightning.__version__} ({error}); install the locked version: make setup. "
         "A newer engine may support it: make update."
     ) from error
-
-__all__ = [
-    "_CallbackConnector",
-    "_CheckpointConnector",
-    "_DataConnector",
-    "_DataFetcher",
-    "_DataLoaderIterDataFetcher",
-    "_FitLoop",
-    "_LoggerConnector",
-    "_PrefetchDataFetcher",
-    "_ResultCollection",
-    "_SignalConnector",
-    "_TrainingEpochLoop",
-    "_TunerExitException",
-    "_block_parallel_sync_behavior",
-    "_get_distributed_sampler",
-    "_init_dist_connection",
-    "_optimizers_to_device",
-    "_set_sampler_epoch",
-]

@@ -1,4 +1,4 @@
-"""Files for TensorBoard: events without loading a second framework, and traces of torch's profiler."""
+"""TensorBoard's events, without loading a second framework, and traces of the profiler."""
 
 import sys
 import time
@@ -28,7 +28,6 @@ class TensorBoard(TensorBoardLogger):
     """Writes event files into one folder, also for the values of `self.log`.
 
     Args:
-        events: provides the folder, and handles errors of its disk.
         step: optimizer steps done before. Later events of an earlier attempt are purged, so a resumed run shows one curve.
     """
 
@@ -39,7 +38,7 @@ class TensorBoard(TensorBoardLogger):
 
     @property
     def log_dir(self) -> str:
-        """The run folder, for files of user code; event files may be written to the node's disk first."""
+        """The run folder, for files of user code."""
         return str(self.events.target.parent)
 
     @property
@@ -50,7 +49,7 @@ class TensorBoard(TensorBoardLogger):
     @property
     @rank_zero_experiment
     def experiment(self) -> "SummaryWriter | DummyExperiment":
-        """The writer of the current file, for `add_image` and similar calls; a dummy while the disk fails."""
+        """The writer of the current file, for `add_image` etc. A dummy while the disk fails."""
         if self._experiment is None:
             self.events.try_write(self._open, self._close)
         return self._experiment or DummyExperiment()
@@ -73,7 +72,7 @@ class TensorBoard(TensorBoardLogger):
             self.events.try_write(self.experiment.flush, self._close)
 
     def finalize(self, status: str) -> None:
-        """Flush but keep the file open: the Trainer calls this after fit, and the test is still to be written."""
+        """Flush but keep the file open: the Trainer calls this before the test."""
         self.save()
 
     def _open(self) -> None:
@@ -86,7 +85,7 @@ class TensorBoard(TensorBoardLogger):
 
 
 class TorchRecording:
-    """A running profile of this thread's operators and of the GPU's kernels; `name` starts the names of its files."""
+    """A running profile of operators and GPU kernels. Its files start with `name`."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._file = folder / name

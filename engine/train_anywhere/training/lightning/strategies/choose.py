@@ -22,7 +22,7 @@ from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrate
 
 
 class DataParallel(SingleDeviceStrategy):
-    """Runs the network on parts of the batch, one per device; loss, metrics and optimizer use the whole batch.
+    """Runs the network on parts of the batch, one per device. All else uses the whole batch.
 
     As in torch's DataParallel, each part of a batch has its own batch statistics. Without GPUs the parts are computed one after
     another, so this can be tried on any machine.
@@ -38,11 +38,7 @@ class DataParallel(SingleDeviceStrategy):
         self.devices = devices
 
     def setup(self, trainer: pl.Trainer) -> None:
-        """Set up as for one device, then run the task's network on all devices.
-
-        Raises:
-            ConfigError: the module computes its own loss, which can't be split.
-        """
+        """Set up for one device, and split the network. Raises ConfigError for a user's module."""
         super().setup(trainer)
         module = self.lightning_module
         if not isinstance(module, TaskModule):
@@ -54,7 +50,7 @@ class DataParallel(SingleDeviceStrategy):
 
 
 class SplitNetwork:
-    """A network that is called with a whole batch and runs on all devices; other attributes are those of the network."""
+    """A network that runs on all devices and has the attributes of the network."""
 
     def __init__(self, network: nn.Module, devices: list[torch.device]) -> None:
         self.network, self.devices = network, devices
@@ -63,7 +59,7 @@ class SplitNetwork:
         return getattr(self.network, name)
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
-        """Return predictions for the whole batch on the first device; input tensors are [b, ...]."""
+        """Return predictions for the whole batch [b, ...] on the first device."""
         if self.devices[0].type == "cuda":
             return data_parallel(self.network, inputs, self.devices, module_kwargs=named)
         return _join([self.network(*args, **kwargs) for args, kwargs in self._parts(inputs, named)])
@@ -74,7 +70,7 @@ class SplitNetwork:
 
 
 def _split(tree: Any, count: int) -> list[Any]:
-    """Split the tensors [b, ...] in tuples, lists and dicts into at most `count` parts; other values are in each part."""
+    """Split the tensors [b, ...] in a tree into at most `count` parts."""
     if isinstance(tree, Tensor) and tree.dim():
         return list(tree.chunk(count))
     if isinstance(tree, Mapping):
@@ -87,7 +83,7 @@ def _split(tree: Any, count: int) -> list[Any]:
 
 
 def _group_by_device(parts: list[list[Any]], count: int) -> list[list[Any]]:
-    """Group the parts of several inputs by device; an input with one part is the same for all devices."""
+    """Group the parts of several inputs by device. A single part is for all of them."""
     most = max((len(part) for part in parts), default=1)
     return [[part[n if len(part) > 1 else 0] for part in parts] for n in range(min(most, count))]
 
@@ -109,7 +105,7 @@ def _make_like(sequence: Any, values: list[Any]) -> Any:
 
 
 def list_devices(first: torch.device, count: int) -> list[torch.device]:
-    """Return `count` devices of this process; without GPUs, the CPU `count` times. Raises ConfigError if there are fewer GPUs."""
+    """Return `count` devices, without GPUs the CPU. Raises ConfigError for too few GPUs."""
     if first.type != "cuda":
         return [first] * count
     if count > torch.cuda.device_count():
@@ -123,11 +119,7 @@ def list_devices(first: torch.device, count: int) -> list[torch.device]:
 def make_strategy(
     name: str, config: Config, topology: Topology, device: torch.device, devices: int
 ) -> Strategy:
-    """Return the strategy of one rank by its resolved name (not `auto`), see `train_anywhere.config.checks.strategy_table`.
-
-    The first device of the rank is `device`; `devices` share the global batch.
-    Raises ConfigError if the strategy does not work with them.
-    """
+    """Return the strategy of one rank by its resolved name. Raises ConfigError."""
     match name:
         case "single":
             return SingleDeviceStrategy(device)
@@ -145,7 +137,7 @@ def make_strategy(
 
 
 def _refuse_sync_batchnorm(trainer: Trainer, topology: Topology, device: torch.device) -> None:
-    """Raise ConfigError if torch's SyncBatchNorm would fail in the first step, see torch/nn/modules/batchnorm.py."""
+    """Raise ConfigError if torch's SyncBatchNorm would fail in the first step."""
     if trainer.sync_batchnorm and topology.world_size > 1 and device.type == "cpu":
         raise ConfigError(needs_gpus_problem("this rank computes on the CPU"))
 
@@ -166,11 +158,7 @@ def _make_ddp(
 
 
 def _ddp_options(chosen: StrategyConfig, device: torch.device) -> dict[str, Any]:
-    """Return the DDP options of the configuration; `auto` has none, so torch's defaults apply.
-
-    Raises:
-        ConfigError: bf16 or NCCL on a CPU; torch supports both only between GPUs.
-    """
+    """Return the options of `strategy` for DDP. Raises ConfigError for bf16 or NCCL on a CPU."""
     if not isinstance(chosen, DdpStrategy):
         return {}
     if chosen.compression == "bf16" and device.type != "cuda":
@@ -204,7 +192,7 @@ def _make_fsdp(
 
 
 def ranks_per_node(topology: Topology) -> int:
-    """Return the number of ranks on each node. Raises ConfigError if the nodes have different numbers of ranks."""
+    """Return the number of ranks on each node. Raises ConfigError if it differs."""
     if topology.local_world_size * topology.nodes != topology.world_size:
         raise ConfigError(
             f"strategy.shard_within_node=true needs the same number of ranks on each node, and {topology.nodes} nodes have "

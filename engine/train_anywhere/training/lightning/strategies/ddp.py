@@ -1,4 +1,4 @@
-"""torch's DistributedDataParallel (DDP): each rank has the whole model, and gradients are averaged during the backward pass."""
+"""torch's DistributedDataParallel: whole models, averaging during the backward pass."""
 
 import gc
 from datetime import timedelta
@@ -75,7 +75,7 @@ class TopologyEnvironment(ClusterEnvironment):
 
 
 def open_store(topology: Topology, timeout: timedelta) -> Store | None:
-    """Return this rank's client of the store; None under torchrun, which has its own store.
+    """Return this rank's client of the store, or None under torchrun, which has its own.
 
     By default torch would listen on all interfaces, even for a single rank.
 
@@ -89,15 +89,9 @@ def open_store(topology: Topology, timeout: timedelta) -> Store | None:
     address, port = rendezvous_address(topology), topology.coordinator_port
     if topology.rank != 0:
         return TCPStore(address, port, topology.world_size, is_master=False, timeout=timeout)
-    server = listen(topology, port)
-    return TCPStore(
-        address,
-        port,
-        topology.world_size,
-        is_master=True,
-        timeout=timeout,
-        master_listen_fd=server.detach(),  # torch closes it
-    )
+    descriptor = listen(topology, port).detach()  # torch closes it
+    world_size = topology.world_size
+    return TCPStore(address, port, world_size, True, timeout=timeout, master_listen_fd=descriptor)
 
 
 COMPRESSION_HOOKS = {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}
@@ -128,7 +122,7 @@ class OneDevicePerRank(DDPStrategy):
         self._frozen: dict[nn.Parameter, str] = {}
 
     def configure_ddp(self) -> None:
-        """Wrap the module, and register the hook for compression: Lightning registers such hooks only on GPUs."""
+        """Wrap the module, and register the hook for compression also on a CPU."""
         assert self.lightning_module
         named = list(self.lightning_module.named_parameters())
         self.averaged = {p for _, p in named if p.requires_grad}
@@ -139,12 +133,12 @@ class OneDevicePerRank(DDPStrategy):
             self.model.register_comm_hook(None, COMPRESSION_HOOKS[self.compression])
 
     def allow_unused_parameters(self, module: pl.LightningModule) -> None:
-        """Find unused parameters with manual optimization: a backward pass may cover only some weights, e.g. one of two networks."""
+        """Find unused parameters with manual optimization, which may train one of two networks."""
         if not module.automatic_optimization:
             self._ddp_kwargs.setdefault("find_unused_parameters", True)
 
     def update_trainable(self) -> None:
-        """Wrap the module again if other parameters are trainable than those whose gradients are averaged. All ranks must call this.
+        """Wrap the module again if other parameters are trainable. All ranks must call this.
 
         If unused parameters are allowed, parameters that are frozen now stay wrapped: manual optimization may freeze one of two
         networks for a while.
@@ -152,12 +146,9 @@ class OneDevicePerRank(DDPStrategy):
         module, strategy = self.lightning_module, cast(Any, self)
         if not isinstance(strategy.model, DistributedDataParallel) or module is None:
             return
-        trained = {p for p in module.parameters() if p.requires_grad}
-        kept = (
-            self.averaged.intersection(module.parameters())
-            if strategy.model.find_unused_parameters
-            else set()
-        )
+        trained, kept = {p for p in module.parameters() if p.requires_grad}, set[nn.Parameter]()
+        if strategy.model.find_unused_parameters:
+            kept = self.averaged.intersection(module.parameters())
         if (trained | kept) == self.averaged:
             return
         for parameter in module.parameters():
@@ -172,7 +163,7 @@ class OneDevicePerRank(DDPStrategy):
             parameter.requires_grad_(False)
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Raise ConfigError for a parameter that became trainable within an epoch: each rank would use its own gradient."""
+        """Raise ConfigError for a parameter that became trainable within an epoch."""
         if (
             self._frozen
             and self.world_size > 1
@@ -193,11 +184,11 @@ class OneDevicePerRank(DDPStrategy):
         """
 
     def set_world_ranks(self) -> None:
-        """Set Lightning's `rank_zero_only`; the environment knows the ranks."""
+        """Set Lightning's `rank_zero_only`."""
         rank_zero_only.rank = self.global_rank
 
     def setup_distributed(self) -> None:
-        """Connect the ranks as Lightning does, but in this project's store. The Trainer calls this at the start of each loop."""
+        """Connect the ranks as Lightning does at the start of each loop, in this project's store."""
         environment = self.cluster_environment
         assert isinstance(environment, TopologyEnvironment)
         reset_seed()
@@ -220,14 +211,14 @@ class OneDevicePerRank(DDPStrategy):
             super().barrier(name)
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
-        """Reduce like Lightning, but a sum without Lightning's extra barrier: the all-reduce already synchronizes the ranks."""
+        """Reduce like Lightning, but a sum without its extra barrier."""
         if reduce_op != "sum" or not isinstance(tensor, Tensor) or not distributed.is_initialized():
             return super().reduce(tensor, group, reduce_op)
         distributed.all_reduce(tensor, group=group)
         return tensor
 
     def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
-        """Gather a tensor [rows, ...] from each rank, see `join_ranks`. Raises ConfigError if the ranks' tensors don't fit."""
+        """Gather a tensor [rows, ...] from each rank, see `join_ranks`. Raises ConfigError."""
         if not distributed.is_initialized() or tensor.dim() > MAX_DIMENSIONS:
             return super().all_gather(tensor, group, sync_grads)
         own = [tensor.dim(), *tensor.shape, *[0] * (MAX_DIMENSIONS - tensor.dim())]
@@ -246,7 +237,7 @@ class OneDevicePerRank(DDPStrategy):
 
 
 def join_ranks(parts: list[Tensor]) -> Tensor:
-    """Return the tensors of all ranks as [ranks, rows, ...], or as [1, rows of all ranks, ...] if their numbers of rows differ.
+    """Return the tensors of all ranks as [ranks, rows, ...], or [1, all rows, ...] if uneven.
 
     In both cases `flatten(0, 1)` returns each row once, rank after rank. Raises ConfigError if the tensors don't fit together.
     """
@@ -258,7 +249,7 @@ def join_ranks(parts: list[Tensor]) -> Tensor:
 
 
 def refuse_different_rows(sizes: list[list[int]]) -> None:
-    """Raise ConfigError if the shapes of the ranks' tensors differ in more than their first dimension."""
+    """Raise ConfigError if the shapes differ in more than their first dimension."""
     if any(not size or size[1:] != sizes[0][1:] for size in sizes):
         raise ConfigError(
             f"all_gather got tensors of the shapes {', '.join(map(str, sizes))} from ranks 0 to {len(sizes) - 1}; only the first "

@@ -1,4 +1,4 @@
-"""Deferred initialization: build a module without memory for its weights, and compute each weight when it is needed.
+"""Build a module without memory for its weights, and compute each when it is needed.
 
 The operations of torch's layers on new weights are recorded, with the state of the random numbers. Replaying them later, one weight
 at a time, gives the same bits as building the whole module at once.
@@ -45,7 +45,7 @@ class Operation:
 
 
 class OnCpu(TorchFunctionMode):
-    """Make tensors without memory report that they are on the CPU: torch skips the initialization of tensors on "meta"."""
+    """Make tensors on "meta" report the CPU: torch would not initialize them."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func == Tensor.is_meta.__get__:
@@ -56,7 +56,7 @@ class OnCpu(TorchFunctionMode):
 
 
 class DeferredWeights(TorchDispatchMode):
-    """A mode in which `torch.empty` returns tensors without memory (on device "meta"), and operations on them are recorded.
+    """A mode that records operations on tensors without memory, which `torch.empty` returns.
 
     Nothing else changes: random numbers are drawn in the same order, and other tensors are computed at once.
     """
@@ -121,7 +121,7 @@ class DeferredWeights(TorchDispatchMode):
         self._values[_key(tensor)] = value
 
     def _needed_operations(self, key: Any, before: int) -> set[int]:
-        """Return the numbers of the operations that set the content of a storage before operation `before`."""
+        """Return the numbers of the operations that set a storage before operation `before`."""
         found: set[int] = set()
         for number in reversed([n for n in self._writes[key] if n < before]):
             found.add(number)
@@ -146,7 +146,7 @@ class DeferredWeights(TorchDispatchMode):
 
 
 def build_deferred(build: Callable[[], Any]) -> tuple[Any, DeferredWeights | None]:
-    """Return the result of `build` and the deferred values of its weights; None if they are needed at once, or it is not a module."""
+    """Return the result of `build` and its deferred weights, or None if it needs them at once."""
     states = torch.get_rng_state(), np.random.get_state(), random.getstate()
     deferred = DeferredWeights()
     try:
@@ -165,7 +165,7 @@ def build_deferred(build: Callable[[], Any]) -> tuple[Any, DeferredWeights | Non
 
 
 def _fill_buffers(module: nn.Module, deferred: DeferredWeights) -> None:
-    """Set the values of tensors that are not weights: buffers, and other tensors in a module's attributes."""
+    """Set the values of tensors that are not weights, such as buffers."""
     for attributes in (module._buffers, vars(module)):
         for name, tree in attributes.items():
             if name != "_parameters" and any(_meta(leaf) for leaf in tree_leaves(tree)):

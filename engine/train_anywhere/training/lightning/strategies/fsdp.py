@@ -1,4 +1,4 @@
-"""Fully sharded data parallelism (FSDP2): each rank keeps a part of the weights, gradients and optimizer state.
+"""Fully sharded data parallelism (FSDP2): each rank keeps a part of the training state.
 
 The weights of a layer are gathered when it is computed and freed afterwards; its gradients are averaged and
 scattered. See https://arxiv.org/abs/2304.11277 and `torch.distributed.fsdp.fully_shard`.
@@ -8,6 +8,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def shard(
     group: int | None = None,
     prepare: Callable[[nn.Module], None] = lambda block: None,
 ) -> None:
-    """Split each block of the network over all ranks, one after another; each block is gathered as a unit.
+    """Split each block of the network over all ranks. Each is gathered as a unit.
 
     The rest is gathered together, with the network: small layers such as normalizations, and weights that two blocks share.
 
@@ -69,11 +70,7 @@ def shard(
 
 
 def find_blocks(network: nn.Module, names: Sequence[str] = ()) -> list[nn.Module]:
-    """Return the layers with these class names; without names, all layers with a matrix, those of lists and chains one by one.
-
-    Raises:
-        ConfigError: no layer has one of these classes.
-    """
+    """Return the layers of these classes, or all with a matrix. Raises ConfigError for none."""
     found = list(_blocks_by_class(network, set(names)) if names else _layers_with_matrices(network))
     if names and not found:
         classes = sorted({type(m).__name__ for m in network.modules()})
@@ -81,7 +78,12 @@ def find_blocks(network: nn.Module, names: Sequence[str] = ()) -> list[nn.Module
             f"strategy.blocks={list(names)}: no layer of the network has such a class{did_you_mean(names[0], classes)}"
         )
     uses = Counter(id(p) for _, p in network.named_parameters(remove_duplicate=False))
-    return [block for block in found if not _shares_weights(block, uses)]
+
+    def shares_weights(block: nn.Module) -> bool:
+        own = Counter(id(p) for _, p in block.named_parameters(remove_duplicate=False))
+        return any(uses[parameter] > count for parameter, count in own.items())
+
+    return [block for block in found if not shares_weights(block)]
 
 
 def _blocks_by_class(network: nn.Module, names: set[str]) -> Iterator[nn.Module]:
@@ -100,12 +102,6 @@ def _layers_with_matrices(network: nn.Module) -> Iterator[nn.Module]:
             yield child
 
 
-def _shares_weights(block: nn.Module, uses: Counter[int]) -> bool:
-    """Return whether weights of the block are also used outside of it."""
-    own = Counter(id(p) for _, p in block.named_parameters(remove_duplicate=False))
-    return any(uses[parameter] > count for parameter, count in own.items())
-
-
 class FullyShardedStrategy(OneDevicePerRank):
     """FSDP over ranks that are already running.
 
@@ -114,7 +110,6 @@ class FullyShardedStrategy(OneDevicePerRank):
     Args:
         blocks: class names of layers that are gathered as a unit; none: see `find_blocks`.
         group: number of consecutive ranks that share one copy of the model; None: all ranks.
-        options: arguments of `OneDevicePerRank`.
     """
 
     strategy_name = "fsdp"
@@ -127,13 +122,21 @@ class FullyShardedStrategy(OneDevicePerRank):
         self._layer_sync: LayerSync | None = None  # the Trainer sets it
         self.deferred: DeferredWeights | None = None  # the weights of a module that is not split yet
 
+    def _step(self, name: str, context: str, *args: Any, **kwargs: Any) -> Any:
+        """Run a step within the module's forward call, which gathers a whole module."""
+        module = self.lightning_module
+        with getattr(self.precision_plugin, f"{context}_step_context")():
+            if self.network is module:
+                return self._forward_redirection(module, module, name, *args, **kwargs)
+            return getattr(module, name)(*args, **kwargs)
+
     def build(self, make: Callable[[], Any]) -> Any:
-        """Return the result of `make`; if it is a module, without memory for its weights if possible."""
+        """Return the result of `make`, if possible without memory for its weights."""
         built, self.deferred = build_deferred(make)
         return built
 
     def setup(self, trainer: pl.Trainer) -> None:
-        """Send rank 0's weights to all ranks, each of which keeps its part, then create the optimizers."""
+        """Send rank 0's weights to all ranks, which keep their parts, then create optimizers."""
         assert self.accelerator and self.model
         self.accelerator.setup(trainer)
         if self._layer_sync:  # applied once: Lightning would restore the old layers, which are not split
@@ -149,13 +152,16 @@ class FullyShardedStrategy(OneDevicePerRank):
         fitting = trainer.state.fn == TrainerFn.FITTING
         if fitting:
             self.setup_optimizers(trainer)
-            self._refuse_several_optimizers()
+        if fitting and len(self.optimizers) > 1:  # a sharded checkpoint holds the state of one
+            raise ConfigError(
+                f"strategy=fsdp supports one optimizer, and this module has {len(self.optimizers)}; use strategy=ddp."
+            )
         self.setup_precision_plugin()
         if fitting:
             _optimizers_to_device(self.optimizers, self.root_device)
 
     def _fill(self, part: nn.Module) -> None:
-        """Fill the weights of a part that are not split yet with rank 0's values, on this rank's device."""
+        """Fill the weights of a part that are not split yet with rank 0's values."""
         filled: dict[int, nn.Parameter] = {}  # a weight that two layers share stays shared
         for module in part.modules():
             for name, weight in module._parameters.items():
@@ -184,37 +190,13 @@ class FullyShardedStrategy(OneDevicePerRank):
         network = getattr(self.lightning_module, "network", None)
         return network if isinstance(network, nn.Module) else self.lightning_module
 
-    def _refuse_several_optimizers(self) -> None:
-        """Raise ConfigError for several optimizers: a sharded checkpoint holds the state of one."""
-        if len(self.optimizers) > 1:
-            raise ConfigError(
-                f"strategy=fsdp supports one optimizer, and this module has {len(self.optimizers)}; use strategy=ddp."
-            )
-
-    def training_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Run a training step within the module's forward call, which gathers a module that is split as a whole."""
-        return self._step("training_step", *args, **kwargs)
-
-    def validation_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Run a validation step, see `training_step`."""
-        return self._step("validation_step", *args, **kwargs)
-
-    def test_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Run a test step, see `training_step`."""
-        return self._step("test_step", *args, **kwargs)
-
-    def _step(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        module = self.lightning_module
-        assert module and self.precision_plugin
-        context = "train" if name == "training_step" else "val" if name == "validation_step" else "test"
-        with getattr(self.precision_plugin, f"{context}_step_context")():
-            if self.network is module:
-                return self._forward_redirection(module, module, name, *args, **kwargs)
-            return getattr(module, name)(*args, **kwargs)
+    training_step = partialmethod(_step, "training_step", "train")
+    validation_step = partialmethod(_step, "validation_step", "val")
+    test_step = partialmethod(_step, "test_step", "test")
 
     @contextmanager
     def block_backward_sync(self) -> Iterator[None]:
-        """Do not scatter gradients within the block, which Lightning enters for all but the last batch of an accumulation."""
+        """Do not scatter gradients within the block, for all but the last batch of a step."""
         assert isinstance(self.network, FSDPModule)
         self.network.set_requires_gradient_sync(False)
         try:
@@ -223,11 +205,11 @@ class FullyShardedStrategy(OneDevicePerRank):
             self.network.set_requires_gradient_sync(True)
 
     def on_validation_start(self) -> None:
-        """Send rank 0's buffers to all ranks: during training they differ, such as the statistics of BatchNorm."""
+        """Send rank 0's buffers to all ranks: during training they differ (BatchNorm)."""
         self._broadcast(self.network.buffers())
 
     def on_validation_end(self) -> None:
-        """Split again what the last forward pass has gathered, so that hooks set `requires_grad` of the split weights."""
+        """Split again what the last forward pass has gathered, for hooks on the weights."""
         if isinstance(self.network, FSDPModule):
             self.network.reshard()
 
@@ -250,11 +232,11 @@ class FullyShardedStrategy(OneDevicePerRank):
         return get_optimizer_state_dict(self.model, plain)
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        """Pass each rank's state to `checkpoint_io`; Lightning would do so only on rank 0."""
+        """Pass each rank's state to `checkpoint_io`, not only rank 0's."""
         self.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        """Load the shards next to the file, written by any number of ranks; return the content of the file."""
+        """Load the shards of any number of ranks, and return the content of the file."""
         state = super().load_checkpoint(checkpoint_path, weights_only)
         assert self.model and self.lightning_module
         if self.optimizers:  # the optimizer has a state only for trainable parameters

@@ -8,7 +8,7 @@ unscaling, clipping and the step.
 import math
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import lightning.pytorch as pl
@@ -58,7 +58,6 @@ class GradientExchange:
     same parameters. Sparse gradients (embeddings) are gathered and stay sparse.
 
     Args:
-        module: the module, already on its device.
         compression: "fp16" to send gradients with 16 bits; those above 65504 become infinite.
     """
 
@@ -79,7 +78,7 @@ class GradientExchange:
         self.frozen = {p: name for name, p in module.named_parameters() if p not in self.names}
 
     def finish(self) -> None:
-        """Wait until all gradients are averaged; called after the backward pass, before anything reads them."""
+        """Wait until all gradients are averaged, after the backward pass."""
         if not self.active:
             return
         for parameter in self.names:
@@ -137,14 +136,7 @@ class GradientExchange:
 
 
 class HorovodStrategy(ParallelStrategy):
-    """Data parallelism over ranks that are already running, with one device each.
-
-    Args:
-        topology: the ranks, and which one this process is.
-        device: the device of this rank.
-        compression: "none", or "fp16" to send gradients with 16 bits.
-        options: arguments of Lightning's ParallelStrategy.
-    """
+    """Data parallelism over ranks that are already running, with one device each."""
 
     strategy_name = "horovod"
     is_distributed = True  # else Lightning does not reduce what `self.log(..., sync_dist=True)` logs
@@ -166,7 +158,7 @@ class HorovodStrategy(ParallelStrategy):
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
-        """Arguments for a `DistributedSampler`; Lightning would count one rank."""
+        """Arguments for a `DistributedSampler`, for which Lightning would count one rank."""
         return {"num_replicas": self.world_size, "rank": self.global_rank}
 
     # --- set-up -------------------------------------------------------------------------------------------------
@@ -178,14 +170,17 @@ class HorovodStrategy(ParallelStrategy):
         rank_zero_only.rank = self.global_rank
 
     def setup(self, trainer: pl.Trainer) -> None:
-        """Move the model to its device, broadcast rank 0's state, then create the optimizers and the gradient hooks."""
+        """Move the model, broadcast rank 0's state, then create optimizers and gradient hooks."""
         assert self.accelerator and self.model
         self.accelerator.setup(trainer)
         refuse_torch_sync_batchnorm(self.model, self._layer_sync is not None)
         self.precision_plugin.convert_module(self.model)
         self.model_to_device()
         self._broadcast_state([*self.model.named_parameters(), *self.model.named_buffers()])
-        self._reduce_metrics_by_horovod(self.model)
+        # with torch.distributed, torchmetrics would silently keep the numbers of one rank
+        for metric in (m for m in self.model.modules() if isinstance(m, Metric)):
+            metric.distributed_available_fn = lambda: self.world_size > 1
+            metric.dist_sync_fn = self._gather_ragged
         fitting = trainer.state.fn == TrainerFn.FITTING
         if fitting:
             if self.world_size > 1:
@@ -203,7 +198,7 @@ class HorovodStrategy(ParallelStrategy):
         self.model.to(self.root_device)
 
     def on_validation_start(self) -> None:
-        """Send rank 0's buffers to all ranks: during training they differ, such as the statistics of BatchNorm."""
+        """Send rank 0's buffers to all ranks: during training they differ (BatchNorm)."""
         assert self.model
         self._broadcast_state(list(self.model.named_buffers()))
 
@@ -225,16 +220,10 @@ class HorovodStrategy(ParallelStrategy):
                 if packed.data_ptr() != tensor.data_ptr():
                     tensor.copy_(packed)
 
-    def _reduce_metrics_by_horovod(self, model: nn.Module) -> None:
-        """Let torchmetrics use Horovod: with torch.distributed it would silently keep the numbers of one rank."""
-        for metric in (m for m in model.modules() if isinstance(m, Metric)):
-            metric.distributed_available_fn = lambda: self.world_size > 1
-            metric.dist_sync_fn = self._gather_ragged
-
     # --- gradients ----------------------------------------------------------------------------------------------
 
     def update_trainable(self) -> None:
-        """Average also the gradients of parameters that became trainable in this epoch. All ranks must call this."""
+        """Average also the gradients of newly trainable parameters. All ranks must call this."""
         if self.exchange and self.model:
             self.exchange.add_parameters(self.model)
 
@@ -252,18 +241,15 @@ class HorovodStrategy(ParallelStrategy):
 
     @contextmanager
     def block_backward_sync(self) -> Iterator[None]:
-        """Send nothing within the block, which Lightning enters for all but the last batch of an accumulation."""
-        if not self.exchange:
-            yield
-            return
-        with self.exchange.pause():
+        """Send nothing within the block, for all but the last batch of an accumulation."""
+        with self.exchange.pause() if self.exchange else nullcontext():
             yield
 
     # --- collectives --------------------------------------------------------------------------------------------
 
     @contextmanager
     def _collective(self) -> Iterator[None]:
-        """Leave inference mode for a collective: Horovod allocates tensors in its own thread, where the mode is not set."""
+        """Leave inference mode: Horovod allocates tensors in a thread where it is not set."""
         with torch.inference_mode(False), torch.no_grad(), explain_lost_ranks(self.topology):
             yield
 
@@ -281,7 +267,7 @@ class HorovodStrategy(ParallelStrategy):
             return hvd.broadcast_object(obj, src, name="broadcast")
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
-        """Return the mean (for integers: rounded down), sum, max, min or product over ranks; a value that is not a tensor is unchanged."""
+        """Return the mean (integers: rounded down), sum, max, min or product over ranks."""
         if not isinstance(tensor, Tensor) or self.world_size == 1:
             return tensor
         refuse_group(group)
@@ -298,7 +284,7 @@ class HorovodStrategy(ParallelStrategy):
         return reduced.to(tensor.dtype)
 
     def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
-        """Gather a tensor [rows, ...] from each rank, see `join_ranks`; with `sync_grads` all of the same shape."""
+        """Gather a tensor [rows, ...] from each rank. With `sync_grads` all have the same shape."""
         refuse_group(group)
         if self.world_size == 1:
             return tensor
@@ -307,7 +293,7 @@ class HorovodStrategy(ParallelStrategy):
         return join_ranks(self._gather_ragged(tensor))
 
     def _gather_ragged(self, tensor: Tensor, group: Any = None) -> list[Tensor]:
-        """Return one tensor per rank, each of any shape with up to 7 dimensions, as torchmetrics expects."""
+        """Return one tensor per rank, each of any shape with up to 7 dimensions."""
         with self._collective():
             shape = torch.tensor([[tensor.dim(), *tensor.shape] + [0] * (7 - tensor.dim())])
             shapes = hvd.allgather(shape, name="metric.shape").tolist()
@@ -337,7 +323,7 @@ def refuse_group(group: Any) -> None:
 
 
 def refuse_torch_sync_batchnorm(model: nn.Module, requested: bool) -> None:
-    """Raise ConfigError for torch's SyncBatchNorm: without torch.distributed it would silently be a BatchNorm."""
+    """Raise ConfigError for torch's SyncBatchNorm, which would silently be a BatchNorm."""
     if requested or any(isinstance(m, nn.SyncBatchNorm) for m in model.modules()):
         raise ConfigError(
             "torch's SyncBatchNorm does not work with strategy=horovod; build the model with "

@@ -1,4 +1,4 @@
-"""Imports of commands without a framework; a fork server of the tests imports this module before it forks."""
+"""Imports of commands without a framework, for a fork server of the tests."""
 
 import socket
 from importlib import import_module
@@ -25,7 +25,7 @@ NAMES = (
 
 
 def load() -> None:
-    """Import the modules, let Hydra find its plugins, and compose once: its parsers cache what they build."""
+    """Import the modules, let Hydra find its plugins, and compose once for its caches."""
     for name in NAMES:
         import_module(name)
     from hydra.core.global_hydra import GlobalHydra

@@ -1,0 +1,181 @@
+"""Log-ins that ask, jump hosts, and settings of ssh: each works, or is one message."""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from engine.tests.remote.conftest import Laptop, Site
+from engine.tests.remote.test_transfers import quick, send
+
+pytestmark = [pytest.mark.git, pytest.mark.new_process]
+__all__ = ["quick"]
+
+PAM = """#!/bin/sh
+[ "$PAM_TYPE" = auth ] || exit 0
+read -r code
+echo "$PAM_USER" >> {home}/asked
+[ "$code" = "{code}" ]
+"""
+"""A program of pam_exec that checks the answer to the question of the log-in."""
+
+
+def asking(site_for: Callable[..., Site], code: str) -> Site:
+    """Return a host whose PAM asks for a code after the key."""
+    lines = ["auth required pam_exec.so expose_authtok quiet {home}/check", "auth required pam_permit.so"]
+    stack = "\n".join([*lines, "account required pam_permit.so", "session required pam_permit.so", ""])
+    first = (
+        f"printf %s '{PAM}' > check && printf %s '{stack}' > pam && sed -i \"s#{{home}}#$PWD#g; s#{{code}}#{code}#\" check pam && "
+        "chmod 755 check && mount --bind pam /etc/pam.d/sshd"
+    )
+    both = "AuthenticationMethods publickey,keyboard-interactive\nKbdInteractiveAuthentication yes\n"
+    return site_for(first=first, pam=both)
+
+
+def answer(laptop: Laptop, monkeypatch: pytest.MonkeyPatch, text: str) -> Path:
+    """Let a program answer the questions of ssh, and return the file in which it writes them."""
+    asked = laptop.folder / "questions"
+    (laptop.folder / "ask").write_text(f"#!/bin/sh\necho \"$1\" >> '{asked}'\necho {text}\n")
+    (laptop.folder / "ask").chmod(0o755)
+    monkeypatch.setenv("SSH_ASKPASS", str(laptop.folder / "ask"))
+    monkeypatch.setenv("SSH_ASKPASS_REQUIRE", "force")
+    return asked
+
+
+def test_a_second_factor_is_asked_once_for_all_commands(
+    quick: Laptop, site_for: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = asking(site_for, "c0de 42")
+    quick.knows("two", site)
+    assert "it refused your log-in" in send(quick, "on=two", code=2)  # nobody can be asked
+    listed = quick.command("jobs", "list", "--on", "all")  # asks nothing, and does not wait
+    assert "two (two-login): it refused your log-in" in listed.stderr
+    (site.home / "asked").unlink()  # ssh has tried empty answers
+    asked = answer(quick, monkeypatch, "c0de 42")
+    for _ in range(3):
+        send(quick, "on=two")
+    quick.command("jobs", "--on", "two", "list")
+    assert asked.read_text().count("\n") == 1, asked.read_text()
+    assert (site.home / "asked").read_text() == "root\n"
+    quick.close_connections()
+    send(quick, "on=two")
+    assert (site.home / "asked").read_text() == "root\n" * 2
+    quick.close_connections()
+    answer(quick, monkeypatch, "wrong")
+    assert "it refused your log-in" in send(quick, "on=two", code=2)
+
+
+def test_a_jump_host_and_an_included_file(quick: Laptop, site: Site, site_for: Callable[..., Site]) -> None:
+    jump, far = site_for(), site_for()
+    quick.knows("jump", jump)
+    quick.knows("far", far)
+    config = quick.folder / "ssh_config"
+    config.write_text(
+        config.read_text().replace("Host far-login\n", "Host far-login\n ProxyJump jump-login\n")
+    )
+    (quick.folder / "more").write_text(config.read_text())
+    config.write_text(f"Include {quick.folder}/more\n")
+    send(quick, "on=far")
+    assert (far.folder / "src" / "quick.py").exists() and not jump.folder.exists()
+    assert jump.sessions() and "Sent 0 of" in send(quick, "on=far")
+    quick.close_connections()
+    jump.stop()
+    err = send(quick, "on=far", code=2)
+    assert "the connection to far was lost" in err and "see what `ssh far-login` prints" in err, err
+    jump.start()
+    (jump.home / "authorized").write_text("")
+    assert "see what `ssh far-login` prints" in send(quick, "on=far", code=2)
+
+
+def test_settings_for_other_uses_of_ssh_do_no_harm(quick: Laptop, site: Site) -> None:
+    config = quick.folder / "ssh_config"
+    right = config.read_text()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        more = ["RemoteCommand tmux attach", "RequestTTY force", f"LocalForward {port} localhost:1"]
+        more += ["ExitOnForwardFailure yes", "ForwardAgent yes"]
+        config.write_text(right + "".join(f" {line}\n" for line in more))
+        send(quick)
+    assert (site.folder / "src" / "quick.py").exists()
+    quick.close_connections()
+    start = time.monotonic()
+    config.write_text(right + " NoSuchOption yes\n")
+    assert "ssh can't read its configuration for site-login" in send(quick, code=2)
+    assert time.monotonic() - start < 15
+    config.write_text(right + " KexAlgorithms diffie-hellman-group1-sha1\n")
+    assert "see what `ssh site-login` prints" in send(quick, code=2)
+
+
+@pytest.mark.slow
+def test_a_host_that_does_not_answer_is_one_message(quick: Laptop, site: Site) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        config = quick.folder / "ssh_config"
+        config.write_text(config.read_text().replace(str(site.port), str(silent.getsockname()[1])))
+        start = time.monotonic()
+        assert "it can't be reached: connect to its network" in send(quick, code=2)
+        assert time.monotonic() - start < 40
+
+
+def test_ctrl_c_during_the_setup_and_a_second_call_that_waits_for_it(quick: Laptop, site: Site) -> None:
+    setup = "mkdir one || touch two; touch begun; while [ ! -e go ]; do sleep 0.1; done; rmdir one; echo made >> setups"
+    quick.knows("site", site, setup=setup)
+    with open(quick.folder / "err", "w") as log:  # a pipe would be open until the setup ends
+        process = quick.start("here", "on=site", start_new_session=True, stdout=log, stderr=log)
+    while not (site.folder / "begun").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(60) == 130
+    err = (quick.folder / "err").read_text()
+    assert "the command continues on site" in err and "Traceback" not in err
+    again = quick.start("here", "on=site")
+    assert again.stderr and any("Waiting for the setup of another call" in line for line in again.stderr)
+    (site.folder / "go").touch()
+    assert again.wait(60) == 0
+    assert (site.folder / "setups").read_text() == "made\n" and not (site.folder / "two").exists()
+
+
+def test_a_reader_that_has_enough_and_too_many_arguments(quick: Laptop, site: Site) -> None:
+    many = "import time\nfor i in range(100000): print(i, flush=True)\n"
+    (quick.project / "src" / "quick.py").write_text(many)
+    process = quick.start("here", "on=site")
+    assert process.stdout and process.stderr
+    assert process.stdout.readline() == "0\n"
+    process.stdout.close()
+    err = process.stderr.read()
+    process.wait(60)
+    assert "was killed" not in err and "Trying again" not in err and "Traceback" not in err, err
+    words = [f"files/{'x' * 100}{i}" for i in range(2000)]
+    assert "ssh can't be started: Argument list too long" in send(quick, "on=site", *words, code=2)
+
+
+def test_wrong_host_files_are_one_message(quick: Laptop, site: Site) -> None:
+    hosts = quick.project / "configs" / "hosts"
+    for number, (text, says) in enumerate(
+        {
+            "": "",
+            "ssh: [a\n": "",
+            "- a\n": "",
+            "ssh: a b\nfolder: ~/x\n": "is not a host of ssh",
+            "ssh: a\nfolder: ''\n": "is empty",
+            "ssh: a\nfolder: ~/x\nmodules: {a: 1}\n": "modules",
+            "ssh: a\nfolder: ~/x\npython: ' '\n": "is empty",
+            "ssh: site-login\nfolder: $NO_SUCH/x\n": "NO_SUCH: is not set there",
+            "ssh: site-login\nfolder: /dev/null/x\n": "/dev/null/x",
+        }.items()
+    ):
+        (hosts / f"h{number}.yaml").write_text(text)
+        assert says in send(quick, f"on=h{number}", code=2)
+    for wrong in ("on=site,", "on=,", "on=../hosts/site", "on=a b", "on=$HOME", "on=SITE"):
+        assert "is not a host" in send(quick, wrong, code=2)
+    subprocess.run(["rm", "-r", str(hosts)], check=True)
+    assert "configs/hosts/ has none" in send(quick, "on=x", code=2)
