@@ -232,15 +232,7 @@ class StateWriter:
         callbacks: Mapping[str, Any],
         value: float | None,
     ) -> None:
-        """Save a checkpoint of the current state.
-
-        Args:
-            module: the model and its optimizers.
-            position: the progress of the run.
-            metric_state: `Module.metric_state`, over all ranks.
-            callbacks: state of the callbacks.
-            value: value of `checkpoint.monitor`; None if it was not measured at this step.
-        """
+        """Save the current state, with the monitored value if it was measured at this step."""
         self.checkpointer.wait()
         if others := self._validated == position.step:
             self.weights, self._measured = self._measured, self.weights

@@ -122,10 +122,7 @@ class TrainedModel:
     def measure(self, split: str, predicting: bool = False) -> tuple[dict[str, float], Any]:
         """Return the metrics of a split, measured as the run's own test does, and predictions.
 
-        The predictions are arrays [n, ...] in the order of the rows with `predicting`, else None.
-
-        Raises:
-            ConfigError: the data has no such split.
+        With `predicting` these are arrays [n, ...] in the order of the rows, else None. Raises ConfigError without such a split.
         """
         if self.loader.splits[split] is None:
             raise ConfigError(f"data={self.config.data.name} has no {split} split.")

@@ -104,10 +104,7 @@ NO_BFLOAT16 = ("V100", "V100 PCIe", "T4")
 def peak_flops(chip: str, precision: str, tf32: bool = False) -> float | None:
     """Return the peak of multiplications and additions per second. None for an unknown chip.
 
-    Args:
-        chip: name given by the driver, such as "NVIDIA A100-SXM4-80GB"; a MIG slice of a chip has no known peak.
-        precision: `trainer.precision`.
-        tf32: whether float32 matrices are multiplied in TF32, a format of 19 bits.
+    `chip` is the driver's name, such as "NVIDIA A100-SXM4-80GB". With `tf32` float32 matrices are multiplied in TF32 (19 bits).
     """
     name = _find_in_table(chip)
     if name is None or (precision == "bf16-mixed" and name in NO_BFLOAT16):

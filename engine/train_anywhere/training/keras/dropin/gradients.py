@@ -112,10 +112,7 @@ def build_optimizer(
 ) -> None:
     """Create the optimizer's state for variables that have none yet. Others keep their values.
 
-    Variables with one of the words of `no_decay` in their path get no weight decay.
-
-    Raises:
-        ConfigError: the optimizer can't be built for additional variables.
+    Variables with one of the words of `no_decay` in their path get no weight decay. Raises ConfigError if the optimizer can't be built.
     """
     known = list(optimizer._trainable_variables) if optimizer.built else []
     new = [v for v in variables if all(v is not k for k in known)]

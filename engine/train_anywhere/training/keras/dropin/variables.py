@@ -57,20 +57,8 @@ def build_variables(
 ) -> tuple[NamedVariables, list[str], list[list[str]]]:
     """Trace the steps without running them, and create the variables that they need.
 
-    Args:
-        model: the user's model.
-        target: dotted name of the model, for messages.
-        no_decay: `optimizer.no_decay`, see `build_optimizer`.
-        applies: the `apply` methods of all optimizers of the model.
-        train: types and shapes of the training batches.
-        test: types and shapes of the evaluation batches; None if there is no evaluation.
-
-    Returns:
-        Variables by name that the steps use but neither the model nor its metrics and optimizers track, notes for the user, and the
-        names of the values that each step returns.
-
-    Raises:
-        ConfigError: there is no loss, or variables are created within a step.
+    `train` and `test` are types and shapes of batches; `target` is the name of the model in messages. Returns variables by name that the
+    steps use and Keras does not track, notes for the user, and the names of what each step returns. Raises ConfigError without a loss.
     """
     own_step = type(model).train_step is not keras.Model.train_step
     masked = list[bool]()

@@ -77,13 +77,9 @@ def checkpoint_value(
 def evaluate(
     callback: TrainingCallback, split: str, batches: int, load: Callable[[], object] | None = None
 ) -> None:
-    """Measure the metrics of a split, and store them in the position.
+    """Measure the metrics of the first batches of a split, and store them in the position.
 
-    Args:
-        callback: the work between training steps.
-        split: "val" or "test".
-        batches: number of batches.
-        load: loads the weights after callbacks may have changed them; None: the current weights, or their moving averages.
+    `load` loads the weights after callbacks may have changed them; None: the current ones, or their moving averages.
     """
     callback.average_statistics()
     callback.module.reset_metrics()

@@ -38,13 +38,8 @@ def user_position(
 ) -> tuple[int, int]:
     """Return the epoch and batch to resume at in a user's loaders, both from 0.
 
-    Args:
-        saved: the checkpoint.
-        plan: the plan of the resumed run; its number of epochs is an estimate.
-        epochs: the epochs of the resumed run.
-        ranks: the checkpoint's number of ranks divided by that of this run. Each rank reads its own batches, so fewer ranks
-            have more of them.
-        last: whether the validation of the epoch's end comes first.
+    `epochs` are those of the resumed run; `ranks` are the checkpoint's divided by those of this run: fewer ranks read more batches each.
+    With `last` the validation of the epoch's end comes first.
     """
     epoch, batch = saved.epoch, int(saved.batch * ranks)
     if batch and not last and (batch >= plan.train_batches or saved.step >= plan.total_steps):

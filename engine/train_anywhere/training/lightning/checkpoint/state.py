@@ -265,13 +265,7 @@ class StateWriter(TorchCheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Copy the state that `trainer.save_checkpoint` has collected, and start writing it.
 
-        Args:
-            checkpoint: the state.
-            path: the file for a checkpoint of user code; else not used, because the checkpointer knows the folder.
-            storage_options: the `CheckpointInfo` for the manifest; None for a checkpoint of user code.
-
-        Raises:
-            CheckpointError: the checkpoint can't hold a value that training needs.
+        `storage_options` is the `CheckpointInfo`; None: `path` is a checkpoint of user code. Raises CheckpointError.
         """
         if storage_options is None:
             super().save_checkpoint(checkpoint, path)

@@ -202,12 +202,9 @@ def ranks_per_node(topology: Topology) -> int:
 
 
 def pick_device(trainer: Trainer, topology: Topology) -> torch.device:
-    """Return the device of this rank: its GPU, or the CPU.
+    """Return the device of this rank: its GPU, or the CPU. Raises ConfigError.
 
     A scheduler may show each rank only its own GPU, or all GPUs of the node. In the second case the local rank is the GPU's number.
-
-    Raises:
-        ConfigError: the device is missing, or can't compute in the requested precision.
     """
     accelerator, gpus = trainer.accelerator, torch.cuda.device_count()
     if accelerator == "cpu" or (accelerator == "auto" and gpus == 0):
