@@ -68,9 +68,7 @@ class CheckpointCallback(pl.Callback):
             self.start = resume_position(writer.newest, self.config.trainer, self.plan)
         self.pending, self._validated, self.ended = False, True, False
 
-    def on_save_checkpoint(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Save whether a validation is still to be run, and whether it is that of the epoch's end."""
         checkpoint["validation_pending"] = not self._validated
         checkpoint["last_batch"] = trainer.fit_loop.epoch_loop._num_ready_batches_reached()
