@@ -158,10 +158,8 @@ def refuse_bad_values(parsed: argparse.Namespace) -> None:
         raise ConfigError(*problems)
 
 
-SECTIONS = ("cluster", "container")
-
-
-KEYS = ("wait", "dry_run", "after")
+SECTIONS, KEYS = ("cluster", "container"), ("wait", "dry_run", "after")
+"""Sections and keys that are of a job."""
 
 
 def select_job_words(words: Sequence[str]) -> list[str]:

@@ -28,6 +28,7 @@ from train_anywhere.training.keras.checkpoint import (
 )
 from train_anywhere.training.keras.dropin.gradients import add_adapters
 from train_anywhere.training.keras.dropin.model import open_dropin
+from train_anywhere.training.keras.loop.epochs import make_test
 from train_anywhere.training.keras.module import Module, TaskModule
 from train_anywhere.training.keras.native import POLICIES, call_once, dtype_policy
 from train_anywhere.training.keras.run import load_initial_weights
@@ -129,20 +130,13 @@ class TrainedModel:
         limit = getattr(self.config.trainer, f"limit_{split}_batches")
         count = limit_batches(self.loader.count_batches(split), limit, False)
         with plain_data_errors():
-            self._count(split, count)
+            self.module.reset_metrics()
+            self.module.take()
+            test_batch = make_test(self.module, self.loader, split, count)
+            for number in range(count):
+                test_batch(number)
             metrics = self.module.report(split, self.module.take())
             return metrics, self._predict(split, count) if predicting else None
-
-    def _count(self, split: str, count: int) -> None:
-        self.module.reset_metrics()
-        self.module.take()
-        whole, last = self.loader.evaluation(split, count)
-        iterator = iter(whole)
-        for number in range(count):
-            if last is not None and number == count - 1:
-                self.module.test_last(next(iter(last)))
-            else:
-                self.module.test_function(iterator)
 
     def _predict(self, split: str, count: int) -> Any:
         """Return the output of the model for each row without padding, which has weight 0."""

@@ -36,6 +36,7 @@ class MLflow:
         tracking_uri: a server or store; None: MLFLOW_TRACKING_URI if it is set and the run is not offline, else files in the run folder,
             shown by: MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri RUN/mlruns
         offline: whether to write files in the run folder unless `tracking_uri` is given; None: if the site has no internet.
+        tags: further tags.
         run_id: value of the tag that identifies the run.
         parameters: the configuration with dotted keys.
     """

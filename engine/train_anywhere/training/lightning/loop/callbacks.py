@@ -135,8 +135,6 @@ class MetricsCallback(pl.Callback):
         """Restore the last learning rate."""
         self._lr = checkpoint.get("lr")
 
-    # --- training -------------------------------------------------------------------------------------------------------
-
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start the first epoch."""
         self.agreement.timer.start()
@@ -205,8 +203,6 @@ class MetricsCallback(pl.Callback):
         self.agreement.reduce(trainer, module.device)
         self.agreement.check(trainer)
         return {}
-
-    # --- evaluation -----------------------------------------------------------------------------------------------------
 
     def on_validation_batch_end(
         self,
@@ -284,8 +280,6 @@ class MetricsCallback(pl.Callback):
     def monitored_metrics(self, key: str, monitor: str) -> dict[str, float]:
         """Return the metrics of this epoch. Raises ConfigError if `monitor` is unknown."""
         return self._unlogged | self.epoch_metrics
-
-    # --- values that user code logs -------------------------------------------------------------------------------------
 
     def _collect(self, trainer: pl.Trainer) -> None:
         """Collect values that were logged in this loop but not passed to the loggers."""
