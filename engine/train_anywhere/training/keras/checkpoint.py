@@ -101,15 +101,6 @@ class Position:
         return done and not self.pending
 
 
-def seed_everything(seed: int) -> None:
-    """Seed Python, numpy and TensorFlow.
-
-    tf.config.experimental.enable_op_determinism() stays off: results on a CPU are reproducible bit for bit without it, and it would
-    serialize the threads that read data. Enable it for exact reproducibility on GPUs.
-    """
-    keras.utils.set_random_seed(seed)
-
-
 def disable_graph_optimizer() -> None:
     """Turn off TensorFlow's graph optimizer (Grappler) on CPUs, for steps that return logs.
 

@@ -24,7 +24,6 @@ from train_anywhere.training.keras.checkpoint import (
     check_base,
     read_state,
     restore_weights,
-    seed_everything,
 )
 from train_anywhere.training.keras.dropin.gradients import add_adapters
 from train_anywhere.training.keras.dropin.model import open_dropin
@@ -42,7 +41,7 @@ def open_trained_model(config: Config, folder: Path) -> "TrainedModel":
     tf.config.experimental.enable_tensor_float_32_execution(config.trainer.tf32)
     strategy = make_strategy("single", config, Topology(), 1)
     keras.utils.clear_session()  # resets the numbers in layer names, and so in the paths of variables
-    seed_everything(config.seed)
+    keras.utils.set_random_seed(config.seed)
     splits = open_splits(config.data, "keras", config.seed)
     with strategy.scope(), dtype_policy(POLICIES[config.trainer.precision]):
         task = instantiate(config.task, "task", "keras")

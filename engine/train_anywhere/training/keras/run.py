@@ -37,7 +37,6 @@ from train_anywhere.training.keras.checkpoint import (
     read_weights,
     restore,
     restore_weights,
-    seed_everything,
     split_seeds,
 )
 from train_anywhere.training.keras.dropin.gradients import ADAPTERS
@@ -96,6 +95,7 @@ def _shapes(arrays: dict) -> dict[str, tuple[int, ...]]:
 def train(config: Config, process: RankProcess) -> Outcome:
     """Train from the newest checkpoint, if any, and test. All ranks call it. Raises errors."""
     tf.config.experimental.enable_tensor_float_32_execution(config.trainer.tf32)
+    # on a CPU results are reproducible bit for bit without it, and it serializes the threads that read data
     if config.trainer.deterministic:
         tf.config.experimental.enable_op_determinism()
     # a single rank may have several devices
@@ -114,7 +114,7 @@ def train_and_test(strategy: Strategy, name: str, config: Config, process: RankP
     """Train and test, after the devices are chosen and the ranks are connected."""
     run, recorder = process.run, process.recorder
     keras.utils.clear_session()  # resets the numbers in layer names, and so in the paths of variables
-    seed_everything(config.seed)
+    keras.utils.set_random_seed(config.seed)
     module, loader, plan = open_task(config, strategy)
     writes = strategy.rank == 0 and not config.trainer.fast_dev_run
     checkpointer = open_checkpointer(config.checkpoint, run) if writes else None

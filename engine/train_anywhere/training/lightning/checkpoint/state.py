@@ -1,8 +1,6 @@
 """When a checkpoint is saved, and what it holds."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -222,21 +220,15 @@ class CheckpointCallback(pl.Callback):
             self.writer.wait()
             known, seconds = dict(self.metrics.metrics), self.agreement.timer.seconds
             info = CheckpointInfo(step, epoch, batch, known, value, "lightning", seconds=seconds)
-            with self._states_kept(trainer):
+            # training continues with the same random numbers as without a save, of which hooks may draw some
+            (random,) = (callback for callback in trainer.callbacks if hasattr(callback, "keep_states"))
+            random.keep_states(trainer)
+            with random_states.preserve():
                 trainer.save_checkpoint(FILE, weights_only=False, storage_options=info)  # all ranks call it
+            if not trainer.validating:
+                random.release_states()
         self.seen.follow(Path(str(self.seen.dirpath), folder_name(step), FILE), value)
         self.agreement.saved(step, time.monotonic() - start)
-
-    @contextmanager
-    def _states_kept(self, trainer: pl.Trainer) -> Iterator[None]:
-        """Let training continue with the same random numbers: hooks of a save may draw some."""
-        callbacks: Any = trainer.callbacks
-        (random,) = (callback for callback in callbacks if hasattr(callback, "keep_states"))
-        random.keep_states(trainer)
-        with random_states.preserve():
-            yield
-        if not trainer.validating:
-            random.release_states()
 
 
 class StateWriter(TorchCheckpointIO):
