@@ -15,6 +15,6 @@ The steps of a save:
    and on the node's disk.
 
 `disk.event_files` syncs TensorBoard's files over the same two disks, `disk.copy_files` the files of a program. `recovery` opens the
-checkpointer of a new or resumed run, and publishes checkpoints that a killed run left on the node's disk. `resume_check` refuses a
-run that has lost all its checkpoints. `choice` picks a checkpoint to read, and selects the weights of another run (`init=RUN`).
+checkpointer of a new or resumed run, and publishes checkpoints that a killed run left on the node's disk. `store` refuses a run
+that has lost all its checkpoints. `choice` picks a checkpoint to read, and selects the weights of another run (`init=RUN`).
 """

@@ -24,15 +24,9 @@ MAX_TRIES = 3
 
 
 def choose(run: RunDir, which: str | int, checksums: bool = True) -> SavedCheckpoint:
-    """Return one checkpoint of the run.
+    """Return one checkpoint of the run. Raises CheckpointError if it is missing or damaged.
 
-    Args:
-        run: the run folder.
-        which: "best" by `checkpoint.monitor`, or the newest if it was never measured; "newest"; or a step.
-        checksums: False compares only file sizes, which is fast.
-
-    Raises:
-        CheckpointError: there is none, or it is damaged.
+    `which` is a step, "newest", or "best", which is the newest if no value was measured. Without `checksums` only sizes are compared.
     """
     try:
         return _find(run, which, checksums)

@@ -29,10 +29,7 @@ if TYPE_CHECKING:
 def open_checkpointer(config: "Checkpoint", run: RunDir, sharded: bool = False) -> AsyncCheckpointer:
     """Call `recover`, and return the checkpointer of a new or resumed run.
 
-    With `sharded` the ranks write their shards of each checkpoint to the run folder themselves, and only event files are staged.
-
-    Raises:
-        CheckpointError: see `recover`.
+    With `sharded` the ranks write their shards to the run folder themselves, and only event files are staged. Raises CheckpointError.
     """
     recover(run)
     store = CheckpointStore(

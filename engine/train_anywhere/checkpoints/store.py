@@ -43,12 +43,9 @@ from train_anywhere.runs.summary import is_program
 
 
 def refuse_unreadable(run: RunDir) -> None:
-    """Check the run's checkpoints before a submission, by file sizes only.
+    """Check the run's checkpoints before a submission, by file sizes. Raises CheckpointError.
 
     A run that was killed before its first checkpoint passes and starts at step 0, and so does a program.
-
-    Raises:
-        CheckpointError: all checkpoints of the run are damaged, or it had some and none is there.
     """
     if is_program(run):  # its files are its own
         return
@@ -131,10 +128,7 @@ class CheckpointStore:
     def newest_good(self) -> SavedCheckpoint | None:
         """Return the newest undamaged checkpoint, or None without any. Damaged ones are reported.
 
-        The next commit renames the damaged ones, because the run resumes from an earlier checkpoint.
-
-        Raises:
-            CheckpointError: all checkpoints are damaged; they are left unchanged.
+        The next commit renames those, because the run resumes from an earlier one. Raises CheckpointError if all are damaged.
         """
         complete, found = self._list_complete(), list[str]()
         while complete:

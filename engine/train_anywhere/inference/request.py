@@ -96,12 +96,9 @@ class EvaluationRequest:
 def check_request(
     parsed: argparse.Namespace, words: Sequence[str], after: str | None = None
 ) -> EvaluationRequest:
-    """Check the arguments. The `words` are the run and the changes to its configuration.
+    """Check the arguments. Raises ConfigError, CheckpointError.
 
-    If the job waits for the run or its sweep, `after`, its checkpoint need not exist yet.
-
-    Raises:
-        ConfigError, CheckpointError: the request can't be carried out.
+    The `words` are the run and the changes to its configuration. If the job waits for the run, `after`, a checkpoint need not exist yet.
     """
     run, changes = split_run(words)
     refuse_bad_values(parsed)
@@ -160,10 +157,8 @@ def refuse_bad_values(parsed: argparse.Namespace) -> None:
         raise ConfigError(*problems)
 
 
-SECTIONS = ("cluster", "container")
-
-
-KEYS = ("wait", "dry_run", "after")
+SECTIONS, KEYS = ("cluster", "container"), ("wait", "dry_run", "after")
+"""Sections and keys that are of a job."""
 
 
 def select_job_words(words: Sequence[str]) -> list[str]:

@@ -104,16 +104,7 @@ class Timer:
 
 
 def monitored_value(metrics: Mapping[str, float], monitor: str | None, key: str) -> float:
-    """Return the value of the metric `monitor`.
-
-    Args:
-        metrics: all measured metrics.
-        monitor: name of the metric.
-        key: configuration key that names it, for the message.
-
-    Raises:
-        ConfigError: the metric was not measured.
-    """
+    """Return the metric `monitor`, which the configuration's `key` names. Raises ConfigError."""
     if monitor in metrics:
         return metrics[str(monitor)]
     known = [name for name in metrics if name != "lr"]

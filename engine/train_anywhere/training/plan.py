@@ -62,12 +62,9 @@ class Plan:
 
 
 def make_plan(config: Config, train: int, val: int, test: int, world_size: int) -> Plan:
-    """Resolve batch size, limits, `max_steps` and `fast_dev_run`.
+    """Resolve batch size, limits, `max_steps` and `fast_dev_run`. Raises ConfigError.
 
     `train`, `val` and `test` are the batches of each split over all ranks; `world_size` is the number of ranks that share the global batch.
-
-    Raises:
-        ConfigError: batch size, ranks, accumulation and data don't fit together.
     """
     t, batch = config.trainer, config.data.batch_size
     problems = []
@@ -123,15 +120,7 @@ def unmeasured_problem(trainer: Trainer, val: int) -> str | None:
 def make_user_plan(config: Config, batches: float, validates: bool, tests: bool, batch: int | None) -> Plan:
     """Return the plan of a user's LightningModule, whose limits Lightning applies itself.
 
-    Args:
-        config: the configuration.
-        batches: training batches of an epoch after Lightning's limits; infinite if the loader has no length.
-        validates: whether there is a validation; its number of batches is not known here.
-        tests: the same of the test.
-        batch: rows of a batch of this rank; None: not known.
-
-    Raises:
-        ConfigError: early stopping has no validation to watch.
+    `batches` of an epoch may be infinite; `batch` is the rows of one, if known. Raises ConfigError for early stopping without validation.
     """
     t, accumulate = config.trainer, batches_per_step(config.trainer)
     if problem := unmeasured_problem(t, validates):
@@ -209,14 +198,9 @@ def is_multiple(number: int, every: int | None) -> bool:
 
 
 def build_network(config: Config, facts: Mapping[str, Any]) -> Any:
-    """Return a network of the run's framework.
+    """Return the network that `model` names, with its arguments of `from_data` from `facts`.
 
-    Args:
-        config: the configuration; `model` names the network.
-        facts: `facts` of the `Splits`, values for the arguments in `model.from_data`.
-
-    Raises:
-        ConfigError: the model does not accept its arguments, or the data set lacks a fact that `model.from_data` names.
+    Raises ConfigError if the model does not accept its arguments, or the data set lacks a fact.
     """
     if problems := missing_facts(config.model, config.data.name, facts):
         raise ConfigError(*problems)

@@ -54,12 +54,7 @@ class EventFileSync:
     def try_write(self, write: Callable[[], None], reopen: Callable[[], None]) -> None:
         """Write to an event file, of the run folder if the node's disk fails, or retry later.
 
-        Args:
-            write: writes to the open file, or to a new one in `prepare_folder()`.
-            reopen: closes the open file.
-
-        Raises:
-            Exception: an error of `write` that was not caused by a disk.
+        `write` uses the open file, or a new one in `prepare_folder()`, and raises its other errors; `reopen` closes the open file.
         """
         if time.monotonic() < self._refused_until:
             return

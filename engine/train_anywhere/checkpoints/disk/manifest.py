@@ -143,10 +143,7 @@ def flush_files(folder: Path) -> Files:
 def copy_files(source: Path, target: Path, pause: Callable[[], None]) -> Files:
     """Copy and flush the files of `source`, and return their sizes and checksums.
 
-    `pause` is called before each chunk is written, so that more urgent work can run.
-
-    Raises:
-        OSError: a file can't be read or written, or does not have the size in the manifest.
+    `pause` is called before each chunk, so that more urgent work can run. Raises OSError, also for a file of another size.
     """
     files: Files = {}
     for name, known in read_manifest(source)["files"].items():

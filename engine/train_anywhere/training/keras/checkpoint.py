@@ -101,15 +101,6 @@ class Position:
         return done and not self.pending
 
 
-def seed_everything(seed: int) -> None:
-    """Seed Python, numpy and TensorFlow.
-
-    tf.config.experimental.enable_op_determinism() stays off: results on a CPU are reproducible bit for bit without it, and it would
-    serialize the threads that read data. Enable it for exact reproducibility on GPUs.
-    """
-    keras.utils.set_random_seed(seed)
-
-
 def disable_graph_optimizer() -> None:
     """Turn off TensorFlow's graph optimizer (Grappler) on CPUs, for steps that return logs.
 
@@ -232,15 +223,7 @@ class StateWriter:
         callbacks: Mapping[str, Any],
         value: float | None,
     ) -> None:
-        """Save a checkpoint of the current state.
-
-        Args:
-            module: the model and its optimizers.
-            position: the progress of the run.
-            metric_state: `Module.metric_state`, over all ranks.
-            callbacks: state of the callbacks.
-            value: value of `checkpoint.monitor`; None if it was not measured at this step.
-        """
+        """Save the current state, with the monitored value if it was measured at this step."""
         self.checkpointer.wait()
         if others := self._validated == position.step:
             self.weights, self._measured = self._measured, self.weights

@@ -24,10 +24,10 @@ from train_anywhere.training.keras.checkpoint import (
     check_base,
     read_state,
     restore_weights,
-    seed_everything,
 )
 from train_anywhere.training.keras.dropin.gradients import add_adapters
 from train_anywhere.training.keras.dropin.model import open_dropin
+from train_anywhere.training.keras.loop.epochs import make_test
 from train_anywhere.training.keras.module import Module, TaskModule
 from train_anywhere.training.keras.native import POLICIES, call_once, dtype_policy
 from train_anywhere.training.keras.run import load_initial_weights
@@ -41,7 +41,7 @@ def open_trained_model(config: Config, folder: Path) -> "TrainedModel":
     tf.config.experimental.enable_tensor_float_32_execution(config.trainer.tf32)
     strategy = make_strategy("single", config, Topology(), 1)
     keras.utils.clear_session()  # resets the numbers in layer names, and so in the paths of variables
-    seed_everything(config.seed)
+    keras.utils.set_random_seed(config.seed)
     splits = open_splits(config.data, "keras", config.seed)
     with strategy.scope(), dtype_policy(POLICIES[config.trainer.precision]):
         task = instantiate(config.task, "task", "keras")
@@ -122,30 +122,20 @@ class TrainedModel:
     def measure(self, split: str, predicting: bool = False) -> tuple[dict[str, float], Any]:
         """Return the metrics of a split, measured as the run's own test does, and predictions.
 
-        The predictions are arrays [n, ...] in the order of the rows with `predicting`, else None.
-
-        Raises:
-            ConfigError: the data has no such split.
+        With `predicting` these are arrays [n, ...] in the order of the rows, else None. Raises ConfigError without such a split.
         """
         if self.loader.splits[split] is None:
             raise ConfigError(f"data={self.config.data.name} has no {split} split.")
         limit = getattr(self.config.trainer, f"limit_{split}_batches")
         count = limit_batches(self.loader.count_batches(split), limit, False)
         with plain_data_errors():
-            self._count(split, count)
+            self.module.reset_metrics()
+            self.module.take()
+            test_batch = make_test(self.module, self.loader, split, count)
+            for number in range(count):
+                test_batch(number)
             metrics = self.module.report(split, self.module.take())
             return metrics, self._predict(split, count) if predicting else None
-
-    def _count(self, split: str, count: int) -> None:
-        self.module.reset_metrics()
-        self.module.take()
-        whole, last = self.loader.evaluation(split, count)
-        iterator = iter(whole)
-        for number in range(count):
-            if last is not None and number == count - 1:
-                self.module.test_last(next(iter(last)))
-            else:
-                self.module.test_function(iterator)
 
     def _predict(self, split: str, count: int) -> Any:
         """Return the output of the model for each row without padding, which has weight 0."""

@@ -12,7 +12,6 @@ from train_anywhere.training.keras.dropin.gradients import (
     NamedVariables,
     build_optimizer,
     name_variables,
-    read_built,
     read_flags,
     weight_averages,
 )
@@ -136,7 +135,10 @@ class Module:
 
     def trainable_state(self) -> dict[str, Any]:
         """Return which layers are trainable, and which variables have an optimizer state, for JSON."""
-        return {"flags": read_flags(self.model), "built": read_built(self.model, self.optimizers)}
+        numbers = {id(v): number for number, v in enumerate(self.model.variables)}
+        known = [[v for v in o._trainable_variables if id(v) in numbers] for o in self.optimizers]
+        built = [[numbers[id(v)] for v in variables] for variables in known]
+        return {"flags": read_flags(self.model), "built": built}
 
     def restore_optimizers(self, built: Sequence[Sequence[int]]) -> None:
         """Create optimizer states for the same variables as when `trainable_state` was called."""

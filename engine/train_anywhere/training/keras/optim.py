@@ -157,10 +157,7 @@ class AdamW(Grouped, keras.optimizers.AdamW):
 def make_optimizer(config: Config, plan: Plan, world_size: int) -> keras.optimizers.Optimizer:
     """Return the optimizer of the configuration with schedule, clipping and loss scaling.
 
-    `world_size` is the number of devices that share the global batch, for `optimizer.scale_lr`.
-
-    Raises:
-        ConfigError: a target is not an optimizer or a schedule, or accepts no learning rate or no clipping.
+    `world_size` is the number of devices that share the global batch. Raises ConfigError for a target that does not fit.
     """
     o, clip = config.optimizer, config.trainer.gradient_clip_val
     clipping = {CLIPPING[config.trainer.gradient_clip_algorithm]: clip} if clip else {}

@@ -37,7 +37,6 @@ from train_anywhere.training.keras.checkpoint import (
     read_weights,
     restore,
     restore_weights,
-    seed_everything,
     split_seeds,
 )
 from train_anywhere.training.keras.dropin.gradients import ADAPTERS
@@ -96,6 +95,7 @@ def _shapes(arrays: dict) -> dict[str, tuple[int, ...]]:
 def train(config: Config, process: RankProcess) -> Outcome:
     """Train from the newest checkpoint, if any, and test. All ranks call it. Raises errors."""
     tf.config.experimental.enable_tensor_float_32_execution(config.trainer.tf32)
+    # on a CPU results are reproducible bit for bit without it, and it serializes the threads that read data
     if config.trainer.deterministic:
         tf.config.experimental.enable_op_determinism()
     # a single rank may have several devices
@@ -114,7 +114,7 @@ def train_and_test(strategy: Strategy, name: str, config: Config, process: RankP
     """Train and test, after the devices are chosen and the ranks are connected."""
     run, recorder = process.run, process.recorder
     keras.utils.clear_session()  # resets the numbers in layer names, and so in the paths of variables
-    seed_everything(config.seed)
+    keras.utils.set_random_seed(config.seed)
     module, loader, plan = open_task(config, strategy)
     writes = strategy.rank == 0 and not config.trainer.fast_dev_run
     checkpointer = open_checkpointer(config.checkpoint, run) if writes else None
@@ -128,44 +128,22 @@ def train_and_test(strategy: Strategy, name: str, config: Config, process: RankP
     progress = open_progress(module, config, plan, process, newest_written)
     header = describe(module, loader, strategy, name, config)
     with checkpointer or nullcontext(), progress:
-        for line in header.lines(config, plan):
+        for line in [*header.lines(config, plan), *start_notes(config, plan, strategy, newest, state)]:
             progress.note(line)
         if writes and recorder:
             recorder.record_facts(header.record(config, plan))
-        for line in start_notes(config, plan, strategy, newest, state):
-            progress.note(line)
-        user_callbacks, states = make_callbacks(config.callbacks, module, plan, position)
+        callbacks = make_callbacks(config.callbacks, module, plan, position)
         for note in module.notes:
             progress.note(note)
         events = checkpointer.events if checkpointer else None
         metrics = MetricsWriter(config, run, progress, position.step, events, module.metric_names)
         checkpoints = StateWriter(checkpointer) if checkpointer else None
+        observers, stop = make_observers(module, config, run), process.stop
         callback = TrainingCallback(
-            config,
-            plan,
-            position,
-            module,
-            loader,
-            metrics,
-            checkpoints,
-            process.stop,
-            user_callbacks,
-            states,
-            make_observers(module, config, run),
-            state,
+            config, plan, position, module, loader, metrics, checkpoints, stop, *callbacks, observers, state
         )
         with metrics.finalize_loggers(position):
-            fit_and_check(callback)
-            process.heartbeat.enter("checkpoint")  # also while the weights are compared
-            if config.monitor.ranks:
-                weights = (v.numpy().tobytes() for v in module.model.trainable_variables)
-                report_weights(run, process.topology, weights)
-            refuse_different_weights(module)
-            if checkpointer:
-                checkpointer.finish()
-                newest = checkpointer.newest or newest
-            if not position.preempted and plan.test_batches:
-                test(callback, newest)
+            newest = fit_and_test(callback, process, newest)
         process.heartbeat.enter("end")
     return Outcome(
         "preempted" if position.preempted else "completed",
@@ -236,6 +214,25 @@ def start_notes(
         yield resume_message(newest, config, plan, strategy.replicas)
     if state and state["devices"] != strategy.replicas:
         yield device_count_message(state["devices"], strategy.replicas)
+
+
+def fit_and_test(
+    callback: TrainingCallback, process: RankProcess, newest: SavedCheckpoint | None
+) -> SavedCheckpoint | None:
+    """Train, publish the last checkpoint, and test. Return the newest checkpoint."""
+    module, position = callback.module, callback.position
+    fit_and_check(callback)
+    process.heartbeat.enter("checkpoint")  # also while the weights are compared
+    if callback.config.monitor.ranks:
+        weights = (v.numpy().tobytes() for v in module.model.trainable_variables)
+        report_weights(process.run, process.topology, weights)
+    refuse_different_weights(module)
+    if callback.checkpoints:
+        callback.checkpoints.checkpointer.finish()
+        newest = callback.checkpoints.checkpointer.newest or newest
+    if not position.preempted and callback.plan.test_batches:
+        test(callback, newest)
+    return newest
 
 
 def fit_and_check(callback: TrainingCallback) -> None:

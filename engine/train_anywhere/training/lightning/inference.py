@@ -202,13 +202,7 @@ class TrainedModel:
     ) -> tuple[dict[str, float], Any]:
         """Return the metrics of a split, measured as in the run's own test, and the predictions.
 
-        Args:
-            split: "train", "val" or "test".
-            predicting: collect the predictions: arrays [n, ...] in the order of the rows.
-            batches: the number of batches to measure; None: all.
-
-        Raises:
-            ConfigError: there is no such split, or the module has no step for it.
+        With `predicting` these are arrays [n, ...] in the order of the rows. `batches` limits the measured ones. Raises ConfigError.
         """
         source = self._source()
         trainer, loader, length = self._open(split, source)

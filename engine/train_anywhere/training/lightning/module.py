@@ -88,10 +88,7 @@ def named_groups(network: nn.Module, chosen: Optimizer, lr: float) -> list[dict[
     """Return all parameters by the patterns of `optimizer.groups`, unmatched ones first.
 
     Frozen parameters are included, so that the groups stay the same when a hook or callback unfreezes them. `lr` is that of the
-    optimizer, scaled by `optimizer.scale_lr`.
-
-    Raises:
-        ConfigError: a pattern matches nothing.
+    optimizer, scaled by `optimizer.scale_lr`. Raises ConfigError for a pattern that matches nothing.
     """
     named = dict(network.named_parameters())
     refuse_unmatched(chosen.groups, [*named])

@@ -97,8 +97,8 @@ def make_setup(config: Config, topology: Topology, heartbeat: Heartbeat | None =
     task = build(lambda: make_task(config.task))
     if isinstance(task, pl.LightningModule):
         add_adapters(task, config, whole=True)
-    if isinstance(strategy, OneDevicePerRank) and isinstance(task, pl.LightningModule):
-        strategy.allow_unused_parameters(task)
+        if isinstance(strategy, OneDevicePerRank):
+            strategy.allow_unused_parameters(task)
     trainer = make_trainer(config, topology, device, strategy, isinstance(task, Task))
     heartbeat = heartbeat or Heartbeat()
     heartbeat.at("meeting")
@@ -107,9 +107,8 @@ def make_setup(config: Config, topology: Topology, heartbeat: Heartbeat | None =
 
     whole = takes_batch_size(locate(config.data.target["lightning"], "data._target_"))
     batch_size = config.data.batch_size // (1 if whole else topology.world_size)
-    data = open_splits(
-        config.data, "lightning", config.seed, Features.of(config).stager, batch_size=batch_size
-    )
+    stager = Features.of(config).stager
+    data = open_splits(config.data, "lightning", config.seed, stager, batch_size=batch_size)
     silent = config.monitor.progress == "none" or not trainer.is_global_zero
     report: Callable[[str], None] = (lambda line: None) if silent else partial(print, flush=True)
     splits = open_rank_splits(config, data, topology, task, trainer, report)

@@ -104,23 +104,13 @@ NO_BFLOAT16 = ("V100", "V100 PCIe", "T4")
 def peak_flops(chip: str, precision: str, tf32: bool = False) -> float | None:
     """Return the peak of multiplications and additions per second. None for an unknown chip.
 
-    Args:
-        chip: name given by the driver, such as "NVIDIA A100-SXM4-80GB"; a MIG slice of a chip has no known peak.
-        precision: `trainer.precision`.
-        tf32: whether float32 matrices are multiplied in TF32, a format of 19 bits.
+    `chip` is the driver's name, such as "NVIDIA A100-SXM4-80GB". With `tf32` float32 matrices are multiplied in TF32 (19 bits).
     """
-    name = _find_in_table(chip)
-    if name is None or (precision == "bf16-mixed" and name in NO_BFLOAT16):
+    words = chip.upper().replace("-", " ").split()  # of "NVIDIA H100 80GB HBM3" or "Tesla V100-PCIE-16GB"
+    family = next((name for name in TFLOPS if " " not in name and name.upper() in words), None)
+    kinds = {"PCIE": f"{family} PCIe", "NVL": f"{family} NVL"}
+    name = next((kinds[word] for word in words if kinds.get(word) in TFLOPS), family)
+    if name is None or "MIG" in words or (precision == "bf16-mixed" and name in NO_BFLOAT16):
         return None
     kind: Precision = "16" if precision != "32" else "tf32" if tf32 and "tf32" in TFLOPS[name] else "float32"
     return TFLOPS[name][kind] * 1e12
-
-
-def _find_in_table(chip: str) -> str | None:
-    """Return the key in `TFLOPS` for a driver's name such as "NVIDIA H100 80GB HBM3"."""
-    words = chip.upper().replace("-", " ").split()
-    if "MIG" in words:
-        return None
-    family = next((name for name in TFLOPS if " " not in name and name.upper() in words), None)
-    kinds = {"PCIE": f"{family} PCIe", "NVL": f"{family} NVL"}
-    return next((kinds[word] for word in words if kinds.get(word) in TFLOPS), family)

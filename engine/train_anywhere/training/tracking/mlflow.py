@@ -36,6 +36,7 @@ class MLflow:
         tracking_uri: a server or store; None: MLFLOW_TRACKING_URI if it is set and the run is not offline, else files in the run folder,
             shown by: MLFLOW_ALLOW_FILE_STORE=true mlflow ui --backend-store-uri RUN/mlruns
         offline: whether to write files in the run folder unless `tracking_uri` is given; None: if the site has no internet.
+        tags: further tags.
         run_id: value of the tag that identifies the run.
         parameters: the configuration with dotted keys.
     """
@@ -63,8 +64,9 @@ class MLflow:
         self.client = MlflowClient(tracking_uri or anywhere or Path(folder, "mlruns").absolute().as_uri())
         self.experiment = self.client  # the name of Lightning's loggers
         experiment = self._experiment(project)
-        self.id = self._find_run(experiment, run_id)
-        if self.id is not None:
+        runs = self.client.search_runs([experiment], filter_string=f"tags.`{TAG}` = '{run_id}'")
+        if runs:  # earlier attempts created it
+            self.id = runs[0].info.run_id
             self.client.update_run(self.id, status="RUNNING")
         else:
             named = {**(tags or {}), TAG: run_id}
@@ -100,11 +102,6 @@ class MLflow:
             if found := self.client.get_experiment_by_name(name):
                 return found.experiment_id
             raise
-
-    def _find_run(self, experiment: str, run_id: str) -> str | None:
-        """Return MLflow's id of the run that earlier attempts created, or None."""
-        runs = self.client.search_runs([experiment], filter_string=f"tags.`{TAG}` = '{run_id}'")
-        return runs[0].info.run_id if runs else None
 
     def _log_parameters(self, parameters: Mapping[str, Any]) -> None:
         """Log the parameters. One that a resumed run has changed becomes a tag."""

@@ -129,16 +129,7 @@ GuardedLogger = Guard | Sender
 
 
 def open_loggers(config: Config, run: RunDir, first: bool) -> list[GuardedLogger]:
-    """Return the loggers of `loggers`, on rank 0 and without `trainer.fast_dev_run`.
-
-    Args:
-        config: the configuration.
-        run: the run folder.
-        first: whether this is rank 0.
-
-    Raises:
-        ConfigError: a target does not accept its arguments, or its package is not installed.
-    """
+    """Return the loggers, on the `first` rank and without `fast_dev_run`. Raises ConfigError."""
     if not first or config.trainer.fast_dev_run:
         return []
     opened = (

@@ -51,7 +51,10 @@ class Wandb:
         project: project of the run at W&B.
         name: name of the run; `run_id` by default.
         entity: user or team at W&B.
+        group: group of runs.
+        tags: tags of the run.
         offline: whether to write files only; None: if the site has no internet.
+        settings: further `wandb.Settings`.
         folder: run folder; everything is written below it.
         run_id: id of the run at W&B.
         parameters: the configuration with dotted keys.

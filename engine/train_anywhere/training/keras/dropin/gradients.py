@@ -32,12 +32,6 @@ def set_flags(model: keras.Model, flags: Sequence[bool]) -> None:
             setattr(part, "_trainable" if isinstance(part, keras.layers.Layer) else "trainable", flag)
 
 
-def read_built(model: keras.Model, optimizers: Sequence[keras.optimizers.Optimizer]) -> list[list[int]]:
-    """Return, for each optimizer, the indices of the model's variables that it has a state for."""
-    numbers = {id(v): number for number, v in enumerate(model.variables)}
-    return [[numbers[id(v)] for v in o._trainable_variables if id(v) in numbers] for o in optimizers]
-
-
 def find_batch_norms(model: keras.Model) -> list[keras.layers.BatchNormalization]:
     """Return all batch normalization layers of a model, also nested ones."""
     layers = model._flatten_layers()  # `layers` has only the outermost ones
@@ -103,7 +97,9 @@ def average_in_apply(
 ) -> AveragingApply:
     """Make an optimizer average the gradients, in collectives with this `number`."""
     optimizer.apply = AveragingApply(optimizer, strategy, number)
-    strategy.prepare(optimizer)
+    # Keras would sum the gradients over the replicas, after clipping them
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    inner._all_reduce_sum_gradients = lambda gradients_and_variables: gradients_and_variables
     return optimizer.apply
 
 
@@ -112,10 +108,7 @@ def build_optimizer(
 ) -> None:
     """Create the optimizer's state for variables that have none yet. Others keep their values.
 
-    Variables with one of the words of `no_decay` in their path get no weight decay.
-
-    Raises:
-        ConfigError: the optimizer can't be built for additional variables.
+    Variables with one of the words of `no_decay` in their path get no weight decay. Raises ConfigError if the optimizer can't be built.
     """
     known = list(optimizer._trainable_variables) if optimizer.built else []
     new = [v for v in variables if all(v is not k for k in known)]

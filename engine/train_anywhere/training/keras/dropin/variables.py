@@ -57,20 +57,8 @@ def build_variables(
 ) -> tuple[NamedVariables, list[str], list[list[str]]]:
     """Trace the steps without running them, and create the variables that they need.
 
-    Args:
-        model: the user's model.
-        target: dotted name of the model, for messages.
-        no_decay: `optimizer.no_decay`, see `build_optimizer`.
-        applies: the `apply` methods of all optimizers of the model.
-        train: types and shapes of the training batches.
-        test: types and shapes of the evaluation batches; None if there is no evaluation.
-
-    Returns:
-        Variables by name that the steps use but neither the model nor its metrics and optimizers track, notes for the user, and the
-        names of the values that each step returns.
-
-    Raises:
-        ConfigError: there is no loss, or variables are created within a step.
+    `train` and `test` are types and shapes of batches; `target` is the name of the model in messages. Returns variables by name that the
+    steps use and Keras does not track, notes for the user, and the names of what each step returns. Raises ConfigError without a loss.
     """
     own_step = type(model).train_step is not keras.Model.train_step
     masked = list[bool]()
@@ -99,11 +87,7 @@ def build_variables(
     if any(not bool(v.is_initialized()) for graph in graphs for v in graph.variables):
         # the first run of a step would initialize it, but a resumed run has to restore it before
         raise ConfigError(late_creation_message(target))
-    written = [graph.as_graph_def() for graph in graphs]
-    called = [function for graph in written for function in graph.library.function]
-    nodes = [node for graph in written for node in graph.node]
-    nodes += [node for function in called for node in function.node_def]
-    notes = [TF_RANDOM_NOTE] if any(node.op in TF_RANDOM_OPERATIONS for node in nodes) else []
+    notes = [TF_RANDOM_NOTE] if any(uses_tf_random(graph) for graph in graphs) else []
     if any(masked) and any(apply.strategy.replicas > 1 for apply in applies):
         notes.append(MASK_NOTE)
     extra = {} if tf.distribute.has_strategy() else find_untracked_variables(model, applies, graphs)
@@ -205,6 +189,13 @@ MASK_NOTE = (
     "the loss is a mean over the values that a mask keeps, and each rank or device divides by its own number of them: the training "
     "depends on the number of ranks; use trainer.devices=1 for that of a single one."
 )
+
+
+def uses_tf_random(graph: Any) -> bool:
+    """Return whether a step draws random numbers that a resumed run would not repeat."""
+    written = graph.as_graph_def()
+    nodes = [*written.node, *(node for called in written.library.function for node in called.node_def)]
+    return any(node.op in TF_RANDOM_OPERATIONS for node in nodes)
 
 
 def find_untracked_variables(

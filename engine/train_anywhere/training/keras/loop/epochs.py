@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from train_anywhere.errors import RanksDifferError
 from train_anywhere.training.early_stopping import checkpoint_score, monitored_value
+from train_anywhere.training.keras.batches import DropInLoader, TaskLoader
 from train_anywhere.training.keras.checkpoint import host_value, keep_random_state
 from train_anywhere.training.keras.loop.callbacks import (
     BatchLogs,
@@ -77,19 +78,15 @@ def checkpoint_value(
 def evaluate(
     callback: TrainingCallback, split: str, batches: int, load: Callable[[], object] | None = None
 ) -> None:
-    """Measure the metrics of a split, and store them in the position.
+    """Measure the metrics of the first batches of a split, and store them in the position.
 
-    Args:
-        callback: the work between training steps.
-        split: "val" or "test".
-        batches: number of batches.
-        load: loads the weights after callbacks may have changed them; None: the current weights, or their moving averages.
+    `load` loads the weights after callbacks may have changed them; None: the current ones, or their moving averages.
     """
     callback.average_statistics()
     callback.module.reset_metrics()
     callback.module.take()
     callback.heartbeat.enter("validation" if split == "val" else split)
-    test_batch = make_test(callback, split, batches)
+    test_batch = make_test(callback.module, callback.loader, split, batches)
     callback.module.model.stop_evaluating = False
     callback.user_callbacks.on_test_begin()
     averaged = (load or callback.module.swap_averages)()
@@ -111,16 +108,18 @@ def evaluate(
         callback.position.metrics |= metrics
 
 
-def make_test(callback: TrainingCallback, split: str, batches: int) -> Callable[[int], None]:
+def make_test(
+    module: Module, loader: TaskLoader | DropInLoader, split: str, batches: int
+) -> Callable[[int], None]:
     """Return a function that counts the metrics of the batch with the given number."""
-    whole, last = callback.loader.evaluation(split, batches)
+    whole, last = loader.evaluation(split, batches)
     iterator = iter(whole)
 
     def test(number: int) -> None:
         if last is not None and number == batches - 1:
-            callback.module.test_last(next(iter(last)))
+            module.test_last(next(iter(last)))
         else:
-            callback.module.test_function(iterator)
+            module.test_function(iterator)
 
     return test
 
@@ -195,7 +194,7 @@ def check_validation(callback: TrainingCallback) -> None:
         return
     callback.heartbeat.enter("validation")
     with keep_random_state(module):
-        test_batch = make_test(callback, "val", count)
+        test_batch = make_test(module, callback.loader, "val", count)
         for number in range(count):
             test_batch(number)
             callback.heartbeat.evaluated_batch()

@@ -147,11 +147,6 @@ class Strategy:
         """Return a context that turns the error of a broken collective into a one-line message."""
         return nullcontext()
 
-    def prepare(self, optimizer: keras.optimizers.Optimizer) -> None:
-        """Stop an optimizer from summing gradients after clipping: they are averaged before."""
-        optimizer = getattr(optimizer, "inner_optimizer", optimizer)
-        optimizer._all_reduce_sum_gradients = lambda gradients_and_variables: gradients_and_variables
-
     def dataset(self, make: MakeDataset) -> tf.data.Dataset:
         """Return the batches of this process."""
         return make(self.rank, self.replicas)

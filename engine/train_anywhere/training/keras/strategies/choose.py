@@ -176,14 +176,7 @@ class SlurmCluster(tf.distribute.cluster_resolver.SlurmClusterResolver):
 
 
 def make_strategy(name: str, config: Config, topology: Topology, devices: int) -> Strategy:
-    """Return the strategy of one rank. It chooses devices before TensorFlow uses any.
-
-    Args:
-        name: the resolved name, a Keras strategy of `train_anywhere.config.checks.strategy_table`.
-        config: the configuration.
-        topology: the ranks.
-        devices: number of devices that share the global batch.
-    """
+    """Return the strategy with this resolved name. It chooses devices before TensorFlow does."""
     accelerator = config.trainer.accelerator
     if name == "mirrored":
         return TfDistribute(Mirrored(use_devices(accelerator, 0, devices)), 0, 1)
@@ -203,10 +196,7 @@ def use_devices(accelerator: str, first: int, count: int) -> list[str]:
     """Choose this process's devices, and return their names, such as ["GPU:0"].
 
     With GPUs, use `count` of them from number `first` on (all of them, if a task sees only its own), and allocate memory as needed.
-    Without, create `count` logical CPUs, which stand for several GPUs on any machine.
-
-    Raises:
-        ConfigError: `trainer.accelerator` requests a GPU and there is none.
+    Without, create `count` logical CPUs, which stand for several GPUs on any machine. Raises ConfigError for a missing GPU.
     """
     gpus = [] if accelerator == "cpu" else tf.config.list_physical_devices("GPU")
     if accelerator == "gpu" and not gpus:

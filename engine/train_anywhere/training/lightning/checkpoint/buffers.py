@@ -106,10 +106,7 @@ def keep_plain_values(
 ) -> dict[str, Any]:
     """Return the checkpoint without the values that could not be read again, and report them.
 
-    With `refuses` (`checkpoint.other_objects=refuse`), such a value of a user's hook is an error.
-
-    Raises:
-        CheckpointError: training needs a value that a checkpoint can't hold.
+    Raises CheckpointError if training needs one, or with `refuses` (`checkpoint.other_objects=refuse`) for one of a user's hook.
     """
     kept: dict[str, Any] = {}
     for key, value in checkpoint.items():

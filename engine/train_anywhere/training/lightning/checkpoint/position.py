@@ -38,13 +38,8 @@ def user_position(
 ) -> tuple[int, int]:
     """Return the epoch and batch to resume at in a user's loaders, both from 0.
 
-    Args:
-        saved: the checkpoint.
-        plan: the plan of the resumed run; its number of epochs is an estimate.
-        epochs: the epochs of the resumed run.
-        ranks: the checkpoint's number of ranks divided by that of this run. Each rank reads its own batches, so fewer ranks
-            have more of them.
-        last: whether the validation of the epoch's end comes first.
+    `epochs` are those of the resumed run; `ranks` are the checkpoint's divided by those of this run: fewer ranks read more batches each.
+    With `last` the validation of the epoch's end comes first.
     """
     epoch, batch = saved.epoch, int(saved.batch * ranks)
     if batch and not last and (batch >= plan.train_batches or saved.step >= plan.total_steps):
@@ -165,17 +160,13 @@ class RandomState(pl.Callback):
         """Forget the state before the validation."""
         self.release_states()
 
-    def on_save_checkpoint(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Gather the states of all ranks: uint8 [world size, SIZE]."""
         own = _state(pl_module.device) if self._kept is None else self._kept
         own = own.to(pl_module.device)
         checkpoint["random_states"] = trainer.strategy.all_gather(own).reshape(-1, SIZE).cpu()
 
-    def on_load_checkpoint(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Keep the states until training starts: the setup draws too. Raises CheckpointError."""
         self.saved = checkpoint.get("random_states")
         _check_states(self.saved)

@@ -141,10 +141,7 @@ WEIGHTS = "state_dict"
 def read_checkpoint(folder: Path, mmap: bool = False) -> dict[str, Any]:
     """Return the content of a checkpoint, with whole tensors on the CPU in its `state_dict`.
 
-    With `mmap`, tensors stay in the file until they are used.
-
-    Raises:
-        CheckpointError: the file is damaged, or holds more than tensors and numbers.
+    With `mmap`, tensors stay in the file until they are used. Raises CheckpointError for a damaged file, or one with other objects.
     """
     file = folder / FILE
     with as_checkpoint_error(file):

@@ -1,8 +1,6 @@
 """When a checkpoint is saved, and what it holds."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -68,9 +66,7 @@ class CheckpointCallback(pl.Callback):
             self.start = resume_position(writer.newest, self.config.trainer, self.plan)
         self.pending, self._validated, self.ended = False, True, False
 
-    def on_save_checkpoint(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Save whether a validation is still to be run, and whether it is that of the epoch's end."""
         checkpoint["validation_pending"] = not self._validated
         checkpoint["last_batch"] = trainer.fit_loop.epoch_loop._num_ready_batches_reached()
@@ -224,21 +220,15 @@ class CheckpointCallback(pl.Callback):
             self.writer.wait()
             known, seconds = dict(self.metrics.metrics), self.agreement.timer.seconds
             info = CheckpointInfo(step, epoch, batch, known, value, "lightning", seconds=seconds)
-            with self._states_kept(trainer):
+            # training continues with the same random numbers as without a save, of which hooks may draw some
+            (random,) = (callback for callback in trainer.callbacks if hasattr(callback, "keep_states"))
+            random.keep_states(trainer)
+            with random_states.preserve():
                 trainer.save_checkpoint(FILE, weights_only=False, storage_options=info)  # all ranks call it
+            if not trainer.validating:
+                random.release_states()
         self.seen.follow(Path(str(self.seen.dirpath), folder_name(step), FILE), value)
         self.agreement.saved(step, time.monotonic() - start)
-
-    @contextmanager
-    def _states_kept(self, trainer: pl.Trainer) -> Iterator[None]:
-        """Let training continue with the same random numbers: hooks of a save may draw some."""
-        callbacks: Any = trainer.callbacks
-        (random,) = (callback for callback in callbacks if hasattr(callback, "keep_states"))
-        random.keep_states(trainer)
-        with random_states.preserve():
-            yield
-        if not trainer.validating:
-            random.release_states()
 
 
 class StateWriter(TorchCheckpointIO):
@@ -265,13 +255,7 @@ class StateWriter(TorchCheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Copy the state that `trainer.save_checkpoint` has collected, and start writing it.
 
-        Args:
-            checkpoint: the state.
-            path: the file for a checkpoint of user code; else not used, because the checkpointer knows the folder.
-            storage_options: the `CheckpointInfo` for the manifest; None for a checkpoint of user code.
-
-        Raises:
-            CheckpointError: the checkpoint can't hold a value that training needs.
+        `storage_options` is the `CheckpointInfo`; None: `path` is a checkpoint of user code. Raises CheckpointError.
         """
         if storage_options is None:
             super().save_checkpoint(checkpoint, path)

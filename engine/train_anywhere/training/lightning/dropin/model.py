@@ -67,9 +67,7 @@ class ConfiguredOptimizer(pl.Callback):
         """Apply the optimizer settings of the configuration, which may have changed."""
         apply_settings(self.config.optimizer, self.config.trainer.precision, pl_module, trainer.optimizers[0])
 
-    def on_before_optimizer_step(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
-    ) -> None:
+    def on_before_optimizer_step(self, trainer: pl.Trainer, pl_module: Any, optimizer: Any) -> None:
         """Set the learning rate of the next step."""
         set_learning_rate(pl_module, self.config, self.plan, self.devices, optimizer)
 

@@ -127,19 +127,13 @@ class MetricsCallback(pl.Callback):
         """Return the names of the metrics that are known before training."""
         return []
 
-    def on_save_checkpoint(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Save the last learning rate, for an epoch that resumes with its validation."""
         checkpoint["lr"] = None if self._lr is None else float(self._lr)
 
-    def on_load_checkpoint(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Restore the last learning rate."""
         self._lr = checkpoint.get("lr")
-
-    # --- training -------------------------------------------------------------------------------------------------------
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start the first epoch."""
@@ -152,9 +146,7 @@ class MetricsCallback(pl.Callback):
         """Stop the timer."""
         self.agreement.timer.stop()
 
-    def on_before_optimizer_step(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
-    ) -> None:
+    def on_before_optimizer_step(self, trainer: pl.Trainer, pl_module: Any, optimizer: Any) -> None:
         """Remember the learning rate of this step."""
         first = trainer.optimizers[0]
         # Lightning wraps optimizers, and passes one without groups to a module without any
@@ -179,9 +171,7 @@ class MetricsCallback(pl.Callback):
         """Treat values logged from here on as those of the epoch."""
         self._epoch_ending = True
 
-    def _step_end(
-        self, trainer: pl.Trainer, module: pl.LightningModule, batch_idx: int
-    ) -> dict[str, float] | None:
+    def _step_end(self, trainer: pl.Trainer, module: Any, batch_idx: int) -> dict[str, float] | None:
         """Count an optimizer step. Return the metrics if they are due, else None."""
         step = trainer.count_step()
         if self.native and step >= self.plan.total_steps and batch_idx + 1 < self.plan.train_batches:
@@ -213,8 +203,6 @@ class MetricsCallback(pl.Callback):
         self.agreement.reduce(trainer, module.device)
         self.agreement.check(trainer)
         return {}
-
-    # --- evaluation -----------------------------------------------------------------------------------------------------
 
     def on_validation_batch_end(
         self,
@@ -303,8 +291,6 @@ class MetricsCallback(pl.Callback):
     def monitored_metrics(self, key: str, monitor: str) -> dict[str, float]:
         """Return the metrics of this epoch. Raises ConfigError if `monitor` is unknown."""
         return self._unlogged | self.epoch_metrics
-
-    # --- values that user code logs -------------------------------------------------------------------------------------
 
     def _collect(self, trainer: pl.Trainer) -> None:
         """Collect values that were logged in this loop but not passed to the loggers."""

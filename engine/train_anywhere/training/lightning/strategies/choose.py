@@ -62,11 +62,8 @@ class SplitNetwork:
         """Return predictions for the whole batch [b, ...] on the first device."""
         if self.devices[0].type == "cuda":
             return data_parallel(self.network, inputs, self.devices, module_kwargs=named)
-        return _join([self.network(*args, **kwargs) for args, kwargs in self._parts(inputs, named)])
-
-    def _parts(self, inputs: Any, named: Any) -> list[Any]:
-        """Return the inputs of each device."""
-        return _split((inputs, named), len(self.devices))
+        parts = _split((inputs, named), len(self.devices))
+        return _join([self.network(*args, **kwargs) for args, kwargs in parts])
 
 
 def _split(tree: Any, count: int) -> list[Any]:
@@ -120,41 +117,30 @@ def make_strategy(
     name: str, config: Config, topology: Topology, device: torch.device, devices: int
 ) -> Strategy:
     """Return the strategy of one rank by its resolved name. Raises ConfigError."""
-    match name:
-        case "single":
-            return SingleDeviceStrategy(device)
-        case "dp":
-            return DataParallel(list_devices(device, devices))
-        case "ddp":
-            return _make_ddp(config.trainer, config.strategy, topology, device)
-        case "fsdp":
-            return _make_fsdp(config.trainer, config.strategy, topology, device)
-    assert config.strategy.name == name == "horovod"
-    # imported here, because Horovod is optional
-    from train_anywhere.training.lightning.strategies.horovod import HorovodStrategy
+    trainer, chosen = config.trainer, config.strategy
+    if name == "single":
+        return SingleDeviceStrategy(device)
+    if name == "dp":
+        return DataParallel(list_devices(device, devices))
+    if name == "horovod":
+        assert chosen.name == "horovod"
+        # imported here, because Horovod is optional
+        from train_anywhere.training.lightning.strategies.horovod import HorovodStrategy
 
-    return HorovodStrategy(topology, device, config.strategy.compression)
-
-
-def _refuse_sync_batchnorm(trainer: Trainer, topology: Topology, device: torch.device) -> None:
-    """Raise ConfigError if torch's SyncBatchNorm would fail in the first step."""
+        return HorovodStrategy(topology, device, chosen.compression)
+    # torch's SyncBatchNorm would fail in the first step, see torch/nn/modules/batchnorm.py
     if trainer.sync_batchnorm and topology.world_size > 1 and device.type == "cpu":
         raise ConfigError(needs_gpus_problem("this rank computes on the CPU"))
-
-
-def _make_ddp(
-    trainer: Trainer, strategy: StrategyConfig, topology: Topology, device: torch.device
-) -> Strategy:
-    _refuse_sync_batchnorm(trainer, topology, device)
-    unused = trainer.find_unused_parameters
-    options: dict[str, Any] = {} if unused is None else {"find_unused_parameters": unused}
-    return OneDevicePerRank(
-        parallel_devices=[device],
-        cluster_environment=TopologyEnvironment(topology),
-        gradient_as_bucket_view=True,  # gradients are views of the buffers that are sent, which saves a copy
-        **options,
-        **_ddp_options(strategy, device),
-    )
+    options: dict[str, Any] = {"cluster_environment": TopologyEnvironment(topology)}
+    options["parallel_devices"] = [device]
+    if name == "fsdp":
+        assert chosen.name == "fsdp"
+        group = ranks_per_node(topology) if chosen.shard_within_node else None
+        return FullyShardedStrategy(blocks=chosen.blocks, group=group, **options)
+    if trainer.find_unused_parameters is not None:
+        options["find_unused_parameters"] = trainer.find_unused_parameters
+    options["gradient_as_bucket_view"] = True  # views of the buffers that are sent save a copy
+    return OneDevicePerRank(**options, **_ddp_options(chosen, device))
 
 
 def _ddp_options(chosen: StrategyConfig, device: torch.device) -> dict[str, Any]:
@@ -178,19 +164,6 @@ def _ddp_options(chosen: StrategyConfig, device: torch.device) -> dict[str, Any]
     return options if chosen.bucket_cap_mb is None else {**options, "bucket_cap_mb": chosen.bucket_cap_mb}
 
 
-def _make_fsdp(
-    trainer: Trainer, strategy: StrategyConfig, topology: Topology, device: torch.device
-) -> Strategy:
-    assert strategy.name == "fsdp"
-    _refuse_sync_batchnorm(trainer, topology, device)
-    return FullyShardedStrategy(
-        blocks=strategy.blocks,
-        group=ranks_per_node(topology) if strategy.shard_within_node else None,
-        parallel_devices=[device],
-        cluster_environment=TopologyEnvironment(topology),
-    )
-
-
 def ranks_per_node(topology: Topology) -> int:
     """Return the number of ranks on each node. Raises ConfigError if it differs."""
     if topology.local_world_size * topology.nodes != topology.world_size:
@@ -202,12 +175,9 @@ def ranks_per_node(topology: Topology) -> int:
 
 
 def pick_device(trainer: Trainer, topology: Topology) -> torch.device:
-    """Return the device of this rank: its GPU, or the CPU.
+    """Return the device of this rank: its GPU, or the CPU. Raises ConfigError.
 
     A scheduler may show each rank only its own GPU, or all GPUs of the node. In the second case the local rank is the GPU's number.
-
-    Raises:
-        ConfigError: the device is missing, or can't compute in the requested precision.
     """
     accelerator, gpus = trainer.accelerator, torch.cuda.device_count()
     if accelerator == "cpu" or (accelerator == "auto" and gpus == 0):

@@ -77,10 +77,7 @@ class TopologyEnvironment(ClusterEnvironment):
 def open_store(topology: Topology, timeout: timedelta) -> Store | None:
     """Return this rank's client of the store, or None under torchrun, which has its own.
 
-    By default torch would listen on all interfaces, even for a single rank.
-
-    Raises:
-        TopologyError: the port is already used.
+    By default torch would listen on all interfaces, even for a single rank. Raises TopologyError for a used port.
     """
     if topology.launched_by == "torchrun":
         return None
