@@ -172,6 +172,7 @@ OUTSIDE = {
     "engine/train_anywhere/job/__main__.py": "a pipe of the batch script",
     "engine/train_anywhere/slurm/submission/evaluation.py": "a new folder, which must not exist",
     "engine/train_anywhere/commands/new_cluster.py": "configs/, with O_EXCL",
+    "engine/train_anywhere/commands/scaling.py": "folders of the new table",
     "engine/train_anywhere/slurm/script/render.py": "a cache beside the templates",
     "engine/train_anywhere/checkpoints/disk/copy_files.py": "a folder, to flush it, and a temporary file with a random name",
     "engine/train_anywhere/slurm/scaling/grid.py": "the table of a scaling study, in a new folder",
