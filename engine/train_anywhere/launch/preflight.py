@@ -102,10 +102,8 @@ def _runs_here(config: Config) -> bool:
 def _call_check(dotted: str, section: str, known: Mapping[str, Any]) -> Any:
     """Call a check with the arguments that it takes. Return None if it needs others.
 
-    Only functions in files `checks.py` of this project are called: the name and the arguments may come from an untrusted file.
-
-    Raises:
-        ConfigError: it is another function.
+    Only functions in files `checks.py` of this project are called: the name and the arguments may come from an untrusted file. Raises
+    ConfigError: it is another function.
     """
     *parts, _ = dotted.split(".")
     valid = parts[-1:] == ["checks"] and all(part.isidentifier() for part in parts)

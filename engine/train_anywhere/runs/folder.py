@@ -193,10 +193,7 @@ def create(results: Path, name: str, run_id: str | None = None) -> RunDir:
 
     Runs that start in the same second get different folders: the id ends in random digits and mkdir fails if the folder exists.
 
-    The folder `results` is that of all runs. A `run_id` of None makes a new one.
-
-    Raises:
-        CheckpointError: the folder can't be made.
+    The folder `results` is that of all runs. A `run_id` of None makes a new one. Raises CheckpointError: the folder can't be made.
     """
     try:
         (results / name).mkdir(parents=True, exist_ok=True)
@@ -343,10 +340,7 @@ def now() -> str:
 def is_waited_for(after: str | None, run: RunDir) -> bool:
     """Return whether a job with this `after` waits for the run.
 
-    If so, only the job can check its checkpoints.
-
-    Raises:
-        CheckpointError: run.json is damaged.
+    If so, only the job can check its checkpoints. Raises CheckpointError: run.json is damaged.
     """
     if after is None or Path(after).name not in (run.id, run.id.rpartition("-")[0]):
         return False

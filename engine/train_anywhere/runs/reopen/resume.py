@@ -122,10 +122,7 @@ def _parse(line: str, where: str) -> Any:
 def _refuse_other_choices(arguments: Sequence[str], run: RunDir) -> None:
     """Check the chosen config groups before composing.
 
-    Options of the run's model would be taken for those of another one.
-
-    Raises:
-        ConfigError: a group in `FIXED_KEYS` differs from the run's.
+    Options of the run's model would be taken for those of another one. Raises ConfigError: a group in `FIXED_KEYS` differs from the run's.
     """
     frozen = _read_flat(run)
     typed = {k if k in frozen else f"{k}.name": v for k, _, v in (a.partition("=") for a in arguments)}
@@ -137,11 +134,9 @@ def _refuse_other_choices(arguments: Sequence[str], run: RunDir) -> None:
 def merge_resumed(tree: Mapping[str, Any], run: RunDir, overrides: Sequence[str]) -> dict[str, Any]:
     """Return the run's frozen configuration with the changes that this command makes.
 
-    `tree` is composed of `overrides`: the run's own ones, then those of this command. A change is a difference between `tree` and what
-    the run's own overrides compose to now. So a default that was edited since the run started does not change the run.
-
-    Raises:
-        ConfigError: a key in `FIXED_KEYS` changes, or the run folder brings an untrusted value, see `trust.py`.
+    `tree` is composed of `overrides`: the run's own ones, then those of this command. A change is a difference between `tree` and what the
+    run's own overrides compose to now. So a default that was edited since the run started does not change the run. Raises ConfigError: a
+    key in `FIXED_KEYS` changes, or the run folder brings an untrusted value, see `trust.py`.
     """
     frozen, saved = _read_flat(run), read_run_overrides(run)
     if not tree["trust"]:
@@ -219,10 +214,7 @@ def _place(folder: Path) -> OwnedFolder:
 def is_complete(run: RunDir, config: Config) -> bool:
     """Return whether the run is complete, and `config` requests no more training.
 
-    It may not have another program either.
-
-    Raises:
-        CheckpointError: its config.yaml can't be read.
+    It may not have another program either. Raises CheckpointError: its config.yaml can't be read.
     """
     if run.read_info().get("state") != "completed":
         return False

@@ -232,10 +232,8 @@ def quote_overrides(words: Sequence[str]) -> list[str]:
 def load_all(grid: Grid, batch: int | None, check: Check, dry: bool) -> list[Config]:
     """Return the configuration of each cell.
 
-    `batch` is as in `Grid.words`. A `dry` run skips checks of this machine.
-
-    Raises:
-        ConfigError: the problems of all cells; one that all cells have is listed once.
+    `batch` is as in `Grid.words`. A `dry` run skips checks of this machine. Raises ConfigError: the problems of all cells; one that all
+    cells have is listed once.
     """
     found: dict[str, list[str]] = {}
     configs = []
