@@ -57,7 +57,12 @@ def load_saved_overrides(arguments: Sequence[str]) -> list[str]:
         return []
     run = open_run(paths[-1].strip("'\""))
     refuse_damaged(run)
-    _refuse_other_choices(arguments, run)
+    # before composing, where options of the run's model would be taken for those of another one
+    frozen = _read_flat(run)
+    typed = {k if k in frozen else f"{k}.name": v for k, _, v in (a.partition("=") for a in arguments)}
+    refused = {k: v for k, v in typed.items() if k.startswith(FIXED_KEYS) and str(frozen.get(k, v)) != v}
+    if any(k.endswith(".name") for k in refused):
+        raise _refusal(refused, frozen)
     saved = read_run_overrides(run)
     for line in [a for a in read_overrides(run) if NOT_SAVED.match(a)]:
         print(f"{run.overrides}: {line!r} belongs to one command and is not used again.", file=sys.stderr)
@@ -117,18 +122,6 @@ def _parse(line: str, where: str) -> Any:
         return OverridesParser.create().parse_override(line)
     except HydraException as error:
         raise ConfigError(f"{where}: {line!r} is not of the form key=value.") from error
-
-
-def _refuse_other_choices(arguments: Sequence[str], run: RunDir) -> None:
-    """Check the chosen config groups before composing.
-
-    Options of the run's model would be taken for those of another one. Raises ConfigError: a group in `FIXED_KEYS` differs from the run's.
-    """
-    frozen = _read_flat(run)
-    typed = {k if k in frozen else f"{k}.name": v for k, _, v in (a.partition("=") for a in arguments)}
-    refused = {k: v for k, v in typed.items() if k.startswith(FIXED_KEYS) and str(frozen.get(k, v)) != v}
-    if any(k.endswith(".name") for k in refused):
-        raise _refusal(refused, frozen)
 
 
 def merge_resumed(tree: Mapping[str, Any], run: RunDir, overrides: Sequence[str]) -> dict[str, Any]:
