@@ -38,7 +38,6 @@ SIGNALS_OF = {
 LOG_BYTES = 2**16
 """Bytes at the end of the log in which the lines are searched."""
 
-
 PART_OF_NODE = ("SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_TRES_PER_TASK")
 """Variables with which srun gives a step only a part of the CPUs of its node."""
 
@@ -47,8 +46,6 @@ class Steps:
     """The nodes of a job, and the words that start processes there.
 
     Attributes:
-        environ: environment of the ranks.
-        hosts: nodes of the ranks.
         elastic: whether the ranks may start on fewer nodes than the job has.
     """
 
@@ -135,9 +132,6 @@ class Launcher:
     Args:
         note: is called with a signal that the waiting step got.
         lost: returns whether the batch script, which would end this job, was killed.
-
-    Attributes:
-        failed_at: see `train_anywhere.job.supervisor.Ranks`.
     """
 
     def __init__(

@@ -70,13 +70,11 @@ class Place(Protocol):
     """The place where the ranks run: a job, or this machine.
 
     Attributes:
-        run: the run folder.
         program: whether they run a program (src/run.py).
         announces: whether a line about a stop is printed; the ranks of this machine do that themselves.
         retries: `cluster.retries`; None if the ranks never start again.
         requeues: whether a job can be requeued.
         start_id: this start of the job, as `features/hangs/stacks.py` writes it.
-        environ: environment of the ranks.
     """
 
     run: RunDir

@@ -22,8 +22,6 @@ class Checkpoint:
     """The newest complete checkpoint of a run.
 
     Attributes:
-        step: optimizer steps done when it was saved.
-        path: folder of the checkpoint.
         age: seconds since it was completed.
     """
 

@@ -46,7 +46,6 @@ INFO: dict[str, Check] = {
 }  # fmt: skip
 """Checks of the values in run.json."""
 
-
 ATTEMPT: dict[str, Check] = {
     **dict.fromkeys(("step", "from_step", "devices"), _is_integer),
     **dict.fromkeys(("started", "until", "allocated", "ended_by", "reason", "job"), _is_string),
@@ -85,7 +84,6 @@ class RunDir:
     """An existing run folder.
 
     Attributes:
-        path: absolute path of the folder.
         id: its name, such as 20261120-101502-a1b2.
     """
 

@@ -150,9 +150,7 @@ class LiveTrial:
     """A trial that has not ended.
 
     Attributes:
-        run: its run folder.
         trial: Optuna's trial; None if an earlier process has started it, so that it is not pruned.
-        starts: how often it was started.
         reported: number of values that were reported to Optuna.
         pruned: why it is stopped; empty if it is not.
     """

@@ -73,7 +73,6 @@ class Grid:
     """The cells of a requested table.
 
     Attributes:
-        cells: the cells, without duplicates.
         left_out: a message for each impossible combination.
         overrides: the other overrides, which all cells share.
     """
@@ -210,7 +209,6 @@ class Table:
 
     Attributes:
         folder: `results/scaling/<id>`; the runs of each cell are below a folder with the cell's name.
-        cells: the cells, in order.
         scheduler: scheduler of the jobs; none means that the cells run on this machine.
     """
 
