@@ -72,9 +72,7 @@ class Steps:
         """Return a command that runs another one inside the container on a node, on PBS here."""
         return [*self.one_task_on(host), *self.container_options(), *command] if self.slurm else [*command]
 
-    def each_node(
-        self, command: Sequence[str], options: Sequence[str] = (), inside: bool = True
-    ) -> list[str]:
+    def each_node(self, command: Sequence[str], options: Sequence[str] = ()) -> list[str]:
         """Return a command that runs on each node with all its CPUs and GPUs, on PBS only here."""
         if not self.slurm:
             return [*command]
@@ -90,7 +88,7 @@ class Steps:
             "--wait=0",
             "--export=ALL",
         ]
-        return [*step, *(self.container_options() if inside else []), *command]
+        return [*step, *self.container_options(), *command]
 
     def whole_environment(self) -> dict[str, str]:
         """Return the environment of a step that gets whole nodes."""
@@ -118,10 +116,10 @@ def spawn(
         return spawn(["sh", "-c", "exit 127"], environ)
 
 
-def find_ranks(run: str, number: str = "USR1") -> list[str]:
+def find_ranks(run: str) -> list[str]:
     """Return a command that signals the ranks of a run on its node, but not their launcher."""
     name = re.sub(r"\W", ".", os.path.basename(run), flags=re.ASCII)
-    return ["pkill", f"-{number}", "-f", "--", rf"^([^-]|[^ ]-)+ -u .*/train.py --run .*{name}$"]
+    return ["pkill", "-USR1", "-f", "--", rf"^([^-]|[^ ]-)+ -u .*/train.py --run .*{name}$"]
 
 
 class Launcher:
