@@ -39,10 +39,7 @@ def data_problems(config: Config, devices: int, look: bool = True) -> list[str]:
     length = known.length
     batch_size = config.data.batch_size
     messages = [too_large(length, batch_size, devices)] if length else []
-    messages += [
-        *known.problems,
-        _memory_problem(batch_size, known, devices),
-    ]
+    messages += [*known.problems, _memory_problem(batch_size, known, devices)]
     if known.later is not None and not task_has_network(config.task, config.framework):
         messages += missing_facts(config.model, config.data.name, [*known.facts, *known.later])
     found = [m for m in messages if m] + _missing_packages(config) + init_problems(config)

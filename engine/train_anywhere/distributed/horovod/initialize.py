@@ -122,10 +122,7 @@ def gloo_variables(topology: Topology, port: int, timeout: float = START_TIMEOUT
     variables = horovod_environment(topology)
     address = socket.gethostbyname(rendezvous_address(topology))
     if topology.world_size > 1:
-        variables |= {
-            "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
-            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
-        }
+        variables |= {"HOROVOD_GLOO_RENDEZVOUS_ADDR": address, "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port)}
         deadline = time.monotonic() + timeout
         # all ranks connect before Horovod starts, which waits only 30 s and does not report which rank is missing
         if topology.rank == 0:

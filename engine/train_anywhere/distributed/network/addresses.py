@@ -109,11 +109,7 @@ def _slurm_addresses(hosts: Sequence[str]) -> dict[str, str]:
     return {host: found[host] for host in hosts if host in found}
 
 
-LIBRARIES = (
-    "builtins",
-    "torch",
-    "tensorflow",
-)
+LIBRARIES = ("builtins", "torch", "tensorflow")
 """Packages whose exceptions count; an exception class of another package does not, whatever its message."""
 
 FORMS = (
