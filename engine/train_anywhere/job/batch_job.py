@@ -105,7 +105,7 @@ class Job(QueuedJob):
     # --- the nodes
 
     def list_hosts(self) -> list[str]:
-        """Return the nodes of this job. Raises Stopped: a signal came while Slurm did not answer."""
+        """Return the nodes of this job. Raises Stopped if a signal came while Slurm did not answer."""
         if not self.hosts and self.slurm:
             self.hosts = expand_hosts(self.environ["SLURM_JOB_NODELIST"])
         elif not self.hosts:

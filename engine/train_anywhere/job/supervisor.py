@@ -90,7 +90,7 @@ class Place(Protocol):
         """True if there are several ranks."""
 
     def start(self, number: int) -> Ranks:
-        """Start the ranks for the `number`-th time, from 0. Raises Stopped: a signal came meanwhile."""
+        """Start the ranks for the `number`-th time, from 0. Raises Stopped if a signal came meanwhile."""
 
     def publish(self, again: bool = False) -> None:
         """Publish the complete checkpoints that killed ranks left on a node's disk.

@@ -191,7 +191,7 @@ def create(results: Path, name: str, run_id: str | None = None) -> RunDir:
 
     Runs that start in the same second get different folders: the id ends in random digits and mkdir fails if the folder exists.
 
-    The folder `results` is that of all runs. A `run_id` of None makes a new one. Raises CheckpointError: the folder can't be made.
+    The folder `results` is that of all runs. A `run_id` of None makes a new one. Raises CheckpointError if the folder can't be made.
     """
     try:
         (results / name).mkdir(parents=True, exist_ok=True)

@@ -30,7 +30,7 @@ def horovod_environment(topology: Topology) -> dict[str, str]:
     """Return the HOROVOD_* variables for Horovod's Gloo controller.
 
     The cross rank numbers the nodes that have this local rank, so that nodes may have different numbers of ranks. The names are those in
-    horovod/runner/gloo_run.py. A single rank needs no rendezvous. Raises TopologyError: nodes have different numbers of ranks, and the
+    horovod/runner/gloo_run.py. A single rank needs no rendezvous. Raises TopologyError if nodes have different numbers of ranks, and the
     hosts of the ranks are not known.
     """
     t = topology

@@ -170,7 +170,7 @@ def listen(topology: Topology, port: int) -> socket.socket:
     """Return a listening socket of rank 0.
 
     It listens on all addresses if rank 0's node resolves its own name to loopback (127.0.1.1 in Debian's /etc/hosts) or to another
-    machine's address: then it is unknown at which address the others arrive. Raises TopologyError: the port is in use.
+    machine's address: then it is unknown at which address the others arrive. Raises TopologyError if the port is in use.
     """
     address = LOOPBACK
     if topology.nodes > 1:
@@ -194,7 +194,7 @@ def listen(topology: Topology, port: int) -> socket.socket:
 def tf_config(topology: Topology, first_port: int | None = None) -> str:
     """Return TF_CONFIG with one worker per rank.
 
-    Local rank i listens on `first_port` + i, by default from the coordinator's port on. Raises TopologyError: the hosts of the ranks are
+    Local rank i listens on `first_port` + i, by default from the coordinator's port on. Raises TopologyError if the hosts of the ranks are
     not known, or another host is listed for this node.
     """
     layout = topology.layout()
