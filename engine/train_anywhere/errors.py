@@ -22,7 +22,6 @@ STOPPED = 75
 INTERRUPTED = 130
 """Exit code after Ctrl-C: 128 + SIGINT, as in shells."""
 
-
 UNKNOWN_REASON = "the request was refused for an unknown reason: please report the command."
 """Message for an empty list of problems, so that no refusal is a bare `error:`."""
 

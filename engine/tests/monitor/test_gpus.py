@@ -97,7 +97,7 @@ def test_the_installed_nvml_has_what_is_asked(monkeypatch: pytest.MonkeyPatch) -
     import pynvml
 
     source = (
-        Path(__file__).parents[3] / "engine" / "train_anywhere" / "features" / "sampler" / "gpus.py"
+        Path(__file__).parents[3] / "engine" / "train_anywhere" / "features" / "sampler" / "machine.py"
     ).read_text()
     asked = {
         word

@@ -46,7 +46,6 @@ class Layout:
     """The strategy of a run, with the numbers of devices and ranks on each node.
 
     Attributes:
-        strategy: the name of the strategy; never auto.
         devices: number of GPUs (or CPU processes) on each node.
         ranks: number of processes on each node: one per device, or 1 if one process drives all devices of its node.
     """

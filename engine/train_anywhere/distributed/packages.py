@@ -81,7 +81,7 @@ def _version(distribution: str) -> str | None:
     return None
 
 
-def horovod_problem(framework: str | None = None, mpi: bool = False, nccl: bool = False) -> str | None:
+def horovod_problem(framework: str | None = None, mpi: bool = False) -> str | None:
     """Return what is wrong with the installed Horovod and what to type, if anything.
 
     A Horovod installed by the site (no `+` in its version) is checked with its own `horovod/metadata.json`; its flavours are unknown
@@ -90,7 +90,6 @@ def horovod_problem(framework: str | None = None, mpi: bool = False, nccl: bool 
     Args:
         framework: the framework, or its package, that Horovod must be built for; None means every installed one.
         mpi: mpirun must be able to start it.
-        nccl: it must be able to reduce on GPUs.
     """
     version = installed_horovod()
     if version is None:
@@ -109,11 +108,6 @@ def horovod_problem(framework: str | None = None, mpi: bool = False, nccl: bool 
         return (
             f"Horovod {version} was built without MPI, so mpirun can't start it: load or install an MPI "
             "(mpicxx) and run `make horovod`, or use launch=horovodrun or launch=srun, which need none."
-        )
-    if nccl and "+" in version and "nccl" not in version:
-        return (
-            f"Horovod {version} was built without NCCL, so gradients of GPUs would go through the CPU: make "
-            "nvcc (PATH) and nccl.h (CUDA_HOME, NCCL_HOME) visible and run `make horovod`."
         )
     return None
 

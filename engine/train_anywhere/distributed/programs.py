@@ -97,10 +97,8 @@ def run(
 def query(command: Sequence[str], unknown: str) -> str:
     """Return the output of a query.
 
-    It is empty if the client fails with a message that matches `unknown`, such as "Invalid job id".
-
-    Raises:
-        SchedulerError: any other failure.
+    It is empty if the client fails with a message that matches `unknown`, such as "Invalid job id". Raises SchedulerError on any other
+    failure.
     """
     answer = run(command, QUERY_TIMEOUT_S)
     if answer.code == 0:

@@ -33,14 +33,7 @@ from train_anywhere.config.keys import TARGET, split_section
 from train_anywhere.config.schema import Config
 from train_anywhere.data.known import Staged, as_it_is
 from train_anywhere.errors import ConfigError
-from train_anywhere.features.feature import (
-    Check,
-    Feature,
-    NodeService,
-    Observer,
-    Rank,
-    Step,
-)
+from train_anywhere.features.feature import Check, Feature, NodeService, Observer, Rank, Step
 from train_anywhere.files import ROOT
 from train_anywhere.monitor import verdicts as rules
 from train_anywhere.monitor.run_facts import Facts

@@ -118,7 +118,6 @@ class Rank:
     """Facts and functions of a rank, for its observers.
 
     Attributes:
-        run: the run folder.
         native: whether the loop trains a task of this project, not a module of the user.
         first_device: number of this process's first device.
         devices: number of devices over all ranks.

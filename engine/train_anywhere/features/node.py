@@ -26,7 +26,6 @@ from train_anywhere.runs.reopen.frozen import load_frozen
 CHECK_EVERY_S = 1.0
 """Seconds between two checks whether the parent is alive; the end of the input is noticed at once."""
 
-
 NICE = 10
 """On a busy CPU this gives a tenth of a rank's share; with 19, a hundredth, this process would hardly run if all CPUs are busy."""
 

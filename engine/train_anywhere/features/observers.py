@@ -20,7 +20,6 @@ HOURS_PER_FAILURE = 50_000.0
 """Mean hours of one GPU between failures: 16,384 GPUs failed 419 times in 54 days, The Llama 3 Herd of Models,
 https://arxiv.org/abs/2407.21783, section 3.3.4."""
 
-
 MAX_OVERHEAD = 0.01
 """Largest fraction of the time that training may wait for checkpoints."""
 

@@ -230,10 +230,8 @@ def open_file(path: Path, mode: Literal["rb", "rb+", "ab", "wb"]) -> FileIO:
 def overwrite(path: Path, content: bytes) -> None:
     """Replace the content of an existing file in place, which works on a full disk.
 
-    Shorter content is first padded with newlines, so that no reader sees the end of the old content after it.
-
-    Raises:
-        OSError: the disk failed, or the file is missing or not an ordinary file.
+    Shorter content is first padded with newlines, so that no reader sees the end of the old content after it. Raises OSError if the disk
+    failed, or the file is missing or not an ordinary file.
     """
     with open_file(path, "rb+") as file:
         size = os.fstat(file.fileno()).st_size

@@ -102,8 +102,11 @@ def open_below(
             inner = open_subfolder(folder, name, path)
             os.close(folder)
             folder = inner
-            if private:
-                _refuse_others(folder, path)
+            status = os.fstat(folder)
+            if private and status.st_uid != os.getuid():
+                raise NotOwnedError(f"{path} belongs to another user")
+            if private and status.st_mode & 0o022:
+                raise NotOwnedError(f"others may write in {path} (chmod 700 would change that)")
         yield folder
     finally:
         os.close(folder)
@@ -124,14 +127,6 @@ def open_subfolder(parent: int, name: str, path: Path) -> int:
         os.close(folder)
         raise NotOwnedError(f"another disk is mounted on {path}")
     return folder
-
-
-def _refuse_others(folder: int, path: Path) -> None:
-    status = os.fstat(folder)
-    if status.st_uid != os.getuid():
-        raise NotOwnedError(f"{path} belongs to another user")
-    if status.st_mode & 0o022:
-        raise NotOwnedError(f"others may write in {path} (chmod 700 would change that)")
 
 
 def check_marker(folder: int, place: OwnedFolder) -> None:

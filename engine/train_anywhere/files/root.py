@@ -65,11 +65,9 @@ def find_root() -> Path:
 
     It is the first with a project file: above the program, the current folder, $TRAIN_ROOT, above the current one.
 
-    Only a program of the project counts, such as src/train.py, not one of the engine (`python -m train_anywhere.x`) or of the
-    environment (pytest, jupyter). `from train_anywhere.inference import load_model` needs no project: it is the current folder then.
-
-    Raises:
-        ConfigError: none of these folders has a configs/train.yaml.
+    Only a program of the project counts, such as src/train.py, not one of the engine (`python -m train_anywhere.x`) or of the environment
+    (pytest, jupyter). `from train_anywhere.inference import load_model` needs no project: it is the current folder then. Raises
+    ConfigError: none of these folders has a configs/train.yaml.
     """
     file = getattr(sys.modules.get("__main__"), "__file__", None)
     program = resolve_as_typed(file) if file and os.path.exists(file) else None

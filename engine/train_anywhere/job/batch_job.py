@@ -105,7 +105,7 @@ class Job(QueuedJob):
     # --- the nodes
 
     def list_hosts(self) -> list[str]:
-        """Return the nodes of this job. Raises Stopped: a signal came while Slurm did not answer."""
+        """Return the nodes of this job. Raises Stopped if a signal came while Slurm did not answer."""
         if not self.hosts and self.slurm:
             self.hosts = expand_hosts(self.environ["SLURM_JOB_NODELIST"])
         elif not self.hosts:
@@ -281,12 +281,12 @@ class Job(QueuedJob):
         names = (PASSED | named | changed) & {*self.environ}
         return sorted(name for name in names if re.fullmatch(r"[A-Za-z_]\w*", name))
 
-    def run_on_each_node(self, command: Sequence[str], inside: bool = True) -> None:
+    def run_on_each_node(self, command: Sequence[str]) -> None:
         """Run a command once on each node before the ranks start. A signal ends it."""
         if not self.slurm:
             return
         self.list_hosts()
-        process = spawn(self.each_node(command, inside=inside), self.whole_environment())
+        process = spawn(self.each_node(command), self.whole_environment())
         while process.poll() is None:
             self.signals.wait(0.1)
             if self.signals.told:

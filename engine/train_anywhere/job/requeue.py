@@ -121,7 +121,6 @@ class QueuedJob(Steps):
 DIED = "supervisor-died"
 """File in RUN/monitor/ with the job that was requeued because its supervisor was killed; it is not requeued a second time."""
 
-
 PATIENCE_S = 5.0
 """Seconds between TERM and KILL to the ranks' launcher."""
 

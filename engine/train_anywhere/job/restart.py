@@ -82,7 +82,6 @@ class Decision:
 
     Attributes:
         code: 0: the ranks start again; 1: the run has failed; `STOPPED`: the job must be requeued.
-        reason: a sentence for the log.
         without: a node to exclude; empty if there is none.
     """
 

@@ -38,7 +38,6 @@ SIGNALS_OF = {
 LOG_BYTES = 2**16
 """Bytes at the end of the log in which the lines are searched."""
 
-
 PART_OF_NODE = ("SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_TRES_PER_TASK")
 """Variables with which srun gives a step only a part of the CPUs of its node."""
 
@@ -47,8 +46,6 @@ class Steps:
     """The nodes of a job, and the words that start processes there.
 
     Attributes:
-        environ: environment of the ranks.
-        hosts: nodes of the ranks.
         elastic: whether the ranks may start on fewer nodes than the job has.
     """
 
@@ -75,9 +72,7 @@ class Steps:
         """Return a command that runs another one inside the container on a node, on PBS here."""
         return [*self.one_task_on(host), *self.container_options(), *command] if self.slurm else [*command]
 
-    def each_node(
-        self, command: Sequence[str], options: Sequence[str] = (), inside: bool = True
-    ) -> list[str]:
+    def each_node(self, command: Sequence[str], options: Sequence[str] = ()) -> list[str]:
         """Return a command that runs on each node with all its CPUs and GPUs, on PBS only here."""
         if not self.slurm:
             return [*command]
@@ -93,7 +88,7 @@ class Steps:
             "--wait=0",
             "--export=ALL",
         ]
-        return [*step, *(self.container_options() if inside else []), *command]
+        return [*step, *self.container_options(), *command]
 
     def whole_environment(self) -> dict[str, str]:
         """Return the environment of a step that gets whole nodes."""
@@ -121,10 +116,10 @@ def spawn(
         return spawn(["sh", "-c", "exit 127"], environ)
 
 
-def find_ranks(run: str, number: str = "USR1") -> list[str]:
+def find_ranks(run: str) -> list[str]:
     """Return a command that signals the ranks of a run on its node, but not their launcher."""
     name = re.sub(r"\W", ".", os.path.basename(run), flags=re.ASCII)
-    return ["pkill", f"-{number}", "-f", "--", rf"^([^-]|[^ ]-)+ -u .*/train.py --run .*{name}$"]
+    return ["pkill", "-USR1", "-f", "--", rf"^([^-]|[^ ]-)+ -u .*/train.py --run .*{name}$"]
 
 
 class Launcher:
@@ -135,9 +130,6 @@ class Launcher:
     Args:
         note: is called with a signal that the waiting step got.
         lost: returns whether the batch script, which would end this job, was killed.
-
-    Attributes:
-        failed_at: see `train_anywhere.job.supervisor.Ranks`.
     """
 
     def __init__(

@@ -70,13 +70,11 @@ class Place(Protocol):
     """The place where the ranks run: a job, or this machine.
 
     Attributes:
-        run: the run folder.
         program: whether they run a program (src/run.py).
         announces: whether a line about a stop is printed; the ranks of this machine do that themselves.
         retries: `cluster.retries`; None if the ranks never start again.
         requeues: whether a job can be requeued.
         start_id: this start of the job, as `features/hangs/stacks.py` writes it.
-        environ: environment of the ranks.
     """
 
     run: RunDir
@@ -92,7 +90,7 @@ class Place(Protocol):
         """True if there are several ranks."""
 
     def start(self, number: int) -> Ranks:
-        """Start the ranks for the `number`-th time, from 0. Raises Stopped: a signal came meanwhile."""
+        """Start the ranks for the `number`-th time, from 0. Raises Stopped if a signal came meanwhile."""
 
     def publish(self, again: bool = False) -> None:
         """Publish the complete checkpoints that killed ranks left on a node's disk.

@@ -194,7 +194,9 @@ class ForkServer:
         """Start a program as a fork with these streams, unless the server has exited."""
         if not self._socket:
             return None
-        own = {"cwd": str(cwd), "umask": read_umask(), "starter": os.getpid()}
+        umask = os.umask(0o22)  # it can be read only by setting another one
+        os.umask(umask)
+        own = {"cwd": str(cwd), "umask": umask, "starter": os.getpid()}
         request = {"command": [*command], "environ": {**environ}, **own}
         ours, theirs = socket.socketpair()
         with theirs:
@@ -219,10 +221,3 @@ def _descriptor(streams: ExitStack, stream: Any, number: int) -> int:
     if stream is None or stream == subprocess.STDOUT:
         return number
     return stream if isinstance(stream, int) else int(stream.fileno())
-
-
-def read_umask() -> int:
-    """Return the umask of this process, which can be read only by setting another one."""
-    mask = os.umask(0o22)
-    os.umask(mask)
-    return mask

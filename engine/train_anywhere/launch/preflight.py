@@ -39,10 +39,7 @@ def data_problems(config: Config, devices: int, look: bool = True) -> list[str]:
     length = known.length
     batch_size = config.data.batch_size
     messages = [too_large(length, batch_size, devices)] if length else []
-    messages += [
-        *known.problems,
-        _memory_problem(batch_size, known, devices),
-    ]
+    messages += [*known.problems, _memory_problem(batch_size, known, devices)]
     if known.later is not None and not task_has_network(config.task, config.framework):
         messages += missing_facts(config.model, config.data.name, [*known.facts, *known.later])
     found = [m for m in messages if m] + _missing_packages(config) + init_problems(config)
@@ -102,10 +99,8 @@ def _runs_here(config: Config) -> bool:
 def _call_check(dotted: str, section: str, known: Mapping[str, Any]) -> Any:
     """Call a check with the arguments that it takes. Return None if it needs others.
 
-    Only functions in files `checks.py` of this project are called: the name and the arguments may come from an untrusted file.
-
-    Raises:
-        ConfigError: it is another function.
+    Only functions in files `checks.py` of this project are called: the name and the arguments may come from an untrusted file. Raises
+    ConfigError: it is another function.
     """
     *parts, _ = dotted.split(".")
     valid = parts[-1:] == ["checks"] and all(part.isidentifier() for part in parts)

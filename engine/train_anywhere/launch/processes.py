@@ -103,9 +103,6 @@ class LocalRun:
 
     Args:
         start: starts them; None: as forks if they may start again, else as new interpreters.
-
-    Attributes:
-        code: the exit code of the run, where it is known; see `Feature.supervise`.
     """
 
     announces = requeues = False
@@ -258,9 +255,6 @@ class LocalRanks:
     """Ranks on this machine, rank 0 first in `processes`.
 
     If one fails, the others are killed `grace` seconds later, or when they have written a checkpoint into `checkpoints`.
-
-    Attributes:
-        failed_at: see `train_anywhere.job.supervisor.Ranks`.
     """
 
     def __init__(

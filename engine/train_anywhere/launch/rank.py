@@ -175,10 +175,8 @@ def import_framework_module(framework: str, name: str) -> Any:
 def _handle_failure(config: Config, process: RankProcess, error: BaseException) -> int:
     """Record and print a failure, and return the exit code.
 
-    A supervisor that may restart the ranks finds the first cause, and writes the report of a run that ends.
-
-    Raises:
-        LostRankError: this rank has lost another one, and has to end at once because the ranks may start again.
+    A supervisor that may restart the ranks finds the first cause, and writes the report of a run that ends. Raises LostRankError if this
+    rank has lost another one, and has to end at once because the ranks may start again.
     """
     error = missing_file_error(config, process.run, error) or error
     # on this machine no node is lost

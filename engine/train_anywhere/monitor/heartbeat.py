@@ -145,7 +145,6 @@ class Heartbeat:
         folder: folder with the heartbeats of this run on this node.
         waited: seconds spent waiting for the newest batch.
         first: seconds of the first training batch; 0 before its end.
-        efficiency: efficiency of all ranks together.
     """
 
     def __init__(self) -> None:

@@ -177,9 +177,7 @@ class Profile:
     """The newest profile of a rank.
 
     Attributes:
-        rank: number of the rank.
         number: number of the request of `jobs.py profile`; 0 for `trainer.profiler`.
-        first, last: the first and the last optimizer step.
         operations: name, number of calls and milliseconds of the slowest operations.
     """
 

@@ -13,7 +13,7 @@ from typing import Any
 from train_anywhere.files.atomic import dumps, make_folder, read_json, write_atomic
 from train_anywhere.files.removal import remove
 from train_anywhere.monitor import heartbeat
-from train_anywhere.monitor.heartbeat import PLACES, RankFields, Record
+from train_anywhere.monitor.heartbeat import PLACES, RankFields
 from train_anywhere.runs.folder import RunDir
 
 GONE, ENDED = "gone", "ended"
@@ -64,8 +64,16 @@ class NodeRanks:
         for path in self.place.path.glob("rank-*[0-9]"):
             if record := heartbeat.read(path):
                 process = process_state(record.pid, record.started)
-                if process != GONE or record.rank in self.known:
-                    found[record.rank] = rank_status(record, self.host, process)
+                if process == GONE and record.rank not in self.known:
+                    continue
+                now, fields = time.monotonic(), asdict(record)
+                ages = {
+                    "seconds": now - fields.pop("began"),
+                    "silent": now - fields.pop("beat"),
+                    "clock": now,
+                }
+                process = ENDED if process == GONE and record.section == "end" else process
+                found[record.rank] = RankStatus(host=self.host, process=process, **ages, **fields)
         for rank in self.known.keys() - found.keys():  # it removes its heartbeat at its end
             last = found[rank] = self.known[rank]
             if process_state(last.pid, last.started) == GONE or last.section == "end":
@@ -130,16 +138,6 @@ class OtherNodes:
 
     def _files(self) -> Iterator[Path]:
         return (p for p in self.folder.glob("ranks-*.json") if p.name != f"ranks-{self.own}.json")
-
-
-def rank_status(record: Record, host: str, process: str) -> RankStatus:
-    """Return the status of a rank from its heartbeat, with ages as of now."""
-    now = time.monotonic()
-    fields = asdict(record)
-    began, beat = fields.pop("began"), fields.pop("beat")
-    if process == GONE and record.section == "end":
-        process = ENDED
-    return RankStatus(host=host, process=process, seconds=now - began, silent=now - beat, clock=now, **fields)
 
 
 def process_state(pid: int, started: int) -> str:

@@ -38,7 +38,6 @@ class Sums:
 
     Attributes:
         first, last: Unix seconds of the first sample and the newest.
-        most: largest value.
         count, total: number and sum of the values.
         settled, settled_total: the same without those before `WARM_UP_S`.
         idle: number of those below `IDLE_PERCENT`.
@@ -87,7 +86,6 @@ class GpuUse:
     """One GPU of the job, over the samples of its node.
 
     Attributes:
-        index: number of the GPU on its node.
         use: use in percent over Unix seconds, of at most `MOST_SAMPLES` samples.
         power: sums of the power in watts; None if unknown.
         memory: peak memory in GiB; None if unknown.
@@ -106,12 +104,10 @@ class NodeUse:
     """One node of the job.
 
     Attributes:
-        host: name of the node.
         cpus: number of CPUs that the job could use there.
         cpu: use of these CPUs in percent, over Unix seconds.
         memory: peak memory of the job in GiB; None if unknown.
         memory_limit: memory limit of the job in GiB; None: no limit.
-        gpus: the job's GPUs on the node.
         ranks_here: numbers of the ranks that ran there; empty if unknown.
         every: seconds between two samples.
         sums: sums of the CPUs' use in all samples; None if it has no samples.
@@ -138,10 +134,7 @@ class Facts:
     """Facts of a run.
 
     Attributes:
-        info: content of run.json.
-        config: content of config.yaml.
         metrics: values over the optimizer step, by metric name; includes nan and inf.
-        nodes: nodes of all attempts.
         watch: content of watch.json, see `features/hangs/supervisor.py`.
         run: the run folder, for features that read other files of it.
     """

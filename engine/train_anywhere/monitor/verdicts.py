@@ -255,7 +255,6 @@ def attempt_goodput(attempt: Mapping[str, Any], after: Mapping[str, Any] | None)
 SECTIONS = ("before", "start", "step", "validation", "test", "checkpoint", "end", "program")
 """Sections of `monitor/heartbeat.py`, and `before`: the time of the job before its ranks."""
 
-
 UNSEEN = ("killed", "hang")
 """Values of `ended_by` of attempts without a recorded end: it is unknown how long they trained after the last record."""
 

@@ -13,7 +13,6 @@ from hydra.core.config_store import ConfigStore
 
 __all__ = ["launchers", "optuna", "product", "register"]
 
-
 SEARCH_OPTIONS: dict[str, Any] = {
     "n_trials": 20,
     "n_jobs": 1,

@@ -116,10 +116,8 @@ class HereLauncher(_Composer):
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         """Run all members, even after a failure.
 
-        If one failed, exit with its code, unless the sweeper needs the results.
-
-        Raises:
-            ConfigError: lists the problems of all members; nothing was started.
+        If one failed, exit with its code, unless the sweeper needs the results. Raises ConfigError: lists the problems of all members;
+        nothing was started.
         """
         from train_anywhere.launch.local_run import run_all
         from train_anywhere.slurm.status.best import sweep_result

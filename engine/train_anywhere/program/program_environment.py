@@ -55,10 +55,8 @@ FOLDER = re.compile(r"\$\{?(TRAIN_(?:RUN|LOCAL_CHECKPOINTS|PERSISTENT_CHECKPOINT
 def build_environment(config: Config, topology: Topology, run: RunDir, local: Path | None) -> dict[str, str]:
     """Return the environment of the program.
 
-    `local` is the rank's folder on its node's disk, if there is one.
-
-    Raises:
-        TopologyError: Horovod is installed, and the ranks do not find each other.
+    `local` is the rank's folder on its node's disk, if there is one. Raises TopologyError if Horovod is installed, and the ranks do not
+    find each other.
     """
     processes = choose_processes(config, topology.world_size)
     engines = {"TRAIN_PARENT"}  # set for a rank, see launch/exits.py
@@ -84,10 +82,7 @@ def build_environment(config: Config, topology: Topology, run: RunDir, local: Pa
 def rank_variables(topology: Topology) -> dict[str, str]:
     """Return the variables of a rank for torch, TensorFlow and Horovod.
 
-    Those that torchrun has set stay.
-
-    Raises:
-        TopologyError: Horovod is installed, and the ranks do not find each other.
+    Those that torchrun has set stay. Raises TopologyError if Horovod is installed, and the ranks do not find each other.
     """
     t = topology
     found = {

@@ -4,7 +4,7 @@ import csv
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,6 @@ class Checkpoint:
     """The newest complete checkpoint of a run.
 
     Attributes:
-        step: optimizer steps done when it was saved.
-        path: folder of the checkpoint.
         age: seconds since it was completed.
     """
 
@@ -74,41 +72,32 @@ NOT_HOSTS = ("live", "watch")
 """Names of files in RUN/monitor/ that do not belong to a host; those that begin with `ranks-` do not either."""
 
 
-def read_live(run: RunDir, info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return monitor/live.json if it belongs to the newest attempt, else {}."""
-    attempts = info.get(ATTEMPTS) or [{}]
-    content = read_json(run.path / "monitor" / "live.json")
-    written, began = _number(content.get("time")), _moment(attempts[-1].get("started"))
-    ended = "step" in attempts[-1]
-    return {} if written is None or began is None or ended or written < began - 1 else content
-
-
 def read_progress(run: RunDir, info: Mapping[str, Any]) -> Progress:
     """Read the progress, from live.json while the run trains, else from run.json."""
-    now = read_live(run, info)
-    if not now:
-        return Progress(
-            epoch=_whole(info.get("epoch")),
-            step=_whole(info.get("step")),
-            steps=_whole(info.get("steps")),
-            rate=_number(info.get("rate")),
-            unit=str(info.get("unit", "samples")),
-            efficiency=step_time(info.get(ATTEMPTS) or []).efficiency,
-            metrics=_metrics(info),
-        )
-    return Progress(
-        epoch=_whole(now.get("epoch")),
+    file, newest = run.path / "monitor" / "live.json", (info.get(ATTEMPTS) or [{}])[-1]
+    now = read_json(file)
+    written, began = _number(now.get("time")), _moment(newest.get("started"))
+    # of an earlier attempt, or the end of this one was recorded
+    old = written is None or began is None or "step" in newest or written < began - 1
+    found = info if old else now
+    progress = Progress(
+        epoch=_whole(found.get("epoch")),
+        step=_whole(found.get("step")),
+        steps=_whole(found.get("steps")),
+        rate=_number(found.get("rate")),
+        unit=str(found.get("unit", "samples")),
+        metrics=_metrics(found),
+    )
+    if old:
+        return replace(progress, efficiency=step_time(info.get(ATTEMPTS) or []).efficiency)
+    return replace(
+        progress,
         epochs=_whole(now.get("epochs")),
-        step=_whole(now.get("step")),
-        steps=_whole(now.get("steps")),
         section=str(now.get("section")),
-        rate=_number(now.get("rate")),
-        unit=str(now.get("unit", "samples")),
         seconds_left=_number(now.get("seconds_left")),
-        moved=age(run.path / "monitor" / "live.json", now["time"]),
+        moved=age(file, now["time"]),
         data_wait=_number(now.get("data_wait")),
         efficiency=_number(now.get("efficiency")),
-        metrics=_metrics(now),
     )
 
 

@@ -46,7 +46,6 @@ INFO: dict[str, Check] = {
 }  # fmt: skip
 """Checks of the values in run.json."""
 
-
 ATTEMPT: dict[str, Check] = {
     **dict.fromkeys(("step", "from_step", "devices"), _is_integer),
     **dict.fromkeys(("started", "until", "allocated", "ended_by", "reason", "job"), _is_string),
@@ -85,7 +84,6 @@ class RunDir:
     """An existing run folder.
 
     Attributes:
-        path: absolute path of the folder.
         id: its name, such as 20261120-101502-a1b2.
     """
 
@@ -193,10 +191,7 @@ def create(results: Path, name: str, run_id: str | None = None) -> RunDir:
 
     Runs that start in the same second get different folders: the id ends in random digits and mkdir fails if the folder exists.
 
-    The folder `results` is that of all runs. A `run_id` of None makes a new one.
-
-    Raises:
-        CheckpointError: the folder can't be made.
+    The folder `results` is that of all runs. A `run_id` of None makes a new one. Raises CheckpointError if the folder can't be made.
     """
     try:
         (results / name).mkdir(parents=True, exist_ok=True)
@@ -343,10 +338,7 @@ def now() -> str:
 def is_waited_for(after: str | None, run: RunDir) -> bool:
     """Return whether a job with this `after` waits for the run.
 
-    If so, only the job can check its checkpoints.
-
-    Raises:
-        CheckpointError: run.json is damaged.
+    If so, only the job can check its checkpoints. Raises CheckpointError: run.json is damaged.
     """
     if after is None or Path(after).name not in (run.id, run.id.rpartition("-")[0]):
         return False

@@ -51,10 +51,7 @@ class GitState:
 def read_state(root: Path) -> GitState | None:
     """Return the state of the folder `root`. None outside a git repository.
 
-    A folder that `train_anywhere.remote` has filled has the state that was sent with its files.
-
-    Raises:
-        SubmitError: git does not answer.
+    A folder that `train_anywhere.remote` has filled has the state that was sent with its files. Raises SubmitError if git does not answer.
     """
     if sent := _read_sent(root):
         return sent

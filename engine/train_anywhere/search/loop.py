@@ -113,10 +113,8 @@ def option_problems(options: Mapping[str, Any]) -> list[str]:
 def check_trials(space: Space, compose: Compose, runner: LocalTrials | ClusterTrials) -> Config:
     """Check the trials with all lowest and all highest values, and return the first.
 
-    A dry run also prints the first trial and the searched keys.
-
-    Raises:
-        ConfigError: a trial has problems, uses resume= or after=, or has no metric for comparing trials.
+    A dry run also prints the first trial and the searched keys. Raises ConfigError if a trial has problems, uses resume= or after=, or has
+    no metric for comparing trials.
     """
     configs: list[Config] = []
     wrong: list[tuple[str, list[str]]] = []
@@ -152,9 +150,7 @@ class LiveTrial:
     """A trial that has not ended.
 
     Attributes:
-        run: its run folder.
         trial: Optuna's trial; None if an earlier process has started it, so that it is not pruned.
-        starts: how often it was started.
         reported: number of values that were reported to Optuna.
         pruned: why it is stopped; empty if it is not.
     """

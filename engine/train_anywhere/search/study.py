@@ -136,10 +136,8 @@ class Settings:
     """The settings of a study.
 
     Attributes:
-        trials: number of all trials.
         at_once: number of trials that run at the same time.
         sampler, pruner: keys of `SAMPLERS` and `PRUNERS`.
-        seed: seed of the sampler.
         metric, mode: the metric by which trials are compared, and whether its least or greatest value is best.
     """
 

@@ -223,10 +223,7 @@ class ClusterTrials:
     def read_ended(self, live: Sequence[RunDir]) -> dict[str, str]:
         """Return the states of the trials whose jobs have ended, by run id.
 
-        There are none while the scheduler does not answer.
-
-        Raises:
-            SchedulerError: the scheduler did not answer for a long time.
+        There are none while the scheduler does not answer. Raises SchedulerError if the scheduler did not answer for a long time.
         """
         found = [find_runs.read_entry(run.path) for run in live]
         gone: list[find_runs.RunEntry] = []

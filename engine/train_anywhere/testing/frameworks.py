@@ -12,7 +12,6 @@ FIRST = FRAMEWORKS[0]
 
 PAGES = re.compile(r"Traceback|ChildFailedError|c10d|frame #\d+")
 
-
 NOISE = re.compile(r".*(oneDNN custom operations|before absl::InitializeLog).*\n")
 
 

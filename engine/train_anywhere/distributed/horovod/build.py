@@ -50,17 +50,14 @@ class Correction:
 
 
 CORRECTIONS = (
-    Correction(
-        "CMakeLists.txt",
-        "set(CMAKE_CXX_STANDARD 14)",
-        "set(CMAKE_CXX_STANDARD 17)",
-        "torch >= 2.1 has C++17 in its headers",
-    ),
-    Correction(
-        "horovod/torch/CMakeLists.txt",
-        "set(CMAKE_CXX_STANDARD 14)",
-        "set(CMAKE_CXX_STANDARD 17)",
-        "torch >= 2.1 has C++17 in its headers",
+    *(
+        Correction(
+            path,
+            "set(CMAKE_CXX_STANDARD 14)",
+            "set(CMAKE_CXX_STANDARD 17)",
+            "torch >= 2.1 has C++17 in its headers",
+        )
+        for path in ("CMakeLists.txt", "horovod/torch/CMakeLists.txt")
     ),
     Correction(
         "horovod/tensorflow/xla_mpi_ops.cc",

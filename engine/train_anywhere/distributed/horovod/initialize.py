@@ -29,11 +29,9 @@ from train_anywhere.errors import ConfigError, LostRankError, TopologyError
 def horovod_environment(topology: Topology) -> dict[str, str]:
     """Return the HOROVOD_* variables for Horovod's Gloo controller.
 
-    The cross rank numbers the nodes that have this local rank, so that nodes may have different numbers of ranks. The names are those
-    in horovod/runner/gloo_run.py. A single rank needs no rendezvous.
-
-    Raises:
-        TopologyError: nodes have different numbers of ranks, and the hosts of the ranks are not known.
+    The cross rank numbers the nodes that have this local rank, so that nodes may have different numbers of ranks. The names are those in
+    horovod/runner/gloo_run.py. A single rank needs no rendezvous. Raises TopologyError if nodes have different numbers of ranks, and the
+    hosts of the ranks are not known.
     """
     t = topology
     rendezvous = {
@@ -124,10 +122,7 @@ def gloo_variables(topology: Topology, port: int, timeout: float = START_TIMEOUT
     variables = horovod_environment(topology)
     address = socket.gethostbyname(rendezvous_address(topology))
     if topology.world_size > 1:
-        variables |= {
-            "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
-            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
-        }
+        variables |= {"HOROVOD_GLOO_RENDEZVOUS_ADDR": address, "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port)}
         deadline = time.monotonic() + timeout
         # all ranks connect before Horovod starts, which waits only 30 s and does not report which rank is missing
         if topology.rank == 0:

@@ -109,11 +109,7 @@ def _slurm_addresses(hosts: Sequence[str]) -> dict[str, str]:
     return {host: found[host] for host in hosts if host in found}
 
 
-LIBRARIES = (
-    "builtins",
-    "torch",
-    "tensorflow",
-)
+LIBRARIES = ("builtins", "torch", "tensorflow")
 """Packages whose exceptions count; an exception class of another package does not, whatever its message."""
 
 FORMS = (
@@ -174,10 +170,7 @@ def listen(topology: Topology, port: int) -> socket.socket:
     """Return a listening socket of rank 0.
 
     It listens on all addresses if rank 0's node resolves its own name to loopback (127.0.1.1 in Debian's /etc/hosts) or to another
-    machine's address: then it is unknown at which address the others arrive.
-
-    Raises:
-        TopologyError: the port is in use.
+    machine's address: then it is unknown at which address the others arrive. Raises TopologyError if the port is in use.
     """
     address = LOOPBACK
     if topology.nodes > 1:
@@ -201,10 +194,8 @@ def listen(topology: Topology, port: int) -> socket.socket:
 def tf_config(topology: Topology, first_port: int | None = None) -> str:
     """Return TF_CONFIG with one worker per rank.
 
-    Local rank i listens on `first_port` + i, by default from the coordinator's port on.
-
-    Raises:
-        TopologyError: the hosts of the ranks are not known, or another host is listed for this node.
+    Local rank i listens on `first_port` + i, by default from the coordinator's port on. Raises TopologyError if the hosts of the ranks are
+    not known, or another host is listed for this node.
     """
     layout = topology.layout()
     names = [host for host, _ in layout]

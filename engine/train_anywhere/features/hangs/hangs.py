@@ -39,7 +39,6 @@ class Hang:
 
     Attributes:
         behind: the ranks that the others wait for; all ranks, if none is behind.
-        waiting: the other ranks.
         silent: seconds since the last heartbeat of those behind.
         step: optimizer steps that those behind have done.
     """

@@ -30,11 +30,9 @@ from train_anywhere.runs.summary import display_path, resume_command
 WINDOW_S, BATCHES = 10.0, 5
 """Own work is averaged over windows of 10 s, and at least 5 batches."""
 
-
 RATIO, SHARE, WINDOWS = 1.3, 0.1, 3
 """A rank is slow if its own work takes 1.3 times the median of the others, and the difference is at least a tenth of the step, in 3
 windows in a row: a short disturbance or a smaller share is not worth a message."""
-
 
 CHANGE = 1.3
 """A slow rank is reported again if its factor changes by this ratio."""

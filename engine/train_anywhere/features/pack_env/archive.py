@@ -54,7 +54,6 @@ class Environment:
     """A virtual environment.
 
     Attributes:
-        folder: folder of the environment.
         base: folder of the Python that created it, to be packed with it; None if that Python need not be packed.
         library: folder of the standard library in `base` and of the packages in `folder`: lib/python3.11.
         sees_base: whether packages of that Python are visible too.

@@ -52,11 +52,7 @@ class Machine:
             with suppress(OSError, ValueError, TypeError):
                 found = int((self.cgroup / name).read_text())  # type: ignore[operator]
                 limit = found / GIB if found < whole else None
-        return {
-            "cpus": len(self.cpus),
-            "memory_gib": whole / GIB,
-            "memory_limit_gib": limit,
-        }
+        return {"cpus": len(self.cpus), "memory_gib": whole / GIB, "memory_limit_gib": limit}
 
     def sample(self) -> dict[str, float | None]:
         """Return use and rates since the last call: CPUs, memory, disks and networks."""

@@ -138,7 +138,12 @@ class Table:
         """Append a row. A file with other columns is renamed first. Raises OSError."""
         if not self.header:
             self.header = [*row]
-            self._continue()
+            with suppress(FileNotFoundError), open_file(self.path, "rb+") as file:  # of an earlier attempt
+                before = file.readall()
+                if before and not before.startswith(_line(self.header).encode()):
+                    set_aside(self.path, "before")
+                elif before and not before.endswith(b"\n"):  # it was killed while it wrote a row
+                    file.truncate(before.rfind(b"\n") + 1)
         with open_file(self.path, "ab") as file:
             size = file.tell()
             lines = "" if size else _line(self.header)
@@ -146,15 +151,6 @@ class Table:
             if file.write(whole) != len(whole):
                 file.truncate(size)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
-
-    def _continue(self) -> None:
-        """Rename a file with other columns, and cut an incomplete last row."""
-        with suppress(FileNotFoundError), open_file(self.path, "rb+") as file:
-            before = file.readall()
-            if before and not before.startswith(_line(self.header).encode()):
-                set_aside(self.path, "before")
-            elif before and not before.endswith(b"\n"):  # the attempt was killed while it wrote a row
-                file.truncate(before.rfind(b"\n") + 1)
 
 
 def _line(values: list[Any]) -> str:

@@ -46,7 +46,6 @@ class Scan:
     Attributes:
         start: id of the start of the ranks that scanned it, see `_start_id`.
         name: name of the folder with the copy; None if the source itself is read.
-        size, files: total bytes and number of files.
     """
 
     start: str

@@ -26,7 +26,6 @@ OTHER = {1: 2, 2: 1}
 
 NAMES = {1: "standard output", 2: "standard error"}
 
-
 ERASED, CONTROL = rb"\x1b\[2?K|\r", rb"\x1b\[[0-9;?]*[A-Za-z]"
 """What erases the start of a line, and any other control sequence of a terminal."""
 
@@ -171,7 +170,6 @@ def _stream(number: int, before: TextIO | None) -> TextIO:
 
 LINE_INTERVAL_S = 10.0
 """Seconds between two lines if standard error is not a terminal."""
-
 
 Progress = Callable[[int], None]
 """A function to call with the number of bytes of each file."""

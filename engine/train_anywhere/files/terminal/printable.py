@@ -50,11 +50,7 @@ def _escape(character: str) -> str:
 
 
 class Printable:
-    """A stream that prints strings through `printable` or `printable_log`.
-
-    Attributes:
-        stream: the stream to which it writes.
-    """
+    """A stream that prints strings through `printable` or `printable_log`."""
 
     def __init__(self, stream: TextIO, log: bool) -> None:
         self.stream, self._clean = stream, printable_log if log else printable

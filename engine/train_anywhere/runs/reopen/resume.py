@@ -58,7 +58,12 @@ def load_saved_overrides(arguments: Sequence[str]) -> list[str]:
         return []
     run = open_run(paths[-1].strip("'\""))
     refuse_damaged(run)
-    _refuse_other_choices(arguments, run)
+    # before composing, where options of the run's model would be taken for those of another one
+    frozen = _read_flat(run)
+    typed = {k if k in frozen else f"{k}.name": v for k, _, v in (a.partition("=") for a in arguments)}
+    refused = {k: v for k, v in typed.items() if k.startswith(FIXED_KEYS) and str(frozen.get(k, v)) != v}
+    if any(k.endswith(".name") for k in refused):
+        raise _refusal(refused, frozen)
     saved = read_run_overrides(run)
     for line in [a for a in read_overrides(run) if NOT_SAVED.match(a)]:
         print(f"{run.overrides}: {line!r} belongs to one command and is not used again.", file=sys.stderr)
@@ -120,29 +125,12 @@ def _parse(line: str, where: str) -> Any:
         raise ConfigError(f"{where}: {line!r} is not of the form key=value.") from error
 
 
-def _refuse_other_choices(arguments: Sequence[str], run: RunDir) -> None:
-    """Check the chosen config groups before composing.
-
-    Options of the run's model would be taken for those of another one.
-
-    Raises:
-        ConfigError: a group in `FIXED_KEYS` differs from the run's.
-    """
-    frozen = _read_flat(run)
-    typed = {k if k in frozen else f"{k}.name": v for k, _, v in (a.partition("=") for a in arguments)}
-    refused = {k: v for k, v in typed.items() if k.startswith(FIXED_KEYS) and str(frozen.get(k, v)) != v}
-    if any(k.endswith(".name") for k in refused):
-        raise _refusal(refused, frozen)
-
-
 def merge_resumed(tree: Mapping[str, Any], run: RunDir, overrides: Sequence[str]) -> dict[str, Any]:
     """Return the run's frozen configuration with the changes that this command makes.
 
-    `tree` is composed of `overrides`: the run's own ones, then those of this command. A change is a difference between `tree` and what
-    the run's own overrides compose to now. So a default that was edited since the run started does not change the run.
-
-    Raises:
-        ConfigError: a key in `FIXED_KEYS` changes, or the run folder brings an untrusted value, see `trust.py`.
+    `tree` is composed of `overrides`: the run's own ones, then those of this command. A change is a difference between `tree` and what the
+    run's own overrides compose to now. So a default that was edited since the run started does not change the run. Raises ConfigError: a
+    key in `FIXED_KEYS` changes, or the run folder brings an untrusted value, see `trust.py`.
     """
     frozen, saved = _read_flat(run), read_run_overrides(run)
     if not tree["trust"]:
@@ -220,10 +208,7 @@ def _place(folder: Path) -> OwnedFolder:
 def is_complete(run: RunDir, config: Config) -> bool:
     """Return whether the run is complete, and `config` requests no more training.
 
-    It may not have another program either.
-
-    Raises:
-        CheckpointError: its config.yaml can't be read.
+    It may not have another program either. Raises CheckpointError: its config.yaml can't be read.
     """
     if run.read_info().get("state") != "completed":
         return False

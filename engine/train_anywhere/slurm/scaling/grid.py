@@ -73,7 +73,6 @@ class Grid:
     """The cells of a requested table.
 
     Attributes:
-        cells: the cells, without duplicates.
         left_out: a message for each impossible combination.
         overrides: the other overrides, which all cells share.
     """
@@ -210,7 +209,6 @@ class Table:
 
     Attributes:
         folder: `results/scaling/<id>`; the runs of each cell are below a folder with the cell's name.
-        cells: the cells, in order.
         scheduler: scheduler of the jobs; none means that the cells run on this machine.
     """
 
@@ -232,10 +230,8 @@ def quote_overrides(words: Sequence[str]) -> list[str]:
 def load_all(grid: Grid, batch: int | None, check: Check, dry: bool) -> list[Config]:
     """Return the configuration of each cell.
 
-    `batch` is as in `Grid.words`. A `dry` run skips checks of this machine.
-
-    Raises:
-        ConfigError: the problems of all cells; one that all cells have is listed once.
+    `batch` is as in `Grid.words`. A `dry` run skips checks of this machine. Raises ConfigError: the problems of all cells; one that all
+    cells have is listed once.
     """
     found: dict[str, list[str]] = {}
     configs = []
