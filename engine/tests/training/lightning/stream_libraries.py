@@ -54,17 +54,26 @@ def rows_of(shards: list[int]) -> Iterator[dict[str, Any]]:
 
 
 def open_library(library: str) -> Splits:
-    """The loader of a library, over the files in $STREAMS."""
+    """The loader of a library, over the files in $STREAMS; with `.own` behind its name, each rank takes its part here."""
+    rank, ranks, own = (
+        int(os.environ.get("RANK", "0")),
+        int(os.environ.get("WORLD_SIZE", "1")),
+        ".own" in library,
+    )
+    library = library.partition(".")[0]
     folder, each = os.environ["STREAMS"], 24 // int(os.environ.get("WORLD_SIZE", "1"))
     loader: Any = DataLoader
     if library == "datasets":
         from datasets import IterableDataset
+        from datasets.distributed import split_dataset_by_node
 
         stream: Any = IterableDataset.from_generator(rows_of, gen_kwargs={"shards": list(range(24))})
+        stream = split_dataset_by_node(stream, rank, ranks) if own else stream
     elif library == "webdataset":
         from webdataset import WebDataset
 
         files = sorted(map(str, Path(folder).glob("*.tar")))
+        files = files[rank::ranks] if own else files
         stream = WebDataset(files, shardshuffle=False).decode().to_tuple("npy", "cls")
     elif library == "litdata":
         from litdata import StreamingDataLoader, StreamingDataset

@@ -1,5 +1,6 @@
 """Loaders of the user: read their settings, and resume a stream of their batches at any position."""
 
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -84,8 +85,21 @@ def is_sharded(loader: Any, ranks: int) -> bool:
     )
 
 
-def split_stream(loader: Any, rank: int, ranks: int) -> Any:
-    """Return a loader of a stream with the rows of one rank; None if no way to split it is known.
+def lists_shards(value: Any, depth: int = 6) -> list[str]:
+    """Return the names in all lists that a stream holds, such as its shards: ranks with different ones have split it already."""
+    if depth == 0 or isinstance(value, type) or callable(value):
+        return []
+    if isinstance(value, list | tuple) and all(isinstance(one, str | os.PathLike) for one in value):
+        return [*map(str, value)]
+    if isinstance(value, list | tuple | dict):
+        inner = [*(value.values() if isinstance(value, dict) else value)]
+    else:
+        inner = [*getattr(value, "__dict__", {}).values()]
+    return [name for one in inner for name in lists_shards(one, depth - 1)]
+
+
+def split_stream(loader: Any, rank: int, ranks: int, own: bool = False) -> Any:
+    """Return a loader of a stream with the rows of one rank; None if no way to split it is known, unless each rank has its `own`.
 
     Known are `shard(num_shards, index)` of Hugging Face's IterableDataset and others with enough shards, webdataset's pipelines, and the
     libraries that split by themselves in each process: litdata and MosaicML Streaming.
@@ -95,11 +109,14 @@ def split_stream(loader: Any, rank: int, ranks: int) -> Any:
     count = getattr(stream, "num_shards", getattr(stream, "n_shards", 0))
     if any(kind.__module__.partition(".")[0] in ("litdata", "streaming") for kind in type(stream).__mro__):
         return loader
+    own = own or getattr(stream, "_distributed", None) is not None  # split_dataset_by_node of Hugging Face
     if library and isinstance(getattr(stream, "pipeline", None), list):
         stages = [one for one in stream.pipeline if one is not library.shardlists.single_node_only]
-        if library.split_by_node not in stages:
+        if library.split_by_node not in stages and not own:
             stages.insert(1, library.split_by_node)
         stream.pipeline[:] = stages
+        return loader
+    if own:
         return loader
     if not (hasattr(stream, "shard") and isinstance(count, int) and count >= ranks):
         return None
@@ -116,13 +133,13 @@ class Ranks:
     """This rank among those that share a stream.
 
     Attributes:
-        rank, count: its number, and the number of all.
+        rank, world_size: its number, and the number of all.
         gather: returns the values of all ranks; all ranks call it at the same batch.
-        own_split: whether the user states that each rank reads rows of its own, which is checked.
+        own_split: whether each rank reads rows of its own without our help, which is checked.
     """
 
     rank: int = 0
-    count: int = 1
+    world_size: int = 1
     gather: Callable[[Any], list[Any]] = lambda value: [value]
     own_split: bool = False
 
@@ -223,7 +240,7 @@ class Stream:
                 next(inner, None)
         self._random = random_states.get_states()
         random_states.restore(outside)
-        if self.ranks.count == 1 or self.batches is None:
+        if self.ranks.world_size == 1 or self.batches is None:
             yield from self._rest(inner, first)
         else:
             yield from self._agreed(self._rest(inner, first), first, self.batches)
@@ -275,7 +292,7 @@ class Stream:
                 f"a {type(self.loader).__name__} can be read once only, and epoch {self.epoch + 1} reads it again; return the function "
                 "that makes it."
             )
-        if self.batches is not None and given < self.batches and self.ranks.count == 1:
+        if self.batches is not None and given < self.batches and self.ranks.world_size == 1:
             raise self._too_few(given)
 
     def _too_few(self, given: int) -> DataError:

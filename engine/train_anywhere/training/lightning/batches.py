@@ -73,7 +73,7 @@ class StreamSplit:
     def loader(self, start: tuple[int, int] = (0, 0)) -> Any:
         """Return a loader that starts at an epoch and a batch."""
         source = WeightedLoader(self.source, self.prepare)
-        batches = self.count if self.train or self.ranks.count > 1 else None
+        batches = self.count if self.train or self.ranks.world_size > 1 else None
         return Stream(source, self.seed, self.ranks, batches, start, self.train)
 
 

@@ -1,6 +1,7 @@
 """The splits of the data as this rank reads them."""
 
 import inspect
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,6 +25,7 @@ from train_anywhere.data.torch.user_loader import (
     batch_count,
     is_sharded,
     is_source,
+    lists_shards,
     read_settings,
     split_stream,
     yields_batches,
@@ -203,8 +205,11 @@ class Opener:
         """Return the split of a loader whose rows can't be read by index."""
         evaluates, ranks = name != "train", self.topology.world_size
         split = self._batched(split, name)
+        own = self.config.data.own_split
         if ranks > 1 and not is_sharded(split, ranks):
-            split = self._split_stream(split, name)
+            lists = self.gather(zlib.crc32(repr(lists_shards(split)).encode()))
+            own = own or len({*lists}) > 1
+            split = self._split_stream(split, name, own)
         if ranks > 1 and not evaluates:
             self.report(
                 f"each step reads a batch of the loader on each of {ranks} ranks: with more ranks, steps are fewer and larger, so resume "
@@ -233,21 +238,25 @@ class Opener:
                 if stateful
                 else "a resumed run reads the trained batches of its epoch again and skips them."
             )
-        own = self.config.data.own_split
         shared = Ranks(self.topology.rank, ranks, self.gather, own)
         return StreamSplit(split, length, self.config.seed, shared, not evaluates, self.prepare)
 
-    def _split_stream(self, split: Any, name: str) -> Any:
+    def _split_stream(self, split: Any, name: str, own_split: bool) -> Any:
         """Return a stream as this rank reads it. Raises ConfigError if it can't be split."""
-        if self.config.data.own_split:
-            return split
-        if (own := split_stream(split, self.topology.rank, self.topology.world_size)) is None:
+        own = split_stream(split, self.topology.rank, self.topology.world_size, own_split)
+        if own is None:
             raise ConfigError(
                 f"the {name} loader of {self._target} would give all {self.topology.world_size} ranks the same batches; return the data "
                 "set itself, which is split over the ranks, or a loader with a DistributedSampler. Does it give each rank rows of its "
                 "own? Use data.split=own."
             )
-        self.report(f"the {name} loader is split over the ranks by its shards.")
+        if not self.config.data.own_split:
+            how = (
+                "lists shards of its own on each rank"
+                if own_split
+                else "is split over the ranks by its shards"
+            )
+            self.report(f"the {name} loader {how}.")
         return own
 
 
