@@ -70,6 +70,7 @@ def test_a_second_factor_is_asked_once_for_all_commands(
     assert "it refused your log-in" in send(quick, "on=two", code=2)
 
 
+@pytest.mark.slow
 def test_a_jump_host_and_an_included_file(quick: Laptop, site: Site, site_for: Callable[..., Site]) -> None:
     jump, far = site_for(), site_for()
     quick.knows("jump", jump)
@@ -92,6 +93,7 @@ def test_a_jump_host_and_an_included_file(quick: Laptop, site: Site, site_for: C
     assert "see what `ssh far-login` prints" in send(quick, "on=far", code=2)
 
 
+@pytest.mark.slow
 def test_settings_for_other_uses_of_ssh_do_no_harm(quick: Laptop, site: Site) -> None:
     config = quick.folder / "ssh_config"
     right = config.read_text()
@@ -125,6 +127,7 @@ def test_a_host_that_does_not_answer_is_one_message(quick: Laptop, site: Site) -
         assert time.monotonic() - start < 40
 
 
+@pytest.mark.slow
 def test_ctrl_c_during_the_setup_and_a_second_call_that_waits_for_it(quick: Laptop, site: Site) -> None:
     setup = "mkdir one || touch two; touch begun; while [ ! -e go ]; do sleep 0.1; done; rmdir one; echo made >> setups"
     quick.knows("site", site, setup=setup)
@@ -144,6 +147,7 @@ def test_ctrl_c_during_the_setup_and_a_second_call_that_waits_for_it(quick: Lapt
     assert (site.folder / "setups").read_text() == "made\n" and not (site.folder / "two").exists()
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_enough_and_too_many_arguments(quick: Laptop, site: Site) -> None:
     many = "import time\nfor i in range(100000): print(i, flush=True)\n"
     (quick.project / "src" / "quick.py").write_text(many)

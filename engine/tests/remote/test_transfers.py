@@ -90,6 +90,7 @@ def test_names_links_and_executable_bits_arrive(quick: Laptop, site: Site) -> No
     assert {p.name for p in there.iterdir()} == {"tool", os.fsdecode(b"\xff\xfe.py")}
 
 
+@pytest.mark.slow
 def test_a_repository_inside_sends_what_its_git_knows(quick: Laptop, site: Site) -> None:
     for name, how in {"sub": "submodule", "nested": "another repository"}.items():
         folder = quick.project / name
@@ -164,6 +165,7 @@ def test_what_someone_else_made_in_the_place_of_a_file_or_folder_survives(quick:
     assert "Sent 0 of" in send(quick)
 
 
+@pytest.mark.slow
 def test_branches_with_odd_names_a_detached_head_and_no_repository(quick: Laptop, site: Site) -> None:
     quick.knows("each", site, folder=f"{site.home}/jobs/{{branch}}")
     for branch, folder in {
@@ -195,6 +197,7 @@ SECRETS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tracked", [False, True], ids=["new", "tracked"])
 def test_secrets_stay_here_and_are_named(quick: Laptop, site: Site, tracked: bool) -> None:
     for name in SECRETS:
@@ -218,6 +221,7 @@ def wrap_rsync(laptop: Laptop, first: str) -> None:
     rsync.chmod(0o755)
 
 
+@pytest.mark.slow
 def test_files_that_change_or_vanish_during_the_transfer(quick: Laptop, site: Site) -> None:
     growing, gone = quick.project / "src" / "growing.py", quick.project / "src" / "gone.py"
     growing.write_text("a = 1\n" * 300_000)
@@ -235,6 +239,7 @@ def test_files_that_change_or_vanish_during_the_transfer(quick: Laptop, site: Si
     assert not (site.folder / "src" / "gone.py").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whole", [True, False], ids=["terminal", "process"])
 def test_ctrl_c_during_the_transfer_submits_nothing(quick: Laptop, site: Site, whole: bool) -> None:
     wrap_rsync(quick, f"touch '{quick.folder}/started'; sleep 1")
@@ -249,6 +254,7 @@ def test_ctrl_c_during_the_transfer_submits_nothing(quick: Laptop, site: Site, w
     send(quick)
 
 
+@pytest.mark.slow
 def test_a_first_repository_without_a_commit(quick: Laptop, site: Site) -> None:
     subprocess.run(["rm", "-r", str(quick.project / ".git")], check=True)
     git(quick.project, "init", "-q")

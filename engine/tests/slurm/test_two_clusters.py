@@ -205,7 +205,8 @@ def test_every_verb_leaves_the_files_of_others_alone(
     verb("on=a", "cluster=local", again.name, "trust=true", program="evaluate", says="test/acc")
     verb("on=a", "cluster=local", program="fetch", says="done: jobs find these files.")
     verb("on=a", "nodes=1,2", "devices=1", "dry_run=true", program="scaling", says="trainer.nodes=2")
-    verb("on=a", "cluster=local", "--", "examples/programs/own_loop.py", program="run")
+    (laptop.project / "hello.py").write_text("print('hello')\n")
+    verb("on=a", "cluster=local", "--", "hello.py", program="run", says="hello")
     verb("pull", again.name, *on)
     verb("push", again.name, *on)
     for wrong in (

@@ -17,6 +17,7 @@ from train_anywhere.files import ROOT
 from train_anywhere.files.atomic import claim, write_atomic
 from train_anywhere.files.removal import remove_file
 from train_anywhere.files.terminal.printable import printable
+from train_anywhere.remote import request_there
 from train_anywhere.remote.connection import LOST, Answer, Connection, LostConnectionError
 from train_anywhere.remote.hosts import Host, read_host, refusal, shell_path
 from train_anywhere.remote.sent_files import SentFiles, find_files, remote_folder, transfer
@@ -25,15 +26,7 @@ from train_anywhere.runs.reopen.trust import state_folder
 PAUSES_S = (1.0, 5.0, 15.0)
 """Pauses before each new try after a lost connection."""
 
-START = """
-import sys
-sys.path[:1] = ["engine"]
-try:
-    from train_anywhere.remote.request_there import main
-except ImportError as error:
-    print(f"error: {sys.executable} has no engine ({error}): correct `python:` or `setup:` of the host.", file=sys.stderr)
-    sys.exit(2)
-sys.exit(main(sys.argv[1:]))"""
+START = Path(request_there.__file__).read_text()
 """Program for the Python of the project there, which starts a request or shows its answer."""
 
 SETUP = r"""
@@ -182,7 +175,7 @@ def _script(host: Host, folder: str, request: Sequence[str], files: SentFiles | 
                 "PYTHON=python3.12`, or its `modules:`. Nothing was submitted."
             ),
         )
-    start = [f"exec {python} -c {shlex.quote(START)} {shlex.join(request)}"]
+    start = [f"exec {python} -Pc {shlex.quote(START)} {shlex.join(request)}"]
     return "\n".join([*_enter(host, folder, setup), *start])
 
 
@@ -200,11 +193,8 @@ def _enter(host: Host, folder: str, setup: str = "") -> list[str]:
         f"{host.name} has no project in {host.folder} yet: python src/train.py on={host.name} sends it."
     )
     no_python = refusal(
-        f"{host.name} has no Python at {host.python}: correct `python:` or `setup:` in {file}."
-    )
-    old_python = refusal(
-        f"{host.python} on {host.name} is older than Python 3.11: correct `python:` in {file}."
+        f"{host.name} has no Python at {host.python}: correct `python:` or `setup:` in {file}; it needs 3.11 or newer."
     )
     enter = f"cd -- {folder} 2>/dev/null || {no_folder}"
-    version = f"{python} -SEc 'import sys; sys.exit(sys.version_info < (3, 11))' || {old_python}"
-    return [enter, *host.activation(), setup, f"command -v -- {python} >/dev/null || {no_python}", version]
+    version = f"{python} -SEc 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || {no_python}"
+    return [enter, *host.activation(), setup, version]

@@ -85,3 +85,7 @@ def _is_over(folder: Path) -> bool:
     with suppress(ChildProcessError):  # not started by this call
         os.waitpid(int(pid), os.WNOHANG)
     return (folder / "code").exists() or (host == socket.gethostname() and not Path("/proc", pid).exists())
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

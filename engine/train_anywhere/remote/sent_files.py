@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -117,9 +118,12 @@ def find_files(root: Path = ROOT) -> SentFiles:
         more = f" and {len(these) - 4 * LISTED} more" if len(these) > 4 * LISTED else ""
         print(f"note: not sent, since {why}: {', '.join(these[: 4 * LISTED])}{more}", file=sys.stderr)
     for name in names:  # the address may be a secret
-        if re.match(r"configs/.*\.yaml$", name) and (found := NOTIFY.search(_read(root / name))):
-            address = printable(f"{name} is sent with the address of monitor.notify: {mask_urls(found[1])}")
-            print(f"note: {address}", file=sys.stderr)
+        with suppress(OSError):  # such as a broken link
+            if re.match(r"configs/.*\.yaml$", name) and (
+                found := NOTIFY.search((root / name).read_text(errors="replace"))
+            ):
+                line = f"note: {name} is sent with the address of monitor.notify: {mask_urls(found[1])}"
+                print(printable(line), file=sys.stderr)
     changed = known is None or known.changed or bool(new)
     commit = known.commit if known and known.commit else "none"
     return SentFiles(names, f"{commit} {'changed' if changed else 'unchanged'}")
@@ -135,9 +139,7 @@ def _files_of(root: Path, name: str, left_out: dict[str, str]) -> Iterator[str]:
     elif path.is_symlink():
         outside = os.path.relpath(os.path.join(path.parent, os.readlink(path)), root).startswith("..")
         if (outside or os.path.isabs(os.readlink(path))) and not path.is_file():
-            left_out[name] = (
-                "it is a link to a folder, or to nothing, that is named from outside of the project"
-            )
+            left_out[name] = "it is a link to a folder or to nothing, outside of the project"
         else:
             yield name
     elif path.is_dir():
@@ -147,14 +149,6 @@ def _files_of(root: Path, name: str, left_out: dict[str, str]) -> Iterator[str]:
         left_out.update({os.path.join(name, one): why for one, why in inner.items()})
     else:
         yield name
-
-
-def _read(path: Path) -> str:
-    """Return the text of a file; empty if it can't be read, such as a broken link."""
-    try:
-        return path.read_text(errors="surrogateescape")
-    except OSError:
-        return ""
 
 
 @cache
@@ -173,10 +167,9 @@ def remote_folder(host: Host) -> str:
 @cache
 def _branch() -> str:
     asked = ["git", "-C", str(ROOT), "symbolic-ref", "--short", "-q", "HEAD"]
-    try:
+    with suppress(OSError):  # no git
         return os.fsdecode(subprocess.run(asked, capture_output=True).stdout).strip()
-    except OSError:  # no git
-        return ""
+    return ""
 
 
 def transfer(connection: Connection, files: SentFiles) -> str:
