@@ -3,7 +3,6 @@
 Each attempt records its time, job and hosts, the step it started from, the step it reached, and why it ended.
 """
 
-import itertools
 import os
 import re
 import socket
@@ -237,26 +236,6 @@ def record_step(run: RunDir, step: int) -> None:
         except FileNotFoundError:
             with open_file(file, "ab") as new:
                 new.write(text)
-
-
-def lost_steps(info: Mapping[str, Any]) -> int:
-    """Return the number of steps trained twice: those between a checkpoint and the end of an attempt, if the next one resumed from it."""
-    ends = ((a.get("step"), b.get("from_step")) for a, b in itertools.pairwise(info.get(ATTEMPTS) or []))
-    return sum(max(0, last - first) for last, first in ends if last is not None and first is not None)
-
-
-def resume_summary(info: Mapping[str, Any]) -> str:
-    """Return 'resumed 3 times, 0 steps lost', or "" for a run that was never resumed. Lost steps were trained twice.
-
-    If the number of nodes changed, ', on 4, then 3 nodes' follows.
-    """
-    attempts, lost = info.get(ATTEMPTS, []), lost_steps(info)
-    if len(attempts) < 2:
-        return ""
-    times = f"{len(attempts) - 1} time{'s' if len(attempts) > 2 else ''}"
-    nodes = [key for key, _ in itertools.groupby(len(a.get("hosts") or [""]) for a in attempts)]
-    changed = f", on {', then '.join(map(str, nodes))} node{'s'[: nodes[-1] > 1]}" if len(nodes) > 1 else ""
-    return f"resumed {times}, {lost} step{'' if lost == 1 else 's'} lost{changed}"
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,8 @@ class Report:
         nodes: newest data of the monitor process on each node, by host; empty if the run has ended.
         verdicts: warnings about the run, see `monitor/verdicts.py`.
         attempts: number of times that the run was started.
-        steps_lost: optimizer steps that were repeated after resumes.
-        resumed: attempts and lost steps in words; empty for a run that was never resumed.
+        steps_lost: optimizer steps that were trained again after resumes, or will be.
+        resumed: attempts and lost steps in words; empty for a run that was never resumed and has lost nothing.
         logs: log files of the newest job that has any.
         rows: extra lines that features add to the report, by title.
         tensorboard: URL and tunnel command of the run's TensorBoard; None if it serves none.

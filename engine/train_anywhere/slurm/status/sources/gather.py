@@ -12,7 +12,7 @@ from train_anywhere.errors import ProjectError, SchedulerError, SubmitError
 from train_anywhere.files import ROOT
 from train_anywhere.monitor.run_facts import read_facts
 from train_anywhere.runs import facts
-from train_anywhere.runs.attempts import lost_steps, recorded_reason, resume_summary
+from train_anywhere.runs.attempts import recorded_reason
 from train_anywhere.runs.folder import ATTEMPTS
 from train_anywhere.runs.summary import command_path, display_path, is_program, resume_command
 from train_anywhere.slurm.scheduler import queue
@@ -175,8 +175,8 @@ def make_report(
         verdicts=tuple(features.verdicts(whole)) if whole else (),
         checkpoint=facts.find_checkpoint(run.folder),
         attempts=len(info.get(ATTEMPTS) or ()),
-        steps_lost=lost_steps(info),
-        resumed=resume_summary(info),
+        steps_lost=facts.lost_steps(run.folder, info, alive),
+        resumed=facts.resume_summary(run.folder, info, alive),
         logs=tuple(run.logs()),
         rows=features.rows(run.folder, info) if in_full else {},
         tensorboard=_service_urls(info, "tensorboard") if alive else None,
