@@ -13,6 +13,7 @@ project has not edited. Exit codes: 0 done, 2 refused (nothing was written).
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -85,7 +86,7 @@ class Refusal(Exception):
 
 def template_files(root: Path) -> list[str]:
     """Return the paths of the files from which projects are made, relative to the folder of a template."""
-    if (root / ".git").exists():
+    if (root / ".git").exists() and shutil.which("git"):
         command = ["git", "-C", str(root), "ls-files", "-z", "-co", "--exclude-standard", "--", *TOPS]
         listed = subprocess.run(command, capture_output=True, text=True, check=True)
         names = [name for name in listed.stdout.split("\0") if name and (root / name).is_file()]
@@ -258,6 +259,8 @@ def read_choices(arguments: list[str]) -> tuple[Path, dict[str, str], str]:
         raise Refusal(f"FRAMEWORK={framework} is not known; use lightning, keras or all.")
     if os.path.lexists(folder) and (not folder.is_dir() or any(folder.iterdir())):
         raise Refusal(f"DIR={typed} exists and is not an empty folder; name a new one.")
+    if folder.resolve().is_relative_to(ROOT.resolve()):
+        raise Refusal(f"DIR={typed} is inside of {ROOT}; name a folder next to it, such as ../mine.")
     if not folder.parent.is_dir():
         raise Refusal(f"DIR={typed}: there is no folder {folder.parent}; create it first.")
     return (
@@ -289,9 +292,8 @@ def make(arguments: list[str]) -> None:
             engine.run("git", "-C", str(made), "init", "--quiet")
             engine.run("git", "-C", str(made), "add", "--all")
         os.rename(made, folder)
-    print(
-        f"{folder} is the project {choices['title']}.\nNext: cd {folder} && git commit -qm Start && make train"
-    )
+    print(f"{folder} is the project {choices['title']}.")
+    print(f"Next: cd {shlex.quote(str(folder))} && git commit -qm Start && make train")
 
 
 def write(root: Path, names: Iterable[str], contents: dict[str, bytes], out: Path) -> None:
@@ -327,7 +329,10 @@ def main(arguments: list[str]) -> int:
             f"error: {' '.join(map(str, failed.cmd[:4]))} failed: {lines[-1] if lines else failed}",
             file=sys.stderr,
         )
-        return 1
+        return 2
+    except OSError as error:  # such as a folder that can't be written, or no git
+        print(f"error: {error.strerror}: {error.filename}; nothing was written.", file=sys.stderr)
+        return 2
     return 0
 
 

@@ -9,8 +9,7 @@ TERMS = runpy.run_path(str(TABLE))["TERMS"]
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Return the page with its terms in a paragraph below the title, which only the search reads."""
+    """Give the page its terms as tags, which only the search reads."""
     name = page.file.src_uri.removesuffix(".md")
-    terms = ", ".join(terms for terms, target, _ in TERMS if target == name)
-    title, gap, rest = markdown.partition("\n\n")
-    return f'{title}\n\n<p class="terms">{terms}</p>\n\n{rest}' if terms and gap else markdown
+    page.meta["tags"] = [term for terms, target, _ in TERMS if target == name for term in terms.split(", ")]
+    return markdown

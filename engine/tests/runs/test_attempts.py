@@ -7,6 +7,7 @@ from typing import Literal
 
 import pytest
 
+from train_anywhere.monitor.report.page import write_report
 from train_anywhere.runs import lock
 from train_anywhere.runs.attempts import (
     ENDS,
@@ -16,9 +17,9 @@ from train_anywhere.runs.attempts import (
     read_recorded_step,
     record_step,
     recorded_reason,
-    resume_summary,
     with_script_ends,
 )
+from train_anywhere.runs.facts import lost_steps, resume_summary
 from train_anywhere.runs.folder import ATTEMPTS, RunDir, create
 from train_anywhere.runs.recorder import RunRecorder
 from train_anywhere.training.reporting.metrics_csv import CsvLog
@@ -43,7 +44,7 @@ def attempt(run: RunDir, from_step: int, to_step: int, ended_by: str | None) -> 
 def test_a_run_that_was_never_resumed_has_no_resume_summary(tmp_path: Path) -> None:
     run = create(tmp_path, "a")
     attempt(run, 0, 5, "completed")
-    assert resume_summary(run.read_info()) == ""
+    assert resume_summary(run, run.read_info(), alive=True) == ""
     assert run.read_info()[ATTEMPTS][0]["ended_by"] == "completed"
 
 
@@ -60,10 +61,10 @@ def test_a_stop_loses_nothing_and_a_kill_what_came_after_the_checkpoint(tmp_path
     run = create(tmp_path, "a")
     attempt(run, 0, 5, "USR1")
     attempt(run, 5, 12, None)
-    assert resume_summary(run.read_info()) == "resumed 1 time, 0 steps lost"
+    assert resume_summary(run, run.read_info(), alive=True) == "resumed 1 time, 0 steps lost"
     attempt(run, 9, 20, "completed")
     info = run.read_info()
-    assert resume_summary(info) == "resumed 2 times, 3 steps lost"
+    assert resume_summary(run, info) == "resumed 2 times, 3 steps lost"
     assert [p["ended_by"] for p in info[ATTEMPTS]] == ["USR1", "killed", "completed"]
     assert [p["from_step"] for p in info[ATTEMPTS]] == [0, 5, 9]
     assert info[ATTEMPTS][1]["hosts"] == ["node1"]
@@ -73,7 +74,9 @@ def test_another_number_of_nodes_is_said(tmp_path: Path) -> None:
     run = create(tmp_path, "a")
     for hosts in ("a:2,b:2,c:2", "a:2,b:2,c:2", "a:2"):
         RunRecorder(run).record_start(6, {"SLURM_JOB_ID": "7", "TRAIN_HOSTS": hosts})
-    assert resume_summary(run.read_info()) == "resumed 2 times, 0 steps lost, on 3, then 1 node"
+    assert (
+        resume_summary(run, run.read_info(), alive=True) == "resumed 2 times, 0 steps lost, on 3, then 1 node"
+    )
 
 
 def test_steps_that_were_not_logged_are_lost_too(tmp_path: Path) -> None:
@@ -81,10 +84,43 @@ def test_steps_that_were_not_logged_are_lost_too(tmp_path: Path) -> None:
     attempt(run, 0, 5, None)
     record_step(run, 17)
     attempt(run, 3, 4, None)
-    assert resume_summary(run.read_info()) == "resumed 1 time, 14 steps lost"
+    assert resume_summary(run, run.read_info(), alive=True) == "resumed 1 time, 14 steps lost"
     # killed before the next heartbeat: the count of the attempt before is not its own
     attempt(run, 4, 6, None)
     assert run.read_info()[ATTEMPTS][1]["step"] == 4
+
+
+def test_steps_are_lost_as_soon_as_a_run_is_killed(tmp_path: Path) -> None:
+    """Nobody has resumed it yet: the newest checkpoint is where it will start."""
+    run = create(tmp_path, "a")
+    RunRecorder(run).record_start(1, JOB)
+    RunRecorder(run).record_first_step(0)
+    record_step(run, 17)
+    assert (resume_summary(run, run.read_info(), alive=True), lost_steps(run, run.read_info(), True)) == (
+        "",
+        0,
+    )
+    assert resume_summary(run, run.read_info()) == "17 steps lost"
+    (run.checkpoints / "00000016").mkdir(parents=True)
+    assert resume_summary(run, run.read_info()) == "1 step lost"
+    RunRecorder(run).record_start(1, JOB)  # requeued, and not training yet
+    assert resume_summary(run, run.read_info(), alive=True) == "resumed 1 time, 1 step lost"
+    RunRecorder(run).record_first_step(16)
+    assert resume_summary(run, run.read_info(), alive=True) == "resumed 1 time, 1 step lost"
+    record_step(run, 30)
+    assert resume_summary(run, run.read_info()) == "resumed 1 time, 15 steps lost"
+    RunRecorder(run).record_end(Outcome("completed", 1, 40, {}, None))
+    assert resume_summary(run, run.read_info()) == "resumed 1 time, 1 step lost"
+
+
+def test_the_report_of_a_killed_run_has_its_end(tmp_path: Path) -> None:
+    run = create(tmp_path, "a")
+    RunRecorder(run).record_start(1, JOB)
+    RunRecorder(run).record_first_step(0)
+    record_step(run, 17)
+    write_report(run, lambda facts: ([], {}), "lost")
+    page = (run.path / "report.html").read_text()
+    assert "17 steps lost" in page and "<b>lost</b>" in page
 
 
 def test_the_heartbeat_counts_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -122,6 +123,19 @@ def test_a_folder_that_has_files_or_no_parent_is_refused(tmp_path: Path) -> None
         done = make(place)
         assert done.returncode == 2 and says in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_folder_inside_of_the_template_or_that_can_not_be_written_is_refused() -> None:
+    for place, says in ((ROOT / "inside", "is inside of"), (Path("/proc/mine"), "nothing was written")):
+        done = make(place)
+        assert done.returncode == 2 and says in done.stderr and len(done.stderr.splitlines()) == 2
+        assert not place.exists()
+
+
+def test_the_next_command_can_be_copied(tmp_path: Path) -> None:
+    place = tmp_path / "mit Leerzeichen und Ümlaut"
+    done = make(place, "NAME=x")
+    assert f"cd {shlex.quote(str(place))} && git commit" in done.stdout, done.stderr
 
 
 def test_commands_are_equal_and_work_from_any_folder(tmp_path: Path) -> None:

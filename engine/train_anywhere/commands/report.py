@@ -20,6 +20,7 @@ from train_anywhere.files.terminal.printable import printable_output
 from train_anywhere.monitor.report.page import write_report
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.status import find_runs
+from train_anywhere.slurm.status.sources.gather import gather
 from train_anywhere.slurm.status.sweep_page import write_sweep
 
 
@@ -42,7 +43,8 @@ def write(named: str | None, results: Path) -> int:
         if len(found) > 1:
             print(f"{'Report:':<15}{display_path(write_sweep(found))}")
         else:
-            print("\n".join(write_report(found[0].folder, describe)))
+            report = gather(found).reports[0]
+            print("\n".join(write_report(found[0].folder, describe, None if report.alive else report.state)))
     except ProjectError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

@@ -6,7 +6,6 @@ RUN/debug has full tracebacks and output, of which the log has only one sentence
 because several nodes can't append to one file on a network disk. File names start with `launch_id`.
 """
 
-import itertools
 import os
 import re
 import signal
@@ -242,23 +241,6 @@ def record_step(run: RunDir, step: int) -> None:
         except FileNotFoundError:
             with open_file(file, "ab") as new:
                 new.write(text)
-
-
-def lost_steps(info: Mapping[str, Any]) -> int:
-    """Return the number of steps trained twice, because an attempt ended unsaved."""
-    ends = ((a.get("step"), b.get("from_step")) for a, b in itertools.pairwise(info.get(ATTEMPTS) or []))
-    return sum(max(0, last - first) for last, first in ends if last is not None and first is not None)
-
-
-def resume_summary(info: Mapping[str, Any]) -> str:
-    """Return 'resumed 3 times, 0 steps lost', with the nodes if they changed, or ""."""
-    attempts, lost = info.get(ATTEMPTS, []), lost_steps(info)
-    if len(attempts) < 2:
-        return ""
-    times = f"{len(attempts) - 1} time{'s' if len(attempts) > 2 else ''}"
-    nodes = [key for key, _ in itertools.groupby(len(a.get("hosts") or [""]) for a in attempts)]
-    changed = f", on {', then '.join(map(str, nodes))} node{'s'[: nodes[-1] > 1]}" if len(nodes) > 1 else ""
-    return f"resumed {times}, {lost} step{'' if lost == 1 else 's'} lost{changed}"
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The only reader of the small files of a run folder. Unreadable values are skipped."""
 
 import csv
+import itertools
 import math
 import time
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from typing import Any
 import yaml
 
 from train_anywhere.files.atomic import disk_time, read_json, read_text
-from train_anywhere.runs.attempts import step_time
+from train_anywhere.runs.attempts import read_logged_step, read_recorded_step, step_time
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
 from train_anywhere.runs.reopen.frozen import load_yaml, typed_overrides
 
@@ -93,6 +94,7 @@ def read_progress(run: RunDir, info: Mapping[str, Any]) -> Progress:
     return replace(
         progress,
         epochs=_whole(now.get("epochs")),
+        step=None if progress.step is None else max(progress.step, read_recorded_step(run)),
         section=str(now.get("section")),
         seconds_left=_number(now.get("seconds_left")),
         moved=age(file, now["time"]),
@@ -110,6 +112,38 @@ def find_checkpoint(run: RunDir) -> Checkpoint | None:
     except (OSError, ValueError):
         return None
     return Checkpoint(newest, steps[newest], max(0.0, disk_time(run.path) - saved))
+
+
+def lost_steps(run: RunDir, info: Mapping[str, Any], alive: bool) -> int:
+    """Return the number of steps trained twice, or to be trained again: those between a checkpoint and the end of an attempt.
+
+    An attempt that was killed is seen at once: `alive` is whether the newest one still runs.
+    """
+    attempts = info.get(ATTEMPTS) or []
+    ends = [(a.get("step"), b.get("from_step")) for a, b in itertools.pairwise(attempts)]
+    newest = attempts[-1] if attempts else {}
+    trains = alive and "from_step" in newest
+    if newest and not trains and info.get("state") != "completed" and info.get("framework") != "program":
+        saved, done = find_checkpoint(run), newest.get("step")
+        if done is None:
+            done = max(newest.get("from_step") or 0, read_logged_step(run), read_recorded_step(run))
+        ends.append((done, saved.step if saved else 0))
+    return sum(max(0, last - first) for last, first in ends if last is not None and first is not None)
+
+
+def resume_summary(run: RunDir, info: Mapping[str, Any], alive: bool = False) -> str:
+    """Return 'resumed 3 times, 0 steps lost'; of a run that was never resumed only what it has lost, or "".
+
+    If the number of nodes changed, ', on 4, then 3 nodes' follows.
+    """
+    attempts, lost = info.get(ATTEMPTS, []), lost_steps(run, info, alive)
+    steps = f"{lost} step{'' if lost == 1 else 's'} lost"
+    if len(attempts) < 2:
+        return steps if lost else ""
+    times = f"{len(attempts) - 1} time{'s' if len(attempts) > 2 else ''}"
+    nodes = [key for key, _ in itertools.groupby(len(a.get("hosts") or [""]) for a in attempts)]
+    changed = f", on {', then '.join(map(str, nodes))} node{'s'[: nodes[-1] > 1]}" if len(nodes) > 1 else ""
+    return f"resumed {times}, {steps}{changed}"
 
 
 def age(path: Path, recorded: float) -> float:

@@ -16,6 +16,7 @@ from train_anywhere.files.terminal.fit import fit, terminal_width
 from train_anywhere.files.terminal.output import user_frame
 from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.runs.attempts import IDLE
+from train_anywhere.runs.facts import resume_summary
 from train_anywhere.runs.folder import RunDir
 
 COLUMN = 15
@@ -47,6 +48,8 @@ def format_summary(run: RunDir, config: Config, signal: str | None = None, repor
     if signal:
         at = f"in epoch {info['epoch'] + 1}, after {info['step']} steps"
         rows.append(("Stopped", f"by {STOPPED_BY.get(signal, signal)} {at}"))
+    if resumed := resume_summary(run, info):
+        rows.append(("Attempts", resumed))
     rows.append(("Run folder", display_path(run.path)))
     if info.get("checkpoint"):
         rows.append(("Checkpoint", display_path(Path(info["checkpoint"]))))

@@ -37,10 +37,10 @@ MIN_SAMPLES = 3
 """Fewest samples of a node whose curve means something."""
 
 MOST_TICKS = 7
-"""Most labels of the x axis."""
+"""Most numbers or words below the x axis."""
 
 MOST_CHARACTERS = 40
-"""Most characters that labels of the x axis have together."""
+"""Most characters that words below the x axis have together."""
 
 LARGEST = 1e300
 """Values from this size on are not drawn."""
@@ -67,7 +67,7 @@ class Figure:
         dots: whether the points are marked.
         logarithmic: whether the y axis is logarithmic.
         scattered: whether the points are not joined.
-        ticks: the labels of the x axis by their place; round numbers if it is empty.
+        ticks: what stands below the x axis, by its place; round numbers if it is empty.
     """
 
     title: str

@@ -4,7 +4,7 @@ import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,9 @@ from train_anywhere.monitor.report import figures
 from train_anywhere.monitor.report.figures import Figure, timeline
 from train_anywhere.monitor.run_facts import Facts, read_facts
 from train_anywhere.monitor.verdicts import TITLES, Goodput, goodput
-from train_anywhere.runs.attempts import recorded_reason, step_time
-from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.attempts import read_logged_step, read_recorded_step, recorded_reason, step_time
+from train_anywhere.runs.facts import find_checkpoint, resume_summary
+from train_anywhere.runs.folder import ATTEMPTS, RunDir
 from train_anywhere.runs.reopen.frozen import COMMAND_KEYS, read_frozen, typed_overrides
 from train_anywhere.runs.summary import display_path
 
@@ -67,21 +68,39 @@ class GpuRow:
     memory: float | None
 
 
-def write_report(run: RunDir, describe: Describe) -> list[str]:
+def write_report(run: RunDir, describe: Describe, ended: str | None = None) -> list[str]:
     """Write RUN/report.html, and return lines to print: its path and the verdicts.
+
+    Args:
+        run: the run folder.
+        describe: see `Describe`.
+        ended: state of a run that has not recorded its end, such as lost.
 
     Raises:
         CheckpointError: run.json is damaged.
         OSError: the file can't be written.
     """
     path, facts = run.path / NAME, read_facts(run)
+    if ended:
+        facts = replace(facts, info=with_end(run, facts.info, ended))
     write_atomic(path, page(run, facts, describe))
     return [f"{'Report:':<15}{display_path(path)}", *(f"{'Note:':<15}{line}" for line in describe(facts)[0])]
 
 
+def with_end(run: RunDir, info: Mapping[str, Any], state: str) -> dict[str, Any]:
+    """Return run.json with the state, and with the end of the newest attempt if it was killed before it recorded that."""
+    attempts = info.get(ATTEMPTS) or []
+    step = max(read_logged_step(run), read_recorded_step(run))
+    closed = [{"ended_by": "killed", "step": step, **newest} for newest in attempts[-1:]]
+    return {**info, "state": state, ATTEMPTS: [*attempts[:-1], *closed]}
+
+
 def page(run: RunDir, facts: Facts, describe: Describe) -> str:
     """Return the page as HTML."""
-    whole = goodput(facts.attempts)
+    saved, alive = find_checkpoint(run), facts.info.get("state") == "running"
+    keeps_all = alive or facts.info.get("state") == "completed"
+    next_start = {"from_step": saved.step if saved else 0}
+    whole = goodput(facts.attempts if keeps_all else [*facts.attempts, next_start])
     if whole and whole.whole < SHORT_S:
         whole = None
     template = environment().get_template("page.html.j2")
@@ -104,7 +123,7 @@ def page(run: RunDir, facts: Facts, describe: Describe) -> str:
             *([ended_by] if ended_by else []),
             *verdicts,
         ],
-        rows=rows,
+        rows={"Attempts": resume_summary(run, facts.info, alive), **rows},
         goodput=whole,
         slices=slices(whole) if whole else [],
         step=step_slices(facts) if whole else [],

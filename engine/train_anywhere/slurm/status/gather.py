@@ -12,7 +12,7 @@ from train_anywhere.errors import ProjectError, SchedulerError, SubmitError
 from train_anywhere.files import ROOT
 from train_anywhere.monitor.run_facts import read_facts
 from train_anywhere.runs import facts
-from train_anywhere.runs.attempts import lost_steps, recorded_reason, resume_summary
+from train_anywhere.runs.attempts import recorded_reason
 from train_anywhere.runs.facts import Checkpoint, Progress
 from train_anywhere.runs.folder import ATTEMPTS
 from train_anywhere.runs.summary import command_path, display_path, is_program, resume_command
@@ -54,8 +54,8 @@ class Report:
         nodes: newest data of the monitor process on each node, by host; empty if the run has ended.
         verdicts: warnings about the run, see `monitor/verdicts.py`.
         attempts: number of times that the run was started.
-        steps_lost: optimizer steps that were repeated after resumes.
-        resumed: attempts and lost steps in words; empty for a run that was never resumed.
+        steps_lost: optimizer steps that were trained again after resumes, or will be.
+        resumed: attempts and lost steps in words; empty for a run that was never resumed and has lost nothing.
         logs: log files of the newest job that has any.
         tensorboard: URL and tunnel command of the run's TensorBoard; None if it serves none.
         dashboard: URL and tunnel command of `monitor.dashboard`; None if it is off.
@@ -243,8 +243,8 @@ def make_report(
         verdicts=tuple(features.verdicts(whole)) if whole else (),
         checkpoint=facts.find_checkpoint(run.folder),
         attempts=len(info.get(ATTEMPTS) or ()),
-        steps_lost=lost_steps(info),
-        resumed=resume_summary(info),
+        steps_lost=facts.lost_steps(run.folder, info, alive),
+        resumed=facts.resume_summary(run.folder, info, alive),
         logs=tuple(run.logs()),
         rows=features.rows(run.folder, info) if in_full else {},
         tensorboard=_service_urls(info, "tensorboard") if alive else None,
