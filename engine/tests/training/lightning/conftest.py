@@ -1,5 +1,6 @@
 """Training in this process, stopped by real signals at a chosen place."""
 
+import csv
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -141,3 +142,42 @@ def assert_equal(a: Any, b: Any, path: str = "") -> None:
         assert torch.equal(a, b), path
     else:
         assert a == b, path
+
+
+UNDISTURBED: dict[tuple[str, ...], tuple[Outcome, dict[str, Any], list[dict[str, str]]]] = {}
+"""Results of runs that nothing has stopped: each trains once for all the stops that it is compared with."""
+
+
+def result(fit: Fit, config: Config, run: RunDir) -> tuple[Outcome, dict[str, Any], list[dict[str, str]]]:
+    """Train to the end. Return the outcome, the last checkpoint, and the rows of metrics.csv."""
+    outcome, state = fit(config, run), final_state(run)
+    state.pop("rank_states", None)  # packed
+    return outcome, state, list(csv.DictReader(run.metrics_csv.read_text().splitlines()))
+
+
+def assert_resumes(
+    make: Callable[..., tuple[Config, RunDir]],
+    fit: Fit,
+    words: tuple[str, ...],
+    rows: int = 0,
+    **signal_at: int,
+) -> None:
+    """Compare a run that is stopped and resumed with an undisturbed one, bit by bit.
+
+    Args:
+        make: makes a run of `words`.
+        rows: the number of rows at the end of metrics.csv that are compared too.
+        signal_at: the split and the batch at which the signal comes.
+    """
+    key = (make.__module__, *words)
+    if key not in UNDISTURBED:
+        UNDISTURBED[key] = result(fit, *make(*words))
+    expected, state, table = UNDISTURBED[key]
+    config, run = make(*words)
+    assert fit(config, run, **signal_at).state == "preempted"
+    second, found, found_table = result(fit, config, run)
+    assert (second.state, second.step) == (expected.state, expected.step) == ("completed", expected.step)
+    assert_equal(found, state)
+    metrics = [{n: v for n, v in o.metrics.items() if not n.startswith("train/")} for o in (expected, second)]
+    assert metrics[0] == metrics[1]
+    assert found_table[len(found_table) - rows :] == table[len(table) - rows :]

@@ -16,7 +16,7 @@ from train_anywhere.data.order.shuffle import permutation
 from train_anywhere.errors import ConfigError, DataError
 from train_anywhere.runs.folder import RunDir
 
-from .conftest import Fit, assert_equal, final_state
+from .conftest import Fit, assert_equal, assert_resumes, final_state
 from .strangers import ROWS, VAL, Adversaries, Cycle, Keeping, Measured, Plateau, Rows
 
 MakeRun = Callable[..., tuple[Config, RunDir]]
@@ -127,18 +127,7 @@ def test_stop_and_resume_changes_no_bit(
         options.append("task.dropout=0.3")
     if module == "Plain":
         options.append("trainer.accumulate_grad_batches=2")
-    config, whole = stranger(module, data, *options)
-    expected = fit(config, whole)
-    config, parts = stranger(module, data, *options)
-    assert fit(config, parts, **STOPS[place]).state == "preempted"
-    second = fit(config, parts)
-    assert (second.state, second.step) == (expected.state, expected.step)
-    wanted, found = final_state(whole), final_state(parts)
-    for state in (wanted, found):
-        del state["rank_states"]  # packed
-    assert_equal(found, wanted)
-    assert second.metrics == expected.metrics
-    assert last_rows(parts, 2) == last_rows(whole, 2)
+    assert_resumes(stranger, fit, (module, data, *options), rows=2, **STOPS[place])
 
 
 @pytest.mark.parametrize(
@@ -154,19 +143,8 @@ def test_stop_and_resume_changes_no_bit(
 def test_a_stop_at_a_validation_within_an_epoch_changes_no_bit(
     module: str, data: str, place: dict[str, int], stranger: MakeRun, fit: Fit
 ) -> None:
-    words = ["data.noise=0.1", "task.dropout=0.3", "trainer.val_check_interval=3"]
-    config, whole = stranger(module, data, *words)
-    expected = fit(config, whole)
-    config, parts = stranger(module, data, *words)
-    assert fit(config, parts, **place).state == "preempted"
-    second = fit(config, parts)
-    assert (second.state, second.step) == ("completed", expected.step)
-    wanted, found = final_state(whole), final_state(parts)
-    for state in (wanted, found):
-        del state["rank_states"]
-    assert_equal(found, wanted)
-    assert second.metrics == expected.metrics
-    assert last_rows(parts, 5) == last_rows(whole, 5)
+    words = ("data.noise=0.1", "task.dropout=0.3", "trainer.val_check_interval=3")
+    assert_resumes(stranger, fit, (module, data, *words), rows=5, **place)
 
 
 def last_rows(run: RunDir, count: int) -> list[dict[str, str]]:
@@ -289,12 +267,7 @@ def test_a_data_module_is_read_through_our_order(stranger: MakeRun, fit: Fit) ->
 def test_a_stream_is_skipped_to_where_it_was(stranger: MakeRun, fit: Fit, stop: Any) -> None:
     """Random rows without a length: the resumed epoch draws those that it would have drawn."""
     words = ("trainer.limit_train_batches=8", "task.dropout=0.3")
-    config, whole = stranger("Plain", "endless", *words)
-    fit(config, whole)
-    config, parts = stranger("Plain", "endless", *words)
-    assert fit(config, parts, val=3).state == "preempted"
-    fit(config, parts)
-    assert_equal(final_state(parts)["state_dict"], final_state(whole)["state_dict"])
+    assert_resumes(stranger, fit, ("Plain", "endless", *words), val=3)
 
 
 def test_a_loader_that_keeps_its_position_goes_on_from_it(

@@ -29,7 +29,7 @@ from train_anywhere.training.lightning.hardware import (
 from train_anywhere.training.lightning.strategies.choose import make_strategy
 from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
 
-from .conftest import Fit, assert_equal, final_state
+from .conftest import Fit, assert_resumes
 
 MakeRun = Callable[..., tuple[Config, RunDir]]
 MakeConfig = Callable[..., Config]
@@ -54,12 +54,7 @@ PICTURES = ("model=cnn", "model.width=4", "trainer.max_epochs=2", "monitor.progr
 )
 @pytest.mark.quick("channels last")
 def test_stop_and_resume_changes_no_bit(words: tuple[str, ...], make_run: MakeRun, fit: Fit) -> None:
-    config, whole = make_run(*words)
-    assert fit(config, whole).state == "completed"
-    config, parts = make_run(*words)
-    assert fit(config, parts, train=17).state == "preempted"
-    assert fit(config, parts).state == "completed"
-    assert_equal(final_state(parts), final_state(whole))
+    assert_resumes(make_run, fit, words, train=17)
 
 
 @pytest.mark.slow

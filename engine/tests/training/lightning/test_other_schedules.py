@@ -9,7 +9,7 @@ from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.runs.folder import RunDir
 
-from .conftest import Fit, assert_equal, final_state
+from .conftest import Fit, assert_resumes
 
 MakeRun = Callable[..., tuple[Config, RunDir]]
 TABLE = (
@@ -44,13 +44,7 @@ def test_stop_and_resume_changes_no_bit(
     words = to_hydra_overrides(
         [*SHORT, *schedule, "optimizer._target_=torch.optim.NAdam", "optimizer.no_decay=[bias]"]
     )
-    config, whole = make_run(*words)
-    assert fit(config, whole).step == 15
-    config, parts = make_run(*words)
-    assert fit(config, parts, **place).state == "preempted"
-    assert fit(config, parts).step == 15
-    assert_equal(final_state(parts), final_state(whole))
-    assert rates(parts) == rates(whole)
+    assert_resumes(make_run, fit, tuple(words), rows=15, **place)
 
 
 def test_a_cycle_is_asked_at_each_step(make_run: MakeRun, fit: Fit) -> None:

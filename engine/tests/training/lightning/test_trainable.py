@@ -17,7 +17,7 @@ from train_anywhere.runs.folder import RunDir
 from train_anywhere.testing.weights import final_weights, largest_difference
 from train_anywhere.training.lightning.inference import open_trained_model
 
-from .conftest import Fit, assert_equal, final_state
+from .conftest import Fit, assert_resumes, final_state
 from .test_dropin_ranks import train, train_runs
 from .test_resume import EVERYTHING
 from .weights_strangers import Parted, rows
@@ -78,17 +78,7 @@ def stranger(make_run: MakeRun) -> MakeRun:
 @pytest.mark.quick("BackboneFinetuning-in an epoch")
 def test_stop_and_resume_changes_no_bit(case: str, place: str, stranger: MakeRun, fit: Fit) -> None:
     words = (*CASES[case], "data.noise=0.1", "task.dropout=0.3")
-    config, whole = stranger(*words)
-    expected = fit(config, whole)
-    config, parts = stranger(*words)
-    assert fit(config, parts, **STOPS[place]).state == "preempted"
-    second = fit(config, parts)
-    assert (second.state, second.step) == ("completed", expected.step)
-    wanted, found = final_state(whole), final_state(parts)
-    for state in (wanted, found):
-        del state["rank_states"]  # packed
-    assert_equal(found, wanted)
-    assert second.metrics == expected.metrics
+    assert_resumes(stranger, fit, words, **STOPS[place])
 
 
 def run_of(folder: Path, case: str, *words: str) -> tuple[Any, ...]:
