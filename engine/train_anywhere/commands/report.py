@@ -20,7 +20,7 @@ from train_anywhere.files.terminal.printable import printable_output
 from train_anywhere.monitor.report.page import write_report
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.status import find_runs
-from train_anywhere.slurm.status.sources.gather import gather
+from train_anywhere.slurm.status.gather import gather
 from train_anywhere.slurm.status.sweep_page import write_sweep
 
 
