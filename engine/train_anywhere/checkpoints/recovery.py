@@ -40,9 +40,8 @@ def open_checkpointer(config: "Checkpoint", run: RunDir, sharded: bool = False) 
         print_line(f"{staging.folder} takes no checkpoints ({problem}); continuing without it.")
         staging = None
     if staging:
-        with suppress(
-            OSError
-        ):  # without the record, checkpoints left by a crash are published when the run resumes here
+        # without the record, checkpoints left by a crash are published when the run resumes here
+        with suppress(OSError):
             write_record(run, staging, store.rule)
     return AsyncCheckpointer(store, None if sharded else staging, EventFileSync(staging, run.tensorboard))
 
@@ -79,9 +78,8 @@ def _recover_program(run: RunDir) -> list[str]:
     """Copy files of killed ranks of a program. Return why some stay. Raises OSError."""
     with suppress(ProjectError):  # without a readable configuration nothing names the disk
         tree = read_frozen(run)
-        staging = (
-            open_staging(run, load(tree).checkpoint.local) if tree.get("program", {}).get("command") else None
-        )
+        is_program = tree.get("program", {}).get("command")
+        staging = open_staging(run, load(tree).checkpoint.local) if is_program else None
         if places := staging.list_rank_folders() if staging else []:
             make_folder(run.checkpoints)
             return [why for place in places if (why := copy_leftovers(place, run.checkpoints))]

@@ -33,9 +33,8 @@ def evaluate(request: EvaluationRequest) -> int:
         if request.output:
             write_atomic(request.output, table)
         print(f"predictions: {display_path(request.output)}" if request.output else table.rstrip())
-    if request.predictions is not None or not (
-        request.export or request.files or request.typed.generate is not None
-    ):
+    other = request.export or request.files or request.typed.generate is not None
+    if request.predictions is not None or not other:
         measure(loaded, request.typed.split, request.predictions)
     return 0
 

@@ -112,9 +112,8 @@ class Predictor:
         files = tuple(str(item) for item in listed if isinstance(item, str | Path))
         if self._model.task is None and not files:
             rows = np.asarray(items)
-            outputs = self._model.predict_arrays(
-                rows.astype(np.float32) if rows.dtype == np.float64 else rows
-            )
+            rows = rows.astype(np.float32) if rows.dtype == np.float64 else rows
+            outputs = self._model.predict_arrays(rows)
         elif self._model.task is None:
             outputs = self._model.predict_samples([*map(self._row_maker(True), listed)])
         else:

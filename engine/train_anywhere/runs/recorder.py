@@ -47,9 +47,6 @@ class RunRecorder:
 
     Args:
         time_spent: returns the seconds in each section of this attempt, see `monitor/live.py`.
-
-    Attributes:
-        steps_done: returns the number of optimizer steps done, callable from any thread; None before training starts.
     """
 
     def __init__(self, run: RunDir, time_spent: Callable[[], Mapping[str, float]] | None = None) -> None:
@@ -57,7 +54,7 @@ class RunRecorder:
         self.steps_done: Callable[[], int] | None = None
 
     def follow(self, steps_done: Callable[[], int] | None) -> None:
-        """Use this function as `steps_done`."""
+        """Use this function, callable from any thread, for the number of optimizer steps done."""
         self.steps_done = steps_done
 
     def record_start(

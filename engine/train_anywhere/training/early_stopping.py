@@ -44,9 +44,8 @@ class Patience:
     def describe(self, rule: EarlyStopping) -> str:
         """Return a line that reports why the run stops early."""
         best = "finite" if self.best is None else f"better than {self.best:.4g}"
-        gain = (
-            f" by more than min_delta={rule.min_delta:g}" if rule.min_delta and self.best is not None else ""
-        )
+        counts = rule.min_delta and self.best is not None
+        gain = f" by more than min_delta={rule.min_delta:g}" if counts else ""
         times = f"{self.waited} validation{'s' if self.waited > 1 else ''}"
         return (
             f"stopped early: {rule.monitor} was not {best}{gain} in {times} (trainer.early_stopping.patience)"

@@ -90,6 +90,7 @@ def make_plan(config: Config, train: int, val: int, test: int, world_size: int) 
         raise ConfigError(*problems)
     epochs = 1 if t.fast_dev_run else t.max_epochs
     total = min(epochs * steps, t.max_steps or epochs * steps)
+    limit_val = t.limit_val_batches and (t.overfit_batches or t.limit_val_batches)
     return Plan(
         batch_per_rank=batch // world_size,
         train_batches=steps * accumulate,
@@ -98,9 +99,7 @@ def make_plan(config: Config, train: int, val: int, test: int, world_size: int) 
         max_epochs=-(-total // steps),
         total_steps=total,
         val_every=every if isinstance(every, int) else max(1, int(steps * every)),
-        val_batches=limit_batches(
-            val, t.limit_val_batches and (t.overfit_batches or t.limit_val_batches), t.fast_dev_run
-        ),
+        val_batches=limit_batches(val, limit_val, t.fast_dev_run),
         test_batches=limit_batches(test, t.limit_test_batches, t.fast_dev_run),
     )
 
@@ -153,9 +152,8 @@ def uneven_rows_note(name: str, rows: int | None, ranks: int) -> str | None:
     if not more:
         return None
     parts = [each + (rank < more) for rank in range(ranks)]
-    listed = (
-        f"{parts[0]} and {parts[1]}" if ranks == 2 else f"{more} have {each + 1}, {ranks - more} have {each}"
-    )
+    counts = f"{more} have {each + 1}, {ranks - more} have {each}"
+    listed = f"{parts[0]} and {parts[1]}" if ranks == 2 else counts
     return f"{rows} {name} rows on {ranks} ranks: {listed}; metrics are means over all rows, and all_gather joins the rows."
 
 

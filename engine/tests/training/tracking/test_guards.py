@@ -1,13 +1,15 @@
 """A logger that fails, never answers, or refuses a while."""
 
+import sys
 import threading
 import time
 from collections.abc import Mapping
 
 import pytest
 
-from train_anywhere.training.tracking import open_loggers as guards
 from train_anywhere.training.tracking.open_loggers import Guard, Sender
+
+MODULE = sys.modules[Guard.__module__]  # the package exports a function of this name
 
 
 class Logger:
@@ -71,7 +73,7 @@ def test_a_sender_keeps_the_order_and_sends_all() -> None:
 def test_what_is_refused_is_offered_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(guards, "RETRY_S", 0.01)
+    monkeypatch.setattr(MODULE, "RETRY_S", 0.01)
     logger = Logger(down=3)
     sender = Sender("mine", logger)
     for step in range(10):
@@ -86,7 +88,7 @@ def test_what_is_refused_is_offered_again(
 def test_one_bad_row_does_not_hold_up_the_others(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], retry: float
 ) -> None:
-    monkeypatch.setattr(guards, "RETRY_S", retry)
+    monkeypatch.setattr(MODULE, "RETRY_S", retry)
     logger = Logger(refused=(1,))
     sender = Sender("mine", logger)
     for step in range(4):
@@ -103,7 +105,7 @@ def test_one_bad_row_does_not_hold_up_the_others(
 def test_one_that_never_answers_holds_up_nobody(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(guards, "CLOSE_S", 0.2)
+    monkeypatch.setattr(MODULE, "CLOSE_S", 0.2)
     answer, answered = threading.Event(), threading.Event()
 
     class Silent(Logger):

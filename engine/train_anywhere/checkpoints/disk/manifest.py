@@ -59,9 +59,8 @@ def write_manifest(folder: Path, info: CheckpointInfo, files: Files, **more: str
     """Write the manifest of a checkpoint, without metrics that are nan or inf."""
     metrics = {k: v for k, v in info.metrics.items() if math.isfinite(v)}
     fields = {name: getattr(info, name) for name in INFO_FIELDS}
-    write_atomic(
-        folder / MANIFEST, dumps({"format": FORMAT, **fields, **more, "metrics": metrics, "files": files})
-    )
+    content = {"format": FORMAT, **fields, **more, "metrics": metrics, "files": files}
+    write_atomic(folder / MANIFEST, dumps(content))
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:

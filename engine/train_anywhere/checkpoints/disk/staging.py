@@ -148,9 +148,8 @@ class Staging:
 
     def list_rank_folders(self) -> list[OwnedFolder]:
         """Return the folders of `rank_folder` that exist for this run on this node."""
-        found = self.folder.parent.glob(
-            f"*{self.folder.name}.rank-*"
-        )  # hidden ones too, left by a killed removal
+        # hidden ones too, left by a killed removal
+        found = self.folder.parent.glob(f"*{self.folder.name}.rank-*")
         ranks = {path.name.rpartition("-")[2].removesuffix(".removed") for path in found}
         return [self.rank_folder(int(rank)) for rank in ranks if rank.isdecimal()]
 
@@ -183,9 +182,8 @@ class Staging:
         make_owned(self._place, private=True)
 
     def _checkpoint(self, step: int, name: str) -> OwnedFolder:
-        return OwnedFolder(
-            self._place.root, (*self._place.names, name), ownership_marker(self.folder.name, step)
-        )
+        names, marker = (*self._place.names, name), ownership_marker(self.folder.name, step)
+        return OwnedFolder(self._place.root, names, marker)
 
 
 def open_staging(

@@ -69,9 +69,8 @@ class Position:
         """Count optimizer steps of an epoch as done."""
         self.step += steps
         self.batch += steps * plan.accumulate
-        self.pending = self.ends_epoch(plan) or validation_due(
-            trainer, plan, self.epoch, self.batch, self.step
-        )
+        due = validation_due(trainer, plan, self.epoch, self.batch, self.step)
+        self.pending = due or self.ends_epoch(plan)
 
     @property
     def last_epoch(self) -> int:
@@ -95,10 +94,8 @@ class Position:
 
     def is_complete(self, plan: Plan, rule: EarlyStopping) -> bool:
         """Return whether training is complete, by its length or because it ended early."""
-        done = (
-            self.ended or self.timed_out or self.patience.should_stop(rule) or self.step >= plan.total_steps
-        )
-        return done and not self.pending
+        early = self.ended or self.timed_out or self.patience.should_stop(rule)
+        return (early or self.step >= plan.total_steps) and not self.pending
 
 
 def disable_graph_optimizer() -> None:

@@ -293,9 +293,8 @@ def fit(setup: Setup, checkpoints: CheckpointCallback, run: RunDir) -> None:
     """Train from the newest checkpoint, if any. Raises TrainingStopped after a signal."""
     splits, newest, trainer = setup.splits, checkpoints.writer.newest, setup.trainer
     if not trainer.native:
-        seed_everything(
-            checkpoints.config.seed
-        )  # user code draws the same numbers as after Lightning's function
+        # user code draws the same numbers as after Lightning's function
+        seed_everything(checkpoints.config.seed)
     report = checkpoints.metrics.progress.note
     if newest is None:
         deferred = getattr(trainer.strategy, "deferred", None)

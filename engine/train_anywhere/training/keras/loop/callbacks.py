@@ -204,9 +204,8 @@ class TrainingCallback:
             metrics = self._measure()
             if not position.pending:  # else `end_epoch` writes the row, together with the validation
                 self.metrics.write(position.step, position.epoch, metrics)
-            self.observers.after_step(
-                Step(position.step, position.epoch, position.batch, metrics, last=position.pending)
-            )
+            at = (position.step, position.epoch, position.batch)
+            self.observers.after_step(Step(*at, metrics, last=position.pending))
         self.batch_logs = BatchLogs(self.module, "train", metrics)
         batches = count * self.plan.accumulate
         units = self.units if metrics else None

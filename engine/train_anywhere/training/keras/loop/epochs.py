@@ -127,9 +127,8 @@ def make_test(
 def end_training(callback: TrainingCallback) -> None:
     """Call the callbacks; validate and save weights that they change."""
     position, weights, strategy = callback.position, callback.module.weights(), callback.module.strategy
-    before = (
-        {name: np.array(host_value(v)) for name, v in weights.items()} if callback.states.callbacks else {}
-    )
+    known = weights if callback.states.callbacks else {}
+    before = {name: np.array(host_value(v)) for name, v in known.items()}
     callback.user_callbacks.on_train_end(callback.epoch_logs)
     if position.preempted or not before:
         return

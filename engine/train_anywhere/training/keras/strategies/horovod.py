@@ -45,9 +45,8 @@ class HorovodStrategy(Strategy):
             if isinstance(gradient, tf.IndexedSlices):
                 averages[number] = hvd.allreduce(gradient, op=hvd.Average, name=f"{name}.sparse.{number}")
         if dense:
-            reduced = hvd.grouped_allreduce(
-                list(dense.values()), op=hvd.Average, name=name, compression=self.compression
-            )
+            options = {"op": hvd.Average, "name": name, "compression": self.compression}
+            reduced = hvd.grouped_allreduce(list(dense.values()), **options)
             for number, gradient in zip(dense, reduced, strict=True):
                 averages[number] = gradient
         return averages

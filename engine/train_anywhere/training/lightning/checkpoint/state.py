@@ -77,18 +77,15 @@ class CheckpointCallback(pl.Callback):
         saved, native = self.writer.newest, trainer.native
         assert saved
         waits = bool(checkpoint.get("validation_pending"))
+        waits_last = waits and checkpoint["last_batch"]
         if not native:
             ranks, epochs = len(checkpoint["rank_states"]) / trainer.world_size, trainer.fit_loop.max_epochs
-            self.start = user_position(
-                saved, self.plan, epochs or 0, ranks, waits and checkpoint["last_batch"]
-            )
+            self.start = user_position(saved, self.plan, epochs or 0, ranks, waits_last)
             self.ended = checkpoint.get("ended") == self.plan.total_steps
             if self.ended and not waits and self.start[1]:
                 self.start = (self.start[0] + 1, 0)  # the epoch was over for all hooks
         epoch, batch, step = *self.start, trainer.steps_done
-        last = (
-            batch == self.plan.train_batches if native else batch > 0 and waits and checkpoint["last_batch"]
-        )
+        last = batch == self.plan.train_batches if native else batch > 0 and waits_last
         if waits and self.start == (saved.epoch, saved.batch):
             self.pending = not native or validation_due(self.config.trainer, self.plan, epoch, batch, step)
         self.pending |= last

@@ -144,9 +144,8 @@ class HorovodStrategy(ParallelStrategy):
     def __init__(
         self, topology: Topology, device: torch.device, compression: str = "none", **options: Any
     ) -> None:
-        super().__init__(
-            parallel_devices=[device], cluster_environment=TopologyEnvironment(topology), **options
-        )
+        environment = TopologyEnvironment(topology)
+        super().__init__(parallel_devices=[device], cluster_environment=environment, **options)
         self.topology, self.compression = topology, compression
         self.exchange: GradientExchange | None = None
 
