@@ -132,8 +132,8 @@ def refuse_untrusted(
     """Refuse values that only the run folder has and that may affect anything outside it.
 
     `flat` is the configuration to run, and `known` what this project and the command line compose without the run folder. The overrides
-    `lines` are those that `find_untrusted_lines` has found. Raises ConfigError with one sentence for each value; with `trust=true` the caller
-    does not call this function.
+    `lines` are those that `find_untrusted_lines` has found. Raises ConfigError with one sentence for each value. With `trust=true` the
+    caller does not call this function.
     """
     trusted = _read_trusted()
     found = {f"{line!r} in overrides.txt": "would read your environment" for line in lines} | {
