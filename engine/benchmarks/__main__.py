@@ -29,6 +29,7 @@ SUITES: dict[str, tuple[list[str], list[str] | None]] = {
     "start": ([], None),
     "sweep": ([], ["--rounds", "1", "--members", "3", "--framework", "lightning"]),
     "data": ([], ["--rounds", "1", "--only", "pictures", "digits"]),
+    "shards": ([], ["--rounds", "1", "--only", "arrays"]),
     "checkpoint": ([], ["--rounds", "2", "--layers", "8"]),
     "sharded_checkpoint": (["--rounds", "2"], ["--rounds", "1", "--layers", "8"]),
     "sharded_memory": ([], None),

@@ -30,7 +30,7 @@ sys.path[:1] = [str(ROOT), str(ROOT / "engine")]
 from benchmarks.rounds import Program  # noqa: E402
 
 SHARDS, BATCH, SIZE = 20, 50, 224
-SAMPLES = {"arrays": 4000, "pictures": 400, "parquet": 4000}
+SAMPLES = {"arrays": 4000, "pictures": 200, "parquet": 4000}
 PEERS = {
     "arrays": ("ours", "webdataset", "DataLoader", "ours in Keras", "tf.data"),
     "pictures": ("ours", "webdataset", "DataLoader", "ours in Keras", "tf.data"),
