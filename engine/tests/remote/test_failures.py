@@ -7,10 +7,12 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
 from engine.tests.remote.conftest import Laptop, Site
+from train_anywhere.remote import request_there
 from train_anywhere.remote.connection import wrap
 from train_anywhere.remote.hosts import shell_path
 
@@ -214,6 +216,16 @@ def test_a_command_that_was_killed_there_is_reported(laptop: Laptop, site: Site)
     os.killpg(int(record.read_text().split()[0]), signal.SIGKILL)
     code, _, err = finish(process)
     assert code == 2 and "was killed on" in err and "may have submitted a job" in err, err
+
+
+def test_a_record_that_is_still_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / request_there.REQUESTS / "7f"
+    folder.mkdir(parents=True)
+    for name in ("out", "err", "process"):
+        (folder / name).touch()
+    Timer(0.3, (folder / "code").write_text, ["7"]).start()
+    assert request_there.main(["7f", "src/train.py"]) == 7
 
 
 def test_the_remote_command_means_the_same_to_every_shell() -> None:

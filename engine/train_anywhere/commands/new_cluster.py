@@ -156,7 +156,7 @@ def _node(kind: Kind, limit: str, longest: str) -> str:
 
 def write_host(name: str, ssh: str, words: Sequence[str]) -> int:
     """Write the file of a host, and its preset unless that exists, as the login node makes it. Raises ProjectError."""
-    from train_anywhere.remote import hosts, remote_command, sent_files  # a login node needs no ssh
+    from train_anywhere.remote import hosts, remote_command  # a login node needs no ssh
 
     if not (file := hosts.HOSTS / f"{name}.yaml").exists():
         file.parent.mkdir(exist_ok=True)
@@ -165,8 +165,7 @@ def write_host(name: str, ssh: str, words: Sequence[str]) -> int:
         )
     if (PRESETS / f"{name}.yaml").exists():
         return 0
-    command = ["slurm/new_cluster.py", name, *words]
-    done = remote_command.run_new(hosts.read_host(name), command, sent_files.find_files())
+    done = remote_command.run_new(hosts.read_host(name), ["slurm/new_cluster.py", name, *words])
     if done.returncode:
         raise SubmitError(f"{name}: {done.stderr.strip().rpartition('error: ')[2]}")
     return _write(PRESETS / f"{name}.yaml", done.stdout)

@@ -110,11 +110,14 @@ def run_once(host: Host, command: Sequence[str], files: SentFiles | None) -> int
     The id of the request stays here until its answer arrives, so that the same command typed again asks for that answer.
     Without `files` nothing is sent before. Raises what `run_elsewhere` raises.
     """
-    pending, tried = _pending(host, command), False
+    pending, tried, why = _pending(host, command), False, ""
     request = pending.read_text() if pending.exists() else os.urandom(8).hex()
     connection = Connection(host)
-    for pause in (*PAUSES_S, None):
+    for pause in (0.0, *PAUSES_S):
         try:
+            if why:
+                print(f"{why} Trying again ...", file=sys.stderr, flush=True)
+                time.sleep(pause)
             folder = shlex.quote(transfer(connection, files)) if files else remote_folder(host)
             pending.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             write_atomic(pending, request)
@@ -132,9 +135,6 @@ def run_once(host: Host, command: Sequence[str], files: SentFiles | None) -> int
             with suppress(FileNotFoundError):
                 remove_file(claim(pending))
             return code
-        if pause is not None:
-            print(f"{why} Trying again ...", file=sys.stderr, flush=True)
-            time.sleep(pause)
     if not tried:
         raise LostConnectionError(
             f"{why} Nothing was submitted: type the command again, or see what `ssh {host.ssh}` prints."
@@ -144,9 +144,9 @@ def run_once(host: Host, command: Sequence[str], files: SentFiles | None) -> int
     )
 
 
-def run_new(host: Host, command: Sequence[str], files: SentFiles) -> Answer:
+def run_new(host: Host, command: Sequence[str], files: SentFiles | None = None) -> Answer:
     """Send the project, make its environment with the progress shown here, and return what a command prints there."""
-    connection = Connection(host)
+    connection, files = Connection(host), files or find_files()
     folder = shlex.quote(transfer(connection, files))
     for words in (["-c", ""], command):
         script = _script(host, folder, [os.urandom(8).hex(), *words], files)

@@ -44,7 +44,8 @@ def main(arguments: Sequence[str]) -> int:
                 stderr=err,
                 start_new_session=True,
             )
-        (folder / "process").write_text(f"{started.pid} {socket.gethostname()}")
+        with suppress(OSError):  # the disk is full now, and the command goes its way
+            (folder / "process").write_text(f"{started.pid} {socket.gethostname()}")
     if not _follow(folder):
         return 0
     try:
@@ -81,7 +82,7 @@ def _follow(folder: Path) -> bool:
 
 def _is_over(folder: Path) -> bool:
     """Return whether the command has ended or was killed; the latter is not known on another login node."""
-    pid, host = (folder / "process").read_text().split()
+    pid, host = (folder / "process").read_text().split() or ("0", "")  # being written
     with suppress(ChildProcessError):  # not started by this call
         os.waitpid(int(pid), os.WNOHANG)
     return (folder / "code").exists() or (host == socket.gethostname() and not Path("/proc", pid).exists())
