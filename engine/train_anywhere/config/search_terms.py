@@ -17,7 +17,7 @@ EarlyStopping, patience | how-to/early-stopping | keras.io/api/callbacks/early_s
 PyDataset, tf.data, tfrecord, flow_from_directory | how-to/own-dataset | keras.io/api/data_loading
 ModelCheckpoint, save_top_k, every_n_train_steps | how-to/checkpoint-frequency | lightning.ai: ModelCheckpoint
 ckpt_path, resume from checkpoint, load_from_checkpoint | how-to/time-limit | lightning.ai: Trainer.fit
-LearningRateMonitor, lr scheduler, learning rate scheduler | how-to/trainer-options | lightning.ai: configure_optimizers
+LearningRateMonitor, lr scheduler, learning rate scheduler, warmup | how-to/trainer-options | lightning.ai: configure_optimizers
 lr finder, lr_find, Tuner, auto_lr_find | how-to/hyperparameter-search | lightning.ai: Tuner
 EMA, SWA, weight averaging, StochasticWeightAveraging | how-to/trainer-options | lightning.ai: WeightAveraging
 LightningCLI, trainer flags, auto_scale_batch_size | how-to/trainer-options | lightning.ai: Trainer
@@ -56,11 +56,22 @@ another cluster, move a run, rsync results | how-to/move-a-run | rsync.samba.org
 plot, figure, paper, matplotlib, seaborn | how-to/figures | matplotlib.org
 multirun, sweeper, launcher, optuna, grid search | how-to/hyperparameter-search | hydra.cc: multi-run
 defaults list, config group, override, hydra | tutorials/getting-started | hydra.cc: defaults list
-hydra.run.dir, outputs, log_dir, default_root_dir | reference/run-folder | hydra.cc: working directory
+hydra.run.dir, hydra.sweep.dir, chdir, outputs, log_dir, default_root_dir | reference/run-folder | hydra.cc: working directory
 wandb.init, wandb sync, offline, artifact, watch | how-to/track-experiments | docs.wandb.ai
 wandb sweep, W&B sweep, sweep agent, ray tune | how-to/hyperparameter-search | docs.wandb.ai: sweeps
 wandb, weights and biases, mlflow, neptune, comet | how-to/track-experiments | docs.wandb.ai
 tensorboard, SummaryWriter, add_scalar | how-to/tensorboard | tensorflow.org/tensorboard
+tags, wandb group, wandb entity, log_model | how-to/track-experiments | docs.wandb.ai: wandb.init
+email, mail-type, slack, notification | how-to/monitoring | slurm.schedmd.com/sbatch
+exclude, exclude nodes, bad node, drained node | how-to/job-hangs | slurm.schedmd.com/sbatch
+gres, gpus-per-node, mem-per-cpu, cpus-per-gpu | reference/keys | slurm.schedmd.com/sbatch
+NCCL, NCCL_DEBUG, NCCL timeout, Watchdog | how-to/troubleshooting | docs.pytorch.org: torch.distributed
+horovod, horovodrun, check-build, mpirun | concepts/strategies | horovod.readthedocs.io
+SyncBatchNorm, sync_batchnorm, MirroredStrategy | concepts/strategies | lightning.ai: Trainer
+augment, augmentation, transforms, normalize | how-to/own-dataset | docs.pytorch.org: torchvision.transforms
+gradient clipping, gradient_clip_val, global_clipnorm, clipvalue | how-to/accumulate-gradients | keras.io/api/optimizers
+jupyter, notebook, trainer.predict, model.predict | how-to/use-a-trained-model | lightning.ai: predict
+instantiate, _target_, _partial_ | how-to/your-code | hydra.cc: instantiate
 nan loss, inf, detect anomaly, loss is nan | how-to/troubleshooting | docs.pytorch.org: detect_anomaly
 """
 """Rows of terms, the page that answers them, and where they are from. A program's own name for a key is in `other_names`."""
