@@ -1,6 +1,7 @@
 """`jobs.py prune` deletes only what it may, and `jobs.py diff` names what differs."""
 
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,12 +20,20 @@ Train = Callable[..., "CompletedProcess[str]"]
 SHORT = ("trainer.max_steps=2", "monitor.report=false", "monitor.sample_seconds=null")
 
 
-@pytest.fixture
-def runs(train: Train, tmp_path: Path) -> list[RunDir]:
-    """Two completed runs with another learning rate each."""
+@pytest.fixture(scope="module")
+def trained(train: Train, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a results folder with two completed runs of different learning rates, which tests copy."""
+    results = tmp_path_factory.mktemp("prune") / "results"
     for rate in ("0.01", "0.02"):
-        done = train(*SHORT, f"optimizer.lr={rate}", f"paths.results={tmp_path}/results")
+        done = train(*SHORT, f"optimizer.lr={rate}", f"paths.results={results}")
         assert done.returncode == 0, done.stderr
+    return results
+
+
+@pytest.fixture
+def runs(trained: Path, tmp_path: Path) -> list[RunDir]:
+    """Return copies of the two runs in `tmp_path / "results"`."""
+    shutil.copytree(trained, tmp_path / "results", symlinks=True)
     return [RunDir(path) for path in sorted((tmp_path / "results/digits").iterdir())]
 
 

@@ -98,7 +98,7 @@ def test_a_program_gets_the_signal(tmp_path: Path, devices: int) -> None:
 
 
 def test_a_warning_ends_nothing(tmp_path: Path) -> None:
-    words = ("model=mlp", "trainer.max_epochs=1000000", "trainer.max_time=00:00:00:06", *OFTEN)
+    words = ("model=mlp", "trainer.max_epochs=1000000", "trainer.max_time=00:00:00:04", *OFTEN)
     code, printed, _ = run(tmp_path, "train.py", *words, stop=0.011)
     assert code == 0 and printed.count("have done nothing for 0.01 min") == 1, printed
 

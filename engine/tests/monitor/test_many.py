@@ -178,27 +178,25 @@ def test_a_sweep_with_many_metrics(tmp_path: Path) -> None:
     assert text.count("<svg") == 100 and "900 more without a figure" in text
 
 
-SWEEP = ("-m", "seed=1,2,3,4,5,6,7", "model=mlp", "trainer.max_epochs=2", "trainer.accelerator=cpu")
+SWEEP = (
+    "model=mlp", "trainer.max_epochs=2", "trainer.accelerator=cpu", "trainer.limit_train_batches=2",
+    "trainer.limit_val_batches=1", "trainer.limit_test_batches=1",
+)  # fmt: skip
 
 
-def local_sweep(folder: Path, *words: str, spoil: str = "") -> subprocess.CompletedProcess[str]:
+def local_sweep(folder: Path, seeds: str, spoil: str = "") -> subprocess.CompletedProcess[str]:
     """Run a sweep here. `spoil` is Python code that runs at the command's start."""
     (folder / "sitecustomize.py").write_text(spoil)
-    call = [
-        sys.executable,
-        str(ROOT / "src" / "train.py"),
-        *SWEEP,
-        f"paths.results={folder / 'results'}",
-        *words,
-    ]
+    words = ("-m", f"seed={seeds}", *SWEEP, f"paths.results={folder / 'results'}")
+    call = [sys.executable, str(ROOT / "src" / "train.py"), *words]
     environ = {**os.environ, "PYTHONPATH": f"{folder}:{os.environ.get('PYTHONPATH', '')}", "NO_COLOR": "1"}
     return subprocess.run(call, capture_output=True, text=True, timeout=600, env=environ, check=False)
 
 
-def test_a_local_sweep_of_seven_ends_with_its_table(tmp_path: Path) -> None:
-    done = local_sweep(tmp_path)
+def test_a_local_sweep_ends_with_its_table(tmp_path: Path) -> None:
+    done = local_sweep(tmp_path, "1,2,3")
     assert done.returncode == 0, done.stderr
-    assert "Best:" in done.stdout and len([*tmp_path.rglob("report.html")]) == 8
+    assert "Best:" in done.stdout and len([*tmp_path.rglob("report.html")]) == 4
 
 
 SPOILER = """
@@ -212,6 +210,6 @@ if sys.argv[-1:] and any("train.py" in word for word in sys.orig_argv) and "-m" 
 
 @pytest.mark.new_process
 def test_a_page_that_fails_does_not_change_the_exit_code(tmp_path: Path) -> None:
-    done = local_sweep(tmp_path, spoil=SPOILER)
+    done = local_sweep(tmp_path, "1,2", SPOILER)
     assert done.returncode == 0, done.stderr
-    assert "The report was not written: no colour" in done.stdout and "seed=7" in done.stdout
+    assert "The report was not written: no colour" in done.stdout and "seed=2" in done.stdout

@@ -70,7 +70,7 @@ def test_killed_and_continued(
     assert whole.returncode == 0, whole.stderr
     weight = re.findall(r"weight ([\d.]+) after 40 steps", whole.stdout)
     assert len(weight) == 2 and weight[0] == weight[1]
-    words = command(tmp_path / "b", (*keys, "checkpoint.every_n_seconds=1"), (*program, "--pause", "0.3"))
+    words = command(tmp_path / "b", (*keys, "checkpoint.every_n_seconds=1"), (*program, "--pause", "0.15"))
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL, cwd=ROOT)
     folder, end = tmp_path / "b" / "latest", time.monotonic() + 200
     while (

@@ -75,6 +75,12 @@ def used(code: str, rank: int, seen: int, *program: str) -> str:
 @pytest.mark.parametrize("rank, seen, number", [(2, 4, 2), (3, 1, 0)])
 @pytest.mark.parametrize("program", ["main.py", "main.py --ddp", "train_hvd.py", "horovod_minimal.py"])
 @pytest.mark.parametrize("framework", ["lightning"])
+@pytest.mark.quick(
+    "lightning-main.py-2-4-2",
+    "lightning-main.py --ddp-3-1-0",
+    "lightning-train_hvd.py-3-1-0",
+    "lightning-horovod_minimal.py-2-4-2",
+)
 def test_of_torch(framework: str, program: str, rank: int, seen: int, number: int) -> None:
     """A process that sees all GPUs takes its rank's one. Another takes the only visible one."""
     assert used(TORCH, rank, seen, *program.split()) == f"used ['cuda:{number}']"
@@ -82,6 +88,7 @@ def test_of_torch(framework: str, program: str, rank: int, seen: int, number: in
 
 @pytest.mark.parametrize("rank, seen, number", [(2, 4, 2), (3, 1, 0)])
 @pytest.mark.parametrize("framework", ["keras"])
+@pytest.mark.quick("keras-2-4-2")
 def test_of_tensorflow(framework: str, rank: int, seen: int, number: int) -> None:
     assert used(TENSORFLOW, rank, seen, "tf_workers.py") == f"used /physical_device:GPU:{number} GPU"
 
