@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from train_anywhere.config import schema, strict
-from train_anywhere.config.keys import CHECK, LIST_GROUPS, SINGLE_GROUPS, TARGET, OpenSection, key_fields
+from train_anywhere.config.keys import CHECK, LIST_GROUPS, TARGET, OpenSection, key_fields
 from train_anywhere.config.limits import Range
 from train_anywhere.files import ROOT
 
@@ -23,7 +23,7 @@ SCALARS = {int: "integer", float: "number", bool: "boolean", str: "string", type
 LATER: Schema = {"type": "string", "pattern": r"\$\{|^\?\?\?$"}
 """An interpolation, or a missing value, of OmegaConf, which is valid for any type."""
 
-GROUPS = (*SINGLE_GROUPS, "strategy", "container", *LIST_GROUPS)
+GROUPS = ("task", "data", "model", "optimizer", "schedule", "strategy", "container", *LIST_GROUPS)
 """Folders of configs/ whose files hold one section; other files hold keys of the whole configuration."""
 
 
