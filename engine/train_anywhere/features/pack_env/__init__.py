@@ -20,15 +20,6 @@ from typing import Any
 from train_anywhere.config.paths import is_node_only
 from train_anywhere.errors import SubmitError
 from train_anywhere.features.feature import Check, Feature
-from train_anywhere.features.pack_env.archive import (
-    ARCHIVE,
-    ENVIRONMENTS,
-    job_environment,
-    pack,
-    pack_code,
-    problem,
-    read,
-)
 
 
 class PackEnv(Feature):
@@ -74,6 +65,8 @@ class PackEnv(Feature):
         return found
 
     def _environment_problems(self) -> list[str]:
+        from train_anywhere.features.pack_env.archive import job_environment, problem  # with tarfile
+
         c = self.config.cluster
         if c.conda or self.config.container.name != "none":
             return []
@@ -92,6 +85,15 @@ class PackEnv(Feature):
 
         A submission packs the environment, unless an archive of it exists, then the code; before that their keys are not known.
         """
+        from train_anywhere.features.pack_env.archive import (
+            ARCHIVE,
+            ENVIRONMENTS,
+            job_environment,
+            pack,
+            pack_code,
+            read,
+        )
+
         if results and not code:
             folder = job_environment(self.config.cluster)
             try:
