@@ -206,16 +206,22 @@ echo "sbatch: Job 7 to start at $(cat '{start}') using 8 processors on nodes nod
 """An sbatch that names a start, which the test decides."""
 
 
+def add_scheduler(site: Site, name: str, start: str) -> Path:
+    """Return a folder of a host with an sbatch that names a start, and a Python that finds it."""
+    folder = site.home / f"bin-{name}"
+    folder.mkdir()
+    (folder / "start").write_text(start)
+    (folder / "sbatch").write_text(FAKE.format(start=folder / "start"))
+    (folder / "python").write_text(f'#!/bin/bash\nPATH="{folder}:$PATH" exec {sys.executable} "$@"\n')
+    for program in ("sbatch", "python"):
+        (folder / program).chmod(0o755)
+    return folder
+
+
 @pytest.mark.slow
 def test_of_several_hosts_the_earliest_start_that_accepts_the_command(laptop: Laptop, site: Site) -> None:
     for name, start in {"late": "2026-12-03T10:00:00", "early": "2026-12-02T09:00:00", "never": ""}.items():
-        folder = site.home / f"bin-{name}"
-        folder.mkdir()
-        (folder / "start").write_text(start)
-        (folder / "sbatch").write_text(FAKE.format(start=folder / "start"))
-        (folder / "python").write_text(f'#!/bin/bash\nPATH="{folder}:$PATH" exec {sys.executable} "$@"\n')
-        for program in ("sbatch", "python"):
-            (folder / program).chmod(0o755)
+        folder = add_scheduler(site, name, start)
         laptop.knows(name, site, folder=site.home / name, python=folder / "python", cluster="slurm")
     laptop.knows("never", site, folder=site.home / "never", cluster="neuron")
     done = laptop.command("train", "on=never,late,early", "dry_run=true", "cluster.check=refuse")
@@ -224,3 +230,16 @@ def test_of_several_hosts_the_earliest_start_that_accepts_the_command(laptop: La
     assert "early: expected start 2026-12-02T09:00:00 (an estimate)" in done.stderr
     assert "never: error: " in done.stderr and "Expected start: 2026-12-02T09:00:00" in done.stdout
     assert "no host accepts this command" in laptop.command("train", "on=never,never").stderr
+
+
+@pytest.mark.slow
+def test_starts_are_compared_across_time_zones(
+    laptop: Laptop, site: Site, site_for: Callable[..., Site]
+) -> None:
+    east = site_for(environment="TZ=KST-9")
+    for name, host, start in (("west", site, "2026-12-02T09:00:00"), ("east", east, "2026-12-02T12:00:00")):
+        python = add_scheduler(host, name, start) / "python"
+        laptop.knows(name, host, python=python, cluster="slurm", setup=None)
+    done = laptop.command("train", "on=west,east", "dry_run=true")
+    assert "east: expected start 2026-12-02T12:00:00 (an estimate), UTC+0900" in done.stderr, done.stderr
+    assert "Expected start: 2026-12-02T12:00:00" in done.stdout
