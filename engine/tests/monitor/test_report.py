@@ -15,7 +15,7 @@ import pytest
 
 from train_anywhere import features
 from train_anywhere.files import ROOT
-from train_anywhere.monitor.report.figures import MOST_POINTS, chart, describe, figure, thin_out
+from train_anywhere.monitor.report.figures import MOST_POINTS, Figure, describe, figure, thin_out
 from train_anywhere.monitor.report.page import page, period, provenance, set_keys, tile_columns, tiles
 from train_anywhere.monitor.run_facts import Facts, read_facts
 from train_anywhere.monitor.verdicts import goodput
@@ -180,7 +180,7 @@ def test_tiles_have_what_was_measured(tmp_path: Path) -> None:
 
 
 def test_ticks_of_a_flat_curve_differ() -> None:
-    svg = chart({"lr": [(1, 0.002), (60, 0.001998)]}, "step", None)
+    svg = Figure("lr", {"lr": [(1, 0.002), (60, 0.001998)]}, "step").svg
     ticks = re.findall(r'<text x="-5"[^>]*>([^<]+)', svg)
     assert len(ticks) == len({*ticks}) > 2
 

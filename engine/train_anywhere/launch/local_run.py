@@ -93,7 +93,7 @@ def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
     else:
         run = make_run(config, overrides, layout)
     if config.monitor.progress != "none":
-        print(f"{'Run folder:':<15}{display_path(run.path)}", flush=True)
+        print(fit(f"{'Run folder:':<15}{display_path(run.path)}", terminal_width()), flush=True)
         if not config.program:
             print(f"{'Starting:':<15}importing {config.framework.capitalize()} takes seconds", flush=True)
         for note in import_call_notes(config):

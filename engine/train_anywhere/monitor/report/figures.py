@@ -82,9 +82,7 @@ class Figure:
     @property
     def svg(self) -> str:
         """The figure as SVG, drawn at each call: a page does not draw all of its figures."""
-        return chart(
-            self.curves, self.below, self.top, self.dots, self.logarithmic, self.scattered, self.ticks
-        )
+        return chart(self)
 
 
 def metric_figures(metrics: Mapping[str, Series]) -> list[Figure]:
@@ -203,17 +201,10 @@ def with_gaps(points: Series) -> list[tuple[float, float | None]]:
     return found
 
 
-def chart(
-    curves: Mapping[str, Series],
-    below: str,
-    top: float | None,
-    dots: bool = False,
-    logarithmic: bool = False,
-    scattered: bool = False,
-    ticks: Mapping[float, str] | None = None,
-) -> str:
+def chart(shown: Figure) -> str:
     """Return the SVG of a line chart."""
-    exponents, figures = decades(curves) if logarithmic else [0], digits(curves)
+    curves, ticks = shown.curves, shown.ticks
+    exponents, figures = decades(curves) if shown.logarithmic else [0], digits(curves)
     bottom = exponents[0]  # drawn as 0, at which pygal draws the axis
     style = Style(
         background="transparent",
@@ -238,25 +229,25 @@ def chart(
         max_scale=7,
         margin=4,
         margin_right=24,  # room for half of the last number on the axis
-        show_dots=dots,
-        stroke=not scattered,
+        show_dots=shown.dots,
+        stroke=not shown.scattered,
         stroke_style={"width": 2.5},
         allow_interruptions=True,
         show_legend=False,  # the page has its own
         truncate_label=-1,
-        x_title=below,
+        x_title=shown.below,
         x_labels=[*ticks] if ticks else round_ticks(curves),
         value_formatter=lambda value: (
-            f"{10 ** (value + bottom):.4g}" if logarithmic else f"{value:.{figures}g}"
+            f"{10 ** (value + bottom):.4g}" if shown.logarithmic else f"{value:.{figures}g}"
         ),
-        y_labels=[n - bottom for n in exponents] if logarithmic else None,
-        x_value_formatter=lambda value: (ticks or {}).get(value, f"{value:,.6g}"),
-        range=None if top is None else (0, top),
+        y_labels=[n - bottom for n in exponents] if shown.logarithmic else None,
+        x_value_formatter=lambda value: ticks.get(value, f"{value:,.6g}"),
+        range=None if shown.top is None else (0, shown.top),
         disable_xml_declaration=True,
     )
     for name, points in curves.items():
-        shown = thin_out([(x, math.log10(y) - bottom) for x, y in points] if logarithmic else points)
-        drawn.add(name, with_gaps(shown) if below == "minutes" else shown)
+        points = [(x, math.log10(y) - bottom) for x, y in points] if shown.logarithmic else points
+        drawn.add(name, with_gaps(thin_out(points)) if shown.below == "minutes" else thin_out(points))
     return str(drawn.render(is_unicode=True))
 
 

@@ -256,15 +256,8 @@ def provenance(run: RunDir, facts: Facts) -> dict[str, str]:
         "Device": str(info.get("device", "")),
         "Hosts": ", ".join(map(str, info.get("hosts") or ())),
         "Versions": ", ".join(f"{name} {version}" for name, version in packages),
-        "Best": _best(facts),
     }
     return {title: value for title, value in shown.items() if value}
-
-
-def _best(facts: Facts) -> str:
-    """Return the best value of the monitored metric, and its step."""
-    point = best_point(facts)
-    return f"{facts.info['monitor']} {point[1]:.4g} at step {point[0]:,.0f}" if point else ""
 
 
 def best_point(facts: Facts) -> tuple[float, float] | None:
