@@ -16,30 +16,30 @@ STEP = 20
 
 LIMITS = {
     ".": (260, 100),
-    "checkpoints": (1740, 1100),
+    "checkpoints": (1720, 1100),
     "commands": (2380, 1500),
-    "config": (6040, 3640),
-    "data": (3360, 1960),
-    "distributed": (1640, 880),
-    "features": (3660, 2220),
+    "config": (6020, 3620),
+    "data": (3380, 1960),
+    "distributed": (1600, 880),
+    "features": (3640, 2220),
     "files": (1400, 840),
-    "inference": (800, 480),
-    "job": (1460, 940),
-    "launch": (2180, 1440),
-    "monitor": (2100, 1160),
+    "inference": (780, 480),
+    "job": (1440, 940),
+    "launch": (2160, 1440),
+    "monitor": (2080, 1160),
     "plugins": (320, 160),
     "program": (1020, 680),
     "remote": (1000, 600),
-    "runs": (2360, 1360),
+    "runs": (2340, 1380),
     "search": (840, 520),
-    "slurm": (7740, 4480),
+    "slurm": (7700, 4480),
     "testing": (600, 360),
-    "training": (14140, 8380),
+    "training": (13920, 8380),
 }
 """Lines and statements by package; "." has the modules next to the packages."""
 
-MOST_LINES = 54840
-MOST_STATEMENTS = 32600
+MOST_LINES = 54400
+MOST_STATEMENTS = 32580
 """Limits of the whole engine. They fall with the code, and rise only by what a new feature was planned to cost."""
 
 

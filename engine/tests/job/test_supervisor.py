@@ -1,7 +1,6 @@
 """The supervisor of a job: it dies, Python does not start, signals come, children inherit."""
 
 import argparse
-import dataclasses
 import os
 import random
 import shlex
@@ -19,6 +18,7 @@ from engine.tests.slurm.scripts import (
     SCONTROL,
     make,
     python,
+    render_supervised,
     run_script,
     snapshot,
     tool,
@@ -60,12 +60,10 @@ def test_a_python_that_does_not_start_is_one_message(make_config: MakeConfig, tm
     for broken in ("/nothere/python", "/bin/false"):
         scontrol = SCONTROL.format(batch=1, folder=tmp_path)
         tool(tmp_path / "scontrol", scontrol)
-        made = dataclasses.replace(
-            make(make_config, run=str(tmp_path), code=str(tmp_path)), supervisor=broken
-        )
+        made = make(make_config, run=str(tmp_path), code=str(tmp_path))
         snapshot(tmp_path)
         tool(tmp_path / "srun", f"touch {tmp_path}/started")
-        (tmp_path / "job.sbatch").write_text(render(made))
+        (tmp_path / "job.sbatch").write_text(render_supervised(made, broken))
         environ = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "node1"}
         done = subprocess.run(
             ["bash", str(tmp_path / "job.sbatch")], env=environ, capture_output=True, text=True

@@ -53,6 +53,11 @@ def tool(path: Path, body: str) -> None:
     path.chmod(0o755)
 
 
+def render_supervised(job: Job, supervisor: str) -> str:
+    """Return a job's script with another interpreter of the supervisor, which is named first."""
+    return render(job).replace(job.supervisor, shlex.quote(supervisor), 1)
+
+
 def run_script(
     make_config: Callable[..., Config],
     folder: Path,
@@ -64,6 +69,7 @@ def run_script(
     environ: Mapping[str, str] = {},
     words: Sequence[str] = (),
     scontrol: str = "echo node1",
+    supervisor: str | None = None,
     **changes: object,
 ) -> subprocess.CompletedProcess[str]:
     """Run a one-rank job's script with shell lines as the srun of ranks, monitor and forks."""
@@ -77,7 +83,8 @@ def run_script(
     )
     tool(folder / "scontrol", scontrol)
     script = folder / "job.sbatch"
-    script.write_text(render(make(make_config, *words, run=str(folder), code=str(folder), **changes)))
+    job = make(make_config, *words, run=str(folder), code=str(folder), **changes)
+    script.write_text(render_supervised(job, supervisor or job.supervisor))
     own = {"PATH": f"{folder}:/usr/bin:/bin", "SLURM_JOB_ID": "7"}
     environ = {"SLURM_JOB_NODELIST": "node1", **environ, **own}
     return subprocess.run(["bash", str(script)], env=environ, capture_output=True, text=True, timeout=30)
