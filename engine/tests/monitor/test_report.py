@@ -242,7 +242,7 @@ def test_a_note_and_the_hyperparameters_with_their_defaults(tmp_path: Path) -> N
     rows = dict(re.findall(r"<tr><td><code>([\w.]+)</code></td><td>(.*?)</td></tr>", text))
     assert rows["task.hidden"] == "64" and rows["optimizer.lr"] == "0.01" and "secret" not in text
     assert "paths.results" not in rows
-    assert "<b>0.75</b><span>best val/\u200bacc, at step 10</span>" in text
+    assert "<b>0.75</b><span>best val/<wbr>acc, at step 10</span>" in text
 
 
 def test_a_run_of_another_version_has_what_can_be_read(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_a_line_of_python(run: Run, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert curves(folder / "metrics.csv")["loss"] == [(s, pytest.approx(1 / s, 1e-4)) for s in range(1, 6)]
     run_json = info(folder)
     assert (run_json["step"], run_json["metrics"]) == (5, {"loss": 0.2, "val/acc": 0.1})
-    assert "val/acc" in (folder / "report.html").read_text() and "Report:" in done.stdout
+    assert "best val/<wbr>acc" in (folder / "report.html").read_text() and "Report:" in done.stdout
     options: Any = {"tmp_path": tmp_path, "capsys": capsys}
     assert "0.4  " in shows("list", **options)
     assert "val/acc 0.4" in shows("best", **options)

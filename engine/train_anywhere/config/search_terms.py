@@ -71,7 +71,7 @@ SyncBatchNorm, sync_batchnorm, MirroredStrategy | concepts/strategies | lightnin
 augment, augmentation, transforms, normalize | how-to/own-dataset | docs.pytorch.org: torchvision.transforms
 gradient clipping, gradient_clip_val, global_clipnorm, clipvalue | how-to/accumulate-gradients | keras.io/api/optimizers
 jupyter, notebook, trainer.predict, model.predict | how-to/use-a-trained-model | lightning.ai: predict
-instantiate, _target_, _partial_ | how-to/your-code | hydra.cc: instantiate
+instantiate, _target_ | how-to/your-code | hydra.cc: instantiate
 nan loss, inf, detect anomaly, loss is nan | how-to/troubleshooting | docs.pytorch.org: detect_anomaly
 """
 """Rows of terms, the page that answers them, and where they are from. A program's own name for a key is in `other_names`."""

@@ -39,7 +39,7 @@ def test_a_row_for_each_member_and_a_curve_in_each_drawing(tmp_path: Path) -> No
     written = write_sweep(find(SWEEP, tmp_path))
     assert written == tmp_path / "digits" / SWEEP / "report.html"
     text = written.read_text()
-    assert re.findall(r"<th>(.*?)</th>", text) == ["run", "seed", "val/\u200bloss", "state", "progress"]
+    assert re.findall(r"<th>(.*?)</th>", text) == ["run", "seed", "val/<wbr>loss", "state", "progress"]
     cells = re.findall(r"<td>(.*?)</td>", text)
     assert cells[:5] == ["0", "0", "0", "completed", "epoch ?, step 20"]
     assert (cells[10:12], cells[13]) == (["2", "2"], "failed")

@@ -1,6 +1,7 @@
 """Collect the content of the report, and write RUN/report.html; a page that compares runs."""
 
 import math
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from train_anywhere.config import signatures
 from train_anywhere.config.command.compose import compose
@@ -147,9 +149,9 @@ def environment() -> Environment:
     return templates
 
 
-def breakable(name: str) -> str:
-    """Return a name that browsers may break after its dots and slashes."""
-    return name.replace("/", "/\u200b").replace(".", ".\u200b")
+def breakable(name: str) -> Markup:
+    """Return a name as HTML that browsers may break after its dots and slashes."""
+    return Markup(re.sub(r"([./])", r"\1<wbr>", str(escape(name))))
 
 
 def tiles(facts: Facts, whole: Goodput | None) -> dict[str, str]:
