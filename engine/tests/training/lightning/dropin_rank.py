@@ -9,7 +9,8 @@ An error is its sentence, as {"error": ...}. Several runs come one after another
 
 import json
 import sys
-from dataclasses import asdict
+import time
+from dataclasses import asdict, replace
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[4]), str(Path(__file__).resolve().parents[4] / "engine")]
@@ -20,14 +21,27 @@ from train_anywhere.config.command.command_line import to_hydra_overrides
 from train_anywhere.config.command.compose import compose
 from train_anywhere.config.load import load
 from train_anywhere.distributed.discover import discover
+from train_anywhere.distributed.network.addresses import free_port
+from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ProjectError
+from train_anywhere.files.atomic import write_atomic
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.lightning import run as side
 from train_anywhere.training.rank_process import RankProcess
 from train_anywhere.training.stop import Stop
 
 
-def train(folder: Path, words: list[str]) -> None:
+def meet_again(folder: Path) -> Topology:
+    """Return the ranks with another port: that of the run before may still be open on rank 0."""
+    file = folder / "port"
+    if not topology.rank:
+        write_atomic(file, str(free_port()))
+    while not file.exists():
+        time.sleep(0.01)
+    return replace(topology, coordinator_port=int(file.read_text()))
+
+
+def train(folder: Path, words: list[str], topology: Topology) -> None:
     """Make one run."""
     try:
         config = load(compose(to_hydra_overrides(words)))
@@ -41,8 +55,11 @@ def train(folder: Path, words: list[str]) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     topology, stop, words = discover(), Stop().install(), sys.argv[1:]
+    ranks = topology
     while words:
         end = words.index("--") if "--" in words else len(words)
         stop.requested = None
-        train(Path(words[0]), words[1:end])
+        train(Path(words[0]), words[1:end], ranks)
         words = words[end + 1 :]
+        if words and topology.world_size > 1:
+            ranks = meet_again(Path(words[0]))
