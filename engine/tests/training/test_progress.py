@@ -174,7 +174,8 @@ def screen(code: str, width: int, **environment: str) -> str:
     """Run a program on a terminal and return what it printed."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, width, 0, 0))
-    environ = {**os.environ, "TERM": "xterm-256color", **environment}
+    environ = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")}
+    environ = {**environ, "TERM": "xterm-256color", **environment}
     with subprocess.Popen([sys.executable, "-c", code], stdout=theirs, stderr=theirs, env=environ) as process:
         os.close(theirs)
         shown = b""

@@ -33,7 +33,7 @@ from train_anywhere.training.stop import Stop
 
 def meet_again(folder: Path) -> Topology:
     """Return the ranks with another port: that of the run before may still be open on rank 0."""
-    file = folder / "port"
+    file = folder / f"port-{len(words)}"
     if not topology.rank:
         write_atomic(file, str(free_port()))
     while not file.exists():
