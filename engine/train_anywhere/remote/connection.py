@@ -68,15 +68,15 @@ class Connection:
         command = [*self.ssh, *(["-t"] if tty else []), self.host.ssh, wrap(script)]
         return _wait(_start(command, stdin=None if tty else subprocess.DEVNULL))
 
-    def capture(self, script: str, stdin: bytes = b"") -> Answer:
-        """Run a script of bash there and return what it prints.
+    def capture(self, script: str, stdin: bytes = b"", login: bool = True) -> Answer:
+        """Run a script of bash there, with the user's profile if `login`, and return what it prints.
 
         Raises:
             LostConnectionError: the connection was lost.
             SubmitError: the host can't be reached, or does not answer in time.
         """
         marked = f"echo {MARK}; echo {MARK} >&2\n{script}"  # above it is what the profile prints
-        done = self._captured([*self.ssh, self.host.ssh, wrap(marked)], stdin)
+        done = self._captured([*self.ssh, self.host.ssh, wrap(marked, login)], stdin)
         out, err = (text.rpartition(f"{MARK}\n")[2] for text in (done.stdout, done.stderr))
         return Answer(done.args, done.returncode, out, err)
 

@@ -148,17 +148,15 @@ def run_new(host: Host, command: Sequence[str], files: SentFiles | None = None) 
     """Send the project, make its environment with the progress shown here, and return what a command prints there."""
     connection, files = Connection(host), files or find_files()
     folder = shlex.quote(transfer(connection, files))
-    for words in (["-c", ""], command):
-        script = _script(host, folder, [os.urandom(8).hex(), *words], files)
-        if words is not command and (code := connection.run(script)):
-            raise SubmitError(
-                f"the environment on {host.name} could not be made (exit code {code}); see the lines above."
-            )
-    return connection.capture(script)
+    if code := connection.run(_script(host, folder, [], files)):
+        raise SubmitError(
+            f"the environment on {host.name} could not be made (exit code {code}); see the lines above."
+        )
+    return connection.capture(_script(host, folder, [os.urandom(8).hex(), *command], None))
 
 
 def _script(host: Host, folder: str, request: Sequence[str], files: SentFiles | None) -> str:
-    """Return the script of bash that makes the environment and runs the command of a request."""
+    """Return the script of bash that makes the environment, and runs the command of a request unless that is empty."""
     python, file, setup = shell_path(host.python), f"configs/hosts/{host.name}.yaml", ""
     if files and host.setup:
         digest = hashlib.sha256(f"{host.setup} {host.python} {host.modules} {host.conda}".encode())
@@ -175,7 +173,7 @@ def _script(host: Host, folder: str, request: Sequence[str], files: SentFiles | 
                 "PYTHON=python3.12`, or its `modules:`. Nothing was submitted."
             ),
         )
-    start = [f"exec {python} -Pc {shlex.quote(START)} {shlex.join(request)}"]
+    start = [f"exec {python} -Pc {shlex.quote(START)} {shlex.join(request)}"] if request else []
     return "\n".join([*_enter(host, folder, setup), *start])
 
 

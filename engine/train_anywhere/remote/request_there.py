@@ -16,7 +16,7 @@ from pathlib import Path
 
 REQUESTS = Path(".remote", "requests")
 
-POLL_MS, START_S = 50, 20.0
+POLL_MS, START_S = 20, 20.0
 """Time between two looks at the output, and time for a request of another call to start its command."""
 
 COMMAND = 'folder=$0; "$@"; code=$?; echo $code > "$folder/.code" && mv "$folder/.code" "$folder/code"'

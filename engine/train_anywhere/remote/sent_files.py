@@ -203,7 +203,7 @@ def _prepare(connection: Connection, names: bytes, machine: Path) -> str:
     script = PREPARE.format(
         owner=mark.hexdigest()[:16], described=shlex.quote(described), folder=remote_folder(host)
     )
-    done = connection.capture(script, names)
+    done = connection.capture(script, names, login="$" in host.folder)  # a profile may take seconds
     where, file = f"{host.folder} on {host.name}", f"configs/hosts/{host.name}.yaml"
     said = ["", *map(printable, done.stdout.strip().splitlines())]
     messages = {

@@ -6,12 +6,14 @@ Tests, keys and passwords, data and unreadable files are excluded.
 import errno
 import itertools
 import os
+import re
 import shutil
 import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
+from fnmatch import translate
+from functools import cache
 from pathlib import Path, PurePath
 
 from train_anywhere.config.checks.program import OUTSIDE
@@ -291,11 +293,19 @@ def _copy_file(source: str, target: str) -> None:
 def may_hold_secrets(name: str) -> bool:
     """Return whether the name of a path below the project suggests keys or passwords."""
     *folders, last = [part.lower() for part in PurePath(name).parts] or [""]
-    code = last.endswith(CODE)
-    whole = "/".join(["", *folders, last])
-    return any(fnmatchcase(f, p) for f in folders for p in SECRET_FOLDERS if p[0] == "." or not code) or (
-        not code and any(fnmatchcase(whole if "/" in p else last, p) for p in SECRET_NAMES)
+    code, whole = last.endswith(CODE), "/".join(["", *folders, last])
+    hidden, others, paths, names = _secret_patterns()
+    return any(hidden.match(f) or (not code and others.match(f)) for f in folders) or (
+        not code and bool(paths.match(whole) or names.match(last))
     )
+
+
+@cache
+def _secret_patterns() -> list[re.Pattern[str]]:
+    """Return what matches hidden and other secret folders, and secret files by path and by name."""
+    hidden, others = [p for p in SECRET_FOLDERS if p[0] == "."], [p for p in SECRET_FOLDERS if p[0] != "."]
+    paths, names = [p for p in SECRET_NAMES if "/" in p], [p for p in SECRET_NAMES if "/" not in p]
+    return [re.compile("|".join(map(translate, group))) for group in (hidden, others, paths, names)]
 
 
 def is_group_readable(root: Path, names: Iterable[str]) -> bool:
