@@ -38,7 +38,7 @@ LIMITS = {
 }
 """Lines and statements by package; "." has the modules next to the packages."""
 
-MOST_LINES = 54420
+MOST_LINES = 54400
 MOST_STATEMENTS = 32580
 """Limits of the whole engine. They fall with the code, and rise only by what a new feature was planned to cost."""
 

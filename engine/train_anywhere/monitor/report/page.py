@@ -1,7 +1,6 @@
 """Collect the content of the report, and write RUN/report.html; a page that compares runs."""
 
 import math
-import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -10,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup, escape
 
 from train_anywhere.config import signatures
 from train_anywhere.config.command.compose import compose
@@ -144,14 +142,9 @@ def environment() -> Environment:
     """Return the Jinja environment of this folder's templates."""
     loader = FileSystemLoader(Path(__file__).parent)
     templates = Environment(loader=loader, undefined=StrictUndefined, autoescape=True, trim_blocks=True)
-    templates.filters |= {"duration": duration, "number": number, "breakable": breakable}
+    templates.filters |= {"duration": duration, "number": number}
     templates.globals |= {"colours": figures.COLOURS, "most_figures": figures.MOST_FIGURES}
     return templates
-
-
-def breakable(name: str) -> Markup:
-    """Return a name as HTML that browsers may break after its dots and slashes."""
-    return Markup(re.sub(r"([./])", r"\1<wbr>", str(escape(name))))
 
 
 def tiles(facts: Facts, whole: Goodput | None) -> dict[str, str]:
