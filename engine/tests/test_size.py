@@ -16,15 +16,15 @@ STEP = 20
 
 LIMITS = {
     ".": (260, 100),
-    "checkpoints": (1720, 1100),
+    "checkpoints": (1740, 1100),
     "commands": (2380, 1500),
     "config": (6020, 3620),
     "data": (3380, 1960),
-    "distributed": (1600, 880),
+    "distributed": (1620, 880),
     "features": (3640, 2220),
     "files": (1400, 840),
-    "inference": (780, 480),
-    "job": (1440, 940),
+    "inference": (820, 480),
+    "job": (1460, 940),
     "launch": (2160, 1440),
     "monitor": (2080, 1160),
     "plugins": (320, 160),
@@ -32,13 +32,13 @@ LIMITS = {
     "remote": (1000, 600),
     "runs": (2340, 1380),
     "search": (840, 520),
-    "slurm": (7700, 4480),
+    "slurm": (7720, 4480),
     "testing": (600, 360),
-    "training": (13920, 8380),
+    "training": (14080, 8380),
 }
 """Lines and statements by package; "." has the modules next to the packages."""
 
-MOST_LINES = 54400
+MOST_LINES = 54640
 MOST_STATEMENTS = 32580
 """Limits of the whole engine. They fall with the code, and rise only by what a new feature was planned to cost."""
 

@@ -1,4 +1,4 @@
-"""What a training sends to other ranks, counted in two real ones on this machine: `src/train.py`'s, and a loop written by hand.
+"""Count what a rank sends to the others, in two trainings: `src/train.py`, and a loop by hand.
 
 A folder for each framework: `rank.py` is one rank, and its `__init__.py` names the strategies. `collectives.py` prints the
 table, and tests compare the two.
@@ -17,14 +17,14 @@ from train_anywhere.launch.processes import free_port
 SIDES = sorted(folder.parent.name for folder in Path(__file__).parent.glob("*/__init__.py"))
 RANKS = 2
 STEPS = 20
-"""Steps for which is counted what they send."""
+"""Number of counted steps."""
 
 Sent = dict[str, int]
-"""How often each operation was asked for, by its name, and "NAME bytes": what it was given, of this rank."""
+"""Calls of each operation of a rank by its name, and their bytes as "NAME bytes"."""
 
 
 def strategies(side: str) -> list[str]:
-    """Those of a side that can be counted with what is installed."""
+    """Return the strategies of a framework that the installed packages allow."""
     names: tuple[str, ...] = importlib.import_module(f"benchmarks.wire.{side}").STRATEGIES
     if framework_problem(side):
         return []
@@ -32,7 +32,7 @@ def strategies(side: str) -> list[str]:
 
 
 def count(side: str, kind: str, strategy: str, *words: str) -> dict[str, Sent]:
-    """What a rank sends in `steps` (so many of them), and for a `row` of metrics; the same on each rank.
+    """Return what each rank sends in `STEPS` steps ("steps") and for a row of metrics ("row").
 
     Args:
         kind: "ours", or "raw" for the loop by hand.

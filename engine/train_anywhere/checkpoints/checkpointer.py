@@ -82,7 +82,11 @@ class AsyncCheckpointer:
         return self._request is not None and not self._request.released
 
     def wait(self) -> None:
-        """Wait until the buffers are free, or their state is lost. Raises CheckpointError."""
+        """Wait until the buffers are free, or their state is lost.
+
+        Raises:
+            CheckpointError: as `check`.
+        """
         with self._changed:
             self._changed.wait_for(lambda: not self.in_use)
             self._request = None
@@ -101,7 +105,11 @@ class AsyncCheckpointer:
         self.events.sync_soon()
 
     def finish(self) -> None:
-        """Wait until all is in the run folder, and stop the worker. Raises CheckpointError."""
+        """Wait until all is in the run folder, and stop the worker.
+
+        Raises:
+            CheckpointError: as `check`; or the newest state could not be published, and the message names the local copy.
+        """
         with self._changed:
             self._deadline, self._failures = time.monotonic() + self.patience_s, 1
             self._changed.notify_all()
@@ -123,7 +131,11 @@ class AsyncCheckpointer:
         return saved
 
     def close(self) -> None:
-        """Call `finish`, and remove the files on the node's disk. Raises CheckpointError."""
+        """Call `finish`, and remove the files on the node's disk.
+
+        Raises:
+            CheckpointError: as `finish`.
+        """
         try:
             self.finish()
         finally:

@@ -52,7 +52,11 @@ def _find(run: RunDir, which: str | int, checksums: bool) -> SavedCheckpoint:
 
 
 def read_chosen(run: RunDir, which: str | int, read: Callable[[SavedCheckpoint], T]) -> T:
-    """Return the result of `read` for the chosen checkpoint. Raises CheckpointError."""
+    """Return the result of `read` for the chosen checkpoint.
+
+    Raises:
+        CheckpointError: as `choose` and `read`.
+    """
     for _ in range(MAX_TRIES - 1):
         saved = choose(run, which)
         try:
@@ -180,7 +184,11 @@ def _model_problem(config: Config, frozen: Mapping[str, Any]) -> str | None:
 
 
 def select_weights(own: Shapes, stored: Shapes, init: Init, report: Callable[[str], None]) -> list[str]:
-    """Return and report the weights' names of another run that fit. Raises CheckpointError."""
+    """Return and report the weights' names of another run that fit.
+
+    Raises:
+        CheckpointError: the weights differ and `init.strict` is true, or none fits.
+    """
     taken = [name for name, shape in own.items() if stored.get(name) == shape]
     left = [f"{n} {list(s)}" for n, s in own.items() if n not in taken]
     unused = [f"{n} {list(s)}" for n, s in stored.items() if own.get(n) != s]

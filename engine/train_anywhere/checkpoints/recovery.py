@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 def open_checkpointer(config: "Checkpoint", run: RunDir, sharded: bool = False) -> AsyncCheckpointer:
     """Call `recover`, and return the checkpointer of a new or resumed run.
 
-    With `sharded` the ranks write their shards to the run folder themselves, and only event files are staged. Raises CheckpointError.
+    With `sharded` the ranks write their shards to the run folder themselves, and only event files are staged.
+
+    Raises:
+        CheckpointError: see `recover`.
     """
     recover(run)
     store = CheckpointStore(
@@ -47,7 +50,11 @@ def open_checkpointer(config: "Checkpoint", run: RunDir, sharded: bool = False) 
 
 
 def recover(run: RunDir) -> SavedCheckpoint | None:
-    """Publish checkpoints left on this node; return the newest. Raises CheckpointError."""
+    """Publish checkpoints left on this node; return the newest.
+
+    Raises:
+        CheckpointError: the run folder can't be written.
+    """
     record = read_record(run)
     if not record or not record[0].is_owned():
         return None

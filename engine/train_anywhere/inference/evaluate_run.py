@@ -19,7 +19,11 @@ from train_anywhere.runs.summary import display_path
 
 
 def evaluate(request: EvaluationRequest) -> int:
-    """Measure, predict, generate or export. Nothing is overwritten. Raises ProjectErrors."""
+    """Measure, predict, generate or export. Nothing is overwritten.
+
+    Raises:
+        ConfigError, CheckpointError, DataError: the request can't be carried out; nothing was written.
+    """
     loaded = open_model(request.run, request.words, request.typed.checkpoint)
     if request.export:
         suffix = FORMATS[request.config.framework][request.export]
@@ -53,7 +57,11 @@ def measure(loaded: LoadedRun, split: str | None, predictions: Path | None) -> N
 
 
 def generate_text(loaded: LoadedRun, request: EvaluationRequest) -> str:
-    """Return the prompt and its continuation by the model. Raises ConfigError."""
+    """Return the prompt and its continuation by the model.
+
+    Raises:
+        ConfigError: the task has no `generate`, or the data's facts have no `text`, an object with `encode` and `decode`.
+    """
     generate, text = loaded.model.generate, loaded.model.facts.get("text")
     if generate is None:
         raise ConfigError(f"--generate can't be used: task={loaded.config.task.name} has no generate.")

@@ -25,7 +25,11 @@ ENDINGS = (".npz", ".csv")
 
 
 def write_metrics(run: RunDir, saved: SavedCheckpoint, split: str, metrics: Mapping[str, float]) -> Path:
-    """Write RUN/evaluations/<split>-<step>[-N].json, return its path. Raises CheckpointError."""
+    """Write RUN/evaluations/<split>-<step>[-N].json, return its path.
+
+    Raises:
+        CheckpointError: the run folder can't be written.
+    """
     content = {
         "split": split,
         "step": saved.step,
@@ -56,7 +60,11 @@ def _has_content(path: Path, content: Mapping[str, Any]) -> bool:
 
 
 def check_new_file(path: Path) -> Path:
-    """Return the absolute path of a file that can be written. Raises CheckpointError."""
+    """Return the absolute path of a file that can be written.
+
+    Raises:
+        CheckpointError: the file exists, its folder does not, or it can't be written.
+    """
     path = shell_folder() / os.path.expanduser(path)
     if os.path.lexists(path):
         raise CheckpointError(f"{path} exists and is not overwritten; name another file.")

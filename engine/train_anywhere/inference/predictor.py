@@ -31,7 +31,11 @@ class Predictions:
 
     @property
     def probabilities(self) -> np.ndarray:
-        """Probabilities of classes, float64 [n, classes], or their softmax. Raises ConfigError."""
+        """Probabilities of classes, float64 [n, classes], or their softmax.
+
+        Raises:
+            ConfigError: the outputs are not a number for each class.
+        """
         scores = next(iter(self.outputs.values()))
         if len(self.outputs) != 1 or scores.ndim != 2 or scores.shape[1] < 2:
             raise ConfigError("the outputs of this model are not one number for each class; use `.outputs`.")

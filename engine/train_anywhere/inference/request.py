@@ -185,7 +185,11 @@ def read_after(words: Sequence[str]) -> str | None:
 
 
 def make_job_config(request: EvaluationRequest, words: Sequence[str]) -> Config:
-    """Return the run's configuration for a job on one device. Raises ConfigError."""
+    """Return the run's configuration for a job on one device.
+
+    Raises:
+        ConfigError: the cluster's configuration is wrong.
+    """
     words = ["trainer.nodes=1", "trainer.devices=1", *map(quote_value, words)]
     try:
         job = load(compose(words))

@@ -78,7 +78,11 @@ def find_run(named: str) -> RunDir:
 
 
 def open_model(run: RunDir, words: Sequence[str], checkpoint: str | int) -> LoadedRun:
-    """Load the model of a run. Raises CheckpointError, ConfigError, DataError."""
+    """Load the model of a run.
+
+    Raises:
+        CheckpointError, ConfigError, DataError: the run, the checkpoint or the data can't be read here.
+    """
     config = use_one_device(read_config(run, words))
 
     def read(saved: SavedCheckpoint) -> LoadedRun:

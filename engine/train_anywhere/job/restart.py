@@ -126,7 +126,11 @@ def decide(
 
 
 def read_failure(run: RunDir, code: int, program: bool, cause: str, environ: Mapping[str, str]) -> Failure:
-    """Return the failure of the newest attempt. Raises CheckpointError."""
+    """Return the failure of the newest attempt.
+
+    Raises:
+        CheckpointError: run.json is damaged.
+    """
     attempts = run.read_info().get(ATTEMPTS, [])
     newest = attempts[-1] if attempts else {}
     if (step := newest.get("step")) is None:

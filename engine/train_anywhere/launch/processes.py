@@ -211,7 +211,11 @@ def _run_monitor(run: RunDir, start: Start) -> Iterator[None]:
 
 
 def refuse_nested_launch() -> None:
-    """Refuse `mpirun python src/train.py`, which would make several runs. Raises ConfigError."""
+    """Refuse `mpirun python src/train.py`, which would make several runs.
+
+    Raises:
+        ConfigError: this process already is one rank of several.
+    """
     topology = discover()
     if topology.world_size > 1:
         raise ConfigError(

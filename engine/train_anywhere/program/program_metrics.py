@@ -70,7 +70,11 @@ class ProgramMetrics:
             self._printed.extend(ESCAPES.sub("", line.decode(errors="replace")) for line in lines)
 
     def read(self, last: bool = False) -> None:
-        """Read new rows, at most once a second before the `last` time. Raises NotFiniteError."""
+        """Read new rows, at most once a second before the `last` time.
+
+        Raises:
+            NotFiniteError: a loss is nan or inf, and `trainer.detect_nan` is stop.
+        """
         if not last and time.monotonic() < self._due:
             return
         self._due = time.monotonic() + EVERY_S

@@ -305,7 +305,11 @@ def point_latest(results: Path, path: Path | None) -> None:
 
 
 def open_run(path: str | Path) -> RunDir:
-    """Open an existing run folder of this version. Raises CheckpointError."""
+    """Open an existing run folder of this version.
+
+    Raises:
+        CheckpointError: the path is not a run folder, or is one of another version of this project.
+    """
     # pathlib raises for ~nobody and for circular links
     folder = resolve_as_typed(os.path.expanduser(path))
     if not os.access(folder, os.X_OK) and os.path.isdir(folder):

@@ -206,7 +206,11 @@ def owned_folder(folder: Path) -> OwnedFolder:
 
 
 def make_folder(folder: Path, arguments: Sequence[str], trials: int) -> None:
-    """Make the folder of a study, unless it exists, with its command. Raises ConfigError."""
+    """Make the folder of a study, unless it exists, with its command.
+
+    Raises:
+        ConfigError: the folder is of another command, or can't be made.
+    """
     if (folder / COMMAND).is_file():
         if (other := read_json(folder / COMMAND).get("arguments")) != list(arguments):
             typed = " ".join(map(str, other)) if isinstance(other, list) else "its study.json is damaged"

@@ -21,13 +21,13 @@ NARROW = 30
 
 
 def terminal_width(stream: TextIO | None = None) -> int | None:
-    """Return the columns of the terminal; None if the stream (default: standard output) is not one."""
+    """Return the columns of the terminal, or None if the stream (default: standard output) is not one."""
     stream = sys.stdout if stream is None else stream
     return shutil.get_terminal_size().columns if stream is not None and stream.isatty() else None
 
 
 def fit(text: str, width: int | None, column: int | None = None) -> str:
-    """Return the lines broken to at most `width` columns; longer words stay whole.
+    """Return the lines broken to at most `width` columns. Longer words stay whole.
 
     A long command is continued after a backslash, so that it can be copied.
 
@@ -44,7 +44,7 @@ def fit(text: str, width: int | None, column: int | None = None) -> str:
 
 
 def fit_message(text: str, stream: TextIO) -> str:
-    """Return a message fitted to the terminal that the stream is, and any other text as it is."""
+    """Return an error or a note fitted to the terminal of the stream, and other output unchanged."""
     return fit(text, terminal_width(stream)) if text.startswith(("error: ", "note: ", "kept: ")) else text
 
 
@@ -62,7 +62,7 @@ def _fit_line(line: str, width: int, column: int | None) -> str:
 
 
 def _pieces(line: str, room: int) -> list[tuple[str, str]]:
-    """Return what must not be broken, each after its gap: columns that fit into the room, and the words of others."""
+    """Return what must not be broken, each after its gap: columns that fit, and words of others."""
     pieces: list[tuple[str, str]] = []
     for gap, text in COLUMN.findall(line):
         pieces += [(gap, text)] if len(text) <= room else WORD.findall(gap + text)
@@ -70,7 +70,7 @@ def _pieces(line: str, room: int) -> list[tuple[str, str]]:
 
 
 def _fit_command(word: str, width: int, column: int) -> str:
-    """Return a command in lines that end with a backslash; other words are returned as they are."""
+    """Return a command in lines that end with a backslash, and other words unchanged."""
     if not re.match(f"`?{CALL}", word):
         return word
     lines = [""]
@@ -89,7 +89,7 @@ class FittedHelp(argparse.RawDescriptionHelpFormatter):
 
 
 def fit_page(page: str, width: int | None) -> str:
-    """Return a page of `--help` fitted to `width`; a line with columns is continued in its last column."""
+    """Return a page of `--help` fitted to `width`. Columns continue in their last one."""
     return page if width is None else "\n".join(_hang(line, width) for line in page.split("\n"))
 
 

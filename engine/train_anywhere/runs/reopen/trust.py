@@ -183,7 +183,11 @@ def is_remembered(folder: Path, job_id: str) -> bool:
 
 
 def refuse_foreign_script(script: Path, trust: bool) -> None:
-    """Refuse a batch script that this user has not submitted. Raises SubmitError."""
+    """Refuse a batch script that this user has not submitted.
+
+    Raises:
+        SubmitError: the script is not recorded, and the message names `--trust`.
+    """
     if not trust and _digest(script, "script", _read_hex(script)) not in _read_trusted():
         raise SubmitError(
             f"{script} is not a script that you have submitted from there, and it would run as you: read it, and add --trust "

@@ -89,7 +89,11 @@ class Grid:
 
 
 def split_overrides(words: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
-    """Split overrides into values of the axes and others. Raises ConfigError."""
+    """Split overrides into values of the axes and others.
+
+    Raises:
+        ConfigError: there are invalid values; the error lists all problems.
+    """
     axes: dict[str, list[str]] = {}
     others, problems = [], []
     for word in words:
@@ -249,7 +253,11 @@ def load_all(grid: Grid, batch: int | None, check: Check, dry: bool) -> list[Con
 
 
 def create_table(grid: Grid, results: Path, scheduler: str, words: Sequence[str]) -> Table:
-    """Create the folder of a table. Raises SubmitError."""
+    """Create the folder of a table.
+
+    Raises:
+        SubmitError: the folder can't be created.
+    """
     folder = results / "scaling" / new_run_id()
     try:
         folder.mkdir(parents=True)

@@ -244,7 +244,7 @@ def show_dry_run(request: Request, here: Allocation | None) -> None:
 
 
 def ask_scheduler(request: Request) -> None:
-    """Print when Slurm expects the job to start, or test the script. Raises SubmitError."""
+    """Print when Slurm expects the job to start, or test the script. Raises SubmitError if Slurm refuses it."""
     script, kind = render(request.job), request.config.cluster.scheduler
     test = request.config.dry_run == "test"
     if test and kind == "slurm":

@@ -149,7 +149,7 @@ def list_names(
 
 
 def missing_problem(name: str, results: str, top: Path = ROOT) -> list[str]:
-    """Return a message if a snapshot would lack `name`. Raises SubmitError."""
+    """Return a message if a snapshot would lack `name`. Raises SubmitError if git does not answer."""
     left_out: dict[str, str] = {}
     known = provenance.read_state(top) if top == ROOT else _read_state_of(top)
     _, names = list_names(top, Path(results), known, left_out)

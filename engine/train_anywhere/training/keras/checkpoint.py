@@ -261,7 +261,11 @@ class StateWriter:
 
 
 def restore(saved: SavedCheckpoint, module: Module, state: Mapping[str, Any]) -> Position:
-    """Restore all variables of a checkpoint, and return the position. Raises CheckpointError."""
+    """Restore all variables of a checkpoint, and return the position.
+
+    Raises:
+        CheckpointError: the checkpoint is of another model, optimizer or precision.
+    """
     raw = saved.path / RAW_WEIGHTS
     check_base(str(saved.path), module, state["lora"])
     _assign(module.weights(), raw if raw.exists() else saved.path / "weights.npz", "model")

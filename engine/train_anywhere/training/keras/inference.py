@@ -158,7 +158,11 @@ class TrainedModel:
         return tf.nest.map_structure(lambda t: tf.boolean_mask(t, weight > 0), recording.outputs[-1])
 
     def export(self, format: str, path: Path) -> None:
-        """Write a file for Keras ("keras") or a folder for serving. Raises CheckpointError."""
+        """Write a file for Keras ("keras") or a folder for serving.
+
+        Raises:
+            CheckpointError: the model can't be written in this format.
+        """
         model = self.network
         try:
             if format == "keras":

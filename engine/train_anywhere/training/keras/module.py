@@ -122,7 +122,11 @@ class Module:
         raise NotImplementedError
 
     def update_trainable(self) -> bool:
-        """Trace again if other layers are trainable; return whether. Raises ConfigError."""
+        """Trace again if other layers are trainable; return whether.
+
+        Raises:
+            ConfigError: an optimizer can't train additional variables.
+        """
         if (flags := read_flags(self.model)) == self.flags:
             return False
         self.flags = flags

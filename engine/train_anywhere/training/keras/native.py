@@ -33,7 +33,11 @@ POLICIES = {"32": "float32", "bf16-mixed": "mixed_bfloat16", "16-mixed": "mixed_
 def open_native(
     config: Config, strategy: Strategy, splits: Splits, task: Task
 ) -> tuple[TaskModule, TaskLoader, Plan]:
-    """Return the module, batches and plan of a native task. Raises ConfigError, DataError."""
+    """Return the module, batches and plan of a native task.
+
+    Raises:
+        ConfigError, DataError: network, optimizer, data and task do not fit together.
+    """
     check_first_rows(task, splits)
     loader = TaskLoader(config, strategy, splits, task)
     train, val, test = (loader.count_batches(split) for split in ("train", "val", "test"))

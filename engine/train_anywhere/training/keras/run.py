@@ -67,7 +67,11 @@ SEED_STATE = "seed_generator_state"
 
 
 def load_initial_weights(init: Init, module: Module, report: Callable[[str], None]) -> None:
-    """Load the weights that `init` names, if any, into the model. Raises CheckpointError."""
+    """Load the weights that `init` names, if any, into the model.
+
+    Raises:
+        CheckpointError: the weights can't be read, or do not fit.
+    """
     if init.run is None:
         return
 

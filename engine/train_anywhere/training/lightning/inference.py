@@ -49,7 +49,9 @@ class CollectPredictions(pl.Callback):
         self._outputs: list[Any] = []
         self._hook = network.register_forward_hook(lambda *call: self._outputs.append(call[-1]))
 
-    def on_test_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:
+    def on_test_batch_end(
+        self, trainer: Any, pl_module: pl.LightningModule, outputs: Any, batch: Any, *_: Any
+    ) -> None:
         """Keep the predictions of a batch without padding, which has weight 0."""
         real, newest = batch.weight > 0, self._outputs[-1]
         self._outputs.clear()
@@ -57,7 +59,7 @@ class CollectPredictions(pl.Callback):
             as_numpy(pytree.tree_map(lambda t: t[real] if isinstance(t, Tensor) else t, newest))
         )
 
-    def on_test_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_test_end(self, trainer: Any, pl_module: pl.LightningModule) -> None:
         """Forget the network."""
         self._hook.remove()
 
@@ -202,7 +204,10 @@ class TrainedModel:
     ) -> tuple[dict[str, float], Any]:
         """Return the metrics of a split, measured as in the run's own test, and the predictions.
 
-        With `predicting` these are arrays [n, ...] in the order of the rows. `batches` limits the measured ones. Raises ConfigError.
+        With `predicting` these are arrays [n, ...] in the order of the rows. `batches` limits the measured ones.
+
+        Raises:
+            ConfigError: the data has no such split.
         """
         source = self._source()
         trainer, loader, length = self._open(split, source)

@@ -38,7 +38,11 @@ def configure_optimizer(config: Config, plan: Plan, network: nn.Module, devices:
 def make_optimizer(
     chosen: Optimizer, precision: str, network: nn.Module, lr: float | None = None
 ) -> optim.Optimizer:
-    """Return the configured optimizer, with another `lr` if given. Raises ConfigError."""
+    """Return the configured optimizer, with another `lr` if given.
+
+    Raises:
+        ConfigError: a target is not an optimizer or a schedule, or accepts no learning rate or no clipping.
+    """
     lr = chosen.lr if lr is None else lr
     groups = (
         named_groups(network, chosen, lr) if chosen.groups else parameter_groups(network, chosen.no_decay)
@@ -133,7 +137,11 @@ def apply_settings(chosen: Optimizer, precision: str, network: nn.Module, optimi
 def make_scheduler(
     schedule: OtherSchedule, checkpoint: Checkpoint, plan: Plan, optimizer: optim.Optimizer
 ) -> Any:
-    """Return torch's scheduler that `schedule` names. Raises ConfigError."""
+    """Return torch's scheduler that `schedule` names.
+
+    Raises:
+        ConfigError: it does not take its arguments, or watches a metric that is not set.
+    """
     dotted = schedule.target["lightning"]
     by_step = schedule.interval == "step"
     sizes = {

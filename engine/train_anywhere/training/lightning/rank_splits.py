@@ -294,7 +294,11 @@ def open_rank_splits(
     trainer: pl.Trainer,
     report: Callable[[str], None],
 ) -> RankSplits | UserLoaders:
-    """Open each split for this rank after the ranks connected. Raises ConfigError, DataError."""
+    """Open each split for this rank after the ranks connected.
+
+    Raises:
+        ConfigError, DataError: a split can't be read, or not on this number of ranks.
+    """
     source = find_source(config.data, splits, task)
 
     def gather_values(value: Any) -> list[Any]:
@@ -321,7 +325,11 @@ def open_rank_splits(
 def find_source(
     data: Data, splits: Splits, task: object
 ) -> pl.LightningDataModule | pl.LightningModule | None:
-    """Return the module or data module with the loaders, or None. Raises ConfigError."""
+    """Return the module or data module with the loaders, or None.
+
+    Raises:
+        ConfigError: the data is another object, or the module has no training loader.
+    """
     source = task if isinstance(splits.train, ModuleLoaders) else splits.train
     modules = pl.LightningDataModule | pl.LightningModule
     if isinstance(source, modules) and is_overridden("train_dataloader", source):

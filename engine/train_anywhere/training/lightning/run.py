@@ -72,7 +72,11 @@ from train_anywhere.training.reporting.progress import Progress
 def load_initial_weights(
     init: Init, module: nn.Module, report: Callable[[str], None], deferred: DeferredWeights | None = None
 ) -> None:
-    """Load the weights that `init` names, if any, on every rank. Raises CheckpointError."""
+    """Load the weights that `init` names, if any, on every rank.
+
+    Raises:
+        CheckpointError: the weights can't be read, or do not fit.
+    """
     if init.run is None:
         return
 

@@ -164,7 +164,11 @@ def opened_plan(
 def make_module(
     config: Config, task: Task, plan: Plan, devices: int, splits: Splits, build: Callable[..., Any]
 ) -> TaskModule:
-    """Return the LightningModule of a task; `build` creates its network. Raises ConfigError."""
+    """Return the LightningModule of a task, whose network `build` creates.
+
+    Raises:
+        ConfigError: the network is not a torch.nn.Module.
+    """
     check_first_rows(task, splits)
     network = build(lambda: build_network(config, splits.facts))
     if not isinstance(network, nn.Module):

@@ -232,7 +232,11 @@ def read_base(saved: Tensor) -> list[str]:
 
 
 def add_adapters(module: nn.Module, config: Config, whole: bool) -> Adapters | None:
-    """Add adapters to layers as `model.lora` names; `whole`: all of it. Raises ConfigError."""
+    """Add adapters to layers as `model.lora` names; `whole`: all of it.
+
+    Raises:
+        ConfigError: the model is not built, or has no such layers.
+    """
     if config.model.lora is None:
         return None
     if problem := package_problem("peft", "model.lora"):

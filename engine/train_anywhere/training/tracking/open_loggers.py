@@ -129,7 +129,11 @@ GuardedLogger = Guard | Sender
 
 
 def open_loggers(config: Config, run: RunDir, first: bool) -> list[GuardedLogger]:
-    """Return the loggers, on the `first` rank and without `fast_dev_run`. Raises ConfigError."""
+    """Return the loggers, on the `first` rank and without `fast_dev_run`.
+
+    Raises:
+        ConfigError: a target does not accept its arguments, or its package is not installed.
+    """
     if not first or config.trainer.fast_dev_run:
         return []
     opened = (

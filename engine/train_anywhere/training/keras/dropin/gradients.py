@@ -192,7 +192,11 @@ class Base:
 
 
 def add_adapters(model: keras.Model, config: Config, whole: bool) -> Base | None:
-    """Add adapters as `model.lora` names, and freeze other layers. Raises ConfigError."""
+    """Add adapters as `model.lora` names, and freeze other layers.
+
+    Raises:
+        ConfigError: the model is not built, or has no such layers.
+    """
     lora = config.model.lora
     if lora is None:
         return None

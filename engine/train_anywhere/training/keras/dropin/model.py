@@ -122,7 +122,11 @@ class DropIn(Module):
 def open_dropin(
     config: Config, strategy: Strategy, splits: Splits, model: keras.Model
 ) -> tuple[DropIn, DropInLoader, Plan]:
-    """Return the module, batches and plan of a user's model. Raises ConfigError, DataError."""
+    """Return the module, batches and plan of a user's model.
+
+    Raises:
+        ConfigError, DataError: model, data and configuration do not fit together.
+    """
     target = config.task.target["keras"]
     refuse_accumulation(config.trainer, target)
     disable_graph_optimizer()

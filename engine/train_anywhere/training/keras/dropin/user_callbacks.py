@@ -116,7 +116,11 @@ WRITERS = ("CSVLogger", "TensorBoard", "RemoteMonitor")
 def make_callbacks(
     sections: Mapping[str, Callback], module: Module, plan: Plan, position: Position
 ) -> tuple[keras.callbacks.CallbackList, CallbackStates]:
-    """Return the callbacks and their states. Only rank 0 has writers. Raises ConfigError."""
+    """Return the callbacks and their states. Only rank 0 has writers.
+
+    Raises:
+        ConfigError: an object is not a Keras callback, or writes its own checkpoints.
+    """
     callbacks, saved = [], {}
     for name, section in sections.items():
         where, dotted = f"callbacks.{name}", section.target["keras"]

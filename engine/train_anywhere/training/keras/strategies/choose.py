@@ -128,7 +128,11 @@ class MultiWorkerMirrored(OneReplicaInStep, tf.distribute.MultiWorkerMirroredStr
 
 
 def multiworker_mirrored(topology: Topology, devices: list[str]) -> TfDistribute:
-    """Return the strategy of one process and device per rank. Raises TopologyError."""
+    """Return the strategy of one process and device per rank.
+
+    Raises:
+        TopologyError: the addresses of the ranks are not known.
+    """
     gpu = devices[0].startswith("GPU")
     how = tf.distribute.experimental.CommunicationImplementation
     options = tf.distribute.experimental.CommunicationOptions(implementation=how.NCCL if gpu else how.RING)

@@ -160,14 +160,22 @@ class RandomState(pl.Callback):
         """Forget the state before the validation."""
         self.release_states()
 
-    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         """Gather the states of all ranks: uint8 [world size, SIZE]."""
         own = _state(pl_module.device) if self._kept is None else self._kept
         own = own.to(pl_module.device)
         checkpoint["random_states"] = trainer.strategy.all_gather(own).reshape(-1, SIZE).cpu()
 
-    def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """Keep the states until training starts: the setup draws too. Raises CheckpointError."""
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Keep the states until training starts: the setup draws too.
+
+        Raises:
+            CheckpointError: the entry is not random states.
+        """
         self.saved = checkpoint.get("random_states")
         _check_states(self.saved)
 

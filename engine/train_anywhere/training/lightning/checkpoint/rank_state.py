@@ -33,7 +33,9 @@ class RankState(pl.Callback):
         self.saved: dict[str, Any] | None = None
         self._kept: dict[str, Any] = {}
 
-    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         """Gather the states of all ranks."""
         own = {
             "logged": _logged_metrics(trainer),
@@ -50,7 +52,9 @@ class RankState(pl.Callback):
         """Forget the metrics before the validation."""
         self._kept = {}
 
-    def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         """Keep this rank's state until training starts, and restore the loader's position now."""
         saved = checkpoint.get("rank_states", [])
         if len(saved) != trainer.world_size:

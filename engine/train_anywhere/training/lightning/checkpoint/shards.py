@@ -252,7 +252,11 @@ class Shards:
         return self._written is not None and not self._written.done()
 
     def wait(self) -> str | None:
-        """Wait until all ranks have written. Return the disk error. Raises CheckpointError."""
+        """Wait until all ranks have written. Return the disk error.
+
+        Raises:
+            CheckpointError: writing failed for another reason, which is chained.
+        """
         error = self._written.exception() if self._written else None
         if error is None:
             return None

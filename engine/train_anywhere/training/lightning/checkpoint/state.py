@@ -66,7 +66,9 @@ class CheckpointCallback(pl.Callback):
             self.start = resume_position(writer.newest, self.config.trainer, self.plan)
         self.pending, self._validated, self.ended = False, True, False
 
-    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         """Save whether a validation is still to be run, and whether it is that of the epoch's end."""
         checkpoint["validation_pending"] = not self._validated
         checkpoint["last_batch"] = trainer.fit_loop.epoch_loop._num_ready_batches_reached()
@@ -252,7 +254,10 @@ class StateWriter(TorchCheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """Copy the state that `trainer.save_checkpoint` has collected, and start writing it.
 
-        `storage_options` is the `CheckpointInfo`; None: `path` is a checkpoint of user code. Raises CheckpointError.
+        `storage_options` is the `CheckpointInfo`; None: `path` is a checkpoint of user code.
+
+        Raises:
+            CheckpointError: the checkpoint can't hold a value that training needs.
         """
         if storage_options is None:
             super().save_checkpoint(checkpoint, path)
@@ -298,7 +303,11 @@ class StateWriter(TorchCheckpointIO):
             self.checkpointer.wait()
 
     def publish_shards(self) -> None:
-        """Publish the checkpoint of written shards, or report a failed disk. Raises CheckpointError."""
+        """Publish the checkpoint of written shards, or report a failed disk.
+
+        Raises:
+            CheckpointError: writing failed for another reason.
+        """
         if not self.shards or not self._info:
             return
         info, self._info = self._info, None
@@ -309,7 +318,7 @@ class StateWriter(TorchCheckpointIO):
             self.checkpointer.save(self._write, info)
 
     def close(self) -> None:
-        """Wait until all checkpoints are in the run folder. Raises CheckpointError."""
+        """Wait until all checkpoints are in the run folder. Raises CheckpointError if one can't be written."""
         self.publish_shards()
         if self.checkpointer:
             self.checkpointer.finish()

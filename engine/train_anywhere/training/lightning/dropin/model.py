@@ -31,7 +31,11 @@ from train_anywhere.training.tracking.wandb import Wandb
 
 
 def make_task(section: TaskConfig) -> Task | pl.LightningModule:
-    """Return the task or LightningModule that `task` names. Raises ConfigError."""
+    """Return the task or LightningModule that `task` names.
+
+    Raises:
+        ConfigError: it is neither, or can't be created.
+    """
     dotted = section.target["lightning"]
     with explain_target_errors(f"task._target_={dotted}"):
         created = instantiate(section, "task", "lightning")
@@ -67,7 +71,9 @@ class ConfiguredOptimizer(pl.Callback):
         """Apply the optimizer settings of the configuration, which may have changed."""
         apply_settings(self.config.optimizer, self.config.trainer.precision, pl_module, trainer.optimizers[0])
 
-    def on_before_optimizer_step(self, trainer: pl.Trainer, pl_module: Any, optimizer: Any) -> None:
+    def on_before_optimizer_step(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any
+    ) -> None:
         """Set the learning rate of the next step."""
         set_learning_rate(pl_module, self.config, self.plan, self.devices, optimizer)
 
@@ -101,7 +107,11 @@ def make_callbacks(sections: Mapping[str, Callback]) -> list[pl.Callback]:
 
 
 def make_loggers(config: Config, run: RunDir, first: bool) -> list[Logger]:
-    """Return the loggers, which write on the `first` rank. Raises ConfigError."""
+    """Return the loggers, which write on the `first` rank.
+
+    Raises:
+        ConfigError: a logger takes other arguments, or has no `log_metrics`.
+    """
     loggers: dict[str, Logger] = {}
     others: dict[str, LoggerConfig] = {}
     for name, section in config.loggers.items():

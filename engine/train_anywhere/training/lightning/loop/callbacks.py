@@ -12,82 +12,14 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from train_anywhere.config.choices import OtherSchedule
 from train_anywhere.config.schema import Config
-from train_anywhere.features.feature import Observers, Step
+from train_anywhere.features.feature import Step
 from train_anywhere.tasks import Task
-from train_anywhere.training.early_stopping import Timer, monitored_value
+from train_anywhere.training.early_stopping import monitored_value
+from train_anywhere.training.lightning.loop.agreement import Agreement
 from train_anywhere.training.lightning.loop.clock import Clock
 from train_anywhere.training.plan import Plan, learning_rate
 from train_anywhere.training.reporting.metrics_csv import CsvLog, prefix_reserved_names
 from train_anywhere.training.reporting.progress import Progress
-from train_anywhere.training.stop import Stop
-
-
-class Agreement:
-    """Requests to stop, save, end and profile, on which all ranks agree.
-
-    The requests are reduced together with the metrics, so all ranks know of them at the same step without an extra collective. A single
-    rank checks them after each step.
-
-    Args:
-        observers: called after steps, validations and checkpoints.
-        writes: whether this is rank 0 of a run that writes checkpoints.
-
-    Attributes:
-        stopping: whether all ranks have agreed to stop.
-        saving: whether all ranks have agreed to save a checkpoint.
-    """
-
-    def __init__(
-        self, stop: Stop, timer: Timer, progress: Progress, observers: Observers, writes: bool
-    ) -> None:
-        self.stop, self.timer, self.progress, self.observers = stop, timer, progress, observers
-        self.writes, self.stopping, self.saving = writes, False, False
-
-    def numbers(self, device: torch.device) -> torch.Tensor:
-        """Return what is reduced with the metrics: the requests, and the efficiency."""
-        requests = [
-            self.stop.requested is not None,
-            self._requests_checkpoint(),
-            self.timer.is_over,
-            self.progress.take_profile(),
-        ]
-        numbers = [*requests, *self.progress.heartbeat.efficiency.numbers()]
-        return torch.tensor(numbers, dtype=torch.float64, device=device)
-
-    def apply(self, trainer: pl.Trainer, sums: list[float]) -> None:
-        """Apply the sums of `numbers` over all ranks."""
-        self.stopping, self.saving, over = (request > 0 for request in sums[:3])
-        self.progress.request_profile(int(sums[3]))
-        self.progress.heartbeat.efficiency.set_sums(sums[4:])
-        self._end_training(trainer, over)
-
-    def reduce(self, trainer: pl.Trainer, device: torch.device) -> None:
-        """Let several ranks agree now. All ranks must call this."""
-        if trainer.world_size > 1:
-            self.apply(trainer, trainer.strategy.reduce(self.numbers(device), reduce_op="sum").tolist())
-
-    def check(self, trainer: pl.Trainer) -> None:
-        """Update the requests of a single rank, and end training if its time is over."""
-        if trainer.world_size == 1:
-            self.stopping, self.saving = self.stop.requested is not None, self._requests_checkpoint()
-            self._end_training(trainer, self.timer.is_over)
-            self.progress.request_profile(self.progress.take_profile())
-
-    def saved(self, step: int, seconds: float) -> None:
-        """Note that a checkpoint of this step was saved, for which training waited some seconds."""
-        self.observers.after_checkpoint(seconds)
-        self.progress.requests.saved(step)
-        self.saving = False
-
-    def _end_training(self, trainer: pl.Trainer, over: bool) -> None:
-        """End training at this step if `trainer.max_time` is over."""
-        if over and not trainer.should_stop:
-            trainer.should_stop = True
-            self.progress.note(self.timer.end(trainer.steps_done))
-
-    def _requests_checkpoint(self) -> bool:
-        """Return whether rank 0 wants to save now, as a feature or `jobs.py save` requests."""
-        return self.writes and (bool(self.progress.requests.save) or self.observers.requests_checkpoint())
 
 
 class MetricsCallback(pl.Callback):
@@ -127,11 +59,15 @@ class MetricsCallback(pl.Callback):
         """Return the names of the metrics that are known before training."""
         return []
 
-    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         """Save the last learning rate, for an epoch that resumes with its validation."""
         checkpoint["lr"] = None if self._lr is None else float(self._lr)
 
-    def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         """Restore the last learning rate."""
         self._lr = checkpoint.get("lr")
 
@@ -146,7 +82,9 @@ class MetricsCallback(pl.Callback):
         """Stop the timer."""
         self.agreement.timer.stop()
 
-    def on_before_optimizer_step(self, trainer: pl.Trainer, pl_module: Any, optimizer: Any) -> None:
+    def on_before_optimizer_step(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any
+    ) -> None:
         """Remember the learning rate of this step."""
         first = trainer.optimizers[0]
         # Lightning wraps optimizers, and passes one without groups to a module without any

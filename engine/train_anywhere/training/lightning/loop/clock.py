@@ -168,19 +168,25 @@ class Clock(pl.Callback):
         if self.pace:
             self.pace.start()
 
-    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
         """Report that the batch has arrived."""
         self.heartbeat.fetched()
         if self.wait_timer and not self._timing:
             self._timing = True
             self.wait_timer.start()
 
-    def on_before_backward(self, trainer: pl.Trainer, pl_module: Any, loss: torch.Tensor) -> None:
+    def on_before_backward(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: torch.Tensor
+    ) -> None:
         """Report the end of the forward pass."""
         if self.pace:
             self.pace.forward()
 
-    def on_before_optimizer_step(self, trainer: pl.Trainer, pl_module: Any, optimizer: Any) -> None:
+    def on_before_optimizer_step(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any
+    ) -> None:
         """Report that the gradients are averaged."""
         if self.wait_timer:
             self.wait_timer.mark_average()

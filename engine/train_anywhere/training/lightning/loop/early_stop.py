@@ -40,13 +40,17 @@ class EarlyStop(pl.Callback):
             if self.patience.should_stop(self.rule):
                 self.metrics.progress.note(self.patience.describe(self.rule))
 
-    def on_save_checkpoint(self, trainer: pl.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         """Save the best value as a cost (infinity: none yet), and the epochs waited since."""
         best = self.patience.best
         cost = math.inf if best is None else self._sign * best
         checkpoint["early_stop"] = {"best": cost, "waited": self.patience.waited}
 
-    def on_load_checkpoint(self, trainer: pl.Trainer, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         """Restore the count."""
         saved = checkpoint["early_stop"]
         best = None if saved["best"] == math.inf else self._sign * saved["best"]
@@ -80,7 +84,9 @@ class TrainingCheck(pl.Callback):
         for name, value in state_dict.items():
             setattr(self, name, value)
 
-    def on_before_optimizer_step(self, trainer: pl.Trainer, pl_module: Any, optimizer: Any) -> None:
+    def on_before_optimizer_step(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any
+    ) -> None:
         """See whether an optimizer has gradients to use."""
         if not self.has_gradient:
             self.stepped = True

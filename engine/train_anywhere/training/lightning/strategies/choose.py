@@ -116,7 +116,11 @@ def list_devices(first: torch.device, count: int) -> list[torch.device]:
 def make_strategy(
     name: str, config: Config, topology: Topology, device: torch.device, devices: int
 ) -> Strategy:
-    """Return the strategy of one rank by its resolved name. Raises ConfigError."""
+    """Return the strategy of one rank by its resolved name.
+
+    Raises:
+        ConfigError: the strategy does not work with these options.
+    """
     trainer, chosen = config.trainer, config.strategy
     if name == "single":
         return SingleDeviceStrategy(device)

@@ -215,7 +215,11 @@ class OneDevicePerRank(DDPStrategy):
         return tensor
 
     def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
-        """Gather a tensor [rows, ...] from each rank, see `join_ranks`. Raises ConfigError."""
+        """Gather a tensor [rows, ...] from each rank, see `join_ranks`.
+
+        Raises:
+            ConfigError: the ranks' tensors do not fit together.
+        """
         if not distributed.is_initialized() or tensor.dim() > MAX_DIMENSIONS:
             return super().all_gather(tensor, group, sync_grads)
         own = [tensor.dim(), *tensor.shape, *[0] * (MAX_DIMENSIONS - tensor.dim())]
