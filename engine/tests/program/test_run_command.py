@@ -318,6 +318,16 @@ def test_a_shell_script_may_trap_the_signal(tmp_path: Path, line: str, printed_t
     assert code == 75 and ("saved" in printed) == printed_there
 
 
+def test_lines_of_two_ranks_are_not_mixed(run: Run, script: str) -> None:
+    """A program may write a line in two parts, as Python does with PYTHONUNBUFFERED=1."""
+    (ROOT / script).write_text(
+        "import os, time\nfor _ in range(50):\n    os.write(1, b'rea'); time.sleep(0.001)\n    os.write(1, b'dy\\n')\n"
+    )
+    done = run("trainer.devices=2", "trainer.accelerator=cpu", "--", script)
+    lines = done.stdout.split("\n")
+    assert lines.count("ready") == lines.count("[rank 1] ready") == 50, done.stdout
+
+
 def test_cancel_stops_the_program_of_each_rank(
     script: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -327,11 +337,14 @@ def test_cancel_stops_the_program_of_each_rank(
     )
     keys = [f"paths.results={tmp_path}", "trainer.devices=2", "trainer.accelerator=cpu"]
     command = [sys.executable, str(ROOT / "src" / "run.py"), *keys, "--", script]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT
+    ) as process:
         assert process.stdout
-        for _ in range(2):
-            while "ready" not in (line := process.stdout.readline()):
-                assert line
+        lines: list[str] = []
+        while "".join(lines).count("ready") < 2:
+            lines.append(process.stdout.readline())
+            assert lines[-1], lines
         for verb, advice in (("save", "which saves by itself; `jobs.py cancel`"), ("profile", "whose steps")):
             assert jobs.main([verb, "--timeout", "1", "--results", str(tmp_path)]) == 2
             assert f"it is a program, {advice}" in capsys.readouterr().err

@@ -10,6 +10,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from select import select
 from typing import IO
 
 from train_anywhere import ENVIRON, IGNORED
@@ -61,6 +62,9 @@ OTHERS_S = 5.0
 
 WRITING_S = 5.0
 """A program that the signal would end, and that is writing a file, may complete it for so long."""
+
+MOST_BYTES, REST_S, LINE_ENDS = 2**16, 0.1, (b"\n", b"\r")
+"""Bytes read at once from the program, and seconds that the end of a line may take; a progress bar ends with \\r."""
 
 STOP_SHARE = 0.8
 """Share of `cluster.signal_seconds` after which a program that ignores the signal is killed, so that its files can be copied."""
@@ -276,7 +280,13 @@ class _Output:
             thread.join(OTHERS_S)
 
     def _copy(self, source: IO[bytes], target: IO[bytes]) -> None:
-        while data := os.read(source.fileno(), 2**16):
+        pipe = source.fileno()
+        while data := os.read(pipe, MOST_BYTES):
+            # the end of the line, which another rank would else interrupt
+            while len(data) < MOST_BYTES and data[-1:] not in LINE_ENDS and select([pipe], [], [], REST_S)[0]:
+                if not (rest := os.read(pipe, MOST_BYTES)):
+                    break
+                data += rest
             self._heard.set()
             if self._metrics:
                 self._metrics.feed(target.name if hasattr(target, "name") else str(id(target)), data)
