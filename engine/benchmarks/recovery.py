@@ -104,7 +104,7 @@ def fail_ranks(
     process: "subprocess.Popen[bytes]", folder: Path, failure: str, kills: int
 ) -> tuple[list[float], list[int]]:
     """Let rank 1 fail some times; return when, and the memory of supervisor and warm process after each."""
-    failed, memory = [], list[int]()
+    failed, memory = list[float](), list[int]()
     while len(failed) < kills and process.poll() is None:
         at = FAIL_AT + 40 * len(failed)
         marks = read_marks(folder, 1)

@@ -35,7 +35,13 @@ Part = Callable[[int, Path], int | None]
 
 def submission(nodes: int, folder: Path) -> int | None:
     """Run a dry run, which composes and checks the configuration, and renders the batch script."""
-    overrides = ["cluster=slurm", f"trainer.nodes={nodes}", f"trainer.devices={RANKS}", "dry_run=true"]
+    overrides = [
+        "cluster=slurm",
+        f"trainer.nodes={nodes}",
+        f"trainer.devices={RANKS}",
+        "dry_run=true",
+        "cluster.local_disk=/nowhere",
+    ]
     overrides += [f"data.batch_size={nodes * RANKS}", "data=synthetic", f"data.length={100 * nodes * RANKS}"]
     command = [sys.executable, str(ROOT / "src" / "train.py"), *overrides, f"paths.results={folder}"]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -105,7 +111,26 @@ def heartbeats(nodes: int, folder: Path) -> int | None:
     run, written = RunDir(folder), 0
     others, watch = OtherNodes(run, "n00000", 0.0), Stragglers()
     one = RankStatus(
-        0, nodes * RANKS, "", 1, 0, 0, "R", "step", "forward", 9, 1, 1, 1, 0, 0, 1.0, 0, 10, 10, 1.0
+        rank=0,
+        world_size=nodes * RANKS,
+        pid=1,
+        started=0,
+        stacks=0,
+        section="step",
+        place="forward",
+        turn=9,
+        batch=1,
+        step=1,
+        longest=1.0,
+        own=0.0,
+        data=0.0,
+        trained=0,
+        beats=10,
+        host="",
+        process="R",
+        seconds=10.0,
+        silent=1.0,
+        clock=0.0,
     )
     run.monitor.mkdir()
     for number in range(2):

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -187,7 +187,7 @@ def strace_arguments(trace: Path) -> list[str]:
 
 def count_calls(trace: Path, shared: Path) -> Counter[str]:
     """Return the number of calls until the first step that name a path on the shared disk, by kind of folder."""
-    folders = {
+    folders: dict[str, list[str | Path]] = {
         "run folder": [shared / "results"],
         "code": [shared, ROOT],
         "environment": [sys.prefix, os.path.realpath(sys.prefix)],
@@ -238,12 +238,13 @@ def imported_packages(framework: str, shared: Path, number: int = 10) -> dict[st
     command = make_command("run", framework, shared)
     command[1:1] = ["-X", "importtime"]
     errors = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-    modules, seconds = Counter[str](), Counter[str]()
+    modules, seconds = Counter[str](), defaultdict[str, float](float)
     for own, name in re.findall(r"^import time:\s+(\d+) \|\s+\d+ \|\s+(\S+)", errors, re.M):
         package = name.partition(".")[0]
         modules[package] += 1
         seconds[package] += int(own) / 1e6
-    return {name: (modules[name], round(taken, 3)) for name, taken in seconds.most_common(number)}
+    found = sorted(seconds.items(), key=lambda pair: -pair[1])
+    return {name: (modules[name], round(taken, 3)) for name, taken in found[:number]}
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -289,8 +290,8 @@ def main() -> None:
         found = take_turns(
             CONTENDERS[framework],
             parsed.rounds,
-            lambda name, framework=framework: measure(framework, name),
-            lambda text, framework=framework: print(f"{framework}: {text} ...", file=sys.stderr, flush=True),
+            partial(measure, framework),
+            lambda text: print(f"{text} ...", file=sys.stderr, flush=True),
         )
         results[framework] = print_table(framework, found)
     print(json.dumps(results))

@@ -27,6 +27,7 @@ BASIC = f"""
 import sys
 sys.path[:0] = [{str(ROOT)!r}, {str(ROOT / "engine")!r}]
 import hydra
+from train_anywhere.config.command.compose import install_choice_loader
 from train_anywhere.config.load import to_plain_tree
 from train_anywhere.launch.local_run import start
 
@@ -34,6 +35,7 @@ from train_anywhere.launch.local_run import start
 def train(config):
     assert start(to_plain_tree(config), []) == 0
 
+install_choice_loader()
 train()
 """
 STEP = (

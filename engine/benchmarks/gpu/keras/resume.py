@@ -1,6 +1,7 @@
 """A run that was stopped and resumed ends with the same bits as one that was not, in every precision."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import train_anywhere  # noqa: F401  # isort: skip  # chooses Keras' backend
@@ -51,7 +52,7 @@ class StopAt(keras.callbacks.Callback):
 def rows(place: Place) -> Iterator[Row]:
     """One for each kind."""
     for name, words in KINDS.items():
-        yield tried(f"Keras, stopped and resumed: {name}", lambda words=words: _differs(place, words))
+        yield tried(f"Keras, stopped and resumed: {name}", partial(_differs, place, words))
 
 
 def _differs(place: Place, words: tuple[str, ...]) -> str | None:

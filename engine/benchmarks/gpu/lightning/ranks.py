@@ -1,6 +1,7 @@
 """Strategies that need NCCL, with the one rank that one GPU allows; and two ranks on one GPU, which meet by Gloo."""
 
 from collections.abc import Iterator
+from functools import partial
 
 from benchmarks.gpu.lightning.training import fit
 from benchmarks.gpu.row import Place, Row, tried
@@ -28,15 +29,14 @@ def rows(place: Place) -> Iterator[Row]:
     """One for each strategy."""
     config, run = place.run(*WORDS)
     alone = fit(config, run).metrics["test/loss"]
-    for words in (
+    kinds: list[tuple[str, ...]] = [
         ("strategy=ddp",),
         ("strategy=ddp", "strategy.static_graph=true"),
         ("strategy=fsdp",),
         ("strategy=fsdp", "trainer.precision=bf16-mixed", "trainer.compile=true"),
-    ):
-        yield tried(
-            f"as one process: {' '.join(words)}, one rank", lambda words=words: _differs(place, words, alone)
-        )
+    ]
+    for words in kinds:
+        yield tried(f"as one process: {' '.join(words)}, one rank", partial(_differs, place, words, alone))
     yield tried("as one process: strategy=ddp, two ranks by Gloo", lambda: _two(place, WORDS, alone))
     if place.gpu:  # torch supports it on GPUs only
         config, run = place.run(*WITH_NORMS)

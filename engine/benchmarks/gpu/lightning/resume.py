@@ -1,6 +1,7 @@
 """A run that was stopped and resumed ends with the same bits as one that was not, in every precision."""
 
 from collections.abc import Iterator
+from functools import partial
 
 import torch
 
@@ -35,7 +36,7 @@ def rows(place: Place) -> Iterator[Row]:
     torch.backends.cudnn.deterministic = True  # else some of its convolutions add up in any order
     for name, words in KINDS.items():
         if place.gpu or "16-mixed" not in name:
-            yield tried(f"stopped and resumed: {name}", lambda words=words: _differs(place, words))
+            yield tried(f"stopped and resumed: {name}", partial(_differs, place, words))
     yield tried("saved without compiling, resumed with it", lambda: _other(place))
 
 

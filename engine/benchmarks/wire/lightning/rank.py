@@ -76,7 +76,7 @@ def with_trainer(config: Config, topology: Topology, flag: bool) -> None:
     if flag:
         fast_loop.find_unsupported = lambda trainer: "Lightning's own loop asks for it"
         theirs = _TrainingEpochLoop._broadcast_sigterm_tensor
-        fast_loop.FastEpochLoop._broadcast_sigterm_tensor = theirs
+        fast_loop.FastEpochLoop._broadcast_sigterm_tensor = theirs  # type: ignore[method-assign]
     trainer.apply_plan(plan)
     trainer.callbacks.append(Watched())
     progress = Progress(Display("none", plan.total_steps), plan)
