@@ -122,7 +122,7 @@ def test_a_signal_to_one_rank_stops_all_at_the_same_step(tmp_path: Path) -> None
     """And the run resumes with the same bits: dropout has its own random numbers on each rank."""
     overrides = (*PLAIN, "model.dropout=0.5", "trainer.log_every_n_steps=2")
     train(tmp_path / "whole", (2,), *overrides)
-    first = train(tmp_path / "parts", (2,), *overrides, SIGNAL_AT="1:17")
+    first = train(tmp_path / "parts", (2,), *overrides, SIGNAL_AT="1:18")
     assert [(r["state"], r["step"]) for r in first] == [
         ("preempted", 10)
     ] * 2  # asked in step 9, agreed at 10
