@@ -74,4 +74,4 @@ def test_a_local_disk_that_fills_up(small_disk: Path, tmp_path: Path) -> None:
     events = EventAccumulator(str(target), size_guidance={"scalars": 0}).Reload()
     assert [(e.step, e.value) for e in events.Scalars("train/loss")] == [(s, float(s)) for s in range(5, 300)]
     assert [e.step for e in events.Scalars("lr")] == list(range(6, 300))
-    assert done.stderr.count("No space left") == 1
+    assert done.stderr.count("takes no files") == 1
