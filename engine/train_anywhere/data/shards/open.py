@@ -112,6 +112,6 @@ def _facts(train: ShardRows, index: Index, classes: int | None) -> dict[str, Any
     first = leaves(train.read(np.array([0]), 0, False))
     facts: dict[str, Any] = {"shape": first[0].shape[1:]}
     label = next((n for column, names in train.columns.items() for n in names if {n, column} & {*LABELS}), "")
-    if classes or label in index.info["largest"]:
-        facts["classes"] = facts["outputs"] = classes or index.info["largest"][label] + 1
+    if known := classes or index.info["largest"].get(label, -1) + 1:
+        facts["classes"] = facts["outputs"] = known
     return facts | dict(getattr(train.function, "facts", {}))

@@ -3,6 +3,7 @@
 import inspect
 import io
 import json
+import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import Any
@@ -25,7 +26,9 @@ PAD = "pad or crop them with data.decode._target_="
 
 _NPY = b"\x93NUMPY"
 
-_SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"RIFF", b"GIF8", b"BM")
+_PICTURE = re.compile(
+    rb"\xff\xd8\xff|\x89PNG\r\n|RIFF....WEBP|GIF8[79]a|BM....\0\0\0\0|II\*\0|MM\0\*", re.DOTALL
+)
 
 
 class ShardRows:
@@ -176,7 +179,7 @@ def _decode(name: str, value: Any) -> Any:
         return value.decode()
     if kind == "npy" or value.startswith(_NPY):
         return _read_npy(value)
-    if kind in PICTURES or value.startswith(_SIGNATURES):
+    if kind in PICTURES or _PICTURE.match(value):
         from PIL import Image
 
         image = Image.open(io.BytesIO(value))
