@@ -49,7 +49,7 @@ def open_shards(
     named = find_columns(columns, fields)
     needed = sorted({name for names in named.values() for name in names if name in fields})
     # a batch may lie in two windows, and each of their row groups is needed again and again
-    fitting = max(1, limit // (2 * max(1, *found.units[:, 3].tolist())))
+    fitting = max(1, limit // (2 * int(found.units[:, 3].max(initial=1))))
     if found.shards.kind == ".parquet" and order != "full" and fitting < window:
         notes.append(f"data.window={fitting} instead of {window}, so that row groups fit data.cache={cache}.")
         window = fitting

@@ -166,10 +166,9 @@ def _fits(first: Any, row: Any) -> bool:
 
 def _decode(name: str, value: Any) -> Any:
     """Return the value of a field: a Pillow image, an array, a number, a string, parsed JSON, or bytes of an unknown kind."""
-    if isinstance(value, Mapping) and isinstance(
-        value.get("bytes"), bytes
-    ):  # a picture in HF's Parquet files
-        value = value["bytes"]
+    inner = value.get("bytes") if isinstance(value, Mapping) else None
+    if isinstance(inner, bytes):  # a picture in HF's Parquet files
+        value = inner
     if not isinstance(value, bytes):
         return np.asarray(value) if isinstance(value, list) else value
     kind = name.rpartition(".")[2]
