@@ -59,6 +59,7 @@ class Decoder:
         content = sample.get("text", next(iter(sample.values())))
         if not isinstance(content, str):
             raise DataError("it has no text; name its field with data.columns={text: FIELD}.")
+        content = content.encode(errors="replace").decode()  # JSON may have half a surrogate pair
         whole = self.text.encode(content)
         tokens = np.full(self.length + 1, self.text.end, np.int32)
         kept = min(len(whole), self.length)

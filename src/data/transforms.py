@@ -63,7 +63,8 @@ def prepare_image(image: "Image", size: int, channels: int, random: np.random.Ge
     from PIL import Image as pillow
 
     try:
-        image = _to_eight_bits(image).convert("RGB" if channels == 3 else "L")
+        image, mode = _to_eight_bits(image), "RGB" if channels == 3 else "L"
+        image = image if image.mode == mode else image.convert(mode)  # which would copy all pixels
     except ValueError as error:  # a mode that Pillow does not convert
         raise UnknownPixelsError(str(error)) from error
     box = random_crop(*image.size, random) if random else central_crop(*image.size)
@@ -92,7 +93,13 @@ def _to_eight_bits(image: "Image") -> "Image":
 
 
 def normalise(pixels: np.ndarray) -> np.ndarray:
-    """Convert uint8 [..., C] to float32, with mean 0 and standard deviation 1 per channel over ImageNet."""
+    """Convert uint8 [..., W, C] to float32, with mean 0 and standard deviation 1 per channel over ImageNet."""
     mean, std = (MEAN, STD) if pixels.shape[-1] == 3 else (GREY_MEAN, GREY_STD)
     scale = 1 / (255 * np.array(std, dtype=np.float32))
-    return pixels * scale - np.array(mean, dtype=np.float32) / np.array(std, dtype=np.float32)
+    shift = np.array(mean, dtype=np.float32) / np.array(std, dtype=np.float32)
+    # whole lines at once: on three channels at a time numpy takes 20 times as long
+    *rows, width, channels = pixels.shape
+    lines = pixels.reshape(*rows, width * channels).astype(np.float32)
+    lines *= np.tile(scale, width)
+    lines -= np.tile(shift, width)
+    return lines.reshape(pixels.shape)

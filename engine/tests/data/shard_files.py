@@ -40,7 +40,7 @@ def write_shard(path: Path, keys: Iterable[int]) -> Path:
     """Write a shard of the kind that its name has."""
     path.parent.mkdir(parents=True, exist_ok=True)
     keys = list(keys)
-    if path.suffix == ".tar":
+    if path.suffix.lower() == ".tar":
         return write_tar(
             path,
             (m for k in keys for m in ((f"{k:06}.npy", npy(image(k))), (f"{k:06}.cls", b"%d" % (k % 7)))),

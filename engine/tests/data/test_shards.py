@@ -127,13 +127,17 @@ def test_splits_by_names_and_by_keys(tmp_path: Path) -> None:
         "valley.tar",
         "Testing/0.tar",
         "dev.tar",
+        "imagenet1k-validation-00.tar",
+        "contest.TAR",
+        "coco2017val.tar",
     ):
         write_shard(tmp_path / "named" / name, range(3))
     assert list_shards(tmp_path / "named").splits == {
-        "train": ["train-0.tar", "valley.tar"],
-        "val": ["dev.tar", "validation-0.tar"],
+        "train": ["contest.TAR", "train-0.tar", "valley.tar"],
+        "val": ["coco2017val.tar", "dev.tar", "imagenet1k-validation-00.tar", "validation-0.tar"],
         "test": ["Testing/0.tar", "deep/test_1.tar"],
     }
+    assert len(open_folder(tmp_path / "named").train) == 9
     write_shard(tmp_path / "flat" / "0.tar", range(500))
     splits = open_folder(tmp_path / "flat", val_fraction=0.2, test_fraction=0.1)
     parts = [
@@ -190,6 +194,8 @@ def test_pictures_and_text_get_the_transforms_of_the_project(tmp_path: Path) -> 
         6,
     ]
     assert splits.facts["vocabulary"] == 257
+    half = Decoder(tokenizer="bytes", length=3)({"text": "a\ud800b"}, None)
+    assert half["tokens"].tolist() == [256, *b"a?b"]
 
 
 def damage(path: Path, change: Callable[[bytearray], Any]) -> None:
@@ -199,6 +205,15 @@ def damage(path: Path, change: Callable[[bytearray], Any]) -> None:
 
 def with_member(folder: Path, *members: tuple[str, bytes]) -> None:
     write_tar(folder / "train" / "0009.tar", members)
+
+
+def write_large(path: Path) -> None:
+    """Write a tar file with a member of more than 4 GiB, which takes no space on a disk."""
+    member = tarfile.TarInfo("a.bin")
+    member.size = 2**32 + 5
+    with path.open("wb") as file:
+        file.write(member.tobuf(tarfile.PAX_FORMAT))
+        file.truncate(2**32 + 2**20)
 
 
 PICTURE, LABEL = ("b.npy", npy(image(1))), ("b.cls", b"1")
@@ -214,6 +229,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a damaged label": (lambda f: with_member(f, PICTURE, ("b.cls", b"one")), "0009.tar, sample b: cls can't be read (invalid literal"),
     "a damaged picture": (lambda f: with_member(f, ("b.npy", b"\xff\xd8\xff"), LABEL), "0009.tar, sample b: npy can't be read"),
     "two kinds": (lambda f: write_shard(f / "0.jsonl", [1]), "shards; use data.dir=FOLDER"),
+    "a dead link": (lambda f: (f / "1.tar").symlink_to("/nowhere"), "data/1.tar is not a file (dead links); restore it"),
+    "a pipe": (lambda f: os.mkfifo(f / "1.tar"), "data/1.tar is not a file (pipes or devices); restore it"),
+    "numbers in names": (lambda f: with_member(f, *[(f"a{n}.{n}.cls", b"1") for n in range(257)]), "more than 256 fields, such as"),
+    "a field of 4 GiB": (lambda f: write_large(f / "train" / "1.tar"), "1.tar: a.bin has 4,294,967,301 bytes, and a field has at most"),
     "compressed": (lambda f: write_shard(f / "0.tar", [1]).rename(f / "0.tar.gz"), "-name '*.tar.gz' -exec gunzip {} +"),
 }  # fmt: skip
 
@@ -252,11 +271,16 @@ def test_what_may_be_wrong_is_a_note(tmp_path: Path) -> None:
     folder = write_shards(tmp_path / "data")
     write_tar(folder / "train" / "0009.tar", [])
     damage(folder / FIRST, lambda b: b[:10240])  # ends between two members
+    with tarfile.open(folder / "val" / "1.tar", "w") as tar:
+        link = tarfile.TarInfo("z.npy")
+        link.type, link.linkname = tarfile.SYMTYPE, "0.npy"
+        tar.addfile(link)
     splits = open_folder(folder)
-    assert len(splits.train) == SAMPLES - 65
-    assert [note.partition("data/train/")[2] for note in splits.notes] == [
-        "0000.tar has no end mark at byte 10,240: it may be incomplete.",
-        "0009.tar has no samples.",
+    assert len(splits.train) == SAMPLES - 65 and len(splits.val) == 30
+    assert [note.partition("data/")[2] for note in splits.notes] == [
+        "train/0000.tar has no end mark at byte 10,240: it may be incomplete.",
+        "train/0009.tar has no samples.",
+        "val/1.tar: links such as z.npy are left out; pack it with tar -h --hard-dereference.",
     ]
 
 
@@ -328,6 +352,22 @@ def test_row_groups_are_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert len(decoded) == len({*decoded}) == 16
     small = open_folder(tmp_path / "data", cache="20kB")
     assert "data.window=" in small.notes[0] and small.train.blocks.window < 16
+
+
+def test_many_small_row_groups_are_kept(tmp_path: Path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    (tmp_path / "data").mkdir()
+    table = pyarrow.table({"x": np.arange(4000)})
+    parquet.write_table(table, tmp_path / "data" / "0.parquet", row_group_size=1)
+    data = open_folder(tmp_path / "data").train
+    began = time.process_time()
+    assert data.read(np.arange(4000), 0, True)["x"].tolist() == [*range(4000)]
+    assert time.process_time() - began < 4000 * 0.002  # 0.008 if each looks at all that are kept
+    small = open_folder(tmp_path / "data", cache="80").train
+    small.read(np.arange(4000), 0, True)
+    for source, least in ((data.source, 32000), (small.source, 60)):
+        assert least <= source._bytes == sum(kept.nbytes for kept in source._tables.values())
+    assert small.source._bytes <= 80
 
 
 def test_one_open_file_per_shard(tmp_path: Path) -> None:
@@ -412,6 +452,9 @@ def test_bytes_keep_their_zeros_and_npy_arrays_their_order(tmp_path: Path) -> No
         [("a.bin", b"a\0"), ("a.npy", npy(array)), ("b.bin", b"\0"), ("b.npy", npy(array + 1))],
     )
     rows = open_folder(tmp_path / "data").train.read(np.arange(2), 0, True)
+    sounds = [b"RIFF\0\0\0\0WAVEfmt", b"BM", b"II*", b"GIF80"]  # the first bytes of pictures, or nearly
+    write_tar(tmp_path / "sounds" / "0.tar", [(f"{n}.wav", sound) for n, sound in enumerate(sounds)])
+    assert open_folder(tmp_path / "sounds").train.read(np.arange(4), 0, True)["wav"].tolist() == sounds
     assert rows["bin"].tolist() == [b"a\0", b"\0"]
     np.testing.assert_array_equal(rows["npy"], [array, array + 1])
 
@@ -477,6 +520,13 @@ def test_checks_before_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("train_anywhere.data.shards.checks.find_spec", lambda name: None)
     assert "python -m pip install pyarrow" in shards(str(tmp_path / "parquet"), "1", True, True).problems[0]
     assert shards(str(tmp_path / "parquet"), "1", True, False).problems == ()
+    write_shard(tmp_path / "held" / "val-0.tar", [1])
+    with pytest.raises(DataError, match=r"has shards of val only, such as val-0.tar; use data.dir="):
+        list_shards(tmp_path / "held")
+    with pytest.raises(
+        DataError, match=r"\{0..9\}.tar can't be listed \(No such .*; use the path of a folder"
+    ):
+        list_shards(tmp_path / "{0..9}.tar")
     assert [parse_size(s) for s in ("1GiB", "500MB", "4096", "2k")] == [2**30, 500_000_000, 4096, 2000]
     with pytest.raises(DataError, match=r"data\.cache=much is not a size"):
         parse_size("much")

@@ -10,6 +10,7 @@ import tensorflow as tf
 from src.data.digits import open_digits
 from src.data.imagefolder import open_imagefolder
 from train_anywhere.data.order.assignment import BatchOrder
+from train_anywhere.data.tf.arrays import to_arrays
 from train_anywhere.data.tf.pipeline import plain_data_errors, tf_dataset
 from train_anywhere.errors import DataError
 
@@ -105,6 +106,7 @@ import sys
 from pathlib import Path
 from src.data.imagefolder import open_imagefolder
 from train_anywhere.data.order.assignment import BatchOrder
+from train_anywhere.data.tf.arrays import to_arrays
 from train_anywhere.data.tf.pipeline import plain_data_errors, tf_dataset
 from train_anywhere.errors import DataError
 
@@ -171,6 +173,11 @@ def test_rows_by_name_of_any_type_and_length() -> None:
     assert [w.decode() for w in (*first["text"], *second["text"])] == list(Table.WORDS)
     assert first["tokens"].shape == (2, 2) and second["tokens"].shape == (2, 4)
     np.testing.assert_allclose(weight, [2 / 3, 4 / 3], rtol=1e-6)  # rows count by their sizes
+
+
+def test_half_a_surrogate_pair_is_a_string() -> None:
+    for strings in (np.array(["a\ud800"]), np.array(["a\ud800"], object)):
+        assert to_arrays(strings, "data").tolist() == [b"a\xed\xa0\x80"]
 
 
 def test_what_prepare_makes_is_read() -> None:

@@ -29,9 +29,9 @@ def walk(folder: str, above: tuple[tuple[int, int], ...] = ()) -> Iterator[tuple
         with os.scandir(folder) as found:
             entries = sorted(found, key=attrgetter("name"))
     except OSError as error:
-        raise DataError(
-            f"data.dir: {folder} can't be listed ({error.strerror}); allow it (chmod u+rx), or delete it."
-        ) from error
+        denied = isinstance(error, PermissionError)
+        use = "allow it (chmod u+rx), or delete it" if denied else "use the path of a folder"
+        raise DataError(f"data.dir: {folder} can't be listed ({error.strerror}); {use}.") from error
     own = (status.st_dev, status.st_ino)
     if own in above:
         raise DataError(

@@ -61,12 +61,13 @@ class BatchOrder:
         size, part = self.batch_size, self.batch_per_rank
         start, stop = self._bounds(length, batch, 1)
         first, last = self._bounds(length, batch - batch % self.accumulate, self.accumulate)
-        own, ours = self.rank * part, self.first(length, batch)
+        own = self.rank * part
         share = 1 / (last - first)
         if sizes is None and stop - start == size:
             # compute only this rank's rows, so the cost does not grow with the number of ranks
-            rows = self.samples(length, epoch, ours, ours + part)
-            return rows, np.full(part, self.accumulate * size * share, dtype=np.float32)
+            return self.full_batch(length, epoch, batch), np.full(
+                part, self.accumulate * size * share, dtype=np.float32
+            )
         real = self.samples(length, epoch, start, stop)
         if sizes is not None:
             share = sizes(real) / np.sum(sizes(self.samples(length, epoch, first, last)))
@@ -75,12 +76,13 @@ class BatchOrder:
         rows = real if len(real) == size else np.resize(real, size)  # np.resize is ten times slower
         return rows[own : own + part], weights[own : own + part]
 
-    def first(self, length: int, batch: int) -> int:
-        """Return the position of this rank's first sample of a full batch in the epoch."""
+    def full_batch(self, length: int, epoch: int, batch: int) -> np.ndarray:
+        """Return this rank's samples of a batch that is not an incomplete last one: int64 [B/W]."""
         part = self.batch_per_rank
+        start = batch * self.batch_size + self.rank * part
         if self.train and self.blocks and self.blocks.by_rank:
-            return (self.rank * (length // self.batch_size) + batch) * part
-        return batch * self.batch_size + self.rank * part
+            start = (self.rank * (length // self.batch_size) + batch) * part
+        return self.samples(length, epoch, start, start + part)
 
     def samples(self, length: int, epoch: int, start: int, stop: int) -> np.ndarray:
         """Return the samples at the positions `start` to `stop` of the epoch, int64 [stop - start]."""
@@ -89,13 +91,11 @@ class BatchOrder:
         if self.blocks is None:
             return shuffled_rows(length, self.seed, epoch, start, stop)
         low, high = 0, length
-        if (
-            self.blocks.by_rank
-        ):  # the parts of all ranks lie one after the other, and after them the last batch
+        if self.blocks.by_rank:
+            # the parts of all ranks lie one after the other, and after them the incomplete last batch
             each, full = length // self.batch_size * self.batch_per_rank, length - length % self.batch_size
-            low, high = (
-                (start // each * each, start // each * each + each) if start < full else (full, length)
-            )
+            low = start // each * each if start < full else full
+            high = low + each if start < full else length
         return self.blocks.rows(self.seed, epoch, start, stop, low, high)
 
     def _bounds(self, length: int, batch: int, count: int) -> tuple[int, int]:

@@ -17,7 +17,7 @@ KINDS = (".tar", ".parquet", ".jsonl")
 
 MISSING_PYARROW = "*.parquet files need the package pyarrow, which is not installed; install it: python -m pip install pyarrow"
 
-_HELD_OUT = re.compile(r"(?:(test)(?:ing|s)?|(?:val(?:id|idation)?|dev|eval(?:uation)?))(?![a-z])")
+_HELD_OUT = re.compile(r"(?<![a-z])(?:(test)(?:ing|s)?|(?:val(?:id|idation)?|dev|eval(?:uation)?))(?![a-z])")
 
 
 class Shards(NamedTuple):
@@ -28,30 +28,32 @@ class Shards(NamedTuple):
 
 
 def list_shards(folder: Path) -> Shards:
-    """Return the sorted shards below a folder: `val/x.tar`, `val-x.tar` and the like are not for training.
+    """Return the sorted shards below a folder: `val/x.tar`, `a-val-x.tar` and the like are not for training.
 
     Raises:
         DataError: there are none to train on, several kinds, compressed ones, or the folder can't be listed.
     """
     kinds, splits = set(), dict[str, list[str]]()
     for path, sort in walk(str(folder)):
-        packed = re.search(r"(\.tgz|\.(?:tar|jsonl)\.(?:gz|bz2|xz|zst))$", path)
+        packed = re.search(r"(\.tgz|\.(?:tar|jsonl)\.(?:gz|bz2|xz|zst))$", path, re.IGNORECASE)
         if packed:
             unpack = {"bz2": "bunzip2", "xz": "unxz", "zst": "unzstd --rm"}.get(
-                packed[1].rpartition(".")[2], "gunzip"
+                packed[1].lower().rpartition(".")[2], "gunzip"
             )
             raise DataError(
                 f"{path} is compressed, so its samples can't be read by index; unpack such files once: "
                 f"find {shlex.quote(str(folder))} -name '*{packed[1]}' -exec {unpack} {{}} +"
             )
-        if sort == "file" and path.endswith(KINDS):
+        if path.lower().endswith(KINDS) and sort != "hidden":
+            if sort != "file":
+                raise DataError(f"{path} is not a file ({sort}); restore it, or delete it.")
             name = path[len(str(folder)) :].lstrip("/")
-            kinds.add(Path(name).suffix)
-            parts = [m[1] or "val" for part in name.lower().split("/") if (m := _HELD_OUT.match(part))]
+            kinds.add(Path(name).suffix.lower())
+            parts = [m[1] or "val" for part in name.lower().split("/") if (m := _HELD_OUT.search(part))]
             splits.setdefault(parts[0] if parts else "train", []).append(name)
     if len(kinds) != 1 or "train" not in splits:
         have = (
-            f"shards of {' and '.join(splits)} only"
+            f"shards of {' and '.join(splits)} only, such as {splits.popitem()[1][0]}"
             if len(kinds) == 1
             else f"{' and '.join(kinds) or 'no'} shards"
         )

@@ -14,7 +14,7 @@ import numpy as np
 
 from train_anywhere.data.prepared_folder import prepare_folder
 from train_anywhere.data.shards.checks import Shards, list_shards
-from train_anywhere.data.shards.scan import ABSENT, Scan, scan
+from train_anywhere.data.shards.scan import ABSENT, Scan, check_fields, scan
 from train_anywhere.errors import DataError
 from train_anywhere.files.terminal.output import show_progress
 
@@ -127,7 +127,9 @@ def _write(place: Path, folder: Path, files: Files, pulse: Callable[[], None]) -
             pulse()
     rows = [len(one.hashes) for one in scans]
     arrays = {"hash": np.concatenate([one.hashes for one in scans])}
-    for name in sorted({name for one in scans for name in one.places}):
+    names = sorted({name for one in scans for name in one.places})
+    check_fields(names, folder)
+    for name in names:
         absent = [np.full((n, 2), ABSENT) for n in rows]
         places = np.concatenate([s.places.get(name, a) for s, a in zip(scans, absent, strict=True)])
         arrays |= {f"offset:{name}": places[:, 0], f"size:{name}": places[:, 1].astype(np.uint32)}

@@ -49,7 +49,7 @@ def open_shards(
     named = find_columns(columns, fields)
     needed = sorted({name for names in named.values() for name in names if name in fields})
     # a batch may lie in two windows, and each of their row groups is needed again and again
-    fitting = max(1, limit // (2 * max(1, *found.units[:, 3].tolist())))
+    fitting = max(1, limit // (2 * int(found.units[:, 3].max(initial=1))))
     if found.shards.kind == ".parquet" and order != "full" and fitting < window:
         notes.append(f"data.window={fitting} instead of {window}, so that row groups fit data.cache={cache}.")
         window = fitting
@@ -112,6 +112,6 @@ def _facts(train: ShardRows, index: Index, classes: int | None) -> dict[str, Any
     first = leaves(train.read(np.array([0]), 0, False))
     facts: dict[str, Any] = {"shape": first[0].shape[1:]}
     label = next((n for column, names in train.columns.items() for n in names if {n, column} & {*LABELS}), "")
-    if classes or label in index.info["largest"]:
-        facts["classes"] = facts["outputs"] = classes or index.info["largest"][label] + 1
+    if known := classes or index.info["largest"].get(label, -1) + 1:
+        facts["classes"] = facts["outputs"] = known
     return facts | dict(getattr(train.function, "facts", {}))

@@ -3,6 +3,7 @@
 import inspect
 import io
 import json
+import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
 from typing import Any
@@ -25,7 +26,9 @@ PAD = "pad or crop them with data.decode._target_="
 
 _NPY = b"\x93NUMPY"
 
-_SIGNATURES = (b"\xff\xd8\xff", b"\x89PNG", b"RIFF", b"GIF8", b"BM")
+_PICTURE = re.compile(
+    rb"\xff\xd8\xff|\x89PNG\r\n|RIFF....WEBP|GIF8[79]a|BM....\0\0\0\0|II\*\0|MM\0\*", re.DOTALL
+)
 
 
 class ShardRows:
@@ -163,10 +166,9 @@ def _fits(first: Any, row: Any) -> bool:
 
 def _decode(name: str, value: Any) -> Any:
     """Return the value of a field: a Pillow image, an array, a number, a string, parsed JSON, or bytes of an unknown kind."""
-    if isinstance(value, Mapping) and isinstance(
-        value.get("bytes"), bytes
-    ):  # a picture in HF's Parquet files
-        value = value["bytes"]
+    inner = value.get("bytes") if isinstance(value, Mapping) else None
+    if isinstance(inner, bytes):  # a picture in HF's Parquet files
+        value = inner
     if not isinstance(value, bytes):
         return np.asarray(value) if isinstance(value, list) else value
     kind = name.rpartition(".")[2]
@@ -176,7 +178,7 @@ def _decode(name: str, value: Any) -> Any:
         return value.decode()
     if kind == "npy" or value.startswith(_NPY):
         return _read_npy(value)
-    if kind in PICTURES or value.startswith(_SIGNATURES):
+    if kind in PICTURES or _PICTURE.match(value):
         from PIL import Image
 
         image = Image.open(io.BytesIO(value))

@@ -5,6 +5,7 @@ import os
 import re
 import tarfile
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -18,6 +19,9 @@ from train_anywhere.errors import DataError
 
 ABSENT = 2**32 - 1
 """The size of a field that a sample does not have."""
+
+MAX_FIELDS = 256
+"""The most fields of tar files: more are numbers in the names of files, such as `a.17.jpg`."""
 
 LINE = "line"
 """The only field of *.jsonl that has a position."""
@@ -54,14 +58,15 @@ def scan(path: Path) -> Scan:
         DataError: it is damaged or incomplete, a sample has a field twice, or a package is missing.
         OSError: it can't be read.
     """
-    found = {".tar": _scan_tar, ".jsonl": _scan_jsonl, ".parquet": _scan_parquet}[path.suffix](path)
+    found = {".tar": _scan_tar, ".jsonl": _scan_jsonl, ".parquet": _scan_parquet}[path.suffix.lower()](path)
     found.note = found.note or ("" if len(found.hashes) else f"{path} has no samples.")
     return found
 
 
 def _scan_tar(path: Path) -> Scan:
     samples: dict[str, dict[str, tuple[int, int]]] = {}
-    labels, size = set[int | None](), os.path.getsize(path)
+    labels, size, linked = set[int | None](), os.path.getsize(path), ""
+    counts = Counter[str]()
     try:
         with tarfile.open(path, "r:") as tar:
             while (member := tar.next()) is not None:
@@ -72,6 +77,8 @@ def _scan_tar(path: Path) -> Scan:
                         f"{path} ends early, at byte {size:,}: {member.name} would end at {end:,}; fetch it again."
                     )
                 match = _NAME.fullmatch(member.name)
+                if member.issym() or member.islnk():
+                    linked = f"{path}: links such as {member.name} are left out; pack it with tar -h --hard-dereference."
                 if not match or not member.isreg() or member.sparse is not None:
                     continue
                 key, kind = match[1], match[2].lower()
@@ -81,17 +88,31 @@ def _scan_tar(path: Path) -> Scan:
                         f"{path}: the sample {key} has {kind} twice, at bytes {sample[kind][0]:,} and {member.offset_data:,}; give each "
                         "sample a key of its own."
                     )
+                if member.size >= ABSENT:
+                    raise DataError(
+                        f"{path}: {member.name} has {member.size:,} bytes, and a field has at most 4 GiB; split it."
+                    )
+                counts[kind] += 1
+                check_fields(counts, path)
                 sample[kind] = (member.offset_data, member.size)
                 if kind == "cls":
                     labels.add(_read_label(tar, member))
             note = _check_end(path, tar.offset)
     except tarfile.TarError as error:
         raise DataError(f"{path} is not a complete tar file ({error}); fetch it again.") from error
-    counts = Counter(kind for sample in samples.values() for kind in sample)
     places = {kind: _array([s.get(kind, (0, ABSENT)) for s in samples.values()]) for kind in counts}
     known = {number for number in labels if number is not None} if None not in labels else set()
     hashes = _hashes(key.encode(errors="surrogateescape") for key in samples)
-    return Scan(hashes, dict(counts), {"cls": max(known)} if known else {}, places, note=note)
+    return Scan(hashes, dict(counts), {"cls": max(known)} if known else {}, places, note=linked or note)
+
+
+def check_fields(fields: Collection[str], path: Path) -> None:
+    """Raise DataError if tar files have more than `MAX_FIELDS` fields."""
+    if len(fields) > MAX_FIELDS:
+        raise DataError(
+            f"{path}: samples have more than {MAX_FIELDS} fields, such as {max(fields, key=len)}; a field is what follows the first dot "
+            "of a file name, so replace other dots."
+        )
 
 
 def _read_label(tar: tarfile.TarFile, member: tarfile.TarInfo) -> int | None:

@@ -91,6 +91,7 @@ class Source:
         self.index, self.folder, self.fields, self.cache = index, folder, fields, cache
         self._same = folder == index.root
         self._tables: OrderedDict[int, Any] = OrderedDict()
+        self._bytes = 0
 
     def read(self, rows: np.ndarray) -> list[Fields]:
         """Return the fields that each sample has, for rows in ascending order: int64 [n]."""
@@ -159,9 +160,10 @@ class Source:
                 have = [name for name in self.fields if name in file.parquet.schema_arrow.names]
                 number = int(self.index.units[unit, 1])
                 table = file.parquet.read_row_group(number, have, use_threads=False)
-                self._tables[unit] = table.combine_chunks()
-                while len(self._tables) > 1 and sum(t.nbytes for t in self._tables.values()) > self.cache:
-                    self._tables.popitem(last=False)
+                self._tables[unit] = table = table.combine_chunks()
+                self._bytes += table.nbytes
+                while len(self._tables) > 1 and self._bytes > self.cache:
+                    self._bytes -= self._tables.popitem(last=False)[1].nbytes
             self._tables.move_to_end(unit)
             return self._tables[unit]
 

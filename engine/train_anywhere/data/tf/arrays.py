@@ -34,7 +34,7 @@ def to_arrays(structure: Structure, what: str) -> Structure:
 def _to_array(leaf: Any, what: str) -> np.ndarray:
     array = np.asarray(leaf)
     if array.dtype.kind == "U":
-        return np.char.encode(array, "utf-8").astype(object)
+        return np.char.encode(array, "utf-8", "surrogatepass").astype(object)
     if array.dtype.kind == "O" and not all(isinstance(v, str | bytes) for v in array.flat):
         found = type(next(v for v in array.flat if not isinstance(v, str | bytes))).__name__
         raise DataError(
@@ -42,7 +42,7 @@ def _to_array(leaf: Any, what: str) -> np.ndarray:
             "collate_fn that does."
         )
     if array.dtype.kind == "O":
-        encoded = [v.encode() if isinstance(v, str) else v for v in array.flat]
+        encoded = [v.encode(errors="surrogatepass") if isinstance(v, str) else v for v in array.flat]
         return np.array(encoded, object).reshape(array.shape)
     return array.astype(object) if array.dtype.kind == "S" else array
 

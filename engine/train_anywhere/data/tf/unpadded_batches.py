@@ -26,7 +26,7 @@ def training_batches(
 
     def read(position: int) -> Structure:
         epoch, batch = divmod(position, per_epoch)
-        return to_arrays(dataset.read(training_rows(len(dataset), order, epoch, batch), epoch, True), "data")
+        return to_arrays(dataset.read(order.full_batch(len(dataset), epoch, batch), epoch, True), "data")
 
     spec = row_spec(dataset, order.batch_per_rank, None, train=True)
     return pipeline(read, spec, start_epoch * per_epoch + start_batch, ENDLESS, workers)
@@ -49,17 +49,6 @@ def evaluation_batches(
     even = stop * order.batch_size <= len(dataset)
     spec = row_spec(dataset, order.batch_per_rank if even else None, None, train=False)
     return pipeline(read, spec, start, stop, workers)
-
-
-def whole_batches(length: int, batch_size: int) -> int:
-    """Return the number of complete batches in `length` rows."""
-    return length // batch_size
-
-
-def training_rows(length: int, order: BatchOrder, epoch: int, batch: int) -> np.ndarray:
-    """Return this rank's rows of a training batch: int64 [B/W]."""
-    start = order.first(length, batch)
-    return order.samples(length, epoch, start, start + order.batch_per_rank)
 
 
 def evaluation_rows(length: int, order: BatchOrder, batch: int) -> np.ndarray:

@@ -45,10 +45,9 @@ class UnpaddedOrder:
         start = batch * self.order.batch_size
         last = not self.drop_last and batch + 1 == self.batches(length)
         stop = length if last else start + self.order.batch_size
+        if stop - start == self.order.batch_size:
+            return self.order.full_batch(length, epoch, batch)
         # the same part as of np.array_split, without computing the others' rows
         each, more = divmod(stop - start, self.order.world_size)
         first = start + self.order.rank * each + min(self.order.rank, more)
-        if stop - start == self.order.batch_size:
-            first = self.order.first(length, batch)
-        after = first + each + (self.order.rank < more)
-        return self.order.samples(length, epoch, first, after)
+        return self.order.samples(length, epoch, first, first + each + (self.order.rank < more))

@@ -120,12 +120,11 @@ def split_stream(loader: Any, rank: int, ranks: int, own: bool = False) -> Any:
         return loader
     if not (hasattr(stream, "shard") and isinstance(count, int) and count >= ranks):
         return None
-    own = stream.shard(num_shards=ranks, index=rank)
-    if isinstance(loader, DataLoader):
-        vars(loader)["dataset"] = (
-            own  # DataLoader refuses it by name, for samplers, which a stream does not have
-        )
-    return loader if isinstance(loader, DataLoader) else own
+    part = stream.shard(num_shards=ranks, index=rank)
+    if not isinstance(loader, DataLoader):
+        return part
+    vars(loader)["dataset"] = part  # by its name, DataLoader refuses it for the sake of samplers
+    return loader
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from train_anywhere.data.order.row_check import CHECKED, KEPT, refuse_equal_rows
 from train_anywhere.data.tf.pipeline import row_spec, tf_dataset
 from train_anywhere.data.tf.samples import to_data_set
 from train_anywhere.data.tf.streams import Stream, is_stream, share_rows
-from train_anywhere.data.tf.unpadded_batches import evaluation_batches, training_batches, whole_batches
+from train_anywhere.data.tf.unpadded_batches import evaluation_batches, training_batches
 from train_anywhere.errors import ConfigError, DataError
 from train_anywhere.training.keras.checkpoint import Position
 from train_anywhere.training.keras.strategies.base import Strategy
@@ -164,7 +164,7 @@ class DropInLoader:
             )
         if sentence := too_large(length, size, self.strategy.replicas):
             raise DataError(sentence)
-        return whole_batches(length, size)
+        return length // size
 
     def spec(self, split: str) -> Any:
         """Return the types and shapes of a replica's batch."""
@@ -223,13 +223,14 @@ class DropInLoader:
     def _open_split(self, name: str, data: Any) -> DataSet | Stream | None:
         if data is None:
             return None
-        if not is_stream(data) and (dataset := to_data_set(data, self.config.seed)) is not None:
-            return dataset if len(dataset) or name == "train" else None
         if not is_stream(data):
-            raise ConfigError(
-                f"the {name} data is a {type(data).__name__}; return rows that are read by index (__len__ and __getitem__), a "
-                "tf.data.Dataset or a keras.utils.PyDataset from data._target_."
-            )
+            dataset = to_data_set(data, self.config.seed)
+            if dataset is None:
+                raise ConfigError(
+                    f"the {name} data is a {type(data).__name__}; return rows that are read by index (__len__ and __getitem__), a "
+                    "tf.data.Dataset or a keras.utils.PyDataset from data._target_."
+                )
+            return dataset if len(dataset) or name == "train" else None
         stream, ranks = Stream(data, name), self.strategy.replicas
         if ranks > 1:
             self._check_split(stream)

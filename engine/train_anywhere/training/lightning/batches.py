@@ -131,7 +131,8 @@ class WorkerInit:
 
     def __call__(self, worker: int) -> None:
         """Initialize worker number `worker`."""
-        ignore_stop_signals(worker)
+        for number in SIGNALS:  # workers are needed until training has stopped
+            signal.signal(number, signal.SIG_IGN)
         if self.inner:
             self.inner(worker)
 
@@ -145,12 +146,6 @@ def protect_workers(loaders: Iterable[Any]) -> None:
             and not isinstance(loader.worker_init_fn, WorkerInit)
         ):
             loader.worker_init_fn = WorkerInit(loader.worker_init_fn)
-
-
-def ignore_stop_signals(worker: int) -> None:
-    """Ignore stop signals, since workers are needed until training has stopped."""
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
 
 
 def kill_workers() -> None:
