@@ -61,6 +61,17 @@ def test_pull_without_a_host_and_of_a_run_that_is_not_there(laptop: Laptop, site
     assert done.returncode == 2 and "no run is called 'no-such-run'" in done.stderr
 
 
+def test_a_run_that_is_only_here_is_named(laptop: Laptop, site: Site) -> None:
+    run = laptop.project / "results" / "digits" / "1"
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text("framework: lightning\n")
+    for words in (("train", "resume=results/digits/1"), ("evaluate", str(run)), ("train", f"init={run}")):
+        done = laptop.command(*words, "on=site")
+        assert (
+            done.returncode == 2 and "is a run of this machine, which `python src/jobs.py push" in done.stderr
+        )
+
+
 @pytest.mark.parametrize("names", [("..", "x"), ("a", "../../x"), ("", "x"), (".ssh", "x"), ("/tmp", "x")])
 def test_a_host_names_no_other_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, str]
