@@ -133,16 +133,16 @@ class Connection:
             done = Answer(command, code, *texts)
         if code != LOST:
             return done
-        err = done.stderr
-        if self.has_proxy and "kex_exchange_identification" in err:  # only without sharing ssh shows why
+        said = done.stderr
+        if self.has_proxy and "kex_exchange_identification" in said:  # only without sharing ssh shows why
             plain = ["ssh", "-o", "ControlPath=none", "-o", "ControlPersist=no", *self.ssh[1:]]
-            err += subprocess.run(
+            said += subprocess.run(
                 [*plain, self.host.ssh, "true"], stdin=subprocess.DEVNULL, capture_output=True, text=True
             ).stderr
-        if found := _meaning(FAILURES, err):
+        if found := _meaning(FAILURES, said):
             advice = found[0].format(ssh=self.host.ssh, name=self.host.name)
             raise SubmitError(f"{self.host.name} ({self.host.ssh}): {advice} ssh: {found[1]}")
-        raise self._lost(err)
+        raise self._lost(said)
 
 
 def wrap(script: str, login: bool = True) -> str:

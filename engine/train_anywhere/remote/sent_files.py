@@ -38,10 +38,10 @@ LISTED = 5
 NOTIFY = re.compile(r"""\bnotify["']?\s*:\s*["']?([^\s"'#,}]*://[^\s"'#,}]*)""")
 """The address of `monitor.notify` in YAML."""
 
-OPTIONS = ("-lptz", "--from0", "--files-from=-", "--out-format=%n")
+OPTIONS = ("-ltz", "--from0", "--files-from=-", "--out-format=%n")
 """Options of rsync, which the ones of macOS know too; no option deletes."""
 
-NEW, OLD = ("--no-implied-dirs", "--copy-unsafe-links"), ("--keep-dirlinks",)
+NEW, OLD = ("-E", "--no-implied-dirs", "--copy-unsafe-links"), ("-p", "--keep-dirlinks")
 """More options for a protocol from 30 on, and before that: openrsync and rsync 2.6.9 of macOS also send folders."""
 
 PREPARE = r"""
