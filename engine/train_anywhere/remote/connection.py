@@ -34,10 +34,11 @@ MARK = "@train-anywhere"
 """Line that separates what a script prints from what the profile of the login shell prints."""
 
 REFUSALS = {
-    r"no space left|quota exceeded|exceeded .*quota": "the disk or your quota is full in {where}: make room there; nothing was submitted.",
+    r"no space left|quota exceeded|exceeded .*quota": "the disk or your quota is full in {where}: make room there.",
     r"rsync: (command )?not found|Unknown command:? '?rsync": "{name} has no rsync, which brings the files: ask its administrators, or "
     "install one for yourself, such as `conda install rsync` in the base environment.",
-    r"is your shell clean": "your login shell on {name} prints something: let `ssh {ssh} true` print nothing, by a silent ~/.bashrc there.",
+    r"is your shell clean": "your login shell on {name} prints something: let `ssh {ssh} true` print nothing, by a silent ~/.bashrc, "
+    "~/.cshrc, ~/.zshenv or config.fish there.",
 }
 """Messages of programs there, and what each means."""
 
@@ -97,7 +98,8 @@ class Connection:
         if done.returncode in broken and not _meaning(REFUSALS, done.stderr):
             raise self._lost(done.stderr)
         if done.returncode not in (0, 24):  # 24: a file was removed meanwhile
-            raise SubmitError(self.describe_failure(done, folder))
+            where = f"{folder} on {self.host.name}" if paths[1].startswith(":") else paths[1]
+            raise SubmitError(self.describe_failure(done, where))
         return done.stdout
 
     def rsync_protocol(self) -> int:
@@ -105,13 +107,12 @@ class Connection:
         shown = re.search(r"protocol version (\d+)", self._captured(["rsync", "--version"], b"").stdout)
         return int(shown[1]) if shown else 0
 
-    def describe_failure(self, done: Answer, folder: str) -> str:
-        """Return the message for a call that failed in a folder there."""
-        where = f"{folder} on {self.host.name}"
+    def describe_failure(self, done: Answer, where: str) -> str:
+        """Return the message for a call that failed in a folder."""
         if found := _meaning(REFUSALS, done.stderr):
             return found[0].format(where=where, name=self.host.name, ssh=self.host.ssh)
         words = " ".join((done.stderr.strip() or done.stdout).split()).replace("error: ", "") or "no answer"
-        return f"{where}: {words[:600]} (exit code {done.returncode}; nothing was submitted)"
+        return f"{where}: {words[:600]} (exit code {done.returncode})"
 
     def _lost(self, err: str) -> LostConnectionError:
         last = ("", *filter(None, map(str.strip, err.splitlines())))[-1]

@@ -227,5 +227,5 @@ def _prepare(connection: Connection, names: bytes, owner: str) -> str:
         44: f"{where} has files that were not sent from here and would be replaced: {', '.join(said[1:][-5:])}. Rename one.",
     }
     if done.returncode or not said[-1].startswith("@folder /"):
-        raise SubmitError(messages.get(done.returncode) or connection.describe_failure(done, host.folder))
+        raise SubmitError(messages.get(done.returncode) or connection.describe_failure(done, where))
     return done.stdout.strip().splitlines()[-1].removeprefix("@folder ")
