@@ -189,6 +189,17 @@ def test_an_answer_that_never_came_is_shown_when_the_command_is_typed_again(
     assert submitted(site) == ["seed=1"] * 2  # a new one: the answer has arrived
 
 
+def test_the_same_command_in_two_terminals_is_two_submissions(laptop: Laptop, site: Site) -> None:
+    replace_train(laptop, site, 3)
+    first = laptop.start("train", "on=site", "seed=1")
+    wait_for(site.home / "started")
+    second = finish(laptop.start("train", "on=site", "seed=1"))
+    for code, out, err in (finish(first), second):
+        assert (code, out) == (0, "Submitted job 7\n") and "its answer was lost" not in err
+    assert submitted(site) == ["seed=1"] * 2
+    assert not [*(laptop.folder / "state").rglob("*.request")]
+
+
 def wait_for(path: Path) -> None:
     """Wait until a file exists."""
     end = time.monotonic() + 60

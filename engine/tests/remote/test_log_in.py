@@ -1,6 +1,7 @@
 """Log-ins that ask, jump hosts, and settings of ssh: each works, or is one message."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -87,10 +88,30 @@ def test_a_jump_host_and_an_included_file(quick: Laptop, site: Site, site_for: C
     quick.close_connections()
     jump.stop()
     err = send(quick, "on=far", code=2)
-    assert "the connection to far was lost" in err and "see what `ssh far-login` prints" in err, err
+    assert "far (far-login): it can't be reached" in err and f"port {jump.port}: Connection refused" in err
+    assert "Trying again" not in err
     jump.start()
+    far.stop()
+    assert "far (far-login): it can't be reached" in send(quick, "on=far", code=2)
+    quick.close_connections()
     (jump.home / "authorized").write_text("")
-    assert "see what `ssh far-login` prints" in send(quick, "on=far", code=2)
+    assert "far (far-login): it refused your log-in" in send(quick, "on=far", code=2)
+
+
+def test_addresses_of_a_host(quick: Laptop, site_for: Callable[..., Site]) -> None:
+    site = site_for("ListenAddress ::1\n" if socket.has_dualstack_ipv6() else "")
+    quick.knows("site", site)
+    known, key = quick.folder / "known", (site.home / "host_key.pub").read_text()
+    known.write_text("".join(f"[{address}]:{site.port} {key}" for address in ("127.0.0.1", "::1")))
+    config = quick.folder / "ssh_config"
+    config.write_text(
+        f"Host *\n Port {site.port}\n User root\n IdentityFile {site.home}/user_key\n UserKnownHostsFile {known}\n"
+    )
+    sixth = ["::1", "root@::1"] if socket.has_dualstack_ipv6() else []
+    for address in ("127.0.0.1", "root@127.0.0.1", f"ssh://root@127.0.0.1:{site.port}", *sixth):
+        host = quick.project / "configs" / "hosts" / "site.yaml"
+        host.write_text(re.sub("ssh: .*", f"ssh: {address!r}", host.read_text()))
+        send(quick)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -98,3 +99,68 @@ def test_a_login_that_is_closed_says_so(quick: Laptop, site_for: Callable[..., S
         (site.home / "passwd").read_text().replace(f":{shutil.which('bash')}\n", ":/usr/sbin/nologin\n")
     )
     assert "This account is currently not available" in send(quick, "on=odd", code=2)
+
+
+USERS = r"""
+printf 'bob:x:2001:2001::%s/bob:/bin/bash\nalice:x:2002:2002::%s/alice:/bin/bash\n' "$PWD" "$PWD" | cat /etc/passwd - > passwd
+printf 'bob:x:2001:\nalice:x:2002:\nteam:x:2100:bob,alice\n' | cat /etc/group - > group
+mount --bind passwd /etc/passwd && mount --bind group /etc/group
+mkdir bob alice team
+chown 2001:2001 bob && chown 2002:2002 alice && chown 2002:2100 team
+chmod 700 bob alice && chmod 2775 team && chmod 1777 tmp
+"""
+"""Commands that make two users without rights, their homes, and a folder of a group that both are in."""
+
+
+@pytest.fixture
+def shared_site(site_for: Callable[..., Site]) -> Site:
+    """A host with several users, of whom bob logs in."""
+    site = site_for(first=f"{{ {USERS}}}", user="bob")
+    for folder in (site.home, *site.home.parents):
+        if folder.is_relative_to(tempfile.gettempdir()) and folder != Path(tempfile.gettempdir()):
+            folder.chmod(folder.stat().st_mode | 0o011)
+    python = site.home / "python"
+    python.write_text("#!/bin/sh\necho done\n")
+    python.chmod(0o755)
+    return site
+
+
+def test_a_user_without_rights_sends_with_the_umask_and_group_of_the_host(
+    quick: Laptop, shared_site: Site
+) -> None:
+    (quick.project / "src" / "tool").write_text("#!/bin/sh\n")
+    (quick.project / "src" / "tool").chmod(0o755)
+    bob, team = shared_site.home / "bob", shared_site.home / "team"
+    (bob / ".bashrc").write_text("umask 077\n")
+    (bob / "mine").mkdir()
+    os.chown(bob / "mine", 2001, 2001)
+    quick.knows("odd", shared_site, folder="~/mine", python=shared_site.home / "python")
+    send(quick, "on=odd")
+    modes = {name: (bob / "mine" / name).stat().st_mode & 0o777 for name in ("README.md", "src", "src/tool")}
+    assert modes == {"README.md": 0o600, "src": 0o700, "src/tool": 0o700}
+    (quick.project / "src" / "tool").chmod(0o644)
+    send(quick, "on=odd")
+    assert (bob / "mine" / "src" / "tool").stat().st_mode & 0o777 == 0o600
+    (bob / ".bashrc").write_text("umask 002\n")
+    quick.knows("odd", shared_site, folder=team / "project", python=shared_site.home / "python")
+    send(quick, "on=odd")
+    for name, mode in {"src": 0o2775, "src/quick.py": 0o644, ".remote": 0o2775}.items():
+        status = (team / "project" / name).stat()
+        assert (status.st_uid, status.st_gid, status.st_mode & 0o7777) == (2001, 2100, mode), name
+
+
+def test_folders_of_someone_else_are_one_message(quick: Laptop, shared_site: Site) -> None:
+    home = shared_site.home
+    python = home / "python"
+    for folder in (home / "alice" / "x", home / "alice", "/srv/x"):
+        quick.knows("odd", shared_site, folder=folder, python=python)
+        assert f"error: {folder} on odd: " in send(quick, "on=odd", code=2)
+    quick.knows("odd", shared_site, folder=home / "team" / "x", python=python)
+    send(quick, "on=odd")
+    for name in ("src", ".remote"):
+        os.chown(home / "team" / "x" / name, 2002, 2100)
+        (home / "team" / "x" / name).chmod(0o755)
+        (quick.project / "src" / "quick.py").write_text(f"print({name!r})\n")
+        assert "Permission denied" in send(quick, "on=odd", code=2)
+        (home / "team" / "x" / name).chmod(0o2775)
+    assert not [*(home / "alice").iterdir()]

@@ -68,6 +68,18 @@ def test_one_table_of_all_hosts_with_a_line_for_one_that_does_not_answer(
 
 
 @pytest.mark.slow
+def test_more_hosts_than_their_log_in_node_takes_at_a_time(
+    laptop: Laptop, site_for: Callable[..., Site]
+) -> None:
+    busy = site_for("MaxStartups 2\n")
+    names = [f"host{number}" for number in range(7)]
+    for name in names:
+        laptop.knows(name, busy)
+    done = laptop.command("jobs", "list", "--on", "all")
+    assert all(f"{name} has no project in" in done.stderr for name in names), done.stderr
+
+
+@pytest.mark.slow
 def test_programs_and_comparisons_run_there(laptop: Laptop, site: Site) -> None:
     (laptop.project / "hello.py").write_text("import sys\nprint('hello', sys.argv[1:])\n")
     done = laptop.command("run", "on=site", "cluster=local", "--", "hello.py", "on=site", "a b")

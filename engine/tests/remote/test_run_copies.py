@@ -5,10 +5,14 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from engine.tests.remote.conftest import Laptop, Site
 from train_anywhere.errors import SubmitError
 from train_anywhere.remote import run_copies
+from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.lock import RunLock
+from train_anywhere.runs.reopen.frozen import REQUIRED_KEYS
 from train_anywhere.testing.weights import final_weights, info, largest_difference
 
 pytestmark = [pytest.mark.git, pytest.mark.new_process]
@@ -59,6 +63,43 @@ def test_pull_without_a_host_and_of_a_run_that_is_not_there(laptop: Laptop, site
     assert done.returncode == 2 and "name the host: python src/jobs.py pull --on NAME" in done.stderr
     done = laptop.command("jobs", "push", "no-such-run", "--on", "site")
     assert done.returncode == 2 and "no run is called 'no-such-run'" in done.stderr
+
+
+def test_a_run_that_is_only_here_is_named(laptop: Laptop, site: Site) -> None:
+    run = laptop.project / "results" / "digits" / "1"
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text("framework: lightning\n")
+    for words in (("train", "resume=results/digits/1"), ("evaluate", str(run)), ("train", f"init={run}")):
+        done = laptop.command(*words, "on=site")
+        assert (
+            done.returncode == 2 and "is a run of this machine, which `python src/jobs.py push" in done.stderr
+        )
+
+
+def make_run(results: Path, *starts: str) -> RunDir:
+    """Make a run folder that was started at some times."""
+    run = RunDir(results / "digits" / "1")
+    run.path.mkdir(parents=True)
+    run.config.write_text(yaml.safe_dump({key: {} for key in REQUIRED_KEYS}))
+    run.update(attempts=[{"started": start} for start in starts], state="completed", checkpoint="/x/9")
+    return run
+
+
+def test_a_copy_replaces_no_run_that_was_continued_or_is_running(laptop: Laptop, site: Site) -> None:
+    assert laptop.command("train", "on=site", "dry_run=true").returncode == 0
+    here = make_run(laptop.project / "results", "2026-01-01", "2026-01-02")
+    there = make_run(site.folder / "results", "2026-01-01", "2026-01-03")
+    words = ("jobs", "push", str(here.path), "--on", "site")
+    done = laptop.command(*words)
+    assert done.returncode == 2 and "results/digits/1 on site was continued since" in done.stderr, done.stderr
+    there.update(attempts=[{"started": "2026-01-01"}])
+    with RunLock(there):
+        done = laptop.command(*words)
+        assert done.returncode == 2 and "would overwrite each other's checkpoints" in done.stderr
+    assert there.read_info()["attempts"] == [{"started": "2026-01-01"}]
+    ok(laptop, *words)
+    copied = there.read_info()
+    assert len(copied["attempts"]) == 2 and copied["checkpoint"] == f"{there.path}/checkpoints/9"
 
 
 @pytest.mark.parametrize("names", [("..", "x"), ("a", "../../x"), ("", "x"), (".ssh", "x"), ("/tmp", "x")])

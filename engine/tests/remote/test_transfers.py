@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from engine.tests.remote.conftest import Laptop, Site
+from train_anywhere.runs.reopen.frozen import REQUIRED_KEYS
 from train_anywhere.testing.projects import commit, git
 
 pytestmark = [pytest.mark.git, pytest.mark.new_process]
@@ -219,6 +221,59 @@ def wrap_rsync(laptop: Laptop, first: str) -> None:
     rsync = laptop.folder / "bin" / "rsync"
     rsync.write_text(f'#!/bin/bash\n{first}\nexec /usr/bin/rsync "$@"\n')
     rsync.chmod(0o755)
+
+
+OF_MACOS = r"""
+known='-ltz|-p|-rltz|-c|-e|--(from0|keep-dirlinks|safe-links|version)|--(files-from|out-format|partial-dir|exclude)=.*'
+[ "$1" = --version ] && { echo "openrsync: protocol version 29"; exit; }
+words=()
+for word; do
+    if [ "$before" = -e ]; then  # split as openrsync does: quotes have no quotes inside, and are not escaped
+        [[ "$word" =~ ^[^\'\"\\\\]*\'[^\'\\\\]*\'$ ]] || { echo "bad command: $word" >&2; exit 2; }
+    elif [[ "$word" == -* ]] && ! [[ "$word" =~ ^($known)$ ]]; then echo "unknown option $word" >&2; exit 1; fi
+    before=$word
+done
+exec /usr/bin/rsync --protocol=29 "$@"
+"""
+"""A stand-in for the rsync of macOS: options of both rsync 2.6.9 and openrsync, and their protocol."""
+
+
+def test_the_rsync_of_macos(quick: Laptop, site: Site) -> None:
+    rsync = quick.folder / "bin" / "rsync"
+    rsync.write_text(f"#!/bin/bash\n{OF_MACOS}")
+    rsync.chmod(0o755)
+    odd = quick.project / "src" / "a b"
+    odd.mkdir()
+    (odd / "q'ü.py").write_text("a = 1\n")
+    (odd / "tool").write_text("#!/bin/sh\n")
+    (odd / "tool").chmod(0o755)
+    (odd / "link").symlink_to("q'ü.py")
+    git(quick.project, "add", ".")
+    send(quick)
+    there = site.folder / "src" / "a b"
+    assert os.readlink(there / "link") == "q'ü.py" and (there / "q'ü.py").read_text() == "a = 1\n"
+    assert (there / "tool").stat().st_mode & 0o777 == 0o755
+    (quick.project / "src" / "new.py").write_text("a = 1\n")
+    assert "src/new.py" in send(quick) and "Sent 0 of" in send(quick)
+    run = quick.project / "results" / "digits" / "1"
+    (run / "checkpoints").mkdir(parents=True)
+    (run / "config.yaml").write_text(yaml.safe_dump({key: {} for key in REQUIRED_KEYS}))
+    (run / "checkpoints" / "x").write_text("weights")
+    done = quick.command("jobs", "push", str(run), "--on", "site")
+    assert done.returncode == 0, done.stderr
+    assert (site.folder / "results" / "digits" / "1" / "checkpoints" / "x").read_text() == "weights"
+
+
+def test_a_change_in_the_second_of_the_transfer_is_sent(quick: Laptop, site: Site) -> None:
+    file = quick.project / "src" / "changed.py"
+    file.write_text("a = 1\n")
+    at = file.stat().st_mtime
+    send(quick)
+    file.write_text("a = 2\n")
+    os.utime(file, (at, at))
+    assert "src/changed.py" in send(quick)
+    assert (site.folder / "src" / "changed.py").read_text() == "a = 2\n"
+    assert "Sent 0 of" in send(quick)
 
 
 @pytest.mark.slow

@@ -34,10 +34,11 @@ MARK = "@train-anywhere"
 """Line that separates what a script prints from what the profile of the login shell prints."""
 
 REFUSALS = {
-    r"no space left|quota exceeded|exceeded .*quota": "the disk or your quota is full in {where}: make room there; nothing was submitted.",
+    r"no space left|quota exceeded|exceeded .*quota": "the disk or your quota is full in {where}: make room there.",
     r"rsync: (command )?not found|Unknown command:? '?rsync": "{name} has no rsync, which brings the files: ask its administrators, or "
     "install one for yourself, such as `conda install rsync` in the base environment.",
-    r"is your shell clean": "your login shell on {name} prints something: let `ssh {ssh} true` print nothing, by a silent ~/.bashrc there.",
+    r"is your shell clean": "your login shell on {name} prints something: let `ssh {ssh} true` print nothing, by a silent ~/.bashrc, "
+    "~/.cshrc, ~/.zshenv or config.fish there.",
 }
 """Messages of programs there, and what each means."""
 
@@ -60,7 +61,9 @@ class Connection:
         self.host, self.limit = host, limit
         options = ["ConnectTimeout=20", "ServerAliveInterval=15", "ServerAliveCountMax=4", "LogLevel=ERROR"]
         options += ["ClearAllForwardings=yes", "RemoteCommand=none"]  # those of a user's own log-ins
-        options += [*(["BatchMode=yes"] if limit else []), *_sharing(host.ssh)]
+        settings = _settings(host.ssh)
+        options += [*(["BatchMode=yes"] if limit else []), *_sharing(settings)]
+        self.has_proxy = bool(re.search(rb"^proxy(jump|command) (?!none)", settings, re.M))
         self.ssh = ["ssh", "-a", "-x", "-T", *(word for option in options for word in ("-o", option))]
 
     def run(self, script: str, tty: bool = False) -> int:
@@ -75,10 +78,8 @@ class Connection:
             LostConnectionError: the connection was lost.
             SubmitError: the host can't be reached, or does not answer in time.
         """
-        marked = f"echo {MARK}; echo {MARK} >&2\n{script}"  # above it is what the profile prints
-        done = self._captured([*self.ssh, self.host.ssh, wrap(marked, login)], stdin)
-        out, err = (text.rpartition(f"{MARK}\n")[2] for text in (done.stdout, done.stderr))
-        return Answer(done.args, done.returncode, out, err)
+        marked = f"echo {MARK}; echo {MARK} >&2\n{script}"
+        return self._captured([*self.ssh, self.host.ssh, wrap(marked, login)], stdin)
 
     def rsync(
         self, folder: str, options: Sequence[str], paths: tuple[str, str], stdin: bytes = b"", then: str = ""
@@ -87,47 +88,62 @@ class Connection:
 
         `then` is a script of bash that runs there if all files were copied. Returns what rsync prints. Raises like `capture`.
         """
-        there = wrap(f'cd -- {shlex.quote(folder)} && rsync "$@" || exit\n{then}', login=False)
-        places = [f"{self.host.ssh}{path}" if path.startswith(":") else path for path in paths]
-        words = [*options, "-e", shlex.join(self.ssh), f"--rsync-path={there}", *places]
-        done = self._captured(["rsync", *words], stdin)
+        there = wrap(f'echo {MARK} >&2; cd -- {shlex.quote(folder)} && "$@" || exit\n{then}', login=False)
+        # the address of the host, and quotes in quotes, would mean something to rsync
+        places = [f"there{path}" if path.startswith(":") else path for path in paths]
+        start = f'exec {shlex.join([*self.ssh, self.host.ssh, there])} "$@"'
+        words = ["rsync", *options, "-e", "sh -c 'eval \"$TRAIN_ANYWHERE_SSH\"'", *places]
+        done = self._captured(words, stdin, env={**os.environ, "TRAIN_ANYWHERE_SSH": start})
         broken = (12, 30, 35)  # the stream broke, or a time-out
         if done.returncode in broken and not _meaning(REFUSALS, done.stderr):
             raise self._lost(done.stderr)
         if done.returncode not in (0, 24):  # 24: a file was removed meanwhile
-            raise SubmitError(self.describe_failure(done, folder))
+            where = f"{folder} on {self.host.name}" if paths[1].startswith(":") else paths[1]
+            raise SubmitError(self.describe_failure(done, where))
         return done.stdout
 
-    def describe_failure(self, done: Answer, folder: str) -> str:
-        """Return the message for a call that failed in a folder there."""
-        where = f"{folder} on {self.host.name}"
+    def rsync_protocol(self) -> int:
+        """Return the version of the protocol of the rsync here."""
+        shown = re.search(r"protocol version (\d+)", self._captured(["rsync", "--version"], b"").stdout)
+        return int(shown[1]) if shown else 0
+
+    def describe_failure(self, done: Answer, where: str) -> str:
+        """Return the message for a call that failed in a folder."""
         if found := _meaning(REFUSALS, done.stderr):
             return found[0].format(where=where, name=self.host.name, ssh=self.host.ssh)
         words = " ".join((done.stderr.strip() or done.stdout).split()).replace("error: ", "") or "no answer"
-        return f"{where}: {words[:600]} (exit code {done.returncode}; nothing was submitted)"
+        return f"{where}: {words[:600]} (exit code {done.returncode})"
 
     def _lost(self, err: str) -> LostConnectionError:
         last = ("", *filter(None, map(str.strip, err.splitlines())))[-1]
         return LostConnectionError(f"the connection to {self.host.name} was lost{last and f' ({last})'}.")
 
-    def _captured(self, command: Sequence[str], stdin: bytes) -> Answer:
+    def _captured(self, command: Sequence[str], stdin: bytes, **options: Any) -> Answer:
         # files, not pipes: the process that keeps the connection open may inherit them
         with TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as err:
             given.write(stdin)
             given.seek(0)
             try:
-                code = _wait(_start(command, stdin=given, stdout=out, stderr=err), self.limit)
+                code = _wait(_start(command, stdin=given, stdout=out, stderr=err, **options), self.limit)
             except subprocess.TimeoutExpired:
                 raise SubmitError(f"{self.host.name} did not answer within {self.limit:g} s.") from None
             out.seek(0)
             err.seek(0)
-            done = Answer(command, code, os.fsdecode(out.read()), os.fsdecode(err.read()))
+            # above the mark is what the profile prints
+            texts = (os.fsdecode(file.read()).rpartition(f"{MARK}\n")[2] for file in (out, err))
+            done = Answer(command, code, *texts)
         if code != LOST:
             return done
-        if found := _meaning(FAILURES, done.stderr):
+        said = done.stderr
+        if self.has_proxy and "kex_exchange_identification" in said:  # only without sharing ssh shows why
+            plain = ["ssh", "-o", "ControlPath=none", "-o", "ControlPersist=no", *self.ssh[1:]]
+            said += subprocess.run(
+                [*plain, self.host.ssh, "true"], stdin=subprocess.DEVNULL, capture_output=True, text=True
+            ).stderr
+        if found := _meaning(FAILURES, said):
             advice = found[0].format(ssh=self.host.ssh, name=self.host.name)
             raise SubmitError(f"{self.host.name} ({self.host.ssh}): {advice} ssh: {found[1]}")
-        raise self._lost(done.stderr)
+        raise self._lost(said)
 
 
 def wrap(script: str, login: bool = True) -> str:
@@ -172,19 +188,24 @@ def _start(command: Sequence[str], **streams: Any) -> "subprocess.Popen[bytes]":
         ) from None
 
 
-def _sharing(host: str) -> list[str]:
-    """Return options of ssh with which all calls share one log-in; none if the user's configuration has its own."""
+def _settings(host: str) -> bytes:
+    """Return what the configuration of ssh says of a host."""
     process = _start(["ssh", "-G", host], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     asked, err = process.communicate()
     if process.returncode:
         raise SubmitError(
             f"ssh can't read its configuration for {host}: {' '.join(os.fsdecode(err).split())}."
         )
+    return asked
+
+
+def _sharing(settings: bytes) -> list[str]:
+    """Return options of ssh with which all calls share one log-in; none if the user's configuration has its own."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     folder = Path(runtime if os.path.isdir(runtime) else os.path.expanduser("~/.ssh")).absolute()
     # the longest name of a socket has 104 bytes with its end; %C has 40, and ssh adds 17 for a moment
     long = len(f"{folder}/ta-") + 40 + 18 > 104
-    if re.search(rb"^controlpath (?!none)", asked, re.M) or long or re.search(r"[\s%]", str(folder)):
+    if re.search(rb"^controlpath (?!none)", settings, re.M) or long or re.search(r"[\s%]", str(folder)):
         return []
     try:
         folder.mkdir(mode=0o700, exist_ok=True)

@@ -1,5 +1,6 @@
 """Run a command of src/ on a host: send the files, make the environment there, start it once, and show its output here."""
 
+import fcntl
 import hashlib
 import math
 import os
@@ -7,15 +8,16 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime
+from glob import glob
+from itertools import count
 from pathlib import Path
+from typing import TextIO
 
-from train_anywhere.errors import ConfigError, SubmitError, SubmitInterrupted, UnclearError
+from train_anywhere.errors import REFUSED, ConfigError, SubmitError, SubmitInterrupted, UnclearError
 from train_anywhere.files import ROOT
-from train_anywhere.files.atomic import claim, write_atomic
-from train_anywhere.files.removal import remove_file
 from train_anywhere.files.terminal.printable import printable
 from train_anywhere.remote import request_there
 from train_anywhere.remote.connection import LOST, Answer, Connection, LostConnectionError
@@ -70,6 +72,15 @@ def run_elsewhere(program: str, words: Sequence[str]) -> int | None:
     code = run_once(host, command(host), files)
     if not code and "dry_run" not in keys and program not in ("evaluate.py", "fetch.py"):
         print(f"On {host.name}: python src/jobs.py --on {host.name} status, logs -f, cancel", file=sys.stderr)
+    if code == REFUSED:
+        for run in (
+            path for word in own if (Path(path := word.rpartition("=")[2]) / "config.yaml").is_file()
+        ):
+            copy = f"python src/jobs.py push {shlex.quote(run)} --on {host.name}"
+            print(
+                printable(f"note: {run} is a run of this machine, which `{copy}` copies there."),
+                file=sys.stderr,
+            )
     return code
 
 
@@ -77,7 +88,7 @@ def _earliest(hosts: Sequence[Host], command: Callable[..., list[str]], files: S
     """Return the host that accepts the dry run and expects the earliest start, or that may have the command already."""
     starts: list[tuple[float, int, Host]] = []
     for host in hosts:
-        if _pending(host, command(host)).exists():
+        if glob(f"{_records(host, command(host))}-*"):
             return host
     for host in hosts:
         try:
@@ -98,10 +109,35 @@ def _earliest(hosts: Sequence[Host], command: Callable[..., list[str]], files: S
     return min(starts)[2]
 
 
-def _pending(host: Host, command: Sequence[str]) -> Path:
-    """Return the file with the id of the request for a command, if its answer has not arrived."""
+def _records(host: Host, command: Sequence[str]) -> str:
+    """Return the start of the paths of the records of a command, which `_open_record` makes."""
     digest = hashlib.sha256("\0".join([str(ROOT), host.name, *command]).encode(errors="surrogateescape"))
-    return state_folder() / "remote" / f"{digest.hexdigest()[:16]}.request"
+    return str(state_folder() / "remote" / digest.hexdigest()[:16])
+
+
+@contextmanager
+def _open_record(host: Host, command: Sequence[str]) -> Iterator[TextIO]:
+    """Open the file with the id of the request for a command whose answer has not arrived; an empty one is removed at the end.
+
+    The same command in another terminal, which waits for its answer now, has its own.
+    """
+    start = _records(host, command)
+    os.makedirs(os.path.dirname(start), mode=0o700, exist_ok=True)
+    for number in count():
+        with open(f"{start}-{number}.request", "a+") as record:
+            try:
+                fcntl.flock(record, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            if not os.fstat(record.fileno()).st_nlink:  # its call has just ended
+                continue
+            record.seek(0)
+            try:
+                yield record
+            finally:
+                if not os.fstat(record.fileno()).st_size:
+                    os.unlink(record.name)
+            return
 
 
 def run_once(host: Host, command: Sequence[str], files: SentFiles | None) -> int:
@@ -110,8 +146,12 @@ def run_once(host: Host, command: Sequence[str], files: SentFiles | None) -> int
     The id of the request stays here until its answer arrives, so that the same command typed again asks for that answer.
     Without `files` nothing is sent before. Raises what `run_elsewhere` raises.
     """
-    pending, tried, why = _pending(host, command), False, ""
-    request = pending.read_text() if pending.exists() else os.urandom(8).hex()
+    with _open_record(host, command) as record:
+        return _run_recorded(host, command, files, record)
+
+
+def _run_recorded(host: Host, command: Sequence[str], files: SentFiles | None, record: TextIO) -> int:
+    request, tried, why = record.read() or os.urandom(8).hex(), False, ""
     connection = Connection(host)
     for pause in (0.0, *PAUSES_S):
         try:
@@ -119,8 +159,8 @@ def run_once(host: Host, command: Sequence[str], files: SentFiles | None) -> int
                 print(f"{why} Trying again ...", file=sys.stderr, flush=True)
                 time.sleep(pause)
             folder = shlex.quote(transfer(connection, files)) if files else remote_folder(host)
-            pending.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            write_atomic(pending, request)
+            record.truncate(0)
+            print(request, end="", file=record, flush=True)
             tried = True
             code = connection.run(_script(host, folder, [request, *command], files))
             why = f"the connection to {host.name} was lost."
@@ -132,8 +172,7 @@ def run_once(host: Host, command: Sequence[str], files: SentFiles | None) -> int
             there = f"the command continues on {host.name}; type it again to see its answer."
             raise SubmitInterrupted(f"interrupted: {there if tried else 'nothing was submitted.'}") from None
         if code != LOST:
-            with suppress(FileNotFoundError):
-                remove_file(claim(pending))
+            record.truncate(0)
             return code
     if not tried:
         raise LostConnectionError(

@@ -1,7 +1,10 @@
 """The verbs of `jobs.py` on a host, and one table of the runs of all hosts."""
 
 import json
+import random
+import re
 import sys
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,7 +12,7 @@ from typing import Any
 
 from train_anywhere.errors import ProjectError, SubmitError
 from train_anywhere.files.terminal.printable import one_line
-from train_anywhere.remote.connection import LOST, Connection
+from train_anywhere.remote.connection import LOST, Connection, LostConnectionError
 from train_anywhere.remote.hosts import list_hosts, read_host
 from train_anywhere.remote.remote_command import in_folder, run_once
 from train_anywhere.runs.facts import Progress
@@ -45,7 +48,7 @@ def query(connection: Connection, words: Sequence[str]) -> str:
     """Return what Python prints in the project's folder on a host. Raises SubmitError with its message if it fails."""
     done = connection.capture(in_folder(connection.host, words))
     if done.returncode:
-        said = done.stderr.strip().rpartition("error: ")[2]
+        said = re.split("[eE]rror: ", done.stderr.strip())[-1]
         raise SubmitError(f"{connection.host.name}: {one_line(' '.join(said.split()))[:600]}")
     return done.stdout
 
@@ -53,7 +56,7 @@ def query(connection: Connection, words: Sequence[str]) -> str:
 def list_everywhere(words: Sequence[str]) -> tuple[list[Report], list[str]]:
     """Return the runs of all hosts for `jobs.py list words...`, newest first, and a message for each host without an answer."""
 
-    def ask(name: str) -> list[Report] | str:
+    def ask(name: str, pause: float = 1.0) -> list[Report] | str:
         try:
             answer = query(Connection(read_host(name), LIMIT_S), ["src/jobs.py", *words, "--json"])
             return [
@@ -61,6 +64,11 @@ def list_everywhere(words: Sequence[str]) -> tuple[list[Report], list[str]]:
                 for run in json.loads(answer[answer.index("{") :])["runs"]
                 if not run["trouble"]
             ]
+        except LostConnectionError as error:  # a log-in node takes few log-ins at a time
+            if pause > 5:
+                return str(error)
+            time.sleep(pause + random.random())
+            return ask(name, 2 * pause)
         except ProjectError as error:
             return str(error)
         except (ValueError, LookupError, TypeError) as error:  # of another version

@@ -1,8 +1,11 @@
 """Copies of run folders between this machine and a host: `jobs.py pull` and `jobs.py push`."""
 
 import json
+import shlex
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -15,7 +18,9 @@ from train_anywhere.remote.connection import Connection
 from train_anywhere.remote.hosts import read_host
 from train_anywhere.remote.remote_jobs import query
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
+from train_anywhere.runs.lock import RunLock
 from train_anywhere.runs.reopen.frozen import read_frozen
+from train_anywhere.slurm.submission.prepare import refuse_second_job
 
 OPTIONS = ("-rltz", "--safe-links", "--partial-dir=.rsync-partial")
 """Options of rsync for run folders: a copy that was cut continues."""
@@ -46,8 +51,8 @@ def pull(name: str, run: str | None, results: Path, everything: bool) -> list[Pa
                 f"{name} has a run with the name {'/'.join(names)!a}, which is no folder of a run."
             )
         target = results.joinpath(*names)
-        _refuse_older(_attempts(target), report["attempts"], str(target))
-        target.mkdir(parents=True, exist_ok=True)
+        info = connection.capture(f"cat -- {shlex.quote(f'{source}/run.json')}", login=False).stdout
+        _refuse_older(_prepare(RunDir(target)), _starts(json.loads(info or "{}")), str(target))
         left_out = [f"--exclude=/{file}" for file in (*OF_A_PLACE, *(() if everything else LARGE))]
         connection.rsync(source, [*OPTIONS, *left_out], (":./", f"{target}/"))
         with suppress(FileNotFoundError):
@@ -62,8 +67,8 @@ def pull(name: str, run: str | None, results: Path, everything: bool) -> list[Pa
 def push(name: str, run: RunDir) -> str:
     """Copy a run to a host that has the project, and return its folder there. Raises like `pull`."""
     connection, target = Connection(read_host(name)), f"results/{run.path.parent.name}/{run.id}"
-    there, folder = query(connection, ["-c", ADOPT.format("prepare"), target]).rstrip("\n").split(" ", 1)
-    _refuse_older(int(there), _attempts(run.path), f"{target} on {name}")
+    folder, starts = json.loads(query(connection, ["-c", ADOPT.format("prepare"), target]))
+    _refuse_older(starts, _starts(run.read_info()), f"{target} on {name}")
     left_out = [f"--exclude=/{file}" for file in OF_A_PLACE]
     connection.rsync(f"{folder}/{target}", [*OPTIONS, *left_out], (f"{run.path}/", ":./"))
     query(connection, ["-c", ADOPT.format("adopt"), target, str(ROOT)])
@@ -71,9 +76,8 @@ def push(name: str, run: RunDir) -> str:
 
 
 def prepare(folder: str) -> None:
-    """Make a run folder in this project, and print its number of attempts and the project's folder."""
-    (ROOT / folder).mkdir(parents=True, exist_ok=True)
-    print(_attempts(ROOT / folder), ROOT)
+    """Make a run folder in this project, and print the project's folder and the starts of the run as JSON."""
+    print(json.dumps([str(ROOT), _prepare(RunDir(ROOT / folder))]))
 
 
 def adopt(folder: str | Path, root: str) -> None:
@@ -84,14 +88,26 @@ def adopt(folder: str | Path, root: str) -> None:
         if str(flat.get(key)).startswith(f"{root}/"):
             flat[key] = f"{ROOT}{flat[key].removeprefix(root)}"
     write_atomic(run.config, yaml.safe_dump(unflatten(flat), sort_keys=False))
+    if saved := run.read_info().get("checkpoint"):
+        run.update(checkpoint=str(run.path / "checkpoints" / Path(saved).name))
 
 
-def _attempts(folder: Path) -> int:
-    return len(RunDir(folder).read_info().get(ATTEMPTS) or ())
+def _prepare(run: RunDir) -> list[str]:
+    """Make a run folder that a copy may replace, and return its starts. Raises CheckpointError, SubmitError: it is in use."""
+    if run.info_file.exists():
+        RunLock(run).refuse_if_held()
+        refuse_second_job(run, False)
+    run.path.mkdir(parents=True, exist_ok=True)
+    return _starts(run.read_info())
 
 
-def _refuse_older(present: int, new: int, where: str) -> None:
-    if present > new:
+def _starts(info: Mapping[str, Any]) -> list[str]:
+    return [attempt["started"] for attempt in info.get(ATTEMPTS) or ()]
+
+
+def _refuse_older(present: list[str], new: list[str], where: str) -> None:
+    if present != new[: len(present)]:
         raise SubmitError(
-            f"{where} was continued since, and the copy would replace what it has trained; copy it the other way."
+            f"{where} was continued since, and the copy would replace what it has trained; copy it the other way, or "
+            "pull into another folder: --results DIR."
         )

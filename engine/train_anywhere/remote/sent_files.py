@@ -8,6 +8,7 @@ import shlex
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -37,15 +38,11 @@ LISTED = 5
 NOTIFY = re.compile(r"""\bnotify["']?\s*:\s*["']?([^\s"'#,}]*://[^\s"'#,}]*)""")
 """The address of `monitor.notify` in YAML."""
 
-OPTIONS = [
-    "-lptz",
-    "--copy-unsafe-links",
-    "--no-implied-dirs",
-    "--from0",
-    "--files-from=-",
-    "--out-format=%n",
-]
-"""Options of rsync, which the one of macOS knows too; no option deletes."""
+OPTIONS = ("-ltz", "--from0", "--files-from=-", "--out-format=%n")
+"""Options of rsync, which the ones of macOS know too; no option deletes."""
+
+NEW, OLD = ("-E", "--no-implied-dirs", "--copy-unsafe-links"), ("-p", "--keep-dirlinks")
+"""More options for a protocol from 30 on, and before that: openrsync and rsync 2.6.9 of macOS also send folders."""
 
 PREPARE = r"""
 export LC_ALL=C
@@ -179,30 +176,47 @@ def transfer(connection: Connection, files: SentFiles) -> str:
         SubmitError: the folder has other files or those of another branch, or its disk is full.
         LostConnectionError: the connection was lost; typed again, the command continues.
     """
-    name, present = connection.host.name, [one for one in files.names if os.path.lexists(ROOT / one)]
+    name, protocol = connection.host.name, connection.rsync_protocol()
+    exists = os.path.lexists if protocol >= 30 else os.path.exists  # openrsync rejects a broken link
+    present = [one for one in files.names if exists(ROOT / one)]
     names = b"".join(os.fsencode(one) + b"\0" for one in present)
     state = state_folder() / "remote"
     state.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with open(state / f"{name}.lock", "w") as lock:
+    if not (machine := state / "machine").exists():
+        write_atomic(machine, os.urandom(8).hex())
+    mark = hashlib.sha256(f"{machine.read_text()} {ROOT} {_branch()}".encode(errors="surrogateescape"))
+    owner = mark.hexdigest()[:16]
+    with open(state / f"{name}-{owner}.lock", "a+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        folder = _prepare(connection, names, state / "machine")
+        folder = _prepare(connection, names, owner)
+        lock.seek(0)
+        options = [*OPTIONS, *(NEW if protocol >= 30 else OLD), *(["-c"] if lock.read() else [])]
+        start = time.time()
+        lock.write("recent")
+        lock.flush()
         finish = FINISH.format(commit=files.commit)
-        printed = connection.rsync(folder, OPTIONS, (f"{ROOT}/", ":."), names, finish)
+        printed = connection.rsync(folder, options, (f"{ROOT}/", ":."), names, finish)
+        # rsync compares sizes and full seconds: a later change in the same second would not be seen
+        if all(_changed(ROOT / one) < start - 2 for one in present):
+            lock.truncate(0)
     sent = [printable(line) for line in printed.splitlines() if not line.endswith("/")]
     shown = f": {', '.join(sent)}" if 0 < len(sent) <= LISTED else ""
     print(f"Sent {len(sent)} of {len(present)} files to {name}:{folder}{shown}", file=sys.stderr, flush=True)
     return folder
 
 
-def _prepare(connection: Connection, names: bytes, machine: Path) -> str:
-    """Check and mark the folder there, and return it. The file `machine` has a number of this machine."""
-    if not machine.exists():
-        write_atomic(machine, os.urandom(8).hex())
+def _changed(path: Path) -> float:
+    """Return the time of the last change of a file, 0 if it is gone."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _prepare(connection: Connection, names: bytes, owner: str) -> str:
+    """Check and mark the folder there, and return it."""
     host, described = connection.host, f"branch {_branch() or '(none)'} of {socket.gethostname()}:{ROOT}"
-    mark = hashlib.sha256(f"{machine.read_text()} {ROOT} {_branch()}".encode(errors="surrogateescape"))
-    script = PREPARE.format(
-        owner=mark.hexdigest()[:16], described=shlex.quote(described), folder=remote_folder(host)
-    )
+    script = PREPARE.format(owner=owner, described=shlex.quote(described), folder=remote_folder(host))
     done = connection.capture(script, names, login="$" in host.folder)  # a profile may take seconds
     where, file = f"{host.folder} on {host.name}", f"configs/hosts/{host.name}.yaml"
     said = ["", *map(printable, done.stdout.strip().splitlines())]
@@ -213,5 +227,5 @@ def _prepare(connection: Connection, names: bytes, machine: Path) -> str:
         44: f"{where} has files that were not sent from here and would be replaced: {', '.join(said[1:][-5:])}. Rename one.",
     }
     if done.returncode or not said[-1].startswith("@folder /"):
-        raise SubmitError(messages.get(done.returncode) or connection.describe_failure(done, host.folder))
+        raise SubmitError(messages.get(done.returncode) or connection.describe_failure(done, where))
     return done.stdout.strip().splitlines()[-1].removeprefix("@folder ")
