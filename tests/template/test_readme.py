@@ -97,9 +97,10 @@ def test_train_commands_pass_their_checks(train: Train, tmp_path: Path, page: st
         (tmp_path / "pictures" / "train-0.tar").touch()
     arguments = [f"data.dir={tmp_path}/pictures" if a.startswith("data.dir=") else a for a in arguments]
     (tmp_path / "image").touch()
-    arguments = [
-        f"container.image={tmp_path}/image" if a.startswith("container.image=") else a for a in arguments
-    ]
+    (tmp_path / "env" / "bin").mkdir(parents=True)
+    (tmp_path / "env" / "bin" / "activate").touch()
+    here = {"container.image": tmp_path / "image", "cluster.venv": tmp_path / "env"}
+    arguments = [f"{key}={here[key]}" if (key := a.partition("=")[0]) in here else a for a in arguments]
     files = {n: text for p in PAGES if p.name == page for n, text in own_files(p).items()}
     for name, text in {"mine.py": MINE, **files}.items():
         (tmp_path / name).write_text(text)

@@ -1,6 +1,7 @@
 """Fixtures for all tests: configurations, the command line, and missing tools."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -98,7 +99,9 @@ def require(there: object, what: str) -> None:
 
 
 def require_packages(stderr: str) -> None:
-    """Skip if a command was refused because Horovod or a framework is not installed."""
+    """Skip if a command was refused because Horovod, a framework or an optional package is not installed."""
+    if optional := re.search("needs the package .*", stderr):
+        pytest.skip(optional[0])
     for framework in FRAMEWORKS:
         horovod = [horovod_problem(framework, mpi=mpi) for mpi in (False, True)]
         for problem in filter(None, (framework_problem(framework), *horovod)):
