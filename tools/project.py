@@ -17,7 +17,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -41,10 +40,9 @@ EXAMPLES = {
 """Example of each framework: its file, what it is, and its command."""
 
 TOPS = (
-    *(".editorconfig", ".gitignore", ".pre-commit-config.yaml", "LICENSE", "Makefile", "conftest.py"),
-    *("AGENTS.md", "pyproject.toml", "environment.yml", "mkdocs.yml", ".vscode", "configs", "examples"),
-    *("hydra_plugins", "requirements", "slurm", "src", "tests", "tools"),
-)
+    ".editorconfig", ".gitignore", ".pre-commit-config.yaml", "LICENSE", "Makefile", "conftest.py", "AGENTS.md", "pyproject.toml",
+    "environment.yml", "mkdocs.yml", ".vscode", "configs", "examples", "hydra_plugins", "requirements", "slurm", "src", "tests", "tools",
+)  # fmt: skip
 """Files and folders from which projects are made; an sdist with a template has them."""
 
 LEFT_OUT = re.compile(
@@ -63,20 +61,9 @@ BOTH_FRAMEWORKS = r"tests/models/(test_gpt|test_parameter_counts)\.py"
 """Tests that compare the frameworks."""
 
 TARGETS = {
-    *(
-        "test-engine",
-        "test-all",
-        "engine",
-        "project",
-        "wheel",
-        "docs",
-        "cast",
-        "docs-serve",
-        "golden",
-        "chaos",
-    ),
-    *("matrix", "bad-inputs", "bench", "bench-quick", "gpu-check", "checksums", "schemas", "detach"),
-}
+    "test-engine", "test-all", "engine", "project", "wheel", "docs", "cast", "docs-serve", "golden", "chaos", "matrix", "bad-inputs",
+    "bench", "bench-quick", "gpu-check", "checksums", "schemas", "detach",
+}  # fmt: skip
 """Targets of the Makefile that need what the project does not have."""
 
 
@@ -102,10 +89,8 @@ def render(root: Path, choices: dict[str, str]) -> dict[str, bytes]:
     """Return the files of a project with these choices, by their paths."""
     chosen = FRAMEWORKS if choices["framework"] == "all" else (choices["framework"],)
     presets = with_parents(root, {"local", "current", "slurm", *choices["cluster"].split(",")} - {""})
-    made: dict[str, bytes] = {}
-    for name in template_files(root):
-        if is_wanted(name, chosen, presets):
-            made[name] = (root / name).read_bytes()
+    wanted = [name for name in template_files(root) if is_wanted(name, chosen, presets)]
+    made = {name: (root / name).read_bytes() for name in wanted}
     words = words_of(root, choices, chosen)
     for name in ("README.md", "tests/test_example.py", "tools/template.py"):
         made[name] = (root / "tools/project" / Path(name).name).read_bytes()
@@ -247,7 +232,7 @@ def read_choices(arguments: list[str]) -> tuple[Path, dict[str, str], str]:
     typed, title, framework, cluster, source = (argument.strip() for argument in arguments)
     if not typed:
         raise Refusal('name the folder: make project DIR=../mine NAME="My project"')
-    folder = Path(typed).expanduser().absolute()
+    folder = Path(os.path.abspath(Path(typed).expanduser()))
     title = title or folder.name
     if not re.fullmatch(r"[A-Za-z]([A-Za-z0-9 _.-]*[A-Za-z0-9])?", title):
         raise Refusal(
@@ -296,14 +281,14 @@ def make(arguments: list[str]) -> None:
     print(f"Next: cd {shlex.quote(str(folder))} && git commit -qm Start && make train")
 
 
-def write(root: Path, names: Iterable[str], contents: dict[str, bytes], out: Path) -> None:
+def write(contents: dict[str, bytes], out: Path) -> None:
     """Write files below a folder, with the permissions that they have in the template."""
-    for name in names:
+    for name, content in contents.items():
         target = out / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(contents[name] if contents else (root / name).read_bytes())
-        if (root / name).exists():
-            shutil.copymode(root / name, target)
+        target.write_bytes(content)
+        if (ROOT / name).exists():
+            shutil.copymode(ROOT / name, target)
 
 
 def main(arguments: list[str]) -> int:
@@ -314,10 +299,9 @@ def main(arguments: list[str]) -> int:
     verb, *words = arguments
     try:
         if verb == "copy":
-            write(ROOT, template_files(ROOT), {}, Path(words[0]))
+            write({name: (ROOT / name).read_bytes() for name in template_files(ROOT)}, Path(words[0]))
         elif verb == "render":
-            contents = render(ROOT, json.loads(words[1]))
-            write(ROOT, contents, contents, Path(words[0]))
+            write(render(ROOT, json.loads(words[1])), Path(words[0]))
         else:
             make(words)
     except Refusal as refusal:

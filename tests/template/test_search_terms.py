@@ -12,7 +12,13 @@ import pytest
 from tools.site import search_terms
 from train_anywhere.config.command.compose import compose
 from train_anywhere.config.command.diagnose import diagnose
-from train_anywhere.config.other_names import OTHER_WAYS, keys_meant, page_address, with_keys_meant
+from train_anywhere.config.other_names import (
+    OTHER_WAYS,
+    OWN_ARGUMENTS,
+    keys_meant,
+    page_address,
+    with_keys_meant,
+)
 from train_anywhere.config.search_terms import TERMS, find_page
 from train_anywhere.errors import ConfigError
 from train_anywhere.files import ROOT
@@ -47,13 +53,90 @@ TYPED = {
 }
 """Words that users typed without a hit, and the page for each."""
 
+PHRASES = {
+    "gradient checkpointing": "how-to/accumulate-gradients",
+    "early stopping patience": "how-to/early-stopping",
+    "sbatch array": "how-to/hyperparameter-search",
+    "cuda out of memory": "how-to/troubleshooting",
+    "wandb offline": "how-to/track-experiments",
+    "learning rate warmup": "how-to/trainer-options",
+    "mixed precision bf16": "how-to/accumulate-gradients",
+    "CSVLogger": "how-to/track-experiments",
+    "override group": "tutorials/getting-started",
+    "module load": "how-to/environments",
+    "freeze layers": "how-to/freeze-layers",
+    "distributed sampler": "how-to/own-dataset",
+    "jobs killed time limit": "how-to/time-limit",
+    "scratch": "how-to/troubleshooting",
+    "disk quota exceeded": "how-to/troubleshooting",
+    "RichProgressBar": "how-to/monitoring",
+    "custom callback": "how-to/your-code",
+    "validation_step": "how-to/your-code",
+    "multiple optimizers": "how-to/your-code",
+    "save_hyperparameters": "how-to/your-code",
+    "LightningDataModule": "how-to/own-dataset",
+    "predict_step": "how-to/use-a-trained-model",
+    "FSDP": "concepts/strategies",
+    "cpu offload": "concepts/strategies",
+    "OneCycleLR": "how-to/trainer-options",
+    "MASTER_ADDR": "reference/environment-variables",
+    "torchrun elastic": "concepts/strategies",
+    "preempted": "how-to/time-limit",
+    "save_best_only": "how-to/keras-fit",
+    "linear scaling rule": "concepts/reproducibility",
+    "transfer learning": "how-to/freeze-layers",
+    "fine-tune bert": "how-to/fine-tune",
+    "batch inference": "how-to/use-a-trained-model",
+    "AUROC": "how-to/custom-metric",
+    "WANDB_API_KEY": "how-to/track-experiments",
+    "optuna pruning": "how-to/hyperparameter-search",
+    "custom config": "tutorials/getting-started",
+    "update template": "how-to/get-updates",
+    "cancel job": "how-to/monitoring",
+    "port forwarding": "how-to/from-your-laptop",
+    "TMPDIR": "concepts/many-nodes",
+    "hdf5": "how-to/own-dataset",
+    "k-fold cross validation": "how-to/own-dataset",
+    "imagenet": "how-to/image-folder",
+    "WeightedRandomSampler": "how-to/own-dataset",
+    "mixup": "how-to/your-code",
+    "tf32": "how-to/accumulate-gradients",
+    "straggler": "how-to/job-hangs",
+    "segfault": "reference/exit-codes",
+    "tpu": "tutorials/getting-started",
+    "kubernetes": "concepts/comparison",
+    "Ray": "how-to/any-program",
+    "lion optimizer": "how-to/your-code",
+    "IterableDataset": "how-to/large-data",
+    "quantization": "how-to/use-a-trained-model",
+    "environment variables": "reference/environment-variables",
+    "chain jobs": "how-to/chain-jobs",
+    "exit codes": "reference/exit-codes",
+    "LearningRateScheduler": "how-to/keras-fit",
+    "fairshare priority": "how-to/job-waits",
+}
+"""What users of Lightning, Keras, Slurm, Hydra and W&B type after `--help`, and the page that answers."""
+
+KEYS = {
+    "weight decay": "optimizer.weight_decay",
+    "time limit": "cluster.time",
+    "memory per node": "cluster.mem",
+    "batch size": "data.batch_size",
+    "num_workers": "data.workers",
+    "gpu hours": "cluster.max_gpu_hours",
+    "steps_per_epoch": "trainer.limit_train_batches",
+    "seed_everything": "",
+    "max_epoch": "trainer.max_epochs",
+}
+"""The same for keys; "": only a page."""
+
 
 def plain(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "", text.lower())
 
 
 def test_each_term_has_one_page_and_a_source() -> None:
-    assert len(TERMS) >= 55 and len({*WORDS}) == len(WORDS)
+    assert len(TERMS) >= 110 and len({*WORDS}) == len(WORDS)
     for terms, page, source in TERMS:
         text = plain((ROOT / page_address(page)).read_text())
         assert "." in source
@@ -78,7 +161,7 @@ def test_a_wrong_key_leads_to_the_page() -> None:
     for term in WORDS:
         key = term.replace(" ", "_").replace("/", "_")
         said = with_keys_meant(f"'{key}' is not a key of the configuration.", tree)
-        other = keys_meant(key, tree) or key in OTHER_WAYS
+        other = keys_meant(key, tree) or key in {*OTHER_WAYS, *OWN_ARGUMENTS}
         assert (
             other
             or said == f"'{key}' is not a key of the configuration; see {page_address(str(find_page(key)))}."
@@ -86,6 +169,18 @@ def test_a_wrong_key_leads_to_the_page() -> None:
     said = diagnose(["strategy=deepspeed", "trainer.wandb=1"], ConfigError("x")).problems
     assert "About deepspeed: docs/concepts/strategies.md" in said[1]
     assert said[2].endswith("; see docs/how-to/track-experiments.md.")
+
+
+@pytest.mark.parametrize("term", PHRASES)
+def test_help_names_the_page_of_a_phrase(term: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command.help_sections(["--help", term])  # does not refuse it
+    command.print_pages([term])
+    assert capsys.readouterr().out.splitlines()[-1] == f"{term}: see docs/{PHRASES[term]}.md"
+
+
+def test_help_names_the_keys_of_a_phrase() -> None:
+    for words, key in KEYS.items():
+        assert (key in command.help_sections(["--help", words])) == bool(key), words
 
 
 def test_help_answers_a_key_a_name_and_a_term(capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,8 +197,8 @@ def test_help_answers_a_key_a_name_and_a_term(capsys: pytest.CaptureFixture[str]
             with pytest.raises(SystemExit):
                 command.build_hydra_arguments([term, "--help"])
         assert f"see docs/{TYPED[term]}.md" in capsys.readouterr().out
-    with pytest.raises(ConfigError, match="max_epoch is not a section or key"):
-        command.build_hydra_arguments(["--help", "max_epoch"])
+    with pytest.raises(ConfigError, match="max_epok is not a section, a key or a term of the pages"):
+        command.build_hydra_arguments(["--help", "max_epok"])
 
 
 def test_help_prints_the_line_of_a_key(train: Callable[..., "subprocess.CompletedProcess[str]"]) -> None:

@@ -40,6 +40,30 @@ def test_values_mean_what_the_shell_hands_over() -> None:
     assert [tree["cluster"]["comment"] for tree in composed] == values
 
 
+@pytest.mark.parametrize(
+    "note",
+    [
+        "a, b",
+        "[draft] {x: 1}",
+        "true",
+        "5",
+        'it\'s "new"',
+        "two\nlines",
+        "🎉 مرحبا",
+        "x" * 10_000,
+        "a\\",
+        "#1: 5 %",
+    ],
+)
+def test_a_note_is_any_text(note: str) -> None:
+    assert compose([quote_value(f"note={note}")])["note"] == note
+
+
+def test_a_note_may_be_quoted_or_null() -> None:
+    assert compose([quote_value("note='a, b'")])["note"] == "a, b"
+    assert compose([quote_value("note=null")])["note"] is None
+
+
 def test_a_list_of_the_scheduler_is_no_sweep_and_minutes_stay_minutes() -> None:
     words = [
         quote_value(w) for w in ("cluster.reservation=a,b", "cluster.partition=c,d", "cluster.time=4320")

@@ -6,7 +6,8 @@ from train_anywhere.config.command.compose import compose
 from train_anywhere.config.command.diagnose import diagnose
 from train_anywhere.config.keys import flatten
 from train_anywhere.config.load import load
-from train_anywhere.config.other_names import OTHER_NAMES, OTHER_WAYS, keys_meant
+from train_anywhere.config.other_names import OTHER_NAMES, OTHER_WAYS, keys_meant, with_keys_meant
+from train_anywhere.config.signatures import read
 from train_anywhere.errors import ConfigError
 
 MEANT = {
@@ -25,6 +26,10 @@ MEANT = {
     "mode": ["trainer.early_stopping.mode", "checkpoint.mode"],
     "trainer.steps_per_epoch": ["trainer.limit_train_batches"],
     "validation_freq": ["trainer.check_val_every_n_epoch"],
+    "cluster.slurm_partition": ["cluster.partition"],
+    "model.scheduler": ["schedule"],
+    "trainer.optimizer": ["optimizer"],
+    "batch size": ["data.batch_size"],
     "trainer.name": [],
     "nonsense": [],
     "cluster.site.nodes[0].gpu": [],
@@ -46,7 +51,8 @@ def test_other_names_lead_to_keys_and_are_none(tree: dict[str, object]) -> None:
     assert {*OTHER_NAMES} <= keys
     names = " ".join(OTHER_NAMES.values()).split()
     assert len({*names}) == len(names)
-    assert not {*names} & {key.rpartition(".")[2] for key in keys}
+    same = {*names} & {key.rpartition(".")[2] for key in keys}
+    assert same == {"scheduler"}  # of a learning rate: cluster.scheduler is not typed
 
 
 def test_a_key_of_the_command_line_and_of_a_file(tree: dict[str, object]) -> None:
@@ -65,7 +71,74 @@ def test_a_key_of_the_command_line_and_of_a_file(tree: dict[str, object]) -> Non
 
 
 @pytest.mark.parametrize("word", OTHER_WAYS)
-def test_arguments_of_fit_that_are_no_key_have_another_way(word: str, tree: dict[str, object]) -> None:
+def test_arguments_of_other_programs_that_are_no_key_have_another_way(
+    word: str, tree: dict[str, object]
+) -> None:
     for key in (word, f"trainer.{word}"):
         said = diagnose([f"{key}=1"], ConfigError("x")).problems
         assert said[-1] == f"'{key}' is not a key of the configuration; {OTHER_WAYS[word]}."
+
+
+WRONG = {
+    "trainer.benchmark": "Did you mean 'trainer.extra.benchmark'?",
+    "trainer.detect_anomaly": "Did you mean 'trainer.extra.detect_anomaly'?",
+    "trainer.logger": "Did you mean 'loggers'?",
+    "trainer.strategy": "Did you mean 'strategy'?",
+    "reload_dataloaders_every_n_epochs": "; use a data set that changes its rows itself.",
+    "checkpoint.save_top_k": "is always kept, and is what the test and exports use.",
+    "checkpoint.every_n_train_steps": "Did you mean 'checkpoint.every_n_steps'?",
+    "data.pin_memory": "; see docs/how-to/large-data.md.",
+    "data.drop_last": "; see docs/concepts/own-code.md.",
+    "trainer.loss_weights": "; compile the keras.Model with it in the function that task._target_ names.",
+    "trainer.clipvalue": "Did you mean 'trainer.gradient_clip_val'?",
+    "cluster.licenses": "Did you mean 'cluster.extra=[--licenses=...]'?",
+    "gpu_bind": "Did you mean 'cluster.extra=[--gpu-bind=...]'?",
+    "cluster.array": "; type -m and several values of a key: a sweep is one job array.",
+    "per_device_train_batch_size": "Did you mean 'data.batch_size'?",
+    "warmup_steps": "Did you mean 'schedule.warmup_epochs'?",
+    "slurm_array_parallelism": "Did you mean 'cluster.max_running'?",
+    "max_restarts": "Did you mean 'cluster.retries'?",
+    "master_addr": "; see docs/reference/environment-variables.md.",
+    "optimizer.momentum": "It is a key of optimizer=sgd.",
+    "data.val_fraction": "It is a key of data=imagefolder|shards|text.",
+    "strategy.blocks": "It is a key of strategy=fsdp.",
+}
+"""Arguments of Lightning, Keras, Slurm, submitit and Hugging Face's trainer as keys, and keys of other choices."""
+
+
+def test_wrong_keys_have_a_hint() -> None:
+    problems = diagnose([f"{key}=1" for key in WRONG], ConfigError("x")).problems
+    found = {key: [one for one in problems if one.startswith(f"'{key}' is not ")] for key in WRONG}
+    assert [key for key, lines in found.items() if [WRONG[key] in one for one in lines] != [True]] == []
+    said = diagnose(
+        ["loggers.wandb.settings=x"], ConfigError("loggers.wandb._target_ is missing; give it")
+    ).problems
+    assert "loggers.wandb: add loggers=wandb, whose keys these are." in said
+
+
+def test_each_argument_of_the_trainer_and_its_callbacks_has_a_hint(tree: dict[str, object]) -> None:
+    for place, section in {
+        "Trainer": "trainer",
+        "callbacks.ModelCheckpoint": "checkpoint",
+        "callbacks.EarlyStopping": "trainer.early_stopping",
+    }.items():
+        for name in read(f"lightning.pytorch.{place}").parameters:
+            key = f"{section}.{name}"
+            said = with_keys_meant(f"'{key}' is not a key of the configuration.", tree)
+            known = key in flatten(tree) or name in NO_HINT
+            assert known or not said.endswith("configuration."), said
+
+
+NO_HINT = {
+    "auto_insert_metric_name",
+    "check_on_train_epoch_end",
+    "dirpath",
+    "filename",
+    "limit_predict_batches",
+    "log_rank_zero_only",
+    "save_on_exception",
+    "save_on_train_epoch_end",
+    "enable_version_counter",
+    "strict",
+}
+"""Arguments without a meaning here."""

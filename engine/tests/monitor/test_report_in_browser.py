@@ -41,6 +41,12 @@ return [head.ariaSort, rows.map((row) => row.cells[head.cellIndex].textContent)]
 """
 
 
+ONE_LINE = """
+const state = document.querySelector(".tiles b");
+return state.offsetHeight < 1.6 * parseFloat(getComputedStyle(state).fontSize);
+"""
+
+
 def click(name: str, clicks: int = 1) -> str:
     return SORTED.replace("NAME", name).replace("CLICKS", str(clicks))
 
@@ -94,3 +100,13 @@ def test_the_report_of_a_run(tmp_path: Path) -> None:
     page = (run / "report.html").relative_to(tmp_path).as_posix()
     asked = [(page, width, one) for width in (PHONE, SCREEN) for one in (FITS, OVERLAPS)]
     assert ask(tmp_path, asked) == [0, 0, 0, 0]
+
+
+def test_the_state_of_a_run_is_not_broken(tmp_path: Path) -> None:
+    make_sweep(tmp_path, 1)
+    run = tmp_path / "digits" / f"{SWEEP}-0"
+    info = {"format": 1, "state": "interrupted", "metrics": {f"val/m{n}": 0.5 for n in range(12)}}
+    (run / "run.json").write_text(dumps(info))
+    write_report(RunDir(run), lambda facts: ([], {}))
+    page = (run / "report.html").relative_to(tmp_path).as_posix()
+    assert all(ask(tmp_path, [(page, width, ONE_LINE) for width in (PHONE, 730, 853, 1181, SCREEN)]))

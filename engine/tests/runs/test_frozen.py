@@ -9,7 +9,7 @@ import pytest
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import CheckpointError
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.reopen.frozen import read_frozen, refuse_damaged
+from train_anywhere.runs.reopen.frozen import read_frozen, read_overrides, refuse_damaged, write_frozen
 from train_anywhere.runs.reopen.resume import load_saved_overrides
 
 MakeRun = Callable[..., tuple[Config, RunDir]]
@@ -38,6 +38,15 @@ def refusal(run: RunDir) -> str:
 def test_a_good_one_is_read(run: RunDir) -> None:
     assert load_saved_overrides([f"resume={run.path}"])[0] == "model=mlp"
     assert read_frozen(run)["name"] == "digits"
+
+
+def test_a_value_of_several_lines_stays_one_override(run: RunDir, make_run: MakeRun) -> None:
+    config, again = make_run("model=mlp")
+    note = 'note="a \\"b\\"\noptimizer.lr=5\r\n  c"'
+    write_frozen(again, config, ["model=mlp", note, "seed=2"])
+    assert read_overrides(again) == ["model=mlp", note.replace("\r", ""), "seed=2"]
+    again.overrides.write_bytes(b"model=mlp\r\nseed=2\r\n")
+    assert read_overrides(again) == ["model=mlp", "seed=2"]
 
 
 DAMAGED = [

@@ -64,6 +64,10 @@ WORDS = {
     "several": "data.batch_size=5000 cluster.time=soon",
     "sweep": "-m seed=1,2 cluster.venv=/nope",
     "after": "after=nope",
+    "resume": "resume=nope",
+    "file": "paths.results=/dev/null",
+    "image": "container=apptainer container.image=/nope.sif",
+    "class": "callbacks.x._target_=lightning.pytorch.callbacks.Nope name=a/b",
 }
 
 

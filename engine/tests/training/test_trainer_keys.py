@@ -229,7 +229,7 @@ def test_help_of_one_section(train: Train) -> None:
     done = train("--help", "trianer")
     assert (
         done.returncode == 2
-        and "trianer is not a section or key of the configuration. Did you mean" in done.stderr
+        and "trianer is not a section, a key or a term of the pages. Did you mean" in done.stderr
     )
 
 

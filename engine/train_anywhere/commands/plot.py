@@ -1,6 +1,7 @@
 """Draw one metric of several runs with matplotlib, which is optional, for a paper or a talk."""
 
 import csv
+import math
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 from train_anywhere.config.strict import did_you_mean
 from train_anywhere.errors import SubmitError
 from train_anywhere.files.root import shell_folder
+from train_anywhere.monitor.report.figures import LARGEST
 from train_anywhere.runs.facts import Series, curves
 from train_anywhere.runs.reopen.frozen import typed_overrides
 from train_anywhere.runs.summary import display_path
@@ -18,6 +20,9 @@ FORMATS = (".pdf", ".svg", ".png", ".eps", ".csv")
 SIZE = (3.4, 2.4)
 """Inches: a column of a paper."""
 
+MOST_NAMED, LONGEST_NAME = 12, 40
+"""Most curves with a legend, and most characters of a name in it: others would cover the figure."""
+
 
 def plot(found: Sequence[RunEntry], metric: str, out: str) -> str:
     """Write the curves of a metric, one for each run, and return the line to print.
@@ -26,9 +31,10 @@ def plot(found: Sequence[RunEntry], metric: str, out: str) -> str:
         SubmitError: no run has the metric, the format is unknown, matplotlib is missing, or the file exists.
     """
     path = shell_folder() / out
-    if path.suffix not in FORMATS:
+    if path.suffix.lower() not in FORMATS:
         raise SubmitError(f"--out {out}: its format is not known; use one of {', '.join(FORMATS)}.")
-    if path.suffix != ".csv" and not find_spec("matplotlib"):
+    values = path.suffix.lower() == ".csv"
+    if not values and not find_spec("matplotlib"):
         raise SubmitError(
             "matplotlib is not installed: pip install matplotlib, or write the values: --out values.csv"
         )
@@ -43,7 +49,7 @@ def plot(found: Sequence[RunEntry], metric: str, out: str) -> str:
     if not lines:
         names = sorted({name for columns in known.values() for name in columns})
         raise SubmitError(f"no run has the metric {metric}{did_you_mean(metric, names)}")
-    (write_values if path.suffix == ".csv" else draw)(lines, metric, path)
+    (write_values if values else draw)(lines, metric, path)
     return f"{display_path(path)}: {metric} of {len(lines)} of {len(labels)} runs"
 
 
@@ -62,15 +68,22 @@ def draw(lines: dict[str, Series], metric: str, path: Path) -> None:
     import matplotlib  # optional
 
     matplotlib.use("agg")
-    settings: dict[str, Any] = {"pdf.fonttype": 42, "svg.fonttype": "none", "font.size": 8}
+    settings: dict[str, Any] = {
+        "pdf.fonttype": 42,
+        "svg.fonttype": "none",
+        "font.size": 8,
+        "text.parse_math": False,
+    }
     with matplotlib.rc_context(settings):
         from matplotlib import pyplot
 
         figure, axes = pyplot.subplots(figsize=SIZE, layout="constrained")
         for name, points in lines.items():
-            axes.plot(*zip(*points, strict=True), label=name, linewidth=1)
+            dot = "." if len(points) == 1 else ""
+            xs, ys = [x for x, _ in points], [y if abs(y) < LARGEST else math.nan for _, y in points]
+            axes.plot(xs, ys, marker=dot, label=name[:LONGEST_NAME], linewidth=1)
         axes.set(xlabel="step", ylabel=metric)
-        if len(lines) > 1:
+        if 1 < len(lines) <= MOST_NAMED:
             axes.legend(frameon=False)
         axes.spines[["top", "right"]].set_visible(False)
         figure.savefig(path, dpi=300)

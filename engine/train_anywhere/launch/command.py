@@ -9,7 +9,7 @@ from io import StringIO
 from train_anywhere.config.command.command_line import split_flags, to_hydra_overrides
 from train_anywhere.config.command.compose import CONFIGS, compose, install_choice_loader, quote_value
 from train_anywhere.config.command.diagnose import explain_refusal
-from train_anywhere.config.command.help_comments import add_comments, sections
+from train_anywhere.config.command.help_comments import add_comments, keys_about, sections
 from train_anywhere.config.command.yaml_files import refuse_unusable_files
 from train_anywhere.config.keys import flatten
 from train_anywhere.config.other_names import OTHER_WAYS, keys_meant, page_address
@@ -75,7 +75,7 @@ def print_pages(words: Sequence[str]) -> None:
     for word in words:
         if way := OTHER_WAYS.get(word.rpartition(".")[2]):
             print(fit(f"{word}: {way}.", terminal_width()))
-        if page := find_page(word):
+        if page := find_page(word, phrase=True):
             print(f"{word}: see {page_address(page)}")
 
 
@@ -84,12 +84,13 @@ def help_sections(arguments: Sequence[str]) -> list[str]:
     named, known, unknown = [], sections(), []
     words = help_words(arguments)
     tree = compose(()) if [word for word in words if word not in known] else {}
+    keys = flatten(tree)
     for word in words:
-        found = [word] if word in known or word in flatten(tree) else keys_meant(word, tree)
+        found = [word] if word in known or word in keys else keys_meant(word, tree) or keys_about(word, keys)
         named += found
-        if not found and not find_page(word) and word not in OTHER_WAYS:
-            names = [*known, *flatten(tree)]
-            unknown.append(f"{word} is not a section or key of the configuration{did_you_mean(word, names)}")
+        if not found and not find_page(word, phrase=True) and word not in OTHER_WAYS:
+            near = did_you_mean(word, [*known, *keys])
+            unknown.append(f"{word} is not a section, a key or a term of the pages{near}")
     if unknown:
         raise ConfigError(*unknown)
     return named

@@ -96,12 +96,42 @@ def test_a_large_sweep_keeps_a_drawing_that_can_be_read() -> None:
     assert many.figures == []  # nothing was measured
 
 
+ODD = [
+    [("0.1", 0.5), ("inf", 0.6), ("nan", 0.7), ("-inf", 0.8)],
+    [("1e308", 0.5), ("-1e308", 0.6)],
+    [("1e-320", 0.5), ("1", 0.6)],
+    [("1e-3", 0.5), ("0.001", 0.6)],
+    [("1", float("nan")), ("2", float("inf"))],
+    [("1", 1e299), ("2", -1e299)],
+    [("x" * 1000, 0.5), ("<b>", 0.6)],
+    [("\u202eabc", 0.5), ("مرحبا", 0.6), ("a\nb\0", 0.7)],
+    [(f"v{n}", n / 7) for n in range(1000)],
+    [(str(n), n / 7) for n in range(1000)],
+]
+"""Values of a key with the metric of their runs."""
+
+
+def test_a_page_of_odd_names(tmp_path: Path) -> None:
+    sweep(tmp_path, 31)
+    names = ("<script>alert(1)</script>", "\u202eevil", "مرحبا", "x" * 5000, "'\"&lt;", "a b=c", "日本🎉")
+    for number in range(31):
+        run = tmp_path / "digits" / f"{SWEEP}-{number}"
+        keys = "".join(f"task.k{n}={number}\n" for n in range(number))
+        (run / "overrides.txt").write_text(f"seed={number}\nname={names[number % len(names)]}\n{keys}")
+    page = write_sweep(find(str(tmp_path / "digits" / SWEEP), tmp_path)).read_text()
+    assert page.count("<script>") == 1 and "&lt;script&gt;alert(1)" in page
+    assert page.count("<tr") == 32 and "مرحبا" in page
+
+
 def test_values_too_near_to_each_other_have_round_labels() -> None:
     """All values of a key are labels of its axis if there is room for them."""
     near = metric_over_key("val/acc", "lr", [(f"{x / 100:g}", x / 10) for x in range(1, 10)])
     assert near and near.ticks == {} and "0.02" in near.svg and "0.03<" not in near.svg
     powers = metric_over_key("val/acc", "lr", [(f"{10 ** -(x / 3):.3g}", x) for x in range(12)])
     assert powers and {"0.001", "0.01", "0.1"} < {*powers.ticks.values()}
+    for odd in ODD:
+        drawn = metric_over_key("val/acc", "lr", odd)
+        assert drawn is None or (not re.search(r'="[^"]*\b(nan|inf)\b', drawn.svg) and len(drawn.below) < 200)
     seeds = metric_over_key("val/acc", "seed", [("1", 0.5), ("2", 0.75)])
     assert seeds and [*seeds.ticks.values()] == ["1", "2"]
     long = metric_over_key("val/acc", "data.dir", [("/data/" + letter * 30, 0.5) for letter in "ab"])

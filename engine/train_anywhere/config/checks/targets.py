@@ -22,6 +22,7 @@ from train_anywhere.config.keys import (
     OpenSection,
     key_fields,
 )
+from train_anywhere.config.other_names import OWN_ARGUMENTS
 from train_anywhere.config.schema import Config, Trainer
 from train_anywhere.config.signatures import Definition, Parameter, TargetError, read, read_import_calls
 from train_anywhere.config.strict import UNUSABLE, convert, did_you_mean, nearest
@@ -125,15 +126,6 @@ def _named_targets(sections: Iterable[tuple[str, OpenSection]], framework: str) 
 
 
 MAIN = 'if __name__ == "__main__":.'
-
-OWN_ARGUMENTS = {
-    "strategy": "strategy=NAME", "devices": "trainer.devices", "num_nodes": "trainer.nodes", "accelerator": "trainer.accelerator",
-    "precision": "trainer.precision", "logger": "loggers.NAME._target_", "callbacks": "callbacks.NAME._target_",
-    "default_root_dir": "paths.results", "enable_checkpointing": "checkpoint.*", "enable_progress_bar": "monitor.progress",
-    "use_distributed_sampler": "the data itself", "enable_model_summary": "monitor.progress", "fast_dev_run": "trainer.fast_dev_run",
-    "barebones": "trainer.fast_step", "reload_dataloaders_every_n_epochs": "a data set that changes its rows itself",
-}  # fmt: skip
-"""Arguments of Lightning's Trainer that this project sets, and what to use instead."""
 
 
 def check_extra(trainer: Trainer, framework: str) -> Iterator[str]:

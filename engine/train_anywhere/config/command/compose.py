@@ -145,11 +145,18 @@ def quote_value(argument: str) -> str:
     if is_changed(key.lstrip("+"), value):  # Hydra reads account=1_000 as a number
         return f'{key}="{value}"'
     several = key in ONE_VALUE and "," in value and value[0] not in "'\"["
-    if not several and (
-        argument.startswith("-")
-        or not equals
-        or re.fullmatch(r"[\w./+-]{,1000}", value, re.ASCII)  # Python can't parse a number of 5,000 digits
-        or parse_override(argument)
+    words = key == "note" and value not in ("", "null") and value[0] not in "'\""  # such as `[draft] a, b`
+    if (
+        not several
+        and not words
+        and (
+            argument.startswith("-")
+            or not equals
+            or re.fullmatch(
+                r"[\w./+-]{,1000}", value, re.ASCII
+            )  # Python can't parse a number of 5,000 digits
+            or parse_override(argument)
+        )
     ):
         return argument
     # a backslash is special only before a quote: https://hydra.cc/docs/advanced/override_grammar/basic/#quoted-values

@@ -4,6 +4,7 @@ Hydra stops at the first problem, and a value of the wrong type hides contradict
 checks each argument by itself, then composes the valid ones and lets the schema check the result.
 """
 
+import re
 import traceback
 from argparse import ArgumentError
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ from train_anywhere.config.command.compose import (
     list_groups,
     parse_override,
 )
+from train_anywhere.config.command.help_comments import lines_with_keys
 from train_anywhere.config.command.yaml_files import choice_problem, file_problems, yaml_sentence
 from train_anywhere.config.keys import LIST_GROUPS, SINGLE_GROUPS
 from train_anywhere.config.load import load
@@ -62,7 +64,7 @@ def diagnose(arguments: Sequence[str], first: Exception, sweep: bool = True) -> 
         stray = tuple(f"'{group}' is not a key" for group in list_groups() if group not in KEYS)
         known = [p for p in known if not p.startswith(stray)]
     found = [*known, *(p for p in problems if not any(p in k for k in known))]
-    found = [_with_file(problem, arguments) for problem in found]
+    found = [_with_choice(_with_file(problem, arguments)) for problem in found]
     return ConfigError(*(list(dict.fromkeys(found)) or [error_sentence(first) or str(first).strip()]))
 
 
@@ -73,6 +75,18 @@ def _with_file(problem: str, arguments: Sequence[str]) -> str:
     chosen = [text.partition("=")[2] for text in arguments if text.startswith(f"{group}=")]
     file = CONFIGS / group / f"{chosen[-1]}.yaml" if missing and chosen else CONFIGS
     return f"{problem.removesuffix('.')} ({file} does not have it)." if file.is_file() else problem
+
+
+def _with_choice(problem: str) -> str:
+    """If other choices of the group have the key, or one has its name, add them to the message."""
+    if found := re.match(r"'(\w+)\.([\w.]+)' is not an? (key|argument) of [^;?]*$", problem):
+        files = sorted((CONFIGS / found[1]).glob("*.yaml"))
+        having = [f.stem for f in files if found[2] in dict(lines_with_keys(f.read_text("utf-8-sig")))]
+        return f"{problem} It is a key of {found[1]}={'|'.join(having)}." if having else problem
+    found = re.match(r"(\w+)\.(\w+)\._target_ is missing", problem)
+    if found and (CONFIGS / found[1] / f"{found[2]}.yaml").is_file():
+        return f"{found[1]}.{found[2]}: add {found[1]}={found[2]}, whose keys these are."
+    return problem
 
 
 def _all_problems(arguments: Sequence[str], sweep: bool, cached_compose: Compose) -> list[str]:

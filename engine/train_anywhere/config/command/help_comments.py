@@ -1,12 +1,14 @@
 """Add the meanings of keys, and the comments of configs/, to Hydra's `--help`."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from train_anywhere.config.command.compose import CONFIGS, list_groups
 from train_anywhere.config.keys import CUSTOM, defaults, meanings
+from train_anywhere.config.other_names import SITE
 from train_anywhere.config.schema import Config
+from train_anywhere.config.search_terms import plain
 from train_anywhere.files.terminal.fit import fit_page, terminal_width
 
 KEYS = "Keys and their defaults\n"
@@ -36,6 +38,15 @@ def add_comments(page: str, only: Sequence[str] = ()) -> str:
     ]
     text = "\n".join([*titles, *lines])
     return fit_page(text + "\n" if only else before + heading + text + gap + rest, terminal_width())
+
+
+def keys_about(words: str, keys: Collection[str]) -> list[str]:
+    """Return those of `keys` whose name and meaning have all words of a phrase. Empty if they are more than six."""
+    wanted = {*plain(words).split()}
+    known = meanings(Config)
+    words_of = {key: plain(f"{key} {known.get(key, '')}").split() for key in keys if not key.startswith(SITE)}
+    found = [key for key, has in words_of.items() if wanted and wanted <= {*has}]
+    return found if len(found) <= 6 else []
 
 
 def sections() -> list[str]:

@@ -42,8 +42,8 @@ MOST_TICKS = 7
 MOST_CHARACTERS = 40
 """Most characters that words below the x axis have together."""
 
-LARGEST = 1e300
-"""Values from this size on are not drawn."""
+LARGEST = 1e150
+"""Values from this size on are not drawn: pygal fails for the square of a larger one."""
 
 COLOURS = 6
 """Number of colours that the page defines: --curve-0 to --curve-5. Further curves repeat them."""
@@ -139,11 +139,8 @@ def metric_over_key(metric: str, key: str, values: Sequence[tuple[str, float]]) 
     names = sorted({typed for typed, _ in values})
     if len(names) < 2:
         return None
-    below, numbers = key, True
-    try:
-        places = {typed: float(typed) for typed in names}
-    except ValueError:
-        numbers, places = False, {typed: float(number) for number, typed in enumerate(names)}
+    below, numbers = key, all(map(is_number, names))
+    places = {typed: float(typed if numbers else number) for number, typed in enumerate(names)}
     known = sorted(places.values())
     if powers := numbers and known[0] > 0 and known[-1] > DECADES * known[0]:
         places = {typed: math.log10(x) for typed, x in places.items()}
@@ -155,8 +152,18 @@ def metric_over_key(metric: str, key: str, values: Sequence[tuple[str, float]]) 
     ticks = {x: typed for typed, x in places.items()}
     if nearest < (known[-1] - known[0]) / MOST_TICKS or sum(map(len, names)) > MOST_CHARACTERS:
         ticks = {x: f"{10**x:.2g}" for x in round_ticks(points)} if powers else {}
-        below += "" if numbers else ": " + ", ".join(f"{at:g} {typed}" for typed, at in places.items())
+        listed = ", ".join(f"{at:g} {typed}" for typed, at in places.items())
+        if not numbers:
+            below += f": {listed}" if len(listed) <= 2 * MOST_CHARACTERS else f": {len(names)} values"
     return Figure(f"{metric} over {key}", points, below, dots=True, scattered=True, ticks=ticks)
+
+
+def is_number(text: str) -> bool:
+    """Return whether a text is a finite number that can be drawn."""
+    try:
+        return abs(float(text)) < LARGEST
+    except ValueError:
+        return False
 
 
 def spans_decades(curves: Mapping[str, Series]) -> bool:

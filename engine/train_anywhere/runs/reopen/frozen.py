@@ -47,7 +47,8 @@ def write_frozen(run: RunDir, config: Config, overrides: Sequence[str]) -> None:
     tree = {**to_tree(config), "from_scratch": False}
     kept = [o for o in overrides if not NOT_SAVED.match(o)]
     write_with_backup(run.config, yaml.safe_dump(tree, sort_keys=False))
-    write_with_backup(run.overrides, "".join(o + "\n" for o in dict.fromkeys(kept)))
+    lines = (re.sub(r"\r\n?|\n", "\n ", o) for o in dict.fromkeys(kept))  # the rest of a value is indented
+    write_with_backup(run.overrides, "".join(line + "\n" for line in lines))
 
 
 def read_frozen(run: RunDir) -> dict[str, Any]:
@@ -86,13 +87,18 @@ def load_yaml(text: str) -> Any:
 def read_overrides(run: RunDir) -> list[str]:
     """Return the overrides in overrides.txt. Raises CheckpointError if it is damaged."""
     try:
-        return [line for line in read_text(run.overrides).splitlines() if line]
+        return split_overrides(read_text(run.overrides))
     except OSError as error:
         raise CheckpointError(
             f"{run.overrides} can't be read ({error.strerror or error}); {_remedy(run)}"
         ) from error
     except ValueError as error:
         raise CheckpointError(f"{run.overrides} is damaged (not UTF-8); {_remedy(run)}") from error
+
+
+def split_overrides(text: str) -> list[str]:
+    """Return the overrides in the text of overrides.txt, in which indented lines continue a value."""
+    return [line.replace("\n ", "\n") for line in re.split(r"\r?\n(?! )", text) if line]
 
 
 def typed_overrides(run: RunDir) -> list[str] | None:

@@ -20,6 +20,7 @@ from train_anywhere.config.paths import expand, make_absolute
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError, SubmitError
 from train_anywhere.files.atomic import read_text
+from train_anywhere.runs.reopen.frozen import split_overrides
 
 SHELL = ("cluster.setup", "cluster.modules", "cluster.conda", "cluster.venv", "cluster.extra")
 """Keys whose values become part of the batch script or of the options of the scheduler."""
@@ -168,7 +169,7 @@ def remember(folder: Path, config: Config) -> None:
     flat = flatten(to_tree(config))
     _add(_digest(folder, k, flat[k]) for k in find_outward_values(flat))
     with suppress(OSError, ValueError):
-        lines = read_text(folder / "overrides.txt").splitlines()
+        lines = split_overrides(read_text(folder / "overrides.txt"))
         _add(_digest(folder, "overrides.txt", line) for line in filter(RESOLVER.search, lines))
 
 

@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -58,6 +59,9 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 INDENT = 13
 """Width of the column with the names of rows."""
+
+LONGEST_NOTE = 400
+"""Most characters of a note on the page of a run; its report has all."""
 
 MOST_NODES = 32
 """Most nodes on the page of a run; `--json` has all."""
@@ -166,7 +170,9 @@ def _state(report: Report) -> list[str]:
 
 def _rows(report: Report) -> Iterator[tuple[str, str]]:
     yield "Run folder", display_path(report.path)
-    yield "About", report.overrides.get("note", "").strip("'\"")
+    note = report.overrides.get("note", "null")
+    note = note[1:-1].replace(f"\\{note[0]}", note[0]) if note[:1] in ("'", '"') else note
+    yield "About", "" if note == "null" else textwrap.shorten(note, LONGEST_NOTE, placeholder=" ...")
     if report.pending:
         yield "Waits", _pending(report)
     yield "Why", report.why
