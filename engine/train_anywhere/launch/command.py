@@ -20,7 +20,6 @@ from train_anywhere.files.root import refuse_deleted_folder
 from train_anywhere.files.terminal.fit import fit, fit_message, terminal_width
 from train_anywhere.files.terminal.output import escape_characters, output_problem
 from train_anywhere.files.terminal.printable import printable
-from train_anywhere.runs.reopen.resume import load_saved_overrides
 
 HELP = {"-h", "--help"}
 
@@ -32,6 +31,8 @@ def build_hydra_arguments(arguments: Sequence[str]) -> list[str]:
         ConfigError: a flag does not exist, or Hydra could not read a file below configs/.
         CheckpointError: `resume=` does not name a run folder, or names a damaged one.
     """
+    from train_anywhere.runs.reopen.resume import load_saved_overrides  # a command elsewhere needs none
+
     refuse_deleted_folder()
     refuse_unusable_files(CONFIGS)
     install_choice_loader()

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
-from glob import glob
 from itertools import count
 from pathlib import Path
 from typing import TextIO
@@ -73,14 +72,10 @@ def run_elsewhere(program: str, words: Sequence[str]) -> int | None:
     if not code and "dry_run" not in keys and program not in ("evaluate.py", "fetch.py"):
         print(f"On {host.name}: python src/jobs.py --on {host.name} status, logs -f, cancel", file=sys.stderr)
     if code == REFUSED:
-        for run in (
-            path for word in own if (Path(path := word.rpartition("=")[2]) / "config.yaml").is_file()
-        ):
-            copy = f"python src/jobs.py push {shlex.quote(run)} --on {host.name}"
-            print(
-                printable(f"note: {run} is a run of this machine, which `{copy}` copies there."),
-                file=sys.stderr,
-            )
+        values = [word.rpartition("=")[2] for word in own]
+        for run in (shlex.quote(value) for value in values if Path(value, "config.yaml").is_file()):
+            note = f"note: {run} is a run of this machine: `python src/jobs.py push {run} --on {host.name}` copies it there."
+            print(printable(note), file=sys.stderr)
     return code
 
 
@@ -88,7 +83,8 @@ def _earliest(hosts: Sequence[Host], command: Callable[..., list[str]], files: S
     """Return the host that accepts the dry run and expects the earliest start, or that may have the command already."""
     starts: list[tuple[float, int, Host]] = []
     for host in hosts:
-        if glob(f"{_records(host, command(host))}-*"):
+        records = _records(host, command(host))
+        if any(records.parent.glob(f"{records.name}-*")):
             return host
     for host in hosts:
         try:
@@ -109,10 +105,10 @@ def _earliest(hosts: Sequence[Host], command: Callable[..., list[str]], files: S
     return min(starts)[2]
 
 
-def _records(host: Host, command: Sequence[str]) -> str:
+def _records(host: Host, command: Sequence[str]) -> Path:
     """Return the start of the paths of the records of a command, which `_open_record` makes."""
     digest = hashlib.sha256("\0".join([str(ROOT), host.name, *command]).encode(errors="surrogateescape"))
-    return str(state_folder() / "remote" / digest.hexdigest()[:16])
+    return state_folder() / "remote" / digest.hexdigest()[:16]
 
 
 @contextmanager
@@ -122,7 +118,7 @@ def _open_record(host: Host, command: Sequence[str]) -> Iterator[TextIO]:
     The same command in another terminal, which waits for its answer now, has its own.
     """
     start = _records(host, command)
-    os.makedirs(os.path.dirname(start), mode=0o700, exist_ok=True)
+    start.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     for number in count():
         with open(f"{start}-{number}.request", "a+") as record:
             try:
@@ -146,34 +142,32 @@ def run_once(host: Host, command: Sequence[str], files: SentFiles | None) -> int
     The id of the request stays here until its answer arrives, so that the same command typed again asks for that answer.
     Without `files` nothing is sent before. Raises what `run_elsewhere` raises.
     """
+    tried, why, connection = False, "", Connection(host)
     with _open_record(host, command) as record:
-        return _run_recorded(host, command, files, record)
-
-
-def _run_recorded(host: Host, command: Sequence[str], files: SentFiles | None, record: TextIO) -> int:
-    request, tried, why = record.read() or os.urandom(8).hex(), False, ""
-    connection = Connection(host)
-    for pause in (0.0, *PAUSES_S):
-        try:
-            if why:
-                print(f"{why} Trying again ...", file=sys.stderr, flush=True)
-                time.sleep(pause)
-            folder = shlex.quote(transfer(connection, files)) if files else remote_folder(host)
-            record.truncate(0)
-            print(request, end="", file=record, flush=True)
-            tried = True
-            code = connection.run(_script(host, folder, [request, *command], files))
-            why = f"the connection to {host.name} was lost."
-        except SubmitError as error:
-            if not (tried or isinstance(error, LostConnectionError)):
-                raise
-            code, why = LOST, str(error)
-        except KeyboardInterrupt:
-            there = f"the command continues on {host.name}; type it again to see its answer."
-            raise SubmitInterrupted(f"interrupted: {there if tried else 'nothing was submitted.'}") from None
-        if code != LOST:
-            record.truncate(0)
-            return code
+        request = record.read() or os.urandom(8).hex()
+        for pause in (0.0, *PAUSES_S):
+            try:
+                if why:
+                    print(f"{why} Trying again ...", file=sys.stderr, flush=True)
+                    time.sleep(pause)
+                folder = shlex.quote(transfer(connection, files)) if files else remote_folder(host)
+                record.truncate(0)
+                print(request, end="", file=record, flush=True)
+                tried = True
+                code = connection.run(_script(host, folder, [request, *command], files))
+                why = f"the connection to {host.name} was lost."
+            except SubmitError as error:
+                if not (tried or isinstance(error, LostConnectionError)):
+                    raise
+                code, why = LOST, str(error)
+            except KeyboardInterrupt:
+                there = f"the command continues on {host.name}; type it again to see its answer."
+                raise SubmitInterrupted(
+                    f"interrupted: {there if tried else 'nothing was submitted.'}"
+                ) from None
+            if code != LOST:
+                record.truncate(0)
+                return code
     if not tried:
         raise LostConnectionError(
             f"{why} Nothing was submitted: type the command again, or see what `ssh {host.ssh}` prints."

@@ -54,6 +54,7 @@ elif [ ! -d .remote ] && [ -n "$(ls -A)" ]; then exit 43
 else mkdir -p .remote && printf '%s\n%s\n' "$owner" {described} > .remote/mark && mv .remote/mark .remote/owner || exit 45
 fi
 touch .remote/sent && sort -zu > .remote/new || exit 45
+cmp -s .remote/new .remote/sent || {{
 only() {{ sort -z "$1" "$2" "$2" | uniq -zu; }}
 others=$(only .remote/new .remote/sent | while IFS= read -r -d '' name; do
     if [ ! -L "$name" ]; then
@@ -73,6 +74,7 @@ only .remote/sent .remote/new | while IFS= read -r -d '' name; do
         [ "$parent" = . ] || rmdir -p --ignore-fail-on-non-empty -- "$parent"
     fi
 done
+}}
 mv .remote/new .remote/sent || exit 45
 printf '\n@folder %s\n' "$PWD"
 """
@@ -197,7 +199,7 @@ def transfer(connection: Connection, files: SentFiles) -> str:
         finish = FINISH.format(commit=files.commit)
         printed = connection.rsync(folder, options, (f"{ROOT}/", ":."), names, finish)
         # rsync compares sizes and full seconds: a later change in the same second would not be seen
-        if all(_changed(ROOT / one) < start - 2 for one in present):
+        if all(_changed(ROOT / one) < int(start) for one in present):
             lock.truncate(0)
     sent = [printable(line) for line in printed.splitlines() if not line.endswith("/")]
     shown = f": {', '.join(sent)}" if 0 < len(sent) <= LISTED else ""
