@@ -130,14 +130,15 @@ def test_splits_by_names_and_by_keys(tmp_path: Path) -> None:
         "imagenet1k-validation-00.tar",
         "contest.TAR",
         "coco2017val.tar",
+        "train_val.tar",
     ):
         write_shard(tmp_path / "named" / name, range(3))
     assert list_shards(tmp_path / "named").splits == {
-        "train": ["contest.TAR", "train-0.tar", "valley.tar"],
+        "train": ["contest.TAR", "train-0.tar", "train_val.tar", "valley.tar"],
         "val": ["coco2017val.tar", "dev.tar", "imagenet1k-validation-00.tar", "validation-0.tar"],
         "test": ["Testing/0.tar", "deep/test_1.tar"],
     }
-    assert len(open_folder(tmp_path / "named").train) == 9
+    assert len(open_folder(tmp_path / "named").train) == 12
     write_shard(tmp_path / "flat" / "0.tar", range(500))
     splits = open_folder(tmp_path / "flat", val_fraction=0.2, test_fraction=0.1)
     parts = [
@@ -282,6 +283,11 @@ def test_what_may_be_wrong_is_a_note(tmp_path: Path) -> None:
         "train/0009.tar has no samples.",
         "val/1.tar: links such as z.npy are left out; pack it with tar -h --hard-dereference.",
     ]
+    for number in range(1000, 2000):
+        write_tar(folder / "train" / f"{number}.tar", [])
+    assert open_folder(folder).notes[3:] == (
+        f"1,000 other shards have such notes: python src/index.py {folder}",
+    )
 
 
 def test_a_shard_that_changes_during_the_run(

@@ -17,7 +17,9 @@ KINDS = (".tar", ".parquet", ".jsonl")
 
 MISSING_PYARROW = "*.parquet files need the package pyarrow, which is not installed; install it: python -m pip install pyarrow"
 
-_HELD_OUT = re.compile(r"(?<![a-z])(?:(test)(?:ing|s)?|(?:val(?:id|idation)?|dev|eval(?:uation)?))(?![a-z])")
+_HELD_OUT = re.compile(
+    r"(?<![a-z])(?<!train[-_])(?:(test)(?:ing|s)?|(?:val(?:id|idation)?|dev|eval(?:uation)?))(?![a-z])"
+)
 
 
 class Shards(NamedTuple):

@@ -1,5 +1,6 @@
 """Open the shards of a folder as the splits of a data set: the target of data=shards."""
 
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,6 +18,9 @@ from train_anywhere.data.shards.index import AGREED, Index, open_index
 from train_anywhere.data.shards.rows import LABELS, ShardRows, find_columns
 from train_anywhere.data.shards.sources import Source
 from train_anywhere.errors import DataError
+
+MAX_NOTES = 3
+"""The most notes about shards that a run prints."""
 
 Fraction = Annotated[float, Range(above=0, below=1)]
 
@@ -43,7 +47,12 @@ def open_shards(
     """
     folder = Path(resolve_node_path(dir))
     found, limit = open_index(folder, Path(index)), parse_size(cache)
-    notes, fields = [*found.info["notes"]], sorted({name for one in found.info["counts"] for name in one})
+    notes, fields = (
+        found.info["notes"][:MAX_NOTES],
+        sorted({name for one in found.info["counts"] for name in one}),
+    )
+    if (more := len(found.info["notes"]) - MAX_NOTES) > 0:
+        notes.append(f"{more:,} other shards have such notes: python src/index.py {shlex.quote(dir)}")
     if not fields:
         raise DataError(f"data.dir={folder} has no samples with fields; add some, or use another folder.")
     named = find_columns(columns, fields)
