@@ -4,7 +4,11 @@ import runpy
 from pathlib import Path
 from typing import Any
 
-TABLE = Path(__file__).resolve().parents[2] / "engine/train_anywhere/config/search_terms.py"
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = (ROOT / "engine", *ROOT.glob(".venv/lib/python3*/site-packages"))
+"""Where the engine may be: in the project, or installed."""
+
+[TABLE, *_] = filter(Path.is_file, (folder / "train_anywhere/config/search_terms.py" for folder in FOLDERS))
 TERMS = runpy.run_path(str(TABLE))["TERMS"]
 
 
