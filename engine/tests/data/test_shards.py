@@ -541,6 +541,17 @@ def test_checks_before_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_the_command_has_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert index_command([str(tmp_path)]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+    write_shard(tmp_path / "0.tar", range(3))
+    with tarfile.open(tmp_path / "0.tar", "a") as tar:
+        link = tarfile.TarInfo("\udcff\x1b[1m.npy")
+        link.type, link.linkname = tarfile.SYMTYPE, "0.npy"
+        tar.addfile(link)
+    command = [sys.executable, "src/index.py", str(tmp_path)]
+    env = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and r"links such as \udcff\x1b[1m.npy are left out" in done.stdout, (
+        done.stderr
+    )
 
 
 KILLS = [(1, 2, 9), (2, 3, 14), (3, 1, 0)]

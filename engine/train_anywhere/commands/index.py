@@ -12,6 +12,7 @@ from train_anywhere.errors import ProjectError
 from train_anywhere.files import ROOT
 from train_anywhere.files.root import shell_folder
 from train_anywhere.files.terminal.fit import FittedHelp
+from train_anywhere.files.terminal.printable import printable_output
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -24,14 +25,15 @@ def main(arguments: list[str] | None = None) -> int:
         help="where the index is kept if DIR can't be written (%(default)s)",
     )
     parsed = parser.parse_args(arguments)
-    try:
-        from train_anywhere.data.shards.index import open_index
+    with printable_output():  # names in tar files may have any bytes
+        try:
+            from train_anywhere.data.shards.index import open_index
 
-        index = open_index(shell_folder() / parsed.dir, shell_folder() / parsed.results / ".cache")
-    except ProjectError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    files = {split: f"{len(names):,} shards" for split, names in index.shards.splits.items()}
-    print("\n".join(index.info["notes"] + [f"{split + ':':<15}{shown}" for split, shown in files.items()]))
-    print(f"{'Samples:':<15}{index.starts[-1]:,}\n{'Index:':<15}{index.place}")
+            index = open_index(shell_folder() / parsed.dir, shell_folder() / parsed.results / ".cache")
+        except ProjectError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return error.exit_code
+        files = [f"{split + ':':<15}{len(names):,} shards" for split, names in index.shards.splits.items()]
+        print("\n".join(index.info["notes"] + files))
+        print(f"{'Samples:':<15}{index.starts[-1]:,}\n{'Index:':<15}{index.place}")
     return 0
