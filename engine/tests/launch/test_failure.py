@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from train_anywhere.distributed.topology import Topology
-from train_anywhere.errors import STOPPED, LostRankError, ProjectError
+from train_anywhere.errors import STOPPED, DataError, LostRankError, ProjectError
 from train_anywhere.files import ROOT
 from train_anywhere.launch import failure
 from train_anywhere.launch.failure import report_failure, save_traceback, wait_for_cause, watch_threads
@@ -232,6 +232,12 @@ def test_a_sentence_of_ours_is_a_consequence_too(run: RunDir, tmp_path: Path) ->
     [line] = done.stderr.splitlines()
     assert line.startswith("error: rank 1 stops. Details: ")
     assert "LostRankError" in details(line) and details(line).endswith("frame #0: c10d\n")
+
+
+def test_ranks_with_the_same_problem_print_it_once(run: RunDir, capsys: Capture) -> None:
+    for rank, message in ((1, "x.tar is cut"), (0, "x.tar is cut"), (2, "y.tar is cut")):
+        report_failure(run, Topology(rank, world_size=3), DataError(message))
+    assert capsys.readouterr().err == "error: x.tar is cut\nerror: y.tar is cut\n"
 
 
 def test_the_last_lines_name_the_line_of_the_user(run: RunDir, capsys: Capture, tmp_path: Path) -> None:

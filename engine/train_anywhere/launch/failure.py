@@ -39,9 +39,9 @@ def report_failure(run: RunDir, topology: Topology, error: BaseException, report
     elif isinstance(error, NotFiniteError) and topology.rank:
         return  # all ranks have the same metrics, and rank 0 reports it
     elif isinstance(error, ProjectError):
-        if topology.world_size > 1:
-            claim_first(run, CAUSE, f"{me}: {error}")
-        print_line(f"error: {error}")
+        first = claim_first(run, CAUSE, f"{me}: {error}") if topology.world_size > 1 else me
+        if first.startswith(me) or not first.endswith(f": {error}"):  # else another rank prints it
+            print_line(f"error: {error}")
     elif why := lost_rank(error):
         message = f"error: {me} stops: the connection to another rank was lost ({why})."
         _report_consequence(run, topology, error, message)
