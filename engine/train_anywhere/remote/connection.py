@@ -33,6 +33,9 @@ FAILURES = {
 MARK = "@train-anywhere"
 """Line that separates what a script prints from what the profile of the login shell prints."""
 
+DIFFERS = "@differs"
+"""Line that a script prints if a folder is not as provided."""
+
 REFUSALS = {
     r"no space left|quota exceeded|exceeded .*quota": "the disk or your quota is full in {where}: make room there.",
     r"rsync: (command )?not found|Unknown command:? '?rsync": "{name} has no rsync, which brings the files: ask its administrators, or "
@@ -82,18 +85,28 @@ class Connection:
         return self._captured([*self.ssh, self.host.ssh, wrap(marked, login)], stdin)
 
     def rsync(
-        self, folder: str, options: Sequence[str], paths: tuple[str, str], stdin: bytes = b"", then: str = ""
-    ) -> str:
+        self,
+        folder: str,
+        options: Sequence[str],
+        paths: tuple[str, str],
+        stdin: bytes = b"",
+        then: str = "",
+        provided: str = "",
+    ) -> str | None:
         """Copy files from the first path to the second; a path that starts with a colon is below `folder` there.
 
-        `then` is a script of bash that runs there if all files were copied. Returns what rsync prints. Raises like `capture`.
+        `then` is a script of bash that runs there if all files were copied. Returns what rsync prints, or None if the folder is not
+        there or the command `provided` fails in it. Raises like `capture`.
         """
-        there = wrap(f'echo {MARK} >&2; cd -- {shlex.quote(folder)} && "$@" || exit\n{then}', login=False)
+        enter = f"cd -- {shlex.quote(folder)} && {provided or 'true'} || {{ echo {DIFFERS} >&2; exit 1; }}"
+        there = wrap(f'echo {MARK} >&2; {enter}\n"$@" || exit\n{then}', login=False)
         # the address of the host, and quotes in quotes, would mean something to rsync
         places = [f"there{path}" if path.startswith(":") else path for path in paths]
         start = f'exec {shlex.join([*self.ssh, self.host.ssh, there])} "$@"'
         words = ["rsync", *options, "-e", "sh -c 'eval \"$TRAIN_ANYWHERE_SSH\"'", *places]
         done = self._captured(words, stdin, env={**os.environ, "TRAIN_ANYWHERE_SSH": start})
+        if provided and DIFFERS in done.stderr:
+            return None
         broken = (12, 30, 35)  # the stream broke, or a time-out
         if done.returncode in broken and not _meaning(REFUSALS, done.stderr):
             raise self._lost(done.stderr)

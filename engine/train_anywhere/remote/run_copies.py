@@ -88,8 +88,6 @@ def adopt(folder: str | Path, root: str) -> None:
         if str(flat.get(key)).startswith(f"{root}/"):
             flat[key] = f"{ROOT}{flat[key].removeprefix(root)}"
     write_atomic(run.config, yaml.safe_dump(unflatten(flat), sort_keys=False))
-    if saved := run.read_info().get("checkpoint"):
-        run.update(checkpoint=str(run.path / "checkpoints" / Path(saved).name))
 
 
 def _prepare(run: RunDir) -> list[str]:
