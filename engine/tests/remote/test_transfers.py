@@ -283,6 +283,10 @@ def test_the_folder_is_checked_before_each_transfer(quick: Laptop, site: Site) -
     assert "Sent 0 of" not in send(quick)
     (site.folder / ".remote" / "owner").write_text("x\nbranch other of elsewhere\n")
     assert "has branch other of elsewhere" in send(quick, code=2)
+    quick.close_connections()
+    site.stop()
+    err = send(quick, code=2)
+    assert "it can't be reached" in err and "Trying again" not in err, err
 
 
 @pytest.mark.slow

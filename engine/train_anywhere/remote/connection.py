@@ -109,7 +109,7 @@ class Connection:
             return None
         broken = (12, 30, 35)  # the stream broke, or a time-out
         if done.returncode in broken and not _meaning(REFUSALS, done.stderr):
-            raise self._lost(done.stderr)
+            raise self._explain_lost(done.stderr)
         if done.returncode not in (0, 24):  # 24: a file was removed meanwhile
             where = f"{folder} on {self.host.name}" if paths[1].startswith(":") else paths[1]
             raise SubmitError(self.describe_failure(done, where))
@@ -127,8 +127,17 @@ class Connection:
         words = " ".join((done.stderr.strip() or done.stdout).split()).replace("error: ", "") or "no answer"
         return f"{where}: {words[:600]} (exit code {done.returncode})"
 
-    def _lost(self, err: str) -> LostConnectionError:
-        last = ("", *filter(None, map(str.strip, err.splitlines())))[-1]
+    def _explain_lost(self, said: str) -> SubmitError:
+        """Return the error for a connection that failed, or was lost."""
+        if self.has_proxy and "kex_exchange_identification" in said:  # only without sharing ssh shows why
+            plain = ["ssh", "-o", "ControlPath=none", "-o", "ControlPersist=no", *self.ssh[1:]]
+            said += subprocess.run(
+                [*plain, self.host.ssh, "true"], stdin=subprocess.DEVNULL, capture_output=True, text=True
+            ).stderr
+        if found := _meaning(FAILURES, said):
+            advice = found[0].format(ssh=self.host.ssh, name=self.host.name)
+            return SubmitError(f"{self.host.name} ({self.host.ssh}): {advice} ssh: {found[1]}")
+        last = ("", *filter(None, map(str.strip, said.splitlines())))[-1]
         return LostConnectionError(f"the connection to {self.host.name} was lost{last and f' ({last})'}.")
 
     def _captured(self, command: Sequence[str], stdin: bytes, **options: Any) -> Answer:
@@ -145,18 +154,9 @@ class Connection:
             # above the mark is what the profile prints
             texts = (os.fsdecode(file.read()).rpartition(f"{MARK}\n")[2] for file in (out, err))
             done = Answer(command, code, *texts)
-        if code != LOST:
-            return done
-        said = done.stderr
-        if self.has_proxy and "kex_exchange_identification" in said:  # only without sharing ssh shows why
-            plain = ["ssh", "-o", "ControlPath=none", "-o", "ControlPersist=no", *self.ssh[1:]]
-            said += subprocess.run(
-                [*plain, self.host.ssh, "true"], stdin=subprocess.DEVNULL, capture_output=True, text=True
-            ).stderr
-        if found := _meaning(FAILURES, said):
-            advice = found[0].format(ssh=self.host.ssh, name=self.host.name)
-            raise SubmitError(f"{self.host.name} ({self.host.ssh}): {advice} ssh: {found[1]}")
-        raise self._lost(said)
+        if code == LOST:
+            raise self._explain_lost(done.stderr)
+        return done
 
 
 def wrap(script: str, login: bool = True) -> str:

@@ -92,7 +92,7 @@ def adopt(folder: str | Path, root: str) -> None:
 
 def _prepare(run: RunDir) -> list[str]:
     """Make a run folder that a copy may replace, and return its starts. Raises CheckpointError, SubmitError: it is in use."""
-    if run.info_file.exists():
+    if run.read_info():
         RunLock(run).refuse_if_held()
         refuse_second_job(run, False)
     run.path.mkdir(parents=True, exist_ok=True)
