@@ -232,6 +232,7 @@ REASONS = {
     "train_anywhere.job.batch_job": "its folder is put on the path before",
     "train_anywhere.config.load": "most jobs have no feature that works in their supervisor",
     "train_anywhere.features": "most jobs have no feature that works in their supervisor",
+    "train_anywhere.runs.reopen.resume": "a command that runs on another machine reads no run here",
     "train_anywhere.runs.reopen.frozen": "most jobs have no feature that works in their supervisor",
     "features.each": "a submission asks no more than what a feature wants",
     "yaml": "only commands that look at any run folder read configs/train.yaml",

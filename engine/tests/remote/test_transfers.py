@@ -2,9 +2,11 @@
 
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -266,14 +268,25 @@ def test_the_rsync_of_macos(quick: Laptop, site: Site) -> None:
 
 def test_a_change_in_the_second_of_the_transfer_is_sent(quick: Laptop, site: Site) -> None:
     file = quick.project / "src" / "changed.py"
-    file.write_text("a = 1\n")
-    at = file.stat().st_mtime
-    send(quick)
-    file.write_text("a = 2\n")
-    os.utime(file, (at, at))
-    assert "src/changed.py" in send(quick)
+    at = time.time() + 60  # a time that is not over when the transfer starts
+    for text in ("a = 1\n", "a = 2\n"):
+        file.write_text(text)
+        os.utime(file, (at, at))
+        assert "Sent 0 of" not in send(quick)
     assert (site.folder / "src" / "changed.py").read_text() == "a = 2\n"
     assert "Sent 0 of" in send(quick)
+
+
+def test_the_folder_is_checked_before_each_transfer(quick: Laptop, site: Site) -> None:
+    send(quick)
+    shutil.rmtree(site.folder)
+    assert "Sent 0 of" not in send(quick)
+    (site.folder / ".remote" / "owner").write_text("x\nbranch other of elsewhere\n")
+    assert "has branch other of elsewhere" in send(quick, code=2)
+    quick.close_connections()
+    site.stop()
+    err = send(quick, code=2)
+    assert "it can't be reached" in err and "Trying again" not in err, err
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ def build_hydra_arguments(arguments: Sequence[str]) -> list[str]:
         ConfigError: a flag does not exist, or Hydra could not read a file below configs/.
         CheckpointError: `resume=` does not name a run folder, or names a damaged one.
     """
-    from train_anywhere.runs.reopen.resume import load_saved_overrides  # a command elsewhere needs none
+    from train_anywhere.runs.reopen.resume import load_saved_overrides  # a command elsewhere reads no run
 
     refuse_deleted_folder()
     refuse_unusable_files(CONFIGS)

@@ -33,6 +33,9 @@ FAILURES = {
 MARK = "@train-anywhere"
 """Line that separates what a script prints from what the profile of the login shell prints."""
 
+DIFFERS = "@differs"
+"""Line that a script prints if a folder is not as provided."""
+
 REFUSALS = {
     r"no space left|quota exceeded|exceeded .*quota": "the disk or your quota is full in {where}: make room there.",
     r"rsync: (command )?not found|Unknown command:? '?rsync": "{name} has no rsync, which brings the files: ask its administrators, or "
@@ -82,21 +85,31 @@ class Connection:
         return self._captured([*self.ssh, self.host.ssh, wrap(marked, login)], stdin)
 
     def rsync(
-        self, folder: str, options: Sequence[str], paths: tuple[str, str], stdin: bytes = b"", then: str = ""
-    ) -> str:
+        self,
+        folder: str,
+        options: Sequence[str],
+        paths: tuple[str, str],
+        stdin: bytes = b"",
+        then: str = "",
+        provided: str = "",
+    ) -> str | None:
         """Copy files from the first path to the second; a path that starts with a colon is below `folder` there.
 
-        `then` is a script of bash that runs there if all files were copied. Returns what rsync prints. Raises like `capture`.
+        `then` is a script of bash that runs there if all files were copied. Returns what rsync prints, or None if the folder is not
+        there or the command `provided` fails in it. Raises like `capture`.
         """
-        there = wrap(f'echo {MARK} >&2; cd -- {shlex.quote(folder)} && "$@" || exit\n{then}', login=False)
+        enter = f"cd -- {shlex.quote(folder)} && {provided or 'true'} || {{ echo {DIFFERS} >&2; exit 1; }}"
+        there = wrap(f'echo {MARK} >&2; {enter}\n"$@" || exit\n{then}', login=False)
         # the address of the host, and quotes in quotes, would mean something to rsync
         places = [f"there{path}" if path.startswith(":") else path for path in paths]
         start = f'exec {shlex.join([*self.ssh, self.host.ssh, there])} "$@"'
         words = ["rsync", *options, "-e", "sh -c 'eval \"$TRAIN_ANYWHERE_SSH\"'", *places]
         done = self._captured(words, stdin, env={**os.environ, "TRAIN_ANYWHERE_SSH": start})
+        if provided and DIFFERS in done.stderr:
+            return None
         broken = (12, 30, 35)  # the stream broke, or a time-out
         if done.returncode in broken and not _meaning(REFUSALS, done.stderr):
-            raise self._lost(done.stderr)
+            raise self._explain_lost(done.stderr)
         if done.returncode not in (0, 24):  # 24: a file was removed meanwhile
             where = f"{folder} on {self.host.name}" if paths[1].startswith(":") else paths[1]
             raise SubmitError(self.describe_failure(done, where))
@@ -114,8 +127,17 @@ class Connection:
         words = " ".join((done.stderr.strip() or done.stdout).split()).replace("error: ", "") or "no answer"
         return f"{where}: {words[:600]} (exit code {done.returncode})"
 
-    def _lost(self, err: str) -> LostConnectionError:
-        last = ("", *filter(None, map(str.strip, err.splitlines())))[-1]
+    def _explain_lost(self, said: str) -> SubmitError:
+        """Return the error for a connection that failed, or was lost."""
+        if self.has_proxy and "kex_exchange_identification" in said:  # only without sharing ssh shows why
+            plain = ["ssh", "-o", "ControlPath=none", "-o", "ControlPersist=no", *self.ssh[1:]]
+            said += subprocess.run(
+                [*plain, self.host.ssh, "true"], stdin=subprocess.DEVNULL, capture_output=True, text=True
+            ).stderr
+        if found := _meaning(FAILURES, said):
+            advice = found[0].format(ssh=self.host.ssh, name=self.host.name)
+            return SubmitError(f"{self.host.name} ({self.host.ssh}): {advice} ssh: {found[1]}")
+        last = ("", *filter(None, map(str.strip, said.splitlines())))[-1]
         return LostConnectionError(f"the connection to {self.host.name} was lost{last and f' ({last})'}.")
 
     def _captured(self, command: Sequence[str], stdin: bytes, **options: Any) -> Answer:
@@ -132,18 +154,9 @@ class Connection:
             # above the mark is what the profile prints
             texts = (os.fsdecode(file.read()).rpartition(f"{MARK}\n")[2] for file in (out, err))
             done = Answer(command, code, *texts)
-        if code != LOST:
-            return done
-        said = done.stderr
-        if self.has_proxy and "kex_exchange_identification" in said:  # only without sharing ssh shows why
-            plain = ["ssh", "-o", "ControlPath=none", "-o", "ControlPersist=no", *self.ssh[1:]]
-            said += subprocess.run(
-                [*plain, self.host.ssh, "true"], stdin=subprocess.DEVNULL, capture_output=True, text=True
-            ).stderr
-        if found := _meaning(FAILURES, said):
-            advice = found[0].format(ssh=self.host.ssh, name=self.host.name)
-            raise SubmitError(f"{self.host.name} ({self.host.ssh}): {advice} ssh: {found[1]}")
-        raise self._lost(said)
+        if code == LOST:
+            raise self._explain_lost(done.stderr)
+        return done
 
 
 def wrap(script: str, login: bool = True) -> str:

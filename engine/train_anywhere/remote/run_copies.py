@@ -88,13 +88,11 @@ def adopt(folder: str | Path, root: str) -> None:
         if str(flat.get(key)).startswith(f"{root}/"):
             flat[key] = f"{ROOT}{flat[key].removeprefix(root)}"
     write_atomic(run.config, yaml.safe_dump(unflatten(flat), sort_keys=False))
-    if saved := run.read_info().get("checkpoint"):
-        run.update(checkpoint=str(run.path / "checkpoints" / Path(saved).name))
 
 
 def _prepare(run: RunDir) -> list[str]:
     """Make a run folder that a copy may replace, and return its starts. Raises CheckpointError, SubmitError: it is in use."""
-    if run.info_file.exists():
+    if run.read_info():
         RunLock(run).refuse_if_held()
         refuse_second_job(run, False)
     run.path.mkdir(parents=True, exist_ok=True)

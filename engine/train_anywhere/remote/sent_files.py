@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TextIO
 
 from train_anywhere.errors import SubmitError
 from train_anywhere.files import ROOT
@@ -54,7 +55,6 @@ elif [ ! -d .remote ] && [ -n "$(ls -A)" ]; then exit 43
 else mkdir -p .remote && printf '%s\n%s\n' "$owner" {described} > .remote/mark && mv .remote/mark .remote/owner || exit 45
 fi
 touch .remote/sent && sort -zu > .remote/new || exit 45
-cmp -s .remote/new .remote/sent || {{
 only() {{ sort -z "$1" "$2" "$2" | uniq -zu; }}
 others=$(only .remote/new .remote/sent | while IFS= read -r -d '' name; do
     if [ ! -L "$name" ]; then
@@ -74,13 +74,16 @@ only .remote/sent .remote/new | while IFS= read -r -d '' name; do
         [ "$parent" = . ] || rmdir -p --ignore-fail-on-non-empty -- "$parent"
     fi
 done
-}}
 mv .remote/new .remote/sent || exit 45
 printf '\n@folder %s\n' "$PWD"
 """
 """Script that checks and marks the folder, deletes what earlier transfers have sent and this one does not, and records the files.
 
 It reads their names. A link on the way keeps a file."""
+
+SAME = """[ "$(head -n 1 .remote/owner; sha256sum < .remote/sent)" = '{owner}
+{sent}  -' ]"""
+"""Condition of bash that the folder has the mark, and that the last transfer has sent the same files."""
 
 FINISH = r"""
 find .remote/requests -mindepth 2 -name code -mtime +30 -printf '%h\0' 2>/dev/null | xargs -0r rm -r --
@@ -181,30 +184,45 @@ def transfer(connection: Connection, files: SentFiles) -> str:
     name, protocol = connection.host.name, connection.rsync_protocol()
     exists = os.path.lexists if protocol >= 30 else os.path.exists  # openrsync rejects a broken link
     present = [one for one in files.names if exists(ROOT / one)]
-    names = b"".join(os.fsencode(one) + b"\0" for one in present)
+    names = b"".join(sorted({os.fsencode(one) + b"\0" for one in present}))  # as .remote/sent
     state = state_folder() / "remote"
     state.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not (machine := state / "machine").exists():
         write_atomic(machine, os.urandom(8).hex())
     mark = hashlib.sha256(f"{machine.read_text()} {ROOT} {_branch()}".encode(errors="surrogateescape"))
     owner = mark.hexdigest()[:16]
-    with open(state / f"{name}-{owner}.lock", "a+") as lock:
+    key = hashlib.sha256(f"{owner} {connection.host.folder}".encode(errors="surrogateescape"))
+    path = state / f"{name}-{key.hexdigest()[:16]}.lock"
+    with open(path, "a+", errors="surrogateescape") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        folder = _prepare(connection, names, owner)
         lock.seek(0)
-        options = [*OPTIONS, *(NEW if protocol >= 30 else OLD), *(["-c"] if lock.read() else [])]
-        start = time.time()
-        lock.write("recent")
-        lock.flush()
-        finish = FINISH.format(commit=files.commit)
-        printed = connection.rsync(folder, options, (f"{ROOT}/", ":."), names, finish)
+        folder, _, recent = lock.read().partition("\n")
+        options = [*OPTIONS, *(NEW if protocol >= 30 else OLD), *(["-c"] if recent else [])]
+        start, finish = time.time(), FINISH.format(commit=files.commit)
+
+        def send(provided: str = "") -> str | None:
+            _record(lock, f"{folder}\nrecent")
+            return connection.rsync(folder, options, (f"{ROOT}/", ":."), names, finish, provided)
+
+        printed = None
+        if folder and "$" not in connection.host.folder:  # nothing to prepare if the same files were sent
+            printed = send(SAME.format(owner=owner, sent=hashlib.sha256(names).hexdigest()))
+        if printed is None:
+            folder = _prepare(connection, names, owner)
+            printed = send()
         # rsync compares sizes and full seconds: a later change in the same second would not be seen
         if all(_changed(ROOT / one) < int(start) for one in present):
-            lock.truncate(0)
-    sent = [printable(line) for line in printed.splitlines() if not line.endswith("/")]
+            _record(lock, f"{folder}\n")
+    sent = [printable(line) for line in (printed or "").splitlines() if not line.endswith("/")]
     shown = f": {', '.join(sent)}" if 0 < len(sent) <= LISTED else ""
     print(f"Sent {len(sent)} of {len(present)} files to {name}:{folder}{shown}", file=sys.stderr, flush=True)
     return folder
+
+
+def _record(file: TextIO, text: str) -> None:
+    file.truncate(0)
+    file.write(text)
+    file.flush()
 
 
 def _changed(path: Path) -> float:
