@@ -97,7 +97,7 @@ PHRASES = {
     "TMPDIR": "concepts/many-nodes",
     "hdf5": "how-to/own-dataset",
     "k-fold cross validation": "how-to/own-dataset",
-    "imagenet": "how-to/image-folder",
+    "ImageFolder": "how-to/own-dataset",
     "WeightedRandomSampler": "how-to/own-dataset",
     "mixup": "how-to/your-code",
     "tf32": "how-to/accumulate-gradients",

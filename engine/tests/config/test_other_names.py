@@ -1,5 +1,7 @@
 """Keys typed by another name: the message has the key that is meant."""
 
+from typing import Any
+
 import pytest
 
 from train_anywhere.config.command.compose import compose
@@ -114,6 +116,21 @@ def test_wrong_keys_have_a_hint() -> None:
         ["loggers.wandb.settings=x"], ConfigError("loggers.wandb._target_ is missing; give it")
     ).problems
     assert "loggers.wandb: add loggers=wandb, whose keys these are." in said
+
+
+def test_a_wrong_argument_of_a_target_has_the_same_hint(tree: dict[str, Any]) -> None:
+    wrong = {"data": {"val_split": 0.1, "worker": 3, "pin_memory": True}, "task": {"lr": 3}}
+    with pytest.raises(ConfigError) as error:
+        load({**tree, **{section: {**tree[section], **keys} for section, keys in wrong.items()}})
+    digits = "is not an argument of src.data.digits.open_digits"
+    task, *data = sorted(error.value.problems, key=lambda problem: "task" not in problem)
+    assert task.endswith(". Known: name. Did you mean 'optimizer.lr'?")
+    known = "Known: name, batch_size, workers, stage"
+    assert sorted(data) == [
+        f"'data.pin_memory' {digits}. {known}; see docs/how-to/large-data.md.",
+        f"'data.val_split' {digits}. {known}; let data._target_ return the validation rows too: (train, val).",
+        f"'data.worker' {digits}. Did you mean 'data.workers'?",
+    ]
 
 
 def test_each_argument_of_the_trainer_and_its_callbacks_has_a_hint(tree: dict[str, object]) -> None:

@@ -1,6 +1,7 @@
 """Find the key that is meant by a name of another section or program."""
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -130,8 +131,8 @@ REMOVED = {
 }
 """Messages for values that were removed, by how the general message begins."""
 
-UNKNOWN = "' is not a key of the configuration"
-"""What follows the key in a message."""
+UNKNOWN = re.compile(r"'([^']+)' is not (a key of the configuration|an argument of [\w.]+)")
+"""Start of a message about an unknown key."""
 
 SITE = "cluster.site."
 """Facts of a preset, which have names like those of keys that are typed."""
@@ -141,21 +142,27 @@ def with_keys_meant(problem: str, tree: Mapping[str, Any]) -> str:
     """Return the message about an unknown key or removed value with what is meant."""
     if removed := next((text for start, text in REMOVED.items() if problem.startswith(start)), None):
         return removed
-    key, unknown, _ = problem.partition(UNKNOWN)
-    if not unknown:
+    unknown = UNKNOWN.match(problem)
+    if not unknown or (unknown[2].startswith("an") and "Did you mean" in problem):
         return problem
-    word = key.removeprefix("'")
+    hint = _hint(unknown[1], tree)
+    start = unknown[0] if unknown[2].startswith("a key") else problem.removesuffix(".")
+    return f"{start}{hint}" if hint else problem
+
+
+def _hint(word: str, tree: Mapping[str, Any]) -> str:
+    """Return the end of a message about an unknown key; "" if what is meant is not known."""
     last = word.rpartition(".")[2]
     if way := OTHER_WAYS.get(last):
-        return f"{key}{unknown}; {way}."
+        return f"; {way}."
     if meant := keys_meant(word, tree):
         option = last.replace("_", "-") if "cluster.extra" in meant else last
         typed = [f"'{TYPED.get(other, other).format(option)}'" for other in meant]
-        return f"{key}{unknown}. Did you mean {' or '.join(typed)}?"
+        return f". Did you mean {' or '.join(typed)}?"
     if own := OWN_ARGUMENTS.get(last):
-        return f"{key}{unknown}; use {own}."
+        return f"; use {own}."
     page = find_page(word)
-    return f"{key}{unknown}; see {page_address(page)}." if page else problem
+    return f"; see {page_address(page)}." if page else ""
 
 
 def keys_meant(word: str, tree: Mapping[str, Any]) -> list[str]:

@@ -14,18 +14,16 @@ KERAS_BACKEND, jax, torch backend, backend, keras torch | how-to/keras-fit | ker
 train_step, custom train step, add_loss | how-to/your-code | keras.io/guides/custom_train_step_in_tensorflow
 ReduceLROnPlateau, BackupAndRestore, LearningRateScheduler | how-to/keras-fit | keras.io/api/callbacks
 EarlyStopping, early stopping, patience | how-to/early-stopping | keras.io/api/callbacks/early_stopping
-PyDataset, tf.data, tfrecord, flow_from_directory | how-to/own-dataset | keras.io/api/data_loading
-image_dataset_from_directory, ImageFolder, ImageNet | how-to/image-folder | keras.io/api/data_loading/image
+PyDataset, tf.data, tfrecord, flow_from_directory, ImageFolder | how-to/own-dataset | keras.io/api/data_loading
 training_step, validation_step, LightningModule, keras.Model | how-to/your-code | lightning.ai: LightningModule
 configure_optimizers, several optimizers, multiple optimizers | how-to/your-code | lightning.ai: optimization
 manual optimization, toggle_optimizer, GAN | how-to/your-code | lightning.ai: manual optimization
 save_hyperparameters, hparams, constructor arguments | how-to/your-code | lightning.ai: save_hyperparameters
 custom callback, LambdaCallback, custom model, custom layer | how-to/your-code | lightning.ai: callbacks
 custom optimizer, Lion, Muon, Adafactor, LARS | how-to/your-code | keras.io/api/optimizers
-custom loss, loss function, label smoothing, mixup, your code | how-to/your-code | keras.io/api/losses
-LightningDataModule, prepare_data, train_dataloader | how-to/own-dataset | lightning.ai: LightningDataModule
-num_classes, num_labels, from_data | how-to/your-code | huggingface.co/docs/transformers
-ModelCheckpoint, save_top_k, every_n_train_steps, save_last | how-to/checkpoint-frequency | lightning.ai: ModelCheckpoint
+custom loss, loss function, smoothing, mixup, your code | how-to/your-code | keras.io/api/losses
+LightningDataModule, prepare_data | how-to/own-dataset | lightning.ai: LightningDataModule
+ModelCheckpoint, save_top_k, save_last | how-to/checkpoint-frequency | lightning.ai: ModelCheckpoint
 best model, best checkpoint, checkpoint every n minutes | how-to/checkpoint-frequency | lightning.ai: checkpointing
 async checkpoint, distributed checkpoint, sharded checkpoint | concepts/checkpoints | lightning.ai: distributed checkpoint
 ckpt_path, resume from checkpoint, load_from_checkpoint | how-to/time-limit | lightning.ai: Trainer.fit
@@ -38,7 +36,7 @@ batch size finder, limit_train_batches, val_check_interval | how-to/trainer-opti
 overfit batches, sanity check, fast dev run, debug mode | how-to/trainer-options | lightning.ai: debug your model
 profiler, SimpleProfiler, AdvancedProfiler, bottleneck | how-to/trainer-options | lightning.ai: profiler
 breakpoint, pdb, debug, debugger, py-spy, nvidia-smi | how-to/running-job | docs.python.org/3/library/pdb
-self.log, prog_bar, self.log_dict, log images, log histogram | how-to/custom-metric | lightning.ai: logging
+self.log, prog_bar, self.log_dict, log histogram | how-to/custom-metric | lightning.ai: logging
 torchmetrics, confusion matrix, f1 score, AUROC, precision recall | how-to/custom-metric | lightning.ai: torchmetrics
 CombinedLoader, multiple_trainloader_mode, drop_last | concepts/own-code | lightning.ai: CombinedLoader
 DistributedSampler, use_distributed_sampler, replace_sampler_ddp | concepts/own-code | lightning.ai: Trainer
@@ -49,8 +47,8 @@ multi-gpu, several GPUs, DDP, data parallel, DDPStrategy | concepts/strategies |
 find_unused_parameters, static_graph, unused parameters | concepts/strategies | lightning.ai: DDP optimizations
 TorchScript, to_torchscript, torch.jit, tflite, quantization | how-to/use-a-trained-model | lightning.ai: deploy
 onnx, savedmodel, tensorrt, serving, export model, h5 | how-to/use-a-trained-model | onnx.ai
-predict_step, BasePredictionWriter, inference, predict on new images | how-to/use-a-trained-model | lightning.ai: predict
-jupyter, notebook, trainer.predict, model.predict, test_step | how-to/use-a-trained-model | lightning.ai: predict
+predict_step, BasePredictionWriter, inference, predict on new files | how-to/use-a-trained-model | lightning.ai: predict
+jupyter, notebook, trainer.predict, model.predict | how-to/use-a-trained-model | lightning.ai: predict
 freeze layers, frozen, requires_grad, BackboneFinetuning | how-to/freeze-layers | lightning.ai: BackboneFinetuning
 transfer learning, load weights, pretrained weights, strict | how-to/freeze-layers | keras.io/guides/transfer_learning
 LoRA, PEFT, adapter, QLoRA, fine-tune, fine-tuning | how-to/fine-tune | huggingface.co/docs/peft
@@ -120,7 +118,7 @@ horovod, horovodrun, check-build, mpirun, torchrun | concepts/strategies | horov
 SyncBatchNorm, MirroredStrategy, MultiWorkerMirroredStrategy, TPUStrategy | concepts/strategies | lightning.ai: Trainer
 augment, augmentation, transforms, normalize | how-to/own-dataset | docs.pytorch.org: torchvision.transforms
 gradient clipping, gradient_clip_val, global_clipnorm, clipvalue | how-to/accumulate-gradients | keras.io/api/optimizers
-instantiate, _target_ | how-to/your-code | hydra.cc: instantiate
+instantiate, _target_, num_labels | how-to/your-code | hydra.cc: instantiate
 nan loss, inf, detect anomaly, loss is nan | how-to/troubleshooting | docs.pytorch.org: detect_anomaly
 """
 """Rows of terms, the page that answers them, and where they are from. A program's own name for a key is in `other_names`."""
@@ -128,17 +126,17 @@ nan loss, inf, detect anomaly, loss is nan | how-to/troubleshooting | docs.pytor
 TERMS = [row.split(" | ") for row in TABLE.strip().splitlines()]
 
 
-def find_page(term: str, phrase: bool = False) -> str | None:
+def find_page(term: str) -> str | None:
     """Return the page for a term, such as `how-to/figures`. None if it has none.
 
     Args:
-        term: words or a key in any form: `class_weight`, `trainer.class-weight`, `Class weights`.
-        phrase: whether the longest term in it counts, such as `out of memory` in `cuda out of memory`.
+        term: words or a key in any form: `class_weight`, `trainer.class-weight`, `Class weights`. Of several words, or of a variable
+            such as WANDB_API_KEY, the longest term in it counts: `out of memory` in `cuda out of memory`.
     """
     pages = {plain(page.rpartition("/")[2]): page for _, page, _ in TERMS}
     pages |= {plain(one): page for terms, page, _ in TERMS for one in terms.split(", ")}
     whole = plain(term)
-    inside = [one for one in pages if phrase and f" {one} " in f" {whole} "]
+    inside = [one for one in pages if (" " in term or term.isupper()) and f" {one} " in f" {whole} "]
     return (
         pages.get(whole)
         or pages.get(plain(term.rpartition(".")[2]))

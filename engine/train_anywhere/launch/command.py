@@ -76,7 +76,7 @@ def print_pages(words: Sequence[str]) -> None:
     for word in words:
         if way := OTHER_WAYS.get(word.rpartition(".")[2]):
             print(fit(f"{word}: {way}.", terminal_width()))
-        if page := find_page(word, phrase=True):
+        if page := find_page(word):
             print(f"{word}: see {page_address(page)}")
 
 
@@ -89,7 +89,7 @@ def help_sections(arguments: Sequence[str]) -> list[str]:
     for word in words:
         found = [word] if word in known or word in keys else keys_meant(word, tree) or keys_about(word, keys)
         named += found
-        if not found and not find_page(word, phrase=True) and word not in OTHER_WAYS:
+        if not found and not find_page(word) and word not in OTHER_WAYS:
             near = did_you_mean(word, [*known, *keys])
             unknown.append(f"{word} is not a section, a key or a term of the pages{near}")
     if unknown:
