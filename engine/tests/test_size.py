@@ -18,8 +18,8 @@ LIMITS = {
     ".": (260, 100),
     "checkpoints": (1740, 1100),
     "commands": (2380, 1500),
-    "config": (6020, 3620),
-    "data": (3380, 1960),
+    "config": (6180, 3660),
+    "data": (3400, 1980),
     "distributed": (1620, 880),
     "features": (3640, 2220),
     "files": (1400, 840),
@@ -28,18 +28,18 @@ LIMITS = {
     "launch": (2160, 1440),
     "monitor": (2080, 1160),
     "plugins": (320, 160),
-    "program": (1020, 680),
-    "remote": (1000, 600),
-    "runs": (2340, 1380),
+    "program": (1040, 680),
+    "remote": (1120, 680),
+    "runs": (2360, 1380),
     "search": (840, 520),
     "slurm": (7720, 4480),
     "testing": (600, 360),
-    "training": (14080, 8380),
+    "training": (14060, 8380),
 }
 """Lines and statements by package; "." has the modules next to the packages."""
 
-MOST_LINES = 54640
-MOST_STATEMENTS = 32580
+MOST_LINES = 55000
+MOST_STATEMENTS = 32780
 """Limits of the whole engine. They fall with the code, and rise only by what a new feature was planned to cost."""
 
 
