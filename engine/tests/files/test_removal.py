@@ -213,6 +213,7 @@ OWNERS = {
     # on another machine: files that the list of an earlier transfer there has, and what is in its .remote/
     "engine/train_anywhere/remote/sent_files.py": {"rm", "mv", "rmdir"},
     "engine/train_anywhere/remote/request_there.py": {"mv"},
+    "engine/train_anywhere/remote/remote_command.py": {"unlink"},  # an empty record that this call has locked
 }
 """Who may remove or rename what it names itself; everybody else asks these."""
 
