@@ -172,7 +172,8 @@ def keys_meant(word: str, tree: Mapping[str, Any]) -> list[str]:
     last = word.rpartition(".")[2].lower().replace("-", "_").replace(" ", "_").removeprefix("slurm_")
     if meant := [key for key, names in OTHER_NAMES.items() if last in names.split()]:
         return meant
-    keys = [key for key in {**flatten(tree), **tree} if key != word and not key.startswith(SITE)]
+    known = map(str, {**flatten(tree), **tree})
+    keys = [key for key in known if key != word and not key.startswith(SITE)]
     same = [key for key in keys if key.rpartition(".")[2] == last]
     return same if len(same) <= 3 else []  # such as `name`, which many sections have
 
