@@ -18,7 +18,7 @@ from train_anywhere.testing.weights import final_weights, info, largest_differen
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root, pytest.mark.slow]
 
-SIDE = r"^[^ ]+ -m train_anywhere\.monitor\.node "
+SIDE = r"^[^ ]+ -m train_anywhere\.features\.node "
 JOBS = 5
 
 
@@ -38,7 +38,7 @@ def test_killed_side_processes_change_nothing(login: Login, slow_steps: str) -> 
             kills += 1
         assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
         assert "ExitCode=0:0" in login.testbed.run(["scontrol", "show", "job", job]).stdout
-        assert "train_anywhere.monitor" not in log(run) and "srun:" not in log(run)
+        assert "train_anywhere.features" not in log(run) and "srun:" not in log(run)
         assert largest_difference(final_weights(run), alone) == 0.0
     assert kills == 20
 
@@ -75,5 +75,5 @@ def test_the_printed_tunnel_leads_to_tensorboard(
     finally:
         opened.kill()
         opened.wait()
-    gone = login.testbed.run(["pgrep", "-f", "train_anywhere.monitor"], node=info(run)["hosts"][0])
+    gone = login.testbed.run(["pgrep", "-f", "train_anywhere.features"], node=info(run)["hosts"][0])
     assert gone.stdout == ""

@@ -60,7 +60,8 @@ def test_some_nodes_of_an_allocation(login: Login, launch: str) -> None:
     done = login.testbed.run([*command, *program], env={"OMP_NUM_THREADS": "1"}, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "In this allocation: 1 nodes, 2 ranks" in done.stdout
-    assert done.stdout.count("epoch 3/3") == 2
+    # a rank that starts late may find all epochs done
+    assert done.stdout.count("starting at epoch") == 2 and "epoch 3/3" in done.stdout
     first, last = done.stdout.splitlines()[:2]
     assert first != last and info((login.results / "latest").resolve())["hosts"] == [last]
     refused = login.testbed.run([*command, "cluster.nodelist=node9", *program], timeout=60)

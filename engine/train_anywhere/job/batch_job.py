@@ -180,6 +180,8 @@ class Job(QueuedJob):
             f"--cpus-per-task={cpus}",
             "--export=ALL",
         ]
+        if o.gpus:  # of mpirun, whose own srun starts only on the other nodes, with SLURM_GPUS
+            step.append(f"--gpus={o.gpus}")
         if not any(w.startswith("--distribution=") for w in words):
             step.append("--distribution=block")
 
