@@ -144,16 +144,17 @@ def run_once(host: Host, command: Sequence[str], files: SentFiles | None) -> int
     """
     tried, why, connection = False, "", Connection(host)
     with _open_record(host, command) as record:
-        request = record.read() or os.urandom(8).hex()
+        known = record.read()
+        request = known or os.urandom(8).hex()
         for pause in (0.0, *PAUSES_S):
             try:
                 if why:
                     print(f"{why} Trying again ...", file=sys.stderr, flush=True)
                     time.sleep(pause)
                 folder = shlex.quote(transfer(connection, files)) if files else remote_folder(host)
-                record.truncate(0)
-                print(request, end="", file=record, flush=True)
-                tried = True
+                if not known:
+                    print(request, end="", file=record, flush=True)
+                known, tried = request, True
                 code = connection.run(_script(host, folder, [request, *command], files))
                 why = f"the connection to {host.name} was lost."
             except SubmitError as error:

@@ -146,18 +146,10 @@ def quote_value(argument: str) -> str:
         return f'{key}="{value}"'
     several = key in ONE_VALUE and "," in value and value[0] not in "'\"["
     words = key == "note" and value not in ("", "null") and value[0] not in "'\""  # such as `[draft] a, b`
-    if (
-        not several
-        and not words
-        and (
-            argument.startswith("-")
-            or not equals
-            or re.fullmatch(
-                r"[\w./+-]{,1000}", value, re.ASCII
-            )  # Python can't parse a number of 5,000 digits
-            or parse_override(argument)
-        )
-    ):
+    if argument.startswith("-") or not equals:
+        return argument
+    plain = re.fullmatch(r"[\w./+-]{,1000}", value, re.ASCII)  # Python can't parse a number of 5,000 digits
+    if not several and not words and (plain or parse_override(argument)):
         return argument
     # a backslash is special only before a quote: https://hydra.cc/docs/advanced/override_grammar/basic/#quoted-values
     escaped = re.sub(r'(\\*)("|\Z)', lambda m: 2 * m[1] + ('\\"' if m[2] else ""), value)
