@@ -18,7 +18,7 @@ LIMITS = {
     ".": (260, 100),
     "checkpoints": (1740, 1100),
     "commands": (2380, 1500),
-    "config": (6200, 3660),
+    "config": (6180, 3660),
     "data": (3400, 1980),
     "distributed": (1620, 880),
     "features": (3640, 2220),

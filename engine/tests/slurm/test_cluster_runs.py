@@ -98,7 +98,7 @@ def test_other_launch_methods(login: Login, launch: str) -> None:
     [
         pytest.param("srun", marks=pytest.mark.slow),
         "torchrun",
-        pytest.param("mpirun", marks=pytest.mark.slow),
+        "mpirun",
     ],
 )
 def test_technion_trains_three_ranks_on_two_nodes(

@@ -168,7 +168,7 @@ class Job(QueuedJob):
 
     def _ask_places(self) -> str:
         """Return the nodes with their ranks, as Slurm distributes them."""
-        o, found = self.options, list[str]()
+        o, found, refusals = self.options, list[str](), set[str]()
         # the options of the launcher that place the ranks
         words = [w for w in o.command if w.startswith(("--distribution=", "--nodelist="))]
         nodes, cpus = len(self.hosts), o.cpus_per_task
@@ -195,6 +195,10 @@ class Job(QueuedJob):
                 )
                 rows = sorted(line.split() for line in answer.out.splitlines()) if answer.code == 0 else []
                 found[:] = [host for _, host in sorted((int(rank), host) for rank, host in rows)]
+                if not found and answer.message not in refusals:
+                    refusals.add(answer.message)
+                    why = f"Slurm refuses a step that shows the places of the ranks, asking again: {answer.message}"
+                    print(why, file=sys.stderr, flush=True)
             return bool(found)
 
         self.persist(ask)
