@@ -9,7 +9,7 @@ import pytest
 
 from train_anywhere.files import ROOT, with_engine
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.reopen.trust import remember
+from train_anywhere.runs.reopen.trust import remember, remember_script
 
 from .conftest import SHORT, Trained
 
@@ -61,8 +61,15 @@ def test_code_of_a_run_is_used_if_the_user_trusts_it(
     assert allowed.stdout == expected, allowed.stderr
     monkeypatch.setenv("XDG_STATE_HOME", str(own / "state"))
     remember(with_code.path, load(read_frozen(with_code)))
+    (script := with_code.path / "job.sbatch").touch()
+    remember_script(script)
     known = run_alone(own, with_code.path)
     assert known.stdout == expected, known.stderr
+    (with_code.path / "code" / "src" / "numpy.py").write_text(
+        "print('of another machine')\n"
+    )  # as after a pull
+    changed = run_alone(own, with_code.path)
+    assert changed.returncode == 1 and "you have not run" in changed.stderr and not changed.stdout
 
 
 def test_a_run_without_code_names_what_to_do(trained: Trained, tmp_path: Path) -> None:

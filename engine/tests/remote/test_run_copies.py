@@ -1,16 +1,13 @@
 """`jobs.py pull` and `jobs.py push`: a run moves between machines, and continues with the same bits."""
 
 import filecmp
-import json
 from pathlib import Path
 
 import pytest
 import yaml
 
 from engine.tests.remote.conftest import Laptop, Site
-from train_anywhere.errors import SubmitError
-from train_anywhere.remote import run_copies
-from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.folder import RunDir, claim_named
 from train_anywhere.runs.lock import RunLock
 from train_anywhere.runs.reopen.frozen import REQUIRED_KEYS
 from train_anywhere.testing.weights import final_weights, info, largest_difference
@@ -76,8 +73,7 @@ def test_a_run_that_is_only_here_is_named(laptop: Laptop, site: Site) -> None:
 
 def make_run(results: Path, *starts: str) -> RunDir:
     """Make a run folder that was started at some times."""
-    run = RunDir(results / "digits" / "1")
-    run.path.mkdir(parents=True)
+    run = claim_named(results, "digits", "1")
     run.config.write_text(yaml.safe_dump({key: {} for key in REQUIRED_KEYS}))
     run.update(attempts=[{"started": start} for start in starts], state="completed")
     return run
@@ -97,16 +93,3 @@ def test_a_copy_replaces_no_run_that_was_continued_or_is_running(laptop: Laptop,
     assert there.read_info()["attempts"] == [{"started": "2026-01-01"}]
     ok(laptop, *words)
     assert len(there.read_info()["attempts"]) == 2
-
-
-@pytest.mark.parametrize("names", [("..", "x"), ("a", "../../x"), ("", "x"), (".ssh", "x"), ("/tmp", "x")])
-def test_a_host_names_no_other_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, str]
-) -> None:
-    """What a host answers is not trusted."""
-    run = {"path": "/there/results/a/x", "name": names[0], "id": names[1], "attempts": 1}
-    for name, found in (("read_host", None), ("Connection", None), ("query", json.dumps({"runs": [run]}))):
-        monkeypatch.setattr(run_copies, name, lambda *_, found=found: found)
-    with pytest.raises(SubmitError, match="which is no folder of a run"):
-        run_copies.pull("site", None, tmp_path / "results", False)
-    assert not any(tmp_path.iterdir())

@@ -60,6 +60,26 @@ def test_the_preset_is_read_back(slurm: Slurm) -> None:
     assert tree["cluster"]["site"]["nodes"][0] == first
 
 
+def test_a_preset_from_a_host_has_what_is_made_here_and_nothing_else(slurm: Slurm) -> None:
+    good = make_preset("mine", slurm(KINDS), None, "login03.example.org")
+    assert new_cluster._is_preset(good)
+    for line in ("callbacks: {a: {_target_: os.system}}\n", "a: [\n", "a: &a [*a]\n"):
+        assert not new_cluster._is_preset(good + line), line
+    odd = (
+        good.replace("- slurm", "- ../../x"),
+        good.replace("  partition:", "  setup: [evil]\n  partition:"),
+    )
+    for text in ("", "Welcome", "[]", "cluster: 1", "{" * 9999, *odd):
+        assert not new_cluster._is_preset(text), text[:40]
+
+
+@pytest.mark.parametrize("name", ["../../x", "/tmp/x", "", "X", ".x"])
+def test_a_name_that_is_no_file_of_a_preset(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ([], ["--on", "login"], ["--local", "account=a"]):
+        assert new_cluster.main([name, *words]) == 2
+        assert "can't name a preset" in capsys.readouterr().err
+
+
 def test_each_partition_keeps_its_limit_and_the_longest_is_the_site_s(slurm: Slurm) -> None:
     facts = slurm({**KINDS, Kind("long", None, 2, (20, 20), 128000): 1}, "2-00:00:00")
     facts.partitions["long"]["MaxTime"] = "7-00:00:00"

@@ -86,12 +86,8 @@ def _serve_there(parsed: argparse.Namespace, words: Sequence[str]) -> int:
     if parsed.on != "all" or verb != "list":
         return remote_jobs.run_verb(parsed.on, verb, words)
 
-    def look() -> RunReports:
-        asked = [word for word in words if word not in ("--json", "--watch")]
-        reports, trouble = remote_jobs.list_everywhere(asked)
-        return RunReports(reports, trouble=(*trouble,))
-
-    return _show_status(look, parsed, many=True)
+    asked = [word for word in words if word not in ("--json", "--watch")]
+    return _show_status(lambda: remote_jobs.list_everywhere(asked), parsed, many=True)
 
 
 def _serve(parsed: argparse.Namespace, words: Sequence[str]) -> int:
@@ -337,12 +333,16 @@ def plot_(parsed: argparse.Namespace) -> None:
     print(one_line(plot(found, parsed.metric, parsed.out)))
 
 
-def pull(parsed: argparse.Namespace) -> None:
-    """Copy runs of the host of --on to this machine."""
+def pull(parsed: argparse.Namespace) -> int:
+    """Copy runs of the host of --on to this machine, and write their reports."""
+    from train_anywhere.commands.report import write  # the other verbs need no report
     from train_anywhere.remote import run_copies  # a verb here needs no ssh
 
+    code = 0
     for path in run_copies.pull(parsed.on or "", parsed.run, _results(parsed), parsed.all):
         print(display_path(path))
+        code = write(str(path), _results(parsed)) or code
+    return code
 
 
 def push(parsed: argparse.Namespace) -> int:

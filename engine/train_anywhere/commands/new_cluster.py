@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from train_anywhere.config.command.compose import CONFIGS, compose, list_groups, parse_override, quote_value
 from train_anywhere.config.command.diagnose import diagnose
 from train_anywhere.config.command.yaml_files import read_mapping, read_text
@@ -50,6 +52,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parsed = parser.parse_args(arguments)
     try:
+        if not re.fullmatch(r"[a-z][a-z0-9_-]*", parsed.name):
+            raise SubmitError(
+                f"'{parsed.name}' can't name a preset; use lower-case letters, digits, _ and -."
+            )
         if parsed.local:
             return keep_settings(parsed.name, parsed.local)
         if parsed.on:
@@ -72,8 +78,6 @@ def make_preset(name: str, slurm: SlurmFacts, partition: str | None, host: str) 
     Raises:
         SubmitError: Slurm reports no node with GPUs, or none in `partition`.
     """
-    if not re.fullmatch(r"[a-z][a-z0-9_-]*", name):
-        raise SubmitError(f"'{name}' can't name a preset; use lower-case letters, digits, _ and -.")
     usable = [k for k in slurm.kinds if k.partition in slurm.usable]
     found = sorted(usable, key=lambda k: -k.gpus * slurm.kinds[k])
     known = list(dict.fromkeys(k.partition for k in found))
@@ -168,7 +172,21 @@ def write_host(name: str, ssh: str, words: Sequence[str]) -> int:
     done = remote_command.run_new(hosts.read_host(name), ["slurm/new_cluster.py", name, *words])
     if done.returncode:
         raise SubmitError(f"{name}: {done.stderr.strip().rpartition('error: ')[2]}")
+    if not _is_preset(done.stdout):
+        raise SubmitError(f"{name} printed no preset of a Slurm cluster: {done.stdout[:200]!a}; {BY_HAND}")
     return _write(PRESETS / f"{name}.yaml", done.stdout)
+
+
+def _is_preset(text: str) -> bool:
+    """Return whether a text from a host has only what `make_preset` writes: the rest of a preset could run commands."""
+    try:
+        tree = yaml.safe_load(text)
+        cluster, defaults = tree.pop("cluster"), tree.pop("defaults")
+        site = {"source", "checked", "hosts", "max_time", "nodes"}
+        known = cluster.keys() <= {"name", "partition", "gpu_type", "site"} and cluster["site"].keys() <= site
+        return not tree and defaults == ["slurm", "_self_"] and known
+    except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return False
 
 
 def _is_time(text: str) -> bool:

@@ -22,6 +22,11 @@ _ON_NODE = re.compile(r"\$\{?(?:(?:SLURM|PBS)_\w+|TMPDIR)\b")
 _VARIABLE = re.compile(r"\\\$|\$(?:\{([A-Za-z_]\w*)\}|([A-Za-z_]\w*))")
 
 
+def is_run_name(name: str) -> bool:
+    """Return whether a run may have this name: that of a folder and a job, never of the link `latest`."""
+    return name.lower() != "latest" and bool(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._=+-]{0,99}", name))
+
+
 def is_on_node(text: str) -> bool:
     """Return whether a path starts with a variable that only the job's node has."""
     return bool(_ON_NODE.match(text))

@@ -23,7 +23,7 @@ from train_anywhere.launch.rank import import_framework_module
 from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.reopen.frozen import read_frozen
 from train_anywhere.runs.reopen.resume import read_run_overrides, select_group_choices
-from train_anywhere.runs.reopen.trust import refuse_untrusted
+from train_anywhere.runs.reopen.trust import is_known_code, refuse_untrusted
 from train_anywhere.training.plan import refuse_other_framework
 
 if TYPE_CHECKING:
@@ -123,6 +123,8 @@ def _read_alone(run: RunDir, frozen: dict[str, Any], changes: dict[str, Any]) ->
     if not changes.pop("trust", False):
         try:
             refuse_untrusted(run.path, {**frozen, **changes}, changes, training=False)
+            if code.is_dir() and not is_known_code(run.path):
+                raise ConfigError(f"{code} is not the code that you have submitted.")
         except ConfigError as error:
             raise ConfigError(
                 f"you have not run {run.path} from there, and {code if code.is_dir() else 'what it names'} would run as you: read it, and "

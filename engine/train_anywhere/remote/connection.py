@@ -1,11 +1,13 @@
 """Calls of ssh and rsync: one log-in for all of them, quoting for any login shell, one message for each kind of failure."""
 
 import base64
+import math
 import os
 import re
 import shlex
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
@@ -44,6 +46,9 @@ REFUSALS = {
     "~/.cshrc, ~/.zshenv or config.fish there.",
 }
 """Messages of programs there, and what each means."""
+
+MOST_BYTES = 256 << 20
+"""Most bytes of an answer."""
 
 Answer = subprocess.CompletedProcess[str]
 
@@ -146,9 +151,15 @@ class Connection:
             given.write(stdin)
             given.seek(0)
             try:
-                code = _wait(_start(command, stdin=given, stdout=out, stderr=err, **options), self.limit)
+                process = _start(command, stdin=given, stdout=out, stderr=err, **options)
+                code = _wait(process, self.limit, lambda: os.fstat(out.fileno()).st_size > MOST_BYTES)
             except subprocess.TimeoutExpired:
-                raise SubmitError(f"{self.host.name} did not answer within {self.limit:g} s.") from None
+                why = (
+                    f" within {self.limit:g} s"
+                    if self.limit
+                    else f": it printed more than {MOST_BYTES >> 20} MiB"
+                )
+                raise SubmitError(f"{self.host.name} did not answer{why}.") from None
             out.seek(0)
             err.seek(0)
             # above the mark is what the profile prints
@@ -179,10 +190,20 @@ def _meaning(known: dict[str, str], text: str) -> tuple[str, str] | None:
     return None
 
 
-def _wait(process: "subprocess.Popen[bytes]", limit: float | None = None) -> int:
-    """Wait for a process, which does not outlive this call; return its exit code."""
+def _wait(
+    process: "subprocess.Popen[bytes]",
+    limit: float | None = None,
+    is_over: Callable[[], bool] = lambda: False,
+) -> int:
+    """Wait for a process, which does not outlive this call; return its exit code. Raises TimeoutExpired, also when `is_over`."""
+    end = time.monotonic() + (math.inf if limit is None else limit)
     try:
-        return process.wait(limit)
+        while True:
+            try:
+                return process.wait(max(0.0, min(1.0, end - time.monotonic())))
+            except subprocess.TimeoutExpired:
+                if is_over() or time.monotonic() >= end:
+                    raise
     except BaseException:
         process.kill()
         raise

@@ -2,7 +2,6 @@
 
 import fcntl
 import hashlib
-import math
 import os
 import re
 import shlex
@@ -10,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import datetime
 from itertools import count
 from pathlib import Path
 from typing import TextIO
@@ -19,6 +17,7 @@ from train_anywhere.errors import REFUSED, ConfigError, SubmitError, SubmitInter
 from train_anywhere.files import ROOT
 from train_anywhere.files.terminal.printable import printable
 from train_anywhere.remote import request_there
+from train_anywhere.remote.answers import read_expected_start
 from train_anywhere.remote.connection import LOST, Answer, Connection, LostConnectionError
 from train_anywhere.remote.hosts import Host, read_host, refusal, shell_path
 from train_anywhere.remote.sent_files import SentFiles, find_files, remote_folder, transfer
@@ -95,8 +94,7 @@ def _earliest(hosts: Sequence[Host], command: Callable[..., list[str]], files: S
             if done.returncode:
                 said = "".join(done.stderr.strip().rpartition("error: ")[1:])
             else:
-                when = datetime.fromisoformat(start[1] + zone).timestamp() if start else math.inf
-                starts.append((when, len(starts), host))
+                starts.append((read_expected_start(start[1] if start else "", zone), len(starts), host))
         except SubmitError as error:
             said = f"error: {error}"
         print(printable(f"{host.name}: {said}"), file=sys.stderr, flush=True)

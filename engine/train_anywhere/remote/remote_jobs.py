@@ -1,22 +1,20 @@
 """The verbs of `jobs.py` on a host, and one table of the runs of all hosts."""
 
-import json
 import random
 import re
 import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
-from train_anywhere.errors import ProjectError, SubmitError
+from train_anywhere.errors import REFUSED, ProjectError, SubmitError
 from train_anywhere.files.terminal.printable import one_line
+from train_anywhere.remote.answers import read_reports
 from train_anywhere.remote.connection import LOST, Connection, LostConnectionError
 from train_anywhere.remote.hosts import list_hosts, read_host
 from train_anywhere.remote.remote_command import in_folder, run_once
-from train_anywhere.runs.facts import Progress
-from train_anywhere.slurm.status.gather import Report
+from train_anywhere.slurm.status.gather import Report, RunReports
 
 LIMIT_S = 30.0
 """Time that each host has for its part of the table of all hosts."""
@@ -53,17 +51,14 @@ def query(connection: Connection, words: Sequence[str]) -> str:
     return done.stdout
 
 
-def list_everywhere(words: Sequence[str]) -> tuple[list[Report], list[str]]:
+def list_everywhere(words: Sequence[str]) -> RunReports:
     """Return the runs of all hosts for `jobs.py list words...`, newest first, and a message for each host without an answer."""
 
     def ask(name: str, pause: float = 1.0) -> list[Report] | str:
         try:
             answer = query(Connection(read_host(name), LIMIT_S), ["src/jobs.py", *words, "--json"])
-            return [
-                _report(name, run)
-                for run in json.loads(answer[answer.index("{") :])["runs"]
-                if not run["trouble"]
-            ]
+            found = [run for run in read_reports(name, answer) if not run.trouble]
+            return [replace(run, name=f"{name}:{run.name}") for run in found]
         except LostConnectionError as error:  # a log-in node takes few log-ins at a time
             if pause > 5:
                 return str(error)
@@ -71,8 +66,6 @@ def list_everywhere(words: Sequence[str]) -> tuple[list[Report], list[str]]:
             return ask(name, 2 * pause)
         except ProjectError as error:
             return str(error)
-        except (ValueError, LookupError, TypeError) as error:  # of another version
-            return f"{name}: its answer can't be read ({error!r}): python src/train.py on={name} dry_run=true sends this version."
 
     if not (names := list_hosts()):
         raise SubmitError(
@@ -81,12 +74,6 @@ def list_everywhere(words: Sequence[str]) -> tuple[list[Report], list[str]]:
     with ThreadPoolExecutor(len(names)) as threads:
         answers = [*threads.map(ask, names)]
     runs = [run for answer in answers if not isinstance(answer, str) for run in answer]
-    return sorted(runs, key=lambda run: -(run.started or 0)), [one for one in answers if isinstance(one, str)]
-
-
-def _report(name: str, run: dict[str, Any]) -> Report:
-    """Return a run of a host, with the host in its name, for the table."""
-    kept = {key: run[key] for key in ("id", "state", "written", "overrides", "started", "took")}
-    progress = Progress(step=run["progress"]["step"], steps=run["progress"]["steps"])
-    best = tuple(run["best"]) if run["best"] else None
-    return Report(path=Path(run["path"]), name=f"{name}:{run['name']}", progress=progress, best=best, **kept)
+    trouble = tuple(answer for answer in answers if isinstance(answer, str))
+    runs.sort(key=lambda run: -(run.started or 0))
+    return RunReports(runs, trouble=trouble, code=REFUSED if len(trouble) == len(names) else 0)

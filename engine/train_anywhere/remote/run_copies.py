@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,19 +14,25 @@ from train_anywhere.config.load import FOLDERS
 from train_anywhere.errors import SubmitError
 from train_anywhere.files import ROOT
 from train_anywhere.files.atomic import read_text, write_atomic
+from train_anywhere.files.removal import MARKER
+from train_anywhere.remote.answers import read_prepared, read_reports
 from train_anywhere.remote.connection import Connection
 from train_anywhere.remote.hosts import read_host
 from train_anywhere.remote.remote_jobs import query
-from train_anywhere.runs.folder import ATTEMPTS, RunDir
+from train_anywhere.runs.folder import ATTEMPTS, JOBS, RunDir, claim_named, parse_info
 from train_anywhere.runs.lock import RunLock
-from train_anywhere.runs.reopen.frozen import read_frozen
+from train_anywhere.runs.reopen.frozen import read_frozen, refuse_links
+from train_anywhere.slurm.scheduler.client import SCRIPT
 from train_anywhere.slurm.submission.prepare import refuse_second_job
 
-OPTIONS = ("-rltz", "--safe-links", "--partial-dir=.rsync-partial")
-"""Options of rsync for run folders: a copy that was cut continues."""
+OPTIONS = ("-rtz", "--partial-dir=.rsync-partial")
+"""Options of rsync for run folders: a copy that was cut continues. Links stay where they are: they could lead elsewhere."""
 
-OF_A_PLACE = ("jobs.txt", "job.sbatch", "job.pbs", "lock", "bad_nodes")
+OF_A_PLACE = (JOBS, *SCRIPT.values(), "lock", "bad_nodes", MARKER)
 """Files that mean something only where the run was: the ids of its jobs would be those of other jobs elsewhere."""
+
+WRITTEN_HERE = "report.html"
+"""A page that a browser runs: `jobs.py pull` writes its own."""
 
 LARGE = ("code*", "before-*", "exports", "profile", "wandb", "mlruns", "evaluations/job-*", "checkpoints/*/")
 """Files that are pulled with `--all` only."""
@@ -40,49 +46,62 @@ def pull(name: str, run: str | None, results: Path, everything: bool) -> list[Pa
 
     Raises:
         SubmitError: there is no such run, or a run was continued here since.
+        CheckpointError: its folder here is that of something else, or the files of the host are damaged.
         ProjectError: the host can't be reached. Typed again, the copy continues.
     """
     connection, done = Connection(read_host(name)), []
-    answer = query(connection, ["src/jobs.py", "status", *([run] if run else []), "--json"])
-    for report in json.loads(answer)["runs"]:
-        source, names = report["path"], (str(report["name"]), str(report["id"]))
-        if any(not one or "/" in one or one.startswith(".") for one in names):
-            raise SubmitError(
-                f"{name} has a run with the name {'/'.join(names)!a}, which is no folder of a run."
-            )
-        target = results.joinpath(*names)
-        info = connection.capture(f"cat -- {shlex.quote(f'{source}/run.json')}", login=False).stdout
-        _refuse_older(_prepare(RunDir(target)), _starts(json.loads(info or "{}")), str(target))
-        left_out = [f"--exclude=/{file}" for file in (*OF_A_PLACE, *(() if everything else LARGE))]
-        connection.rsync(source, [*OPTIONS, *left_out], (":./", f"{target}/"))
-        with suppress(FileNotFoundError):
-            best = "" if everything else read_text(target / "checkpoints" / "best").strip()
-            if best.isdigit():
-                connection.rsync(source, OPTIONS, (f":./checkpoints/{best}", f"{target}/checkpoints/"))
-        adopt(target, str(Path(source).parents[2]))
-        done.append(target)
+    reports = read_reports(
+        name, query(connection, ["src/jobs.py", "status", *([run] if run else []), "--json"])
+    )
+    for report in reports:
+        if report.trouble:
+            raise SubmitError(f"{name}: {report.trouble}")
+        target, present = _prepare(results, report.name, report.id)
+        info = connection.capture(f"cat -- {shlex.quote(f'{report.path}/run.json')}", login=False).stdout
+        _refuse_older(present, _starts(parse_info(info or "{}", f"{name}:{report.path}")), str(target.path))
+        left_out = [*OF_A_PLACE, WRITTEN_HERE, *(() if everything else LARGE)]
+        if any((target.path / script).exists() for script in SCRIPT.values()):
+            left_out.append("code*")  # a job that is submitted again from here runs it
+        connection.rsync(str(report.path), [*OPTIONS, *_excluded(left_out)], (":./", f"{target.path}/"))
+        refuse_links(target)
+        with suppress(OSError, ValueError):
+            best = "" if everything else read_text(target.checkpoints / "best").strip()
+            if best.isdecimal():
+                connection.rsync(
+                    str(report.path), OPTIONS, (f":./checkpoints/{best}", f"{target.checkpoints}/")
+                )
+        _adopt(target, str(report.path.parents[1].parent))
+        done.append(target.path)
     return done
 
 
 def push(name: str, run: RunDir) -> str:
     """Copy a run to a host that has the project, and return its folder there. Raises like `pull`."""
-    connection, target = Connection(read_host(name)), f"results/{run.path.parent.name}/{run.id}"
-    folder, starts = json.loads(query(connection, ["-c", ADOPT.format("prepare"), target]))
+    connection, names = Connection(read_host(name)), (run.path.parent.name, run.id)
+    target = "/".join(("results", *names))
+    folder, starts = read_prepared(name, query(connection, ["-c", ADOPT.format("prepare"), *names]))
     _refuse_older(starts, _starts(run.read_info()), f"{target} on {name}")
-    left_out = [f"--exclude=/{file}" for file in OF_A_PLACE]
-    connection.rsync(f"{folder}/{target}", [*OPTIONS, *left_out], (f"{run.path}/", ":./"))
-    query(connection, ["-c", ADOPT.format("adopt"), target, str(ROOT)])
+    connection.rsync(f"{folder}/{target}", [*OPTIONS, *_excluded(OF_A_PLACE)], (f"{run.path}/", ":./"))
+    query(connection, ["-c", ADOPT.format("adopt"), *names, str(ROOT)])
     return target
 
 
-def prepare(folder: str) -> None:
+def _excluded(names: Iterable[str]) -> list[str]:
+    return ["--exclude=__pycache__", *(f"--exclude=/{name}" for name in names)]
+
+
+def prepare(name: str, run_id: str) -> None:
     """Make a run folder in this project, and print the project's folder and the starts of the run as JSON."""
-    print(json.dumps([str(ROOT), _prepare(RunDir(ROOT / folder))]))
+    print(json.dumps([str(ROOT), _prepare(ROOT / "results", name, run_id)[1]]))
 
 
-def adopt(folder: str | Path, root: str) -> None:
-    """Let a copied run, which was below the project `root`, be resumed here: with the folders of this project."""
-    run = RunDir(ROOT / folder)
+def adopt(name: str, run_id: str, root: str) -> None:
+    """Let a run that was copied here from the project `root` be resumed."""
+    _adopt(claim_named(ROOT / "results", name, run_id), root)
+
+
+def _adopt(run: RunDir, root: str) -> None:
+    """Replace the folders of the project `root` in the configuration of a run by those of this project."""
     flat = flatten(read_frozen(run)) | {"paths.results": str(run.path.parents[1])}
     for key in FOLDERS:
         if str(flat.get(key)).startswith(f"{root}/"):
@@ -90,17 +109,21 @@ def adopt(folder: str | Path, root: str) -> None:
     write_atomic(run.config, yaml.safe_dump(unflatten(flat), sort_keys=False))
 
 
-def _prepare(run: RunDir) -> list[str]:
-    """Make a run folder that a copy may replace, and return its starts. Raises CheckpointError, SubmitError: it is in use."""
-    if run.read_info():
+def _prepare(results: Path, name: str, run_id: str) -> tuple[RunDir, list[str]]:
+    """Make a run folder that a copy may replace, and return it and its starts.
+
+    Raises CheckpointError, SubmitError: it is the folder of something else, or in use.
+    """
+    run = claim_named(results, name, run_id)
+    refuse_links(run)
+    if info := run.read_info():
         RunLock(run).refuse_if_held()
         refuse_second_job(run, False)
-    run.path.mkdir(parents=True, exist_ok=True)
-    return _starts(run.read_info())
+    return run, _starts(info)
 
 
 def _starts(info: Mapping[str, Any]) -> list[str]:
-    return [attempt["started"] for attempt in info.get(ATTEMPTS) or ()]
+    return [attempt.get("started") or "" for attempt in info.get(ATTEMPTS) or ()]
 
 
 def _refuse_older(present: list[str], new: list[str], where: str) -> None:

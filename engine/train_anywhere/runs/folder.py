@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from train_anywhere.config.paths import is_run_name
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files.atomic import dumps, link_atomic, loads, read_text, write_or_overwrite
 from train_anywhere.files.removal import (
@@ -25,33 +26,35 @@ from train_anywhere.files.root import resolve_as_typed
 Check = Callable[[object], bool]
 
 
-def _is(*kinds: type) -> Check:
+def is_a(*kinds: type) -> Check:
+    """Return a check that a value has one of these types; True is not a number."""
     return lambda value: isinstance(value, kinds) and not isinstance(value, bool)
 
 
-_is_string, _is_integer, _is_number = _is(str), _is(int), _is(int, float)
+is_string, is_integer, is_number = is_a(str), is_a(int), is_a(int, float)
 
 
-def _is_string_list(value: object) -> bool:
-    return isinstance(value, list) and all(map(_is_string, value))
+def is_string_list(value: object) -> bool:
+    """Return whether a value is a list of strings."""
+    return isinstance(value, list) and all(map(is_string, value))
 
 
 INFO: dict[str, Check] = {
-    **dict.fromkeys(("world_size", "restarts", "epoch", "step"), _is_integer),
-    **dict.fromkeys(("state", "framework", "strategy", "launch", "cluster", "started", "ended", "checkpoint"), _is_string),
-    **dict.fromkeys(("unit", "ended_by"), _is_string),
-    **dict.fromkeys(("hosts", "job_ids"), _is_string_list),
-    "rate": _is_number,
+    **dict.fromkeys(("world_size", "restarts", "epoch", "step"), is_integer),
+    **dict.fromkeys(("state", "framework", "strategy", "launch", "cluster", "started", "ended", "checkpoint"), is_string),
+    **dict.fromkeys(("unit", "ended_by"), is_string),
+    **dict.fromkeys(("hosts", "job_ids"), is_string_list),
+    "rate": is_number,
     "metrics": lambda value: isinstance(value, Mapping),
 }  # fmt: skip
 """Checks of the values in run.json."""
 
 ATTEMPT: dict[str, Check] = {
-    **dict.fromkeys(("step", "from_step", "devices"), _is_integer),
-    **dict.fromkeys(("started", "until", "allocated", "ended_by", "reason", "job"), _is_string),
-    "hosts": _is_string_list,
+    **dict.fromkeys(("step", "from_step", "devices"), is_integer),
+    **dict.fromkeys(("started", "until", "allocated", "ended_by", "reason", "job"), is_string),
+    "hosts": is_string_list,
     **dict.fromkeys(
-        ("seconds", "restart"), lambda v: isinstance(v, Mapping) and all(map(_is_number, v.values()))
+        ("seconds", "restart"), lambda v: isinstance(v, Mapping) and all(map(is_number, v.values()))
     ),
 }
 """Checks of the values in each attempt."""
@@ -59,10 +62,10 @@ ATTEMPT: dict[str, Check] = {
 
 def is_attempt(content: object) -> bool:
     """Return whether `content` can be an attempt."""
-    return isinstance(content, dict) and _fits(content, ATTEMPT)
+    return isinstance(content, dict) and fits(content, ATTEMPT)
 
 
-def _fits(content: Mapping[str, object], kinds: Mapping[str, Check]) -> bool:
+def fits(content: Mapping[str, object], kinds: Mapping[str, Check]) -> bool:
     """Return whether the value of each known key passes its check or is missing."""
     return all(content.get(key) is None or fits(content[key]) for key, fits in kinds.items())
 
@@ -109,21 +112,15 @@ class RunDir:
     def read_info(self) -> dict[str, Any]:
         """Return run.json, or {} if there is none. Raises CheckpointError if it is damaged."""
         try:
-            content = loads(read_text(self.info_file))
+            text = read_text(self.info_file)
         except FileNotFoundError:
             return {**self._deferred}
         except OSError as error:
             why = f"can't be read ({error.strerror or error})"
             raise CheckpointError(f"{self.info_file} {why}; {REMEDY}") from error
-        except ValueError as error:
-            why = "not UTF-8" if isinstance(error, UnicodeDecodeError) else "no JSON"
-            raise CheckpointError(f"{self.info_file} is damaged ({why}); {REMEDY}") from error
-        listed = content.get(ATTEMPTS, []) if isinstance(content, dict) and _fits(content, INFO) else None
-        if not isinstance(listed, list) or not all(map(is_attempt, listed)):
-            raise CheckpointError(f"{self.info_file} is not what this project writes there; {REMEDY}")
-        _refuse_other_format(self.path, content)
-        content |= self._deferred
-        return self._with_servers(content)
+        except UnicodeDecodeError as error:
+            raise CheckpointError(f"{self.info_file} is damaged (not UTF-8); {REMEDY}") from error
+        return self._with_servers(parse_info(text, self.path) | self._deferred)
 
     def update(self, known: Mapping[str, Any] | None = None, /, **fields: Any) -> None:
         """Merge `fields` into run.json. `known` is the result of a `read_info` just before, if any.
@@ -176,7 +173,20 @@ REMEDY = "rename it to continue without the history that it holds."
 """End of the messages about a damaged run.json."""
 
 
-def _refuse_other_format(folder: Path, info: Mapping[str, Any]) -> None:
+def parse_info(text: str, folder: Path | str) -> dict[str, Any]:
+    """Return the content of the run.json in a folder. Raises CheckpointError if it is damaged."""
+    try:
+        content = loads(text)
+    except ValueError as error:
+        raise CheckpointError(f"{folder}/run.json is damaged (no JSON); {REMEDY}") from error
+    listed = content.get(ATTEMPTS, []) if isinstance(content, dict) and fits(content, INFO) else None
+    if not isinstance(listed, list) or not all(map(is_attempt, listed)):
+        raise CheckpointError(f"{folder}/run.json is not what this project writes there; {REMEDY}")
+    _refuse_other_format(folder, content)
+    return dict(content)
+
+
+def _refuse_other_format(folder: Path | str, info: Mapping[str, Any]) -> None:
     """Raise CheckpointError if run.json is from a version with other run folders."""
     found = info.get("format", None if "parts" in info else FORMAT)  # the attempts of older versions
     if found != FORMAT:
@@ -247,6 +257,26 @@ def claim(path: Path) -> RunDir:
     """Make a run folder that `discard` may remove. Raises OSError, also if the folder exists."""
     make_owned(_place(path))
     return RunDir(path)
+
+
+def claim_named(results: Path, name: str, run_id: str) -> RunDir:
+    """Make or open the folder of a run whose name and id come from another machine, folder or archive.
+
+    Only this function makes a path of such names. Raises CheckpointError: a run can't have these names, a link is on the way, or the
+    folder exists and does not belong to this run.
+    """
+    if not (is_run_name(name) and is_run_name(run_id)):
+        raise CheckpointError(
+            f"{f'{name}/{run_id}'[:200]!a} can't be the folder of a run; nothing was copied."
+        )
+    place = OwnedFolder(results, (name, run_id), f"folder of run {run_id}")
+    try:
+        make_owned(place)
+    except OSError as error:
+        raise CheckpointError(
+            f"{place.path} can't be the folder of this run ({error.strerror or error}); rename it, or name another folder: --results DIR."
+        ) from error
+    return RunDir(place.path)
 
 
 def claim_sweep(member: RunDir) -> None:

@@ -1,6 +1,5 @@
 """Contradictions between keys, and between keys and this machine."""
 
-import re
 from collections.abc import Callable, Iterator
 
 from train_anywhere.config.checks.program import program_problems
@@ -9,7 +8,7 @@ from train_anywhere.config.checks.targets import check_extra
 from train_anywhere.config.choices import Lora, Sgd, Strategy
 from train_anywhere.config.cluster import Cluster
 from train_anywhere.config.limits import span_bounds
-from train_anywhere.config.paths import expand, make_absolute, resolve_node_path, write_problem
+from train_anywhere.config.paths import expand, is_run_name, make_absolute, resolve_node_path, write_problem
 from train_anywhere.config.schema import Config, Trainer
 from train_anywhere.errors import DataError
 
@@ -114,7 +113,7 @@ def check_name(name: str) -> Iterator[str]:
     """Yield why a run can't have this name."""
     if name.lower() == "latest":
         yield f"name={name} is the name of the link to the newest run; use another one."
-    elif not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._=+-]{0,99}", name):
+    elif not is_run_name(name):
         yield (
             f"name={name!r} can't name a folder and a job: use up to 100 letters, digits and . _ - = + only, "
             "and start with a letter or digit."

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from train_anywhere.config.command.yaml_files import is_too_large
+from train_anywhere.config.keys import flatten
 from train_anywhere.config.load import load, to_tree
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.network.addresses import node_name
@@ -56,6 +57,8 @@ def read_frozen(run: RunDir) -> dict[str, Any]:
     try:
         text = read_text(run.config)
         tree = None if "*" in text and is_too_large(text) else load_yaml(text)
+        if "*" in text and isinstance(tree, dict):
+            flatten(tree)  # raises RecursionError for a section in itself
     except OSError as error:
         raise CheckpointError(f"{run.config} can't be read ({error.strerror or error}).") from error
     except UnicodeDecodeError as error:
@@ -64,7 +67,7 @@ def read_frozen(run: RunDir) -> dict[str, Any]:
         mark = getattr(error, "problem_mark", None)
         line = f" in line {mark.line + 1}" if mark else ""
         raise CheckpointError(f"{run.config} is damaged (no YAML{line}); {_remedy(run)}") from error
-    if not isinstance(tree, dict) or not all(isinstance(key, str) for key in tree):
+    if not isinstance(tree, dict) or not all(isinstance(key, str) and "." not in key for key in tree):
         raise CheckpointError(f"{run.config} is damaged (no configuration); {_remedy(run)}")
     if gone := [key for key in REQUIRED_KEYS if key not in tree]:
         raise CheckpointError(f"{run.config} is damaged (it lacks {', '.join(gone)}); {_remedy(run)}")

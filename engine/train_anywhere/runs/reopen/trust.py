@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from importlib.machinery import all_suffixes
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from train_anywhere.config.load import FOLDERS, to_tree
 from train_anywhere.config.paths import expand, make_absolute
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError, SubmitError
-from train_anywhere.files.atomic import read_text
+from train_anywhere.files.atomic import open_file, read_text
 from train_anywhere.runs.reopen.frozen import split_overrides
 
 SHELL = ("cluster.setup", "cluster.modules", "cluster.conda", "cluster.venv", "cluster.extra")
@@ -205,8 +206,30 @@ def is_first_note(file: Path, note: str) -> bool:
 
 
 def remember_script(script: Path) -> None:
-    """Record that this user has submitted the script."""
-    _add([_digest(script, "script", _read_hex(script))])
+    """Record that this user has submitted the script, with the code next to it."""
+    _add(
+        [
+            _digest(script, "script", _read_hex(script)),
+            _digest(script.parent, "code", _read_code(script.parent)),
+        ]
+    )
+
+
+def is_known_code(folder: Path) -> bool:
+    """Return whether this user has submitted the code in a run folder, as it is now."""
+    return _digest(folder, "code", _read_code(folder)) in _read_trusted()
+
+
+def _read_code(folder: Path) -> str:
+    """Return a checksum of what Python can import from `folder`/code."""
+    found = hashlib.sha256()
+    for top, folders, files in os.walk(folder / "code"):
+        folders[:] = sorted(name for name in folders if name != "__pycache__")
+        for path in (Path(top, name) for name in sorted(files) if name.endswith((*all_suffixes(),))):
+            found.update(os.fsencode(path.relative_to(folder)) + b"\0")
+            with suppress(OSError), open_file(path, "rb") as file:  # of a link only the name
+                found.update(hashlib.file_digest(file, "sha256").digest())
+    return found.hexdigest()
 
 
 def _read_hex(script: Path) -> str:
