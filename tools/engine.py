@@ -7,13 +7,14 @@
                                 of the template: those that you edited are merged, and conflicts are named
     make wheel                  build a wheel and an sdist into dist/, with the files from which `make project` makes projects
 
-SOURCE: a folder with the engine or with a project that has one, an sdist (.tar.gz), a wheel (.whl), git+URL, git+URL@COMMIT, or a
-released version (0.1.0), or, after `git merge`, the merged commit. Exit codes: 0 done, 1 done with conflicts, 2 refused (nothing was
-written).
+SOURCE: a folder with the engine or with a project that has one, an sdist (.tar.gz), a wheel (.whl), git+URL, git+URL@COMMIT, or, after
+`git merge`, the merged commit. Exit codes: 0 done, 1 done with conflicts, 2 refused (nothing was written).
 """
 
 import ctypes
+import gzip
 import hashlib
+import io
 import json
 import os
 import re
@@ -31,6 +32,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(os.environ.get("TEMPLATE_PROJECT") or Path(__file__).resolve().parents[1])
 """The project: in one that `make project` wrote, its tools run from a copy of the template."""
@@ -65,6 +67,12 @@ NOT_SOURCE = (TEMPLATE, "__pycache__", ".pytest_cache", "build", f"{NAME}.egg-in
 
 BUILD = "import sys; from setuptools import build_meta as b; out = sys.argv[1]; b.build_sdist(out); b.build_wheel(out)"
 """Calls the build backend (PEP 517) with the setuptools of this environment: nothing is downloaded."""
+
+EPOCH = 1577836800
+"""Time of every file in a wheel and an sdist, so that the same sources give the same bytes: 2020-01-01.
+
+See https://reproducible-builds.org/docs/source-date-epoch.
+"""
 
 SETUPTOOLS = 77
 """First version of setuptools that reads engine/pyproject.toml: it has `license` as a text (PEP 639)."""
@@ -155,9 +163,7 @@ def attach(_: str) -> None:
 def update(source: str) -> int:
     """Replace the engine with another version and print the changes; return the exit code."""
     if not source:
-        raise Refusal(
-            "name the new engine: make update FROM=SOURCE (a folder, .tar.gz, .whl, git+URL or version)."
-        )
+        raise Refusal("name the new engine: make update FROM=SOURCE (a folder, .tar.gz, .whl or git+URL).")
     with temporary_folder() as scratch:
         if Path("engine").is_dir() and not merging():
             return update_folder(source, scratch)
@@ -168,10 +174,17 @@ def update(source: str) -> int:
                 f"{source} lacks its sdist, which has the files of the template: name the sdist (.tar.gz)."
             )
         old = [path for path in Path("wheels").glob("*.tar.gz") if f"{SDIST}{digest_of(path)}" in required]
+        if requirement(new) == required and not merging():
+            return print_nothing_new(wheel_version(required))
         folders = [_unpack(path, scratch / f"{number}") for number, path in enumerate([*old[:1], *new[1:]])]
         merge = Merge(folders[0] if old else None, folders[-1] if new[1:] else None, scratch)
         install(new)
-        print_changes(wheel_version(required), wheel_version(new[0].name), changelog(new[0]))
+        print_changes(
+            wheel_version(required),
+            wheel_version(new[0].name),
+            changelog(new[0]),
+            (folders[0] / "CHANGELOG.md").read_text() if old else "",
+        )
         if merging():
             end_merge()
         return merge.finish(wheel_version(new[0].name))
@@ -192,10 +205,12 @@ def update_folder(source: str, scratch: Path) -> int:
     new_engine = fetch_sources(source, scratch)
     write_sums(new_engine)
     before, after = (version_of(folder) for folder in (Path("engine"), new_engine))
-    changes = (new_engine / "CHANGELOG.md").read_text()
+    if file_digests(Path("engine")) == file_digests(new_engine):
+        return print_nothing_new(before)
+    old, changes = ((folder / "CHANGELOG.md").read_text() for folder in (Path("engine"), new_engine))
     merge = Merge(Path("engine"), new_engine, scratch)
     exchange(new_engine)
-    print_changes(before, after, changes)
+    print_changes(before, after, changes, old)
     return merge.finish(after)
 
 
@@ -291,6 +306,8 @@ def write_made(folder: Path, version: str, choices: dict[str, str], contents: di
     """Write the version, the choices and the digests of a project's files."""
     digests = {name: hashlib.sha256(content).hexdigest() for name, content in sorted(contents.items())}
     part = partial_name(folder / MADE)
+    if "://" not in choices["pages"]:  # a project of an earlier version may name a folder
+        choices = {**choices, "pages": ""}
     part.write_text(json.dumps({"version": version, "choices": choices, "files": digests}) + "\n")
     os.replace(part, folder / MADE)
 
@@ -419,16 +436,32 @@ def changelog(wheel: Path) -> str:
     return text[max(0, text.find("# Changelog")) :]
 
 
-def print_changes(before: str, after: str, changes: str) -> None:
-    """Print the sections of a changelog that are newer than a version."""
-    sections = re.split(r"^(?=## )", changes, flags=re.MULTILINE)[1:]
-    newer = []
-    for section in sections:
-        if section.split()[1] == before:
-            break
-        newer.append(section.rstrip())
+def print_nothing_new(version: str) -> int:
+    """Print that the engine is this one already; return the exit code."""
+    print(f"{NAME} {version}: nothing new.")
+    return 0
+
+
+def print_changes(before: str, after: str, changes: str, old: str) -> None:
+    """Print the entries of a changelog that the old one lacks. Without an old one, those above the old version."""
+    above = re.split(rf"^## \[?{re.escape(before)}\b", changes, flags=re.M)[0] if before else changes
+    known, newer = {*split_entries(old)}, list[str]()
+    for entry in reversed(split_entries(above)):
+        if entry not in known if entry[0] != "#" else newer and title_level(newer[-1]) > title_level(entry):
+            newer.append(entry)
     print(f"{NAME} {before or '(unknown)'} -> {after}\n")
-    print("\n\n".join(newer) or "The changelog has nothing newer.")
+    print("\n".join(reversed(newer)) or "The changelog has nothing newer.")
+
+
+def title_level(entry: str) -> int:
+    """Return the number of # of a title, or a larger number for another entry."""
+    return len(entry) - len(entry.lstrip("#")) or 9
+
+
+def split_entries(text: str) -> list[str]:
+    """Return the titles and the entries of a changelog, without its own title."""
+    blocks = re.split(r"^(?=#+ |- )|\n\n", text, flags=re.M)
+    return [block.strip() for block in blocks if block and block.strip() and not block.startswith("# ")]
 
 
 # ---- the sources of an engine
@@ -457,19 +490,11 @@ def _fetch_sources(source: str, scratch: Path, template: bool) -> Path:
         path = clone(source, scratch)
     elif not path.exists() and merging() and (commit := commit_of(source)):
         path = clone(f"git+{ROOT}@{commit}", scratch)
-    elif re.fullmatch(rf"({NAME}==)?[0-9][\w.+!]*", source):
-        version = source.removeprefix(f"{NAME}==")
-        pip(
-            "download",
-            "--no-deps",
-            "--no-build-isolation",
-            "--no-binary",
-            NAME,
-            "--dest",
-            str(scratch),
-            f"{NAME}=={version}",
+    elif re.fullmatch(rf"({NAME}==)?v?[0-9][\w.+!]*", source) and not path.exists():
+        raise Refusal(
+            f"FROM={source} is a version, and {NAME} has no release yet: what an index has under this name is not ours. "
+            "Use a folder, an sdist (.tar.gz) or git+URL@COMMIT."
         )
-        path = next(scratch.glob("*.tar.gz"))
     elif path.suffix == ".whl":
         raise Refusal(
             f"{source} is a wheel, but engine/ needs the sources: name the sdist (.tar.gz), a folder or git+URL."
@@ -486,7 +511,7 @@ def _fetch_sources(source: str, scratch: Path, template: bool) -> Path:
                 run(sys.executable, str(origin / RENDERER), "copy", str(target / TEMPLATE))
             return target
     raise Refusal(
-        f"FROM={source} is not an engine: use a folder with engine/, an sdist (.tar.gz), a wheel (.whl), git+URL or a version."
+        f"FROM={source} is not an engine: use a folder with engine/, an sdist (.tar.gz), a wheel (.whl) or git+URL."
     )
 
 
@@ -494,9 +519,7 @@ def prepare_wheel(source: str, scratch: Path) -> list[Path]:
     """Return a wheel and its sdist; only the wheel if FROM is a wheel without its sdist next to it."""
     wheel = Path(source).expanduser()
     if wheel.suffix != ".whl":
-        sources = fetch_sources(source, scratch)
-        write_sums(sources)
-        return build(sources, scratch / "built")
+        return build(fetch_sources(source, scratch), scratch / "built")
     if not wheel.is_file() or not wheel.name.startswith(f"{PACKAGE}-"):
         raise Refusal(f"FROM={source} is not a wheel of {NAME}.")
     sdist = wheel.with_name("-".join(wheel.name.split("-")[:2]) + ".tar.gz")
@@ -521,12 +544,29 @@ def commit_of(name: str) -> str:
 
 
 def build(folder: Path, out: Path) -> list[Path]:
-    """Build wheel and sdist from a copy of an engine's sources."""
+    """Build wheel and sdist from a copy of an engine's sources. The same sources give the same bytes."""
     with temporary_folder() as scratch:
         sources = fetch_sources(str(folder), scratch, template=(folder / TEMPLATE).is_dir())
+        write_sums(sources)
+        for path in sources.rglob("*"):  # a wheel has the permissions of its files
+            path.chmod(0o755 if path.stat().st_mode & 0o100 else 0o644)
         out.mkdir(parents=True)
-        run(builder(scratch), "-c", BUILD, str(out.resolve()), cwd=sources)
-    return [next(out.glob("*.whl")), next(out.glob("*.tar.gz"))]
+        environ = {**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH)}
+        run(builder(scratch), "-c", BUILD, str(out.resolve()), cwd=sources, env=environ, umask=0o22)
+    sdist = next(out.glob("*.tar.gz"))
+    normalize(sdist)
+    return [next(out.glob("*.whl")), sdist]
+
+
+def normalize(sdist: Path) -> None:
+    """Write an sdist again in a fixed order, without the times and the owner that setuptools puts into it."""
+    raw = io.BytesIO()
+    with tarfile.open(sdist) as old, tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as new:
+        for member in sorted(old, key=lambda member: member.name):
+            member.mtime, member.uid, member.gid, member.uname, member.gname = EPOCH, 0, 0, "", ""
+            member.pax_headers = {}
+            new.addfile(member, old.extractfile(member) if member.isfile() else None)
+    sdist.write_bytes(gzip.compress(raw.getvalue(), mtime=EPOCH))
 
 
 def _unpack(sdist: Path, target: Path) -> Path:
@@ -620,9 +660,9 @@ def pip(*arguments: str) -> None:
     run(sys.executable, "-m", "pip", *arguments, "--quiet", "--disable-pip-version-check")
 
 
-def run(*command: str, cwd: Path | None = None) -> None:
+def run(*command: str, **options: Any) -> None:
     """Run a command; raise CalledProcessError with its output if it fails."""
-    subprocess.run(command, cwd=cwd, check=True, capture_output=True, text=True)
+    subprocess.run(command, check=True, capture_output=True, text=True, **options)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,9 @@ FIRST = ("common", "dev")
 EXTRA = {"finetune": "lightning"}
 """Lists that users install in addition to another one; their locks leave out its packages."""
 
+OWN_WHEEL = "engine"
+"""The list of a project's own wheel, which no package index has."""
+
 SEPARATE = ("docs",)
 """Lists that are installed into a separate environment."""
 
@@ -83,9 +86,8 @@ def write_locks(uv: str, folder: Path, flags: list[str]) -> None:
 
 def sorted_lists() -> list[Path]:
     """Return the lists of requirements, those that are always installed first, those in addition to others last."""
-    return sorted(
-        LISTS.glob("*.txt"), key=lambda path: (path.stem not in FIRST, path.stem in EXTRA, path.stem)
-    )
+    lists = [path for path in LISTS.glob("*.txt") if path.stem != OWN_WHEEL]
+    return sorted(lists, key=lambda path: (path.stem not in FIRST, path.stem in EXTRA, path.stem))
 
 
 def solve(uv: str, lists: list[Path], out: Path, *flags: str) -> None:

@@ -3,13 +3,14 @@
     DIR         its folder, which is new or empty
     NAME        its title; without it, the name of the folder
     FRAMEWORK   lightning (the default), keras or all: the models, tests, strategies and locks that it gets
-    CLUSTER     presets that it gets next to `slurm`, separated by commas: neuron,lumi
-    FROM        the engine and the template: a folder, an sdist (.tar.gz), git+URL or a version; without it, this checkout
+    CLUSTER     bundled presets to write into its configs/cluster/, to read or edit, separated by commas: lumi,alvis
+    FROM        the engine and the template: a folder, an sdist (.tar.gz) or git+URL; without it, this checkout
 
 The project has the engine as a wheel with its hash. `make update` there replaces the wheel, and the files of the template that the
 project has not edited. Exit codes: 0 done, 2 refused (nothing was written).
 """
 
+import fcntl
 import json
 import os
 import re
@@ -17,6 +18,8 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -88,9 +91,9 @@ def template_files(root: Path) -> list[str]:
 def render(root: Path, choices: dict[str, str]) -> dict[str, bytes]:
     """Return the files of a project with these choices, by their paths."""
     chosen = FRAMEWORKS if choices["framework"] == "all" else (choices["framework"],)
-    presets = with_parents(root, {"local", "current", "slurm", *choices["cluster"].split(",")} - {""})
-    wanted = [name for name in template_files(root) if is_wanted(name, chosen, presets)]
-    made = {name: (root / name).read_bytes() for name in wanted}
+    made = {name: (root / name).read_bytes() for name in template_files(root) if is_wanted(name, chosen)}
+    for name in {*choices["cluster"].split(",")} & bundled_presets(root).keys():
+        made[f"configs/cluster/{name}.yaml"] = bundled_presets(root)[name].read_bytes()
     words = words_of(root, choices, chosen)
     for name in ("README.md", "tests/test_example.py", "tools/template.py"):
         made[name] = (root / "tools/project" / Path(name).name).read_bytes()
@@ -98,13 +101,19 @@ def render(root: Path, choices: dict[str, str]) -> dict[str, bytes]:
         if name in made:
             made[name] = change(made[name].decode(), words).encode()
     for name in made:
-        if Path(name).suffix in (".md", ".yaml", ".py", ".j2", ".yml", ".txt") and name != "README.md":
-            linked = re.sub(r"(?<![\w/.])docs/(?=[\w/-]+\.md)", f"{words['pages']}/", made[name].decode())
-            made[name] = linked.encode()
+        if Path(name).suffix in (".md", ".yaml", ".py", ".j2", ".yml", ".txt"):
+            made[name] = link_pages(made[name].decode(), words["pages"]).encode()
     return made
 
 
-def is_wanted(name: str, chosen: tuple[str, ...], presets: set[str]) -> bool:
+def link_pages(text: str, pages: str) -> str:
+    """Replace the paths of pages by their addresses. Without addresses, keep the words of the links."""
+    if pages:
+        return re.sub(r"(?<![\w/.])docs/(?=[\w/-]+\.md)", f"{pages}/", text)
+    return re.sub(r"\[([^\]]*)\]\(docs/[^)]*\)", r"\1", text)
+
+
+def is_wanted(name: str, chosen: tuple[str, ...]) -> bool:
     """Return whether a project gets this file of the template."""
     path = Path(name)
     others = [framework for framework in FRAMEWORKS if framework not in chosen]
@@ -115,28 +124,15 @@ def is_wanted(name: str, chosen: tuple[str, ...], presets: set[str]) -> bool:
             return False
     if LEFT_OUT.fullmatch(name) or (others and re.fullmatch(BOTH_FRAMEWORKS, name)):
         return False
-    if path.parent == Path("configs/cluster"):
-        return path.stem in presets
-    if name.endswith(".j2") and "pbs" in name:
-        return "pbs" in presets
     if path.parts[0] == "examples":
         return name == "examples/__init__.py" or path.stem in {EXAMPLES[framework][0] for framework in chosen}
     return True
 
 
-def with_parents(root: Path, presets: set[str]) -> set[str]:
-    """Return the presets, and those that they are based on."""
-    known = {path.stem: path.read_text() for path in (root / "configs/cluster").glob("*.yaml")}
-    if unknown := sorted(presets - known.keys()):
-        raise Refusal(
-            f"CLUSTER={','.join(unknown)} is not a preset; use one of {', '.join(sorted(known))}, or write one later: "
-            "python slurm/new_cluster.py NAME --write"
-        )
-    while True:
-        based = {base for name in presets for base in re.findall(r"^  - (\w+)$", known[name], re.M)}
-        if based - {"_self_"} <= presets:
-            return presets
-        presets = presets | (based & known.keys())
+def bundled_presets(root: Path) -> dict[str, Path]:
+    """Return the presets of the engine in or around a template, by name."""
+    below = "train_anywhere/config/presets/cluster/*.yaml"
+    return {path.stem: path for folder in (root.parent, root / "engine") for path in folder.glob(below)}
 
 
 def words_of(root: Path, choices: dict[str, str], chosen: tuple[str, ...]) -> dict[str, str]:
@@ -145,6 +141,7 @@ def words_of(root: Path, choices: dict[str, str], chosen: tuple[str, ...]) -> di
     named = re.search(r"^site_name: (.*)$", (root / "mkdocs.yml").read_text(), re.M)
     return {
         **choices,
+        "pages": choices["pages"] if "://" in choices["pages"] else "",
         "framework": chosen[0] if len(chosen) == 1 else "all",
         "slug": re.sub(r"[ _.-]+", "-", choices["title"]).lower(),
         "product": named[1] if named else "train-anywhere",
@@ -184,9 +181,7 @@ def change_train(text: str, words: dict[str, str]) -> str:
 
 def change_guide(text: str, words: dict[str, str]) -> str:
     """Name what this project has."""
-    text = text.replace(
-        "[docs/](docs/index.md) explains them", f"[the pages]({words['pages']}/index.md) explain them"
-    )
+    text = text.replace("[docs/](docs/index.md) explains them", "[the pages](docs/index.md) explain them")
     return re.sub(
         r"replaces `engine/`, the package.*",
         "replaces the engine and the files that you have not edited.",
@@ -217,14 +212,23 @@ CHANGES = {
 
 
 def find_pages(root: Path) -> str:
-    """Return the address of the product's pages: of its repository, or the folder of this checkout."""
+    """Return the web address of the product's pages, that of its repository; "" if it has none.
+
+    An address without user and password of https, or one of the user `git`, whose path is not one of a machine.
+    """
     asked = ["git", "-C", str(root), "remote", "get-url", "origin"]
     try:
         url = subprocess.run(asked, capture_output=True, text=True).stdout.strip()
     except FileNotFoundError:  # no git
-        url = ""
-    found = re.fullmatch(r"(?:https://|git@)github\.com[/:]([\w.-]+/[\w.-]+?)(?:\.git)?/?", url)
-    return f"https://github.com/{found[1]}/blob/HEAD/docs" if found else str(root / "docs")
+        return ""
+    host, path = r"([\w-]+(?:\.[\w-]+)+)", r"((?:[\w.-]+/)+[\w.-]+?)(?:\.git)?/?"
+    found = re.fullmatch(
+        rf"(?:https?://(?:[^/@]*@)?{host}(?::\d+)?/|ssh://git@{host}(?::\d+)?/|git@{host}:){path}", url
+    )
+    if not found:
+        return ""
+    server = found[1] or found[2] or found[3]
+    return f"https://{server}/{found[4]}{'/-' if 'gitlab' in server else ''}/blob/HEAD/docs"
 
 
 def read_choices(arguments: list[str]) -> tuple[Path, dict[str, str], str]:
@@ -255,17 +259,47 @@ def read_choices(arguments: list[str]) -> tuple[Path, dict[str, str], str]:
     )
 
 
+def refuse_unknown(names: str, sources: Path) -> None:
+    """Refuse presets that the engine does not have."""
+    known = bundled_presets(sources / "template")
+    if unknown := sorted({*names.split(",")} - {"", *known}):
+        raise Refusal(
+            f"CLUSTER={','.join(unknown)} is not a preset; use one of {', '.join(sorted(known))}, or write one later: "
+            "python slurm/new_cluster.py NAME --write"
+        )
+
+
+@contextmanager
+def scratch_folder(folder: Path) -> Iterator[Path]:
+    """Yield a folder next to the new project, with a lock. What a killed call for this project has left is removed."""
+    scratch = folder.with_name(f".{folder.name}.engine")
+    scratch.mkdir(exist_ok=True, mode=0o700)
+    held = os.open(scratch, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    if os.fstat(held).st_uid != os.getuid():
+        raise Refusal(f"{scratch} is another user's; name another DIR.")
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise Refusal(f"another `make project` is writing {folder}; wait for it.") from None
+    try:
+        for left in scratch.iterdir():
+            shutil.rmtree(left)
+        yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+        os.close(held)
+
+
 def make(arguments: list[str]) -> None:
     """Write the project in one step."""
     import engine  # the file next to this one; a template in an sdist is rendered without it
 
     folder, choices, source = read_choices(arguments)
-    with_parents(ROOT, {*choices["cluster"].split(",")} - {""})
     choices["pages"] = find_pages(ROOT)
-    with engine.temporary_folder(folder.parent) as scratch:
+    with scratch_folder(folder) as scratch:
         try:
             sources = engine.fetch_sources(source or str(ROOT), scratch, template=True)
-            engine.write_sums(sources)
+            refuse_unknown(choices["cluster"], sources)
             template = sources / engine.TEMPLATE
             made = engine.render(template if template.is_dir() else ROOT, choices, scratch / "made")
             contents = {str(path.relative_to(made)): path.read_bytes() for path in engine.files(made)}

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from train_anywhere.commands import jobs, scaling
-from train_anywhere.config.command.compose import compose
+from train_anywhere.config.command.compose import compose, list_groups
 from train_anywhere.files import ENGINE, ROOT
 from train_anywhere.testing.plugin import require, require_packages
 
@@ -177,7 +177,7 @@ def test_numbers_in_the_readme_are_those_of_the_linked_pages() -> None:
         for number in re.findall(r"\d[\d,.]*", shown)
     ]
     assert len(linked) >= 5
-    presets = {path.stem for path in (ROOT / "configs/cluster").glob("*.yaml")}
+    presets = {*list_groups()["cluster"]}
     known = {("docs/clusters/index.md", str(len(presets - {"local", "current", "slurm", "pbs"})))}
     assert [(n, p) for n, p in linked if (p, n) not in known and n not in (ROOT / p).read_text()] == []
     problems = re.search(r"\[(\d+) problems below\]", text)
@@ -213,7 +213,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_each_cluster_has_a_command_in_its_pages() -> None:
-    clusters = {path.stem for path in (ROOT / "configs/cluster").glob("*.yaml")} - {"local", "current", "pbs"}
+    clusters = {*list_groups()["cluster"]} - {"local", "current", "pbs"}
     shown = [command for page in (ROOT / "docs/clusters").glob("*.md") for command in commands(page)]
     assert (
         clusters - {word.removeprefix("cluster=") for command in shown for word in shlex.split(command)}

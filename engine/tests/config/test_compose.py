@@ -10,7 +10,7 @@ import pytest
 
 from train_anywhere.config.command import compose as composing
 from train_anywhere.config.command import diagnose as diagnosing
-from train_anywhere.config.command.compose import CONFIGS, compose, list_groups, quote_value
+from train_anywhere.config.command.compose import BUNDLED, CONFIGS, compose, list_groups, quote_value
 from train_anywhere.config.command.diagnose import diagnose
 from train_anywhere.config.load import load
 from train_anywhere.files import ROOT, with_engine
@@ -160,3 +160,23 @@ def test_a_missing_key_of_a_choice_names_the_file(configs: Path, file: str, cont
     with pytest.raises(Exception) as refused:
         load(compose(words))
     assert diagnose(words, refused.value).problems[0] == says.format(configs / file)
+
+
+def test_bundled_presets_work_by_name_and_own_files_replace_them(configs: Path) -> None:
+    shutil.rmtree(configs / "cluster")
+    assert {"local", "slurm", "neuron", "lumi", "current"} <= {*list_groups()["cluster"]}
+    assert compose(["cluster=neuron"])["cluster"]["partition"] == "amd_a100nv_8"
+    (configs / "cluster").mkdir()
+    (configs / "cluster/slurm.yaml").write_text(
+        "# @package _global_\ndefaults:\n  - override /hydra/launcher: slurm\n"
+        "cluster:\n  name: slurm\n  scheduler: slurm\n  qos: mine\nhydra:\n  mode: MULTIRUN\n"
+    )
+    tree = compose(["cluster=neuron"])["cluster"]  # the bundled preset is based on slurm
+    assert (tree["partition"], tree["qos"]) == ("amd_a100nv_8", "mine")
+
+
+def test_presets_of_the_template_are_copies_of_the_bundled_ones() -> None:
+    files = [*(CONFIGS / "cluster").glob("*.yaml")]
+    assert {file.name for file in files} >= {"local.yaml", "slurm.yaml", "neuron.yaml"}
+    for file in files:
+        assert file.read_bytes() == (BUNDLED / "cluster" / file.name).read_bytes(), file.name

@@ -67,7 +67,7 @@ def test_a_choice_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         "# My *best* net, see docs/how-to/your-code.md.\n_target_: src.models.lightning.mlp.mlp\nhidden: [3]  # a | b\n"
     )
     (configs / "callbacks/stop.yaml").write_text("_target_: mine.Stop\nrows: [{a: 1}]\n")
-    for module in ("keys_page", "help_comments"):
+    for module in ("compose", "keys_page", "help_comments"):
         monkeypatch.setattr(f"train_anywhere.config.command.{module}.CONFIGS", configs)
     page = keys_page.make_page()
     assert "| `mine` | My \\*best\\* net, see [how-to/your-code](../how-to/your-code.md). |\n" in page

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.config.command.compose import compose
+from train_anywhere.config.command.compose import compose, list_groups
 from train_anywhere.config.keys import flatten
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.packages import PACKAGES
 from train_anywhere.launch.preflight import data_problems
 from train_anywhere.slurm import rules
-from train_anywhere.slurm.presets import PRESETS
 from train_anywhere.slurm.rules import job_rules, local_rules, options
 from train_anywhere.slurm.rules.job_rules import Request
 from train_anywhere.slurm.script import render
@@ -377,7 +376,7 @@ def test_a_gpu_that_the_preset_does_not_list_is_left_to_the_scheduler(
 def test_no_preset_refuses_a_gpu_type(make_config: MakeConfig) -> None:
     """The outline for PBS uses none."""
     refused = {}
-    for site in {path.stem for path in PRESETS.glob("*.yaml")} - {"local", "current", "pbs", "sockeye_pbs"}:
+    for site in {*list_groups()["cluster"]} - {"local", "current", "pbs", "sockeye_pbs"}:
         asked = request(make_config, f"cluster={site} cluster.gpu_type=zzq_1g.5gb")
         if found := [p for p in rules.problems(asked, elsewhere=True) if "zzq" in p]:
             refused[site] = found
@@ -484,10 +483,7 @@ def test_a_fact_of_a_preset_without_a_source_says_so(make_config: MakeConfig) ->
 
 
 def test_each_preset_with_facts_names_their_source(make_config: MakeConfig) -> None:
-    sites = {
-        name: make_config(f"cluster={name}").cluster.site
-        for name in sorted(p.stem for p in PRESETS.glob("*.yaml"))
-    }
+    sites = {name: make_config(f"cluster={name}").cluster.site for name in list_groups()["cluster"]}
     silent = [
         n for n, s in sites.items() if (s.nodes or s.account or s.max_time) and not (s.source and s.checked)
     ]

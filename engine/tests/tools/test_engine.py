@@ -57,6 +57,28 @@ def test_checksums_are_those_of_the_files() -> None:
     assert engine.edited_files(ROOT / "engine") == [], "after a change of the engine: make checksums"
 
 
+OLD_LOG = "# Changelog\n\n## Unreleased\n\n### Added\n\n- One.\n\n## 0.1.0\n\n- First.\n"
+NEW_LOG = (
+    "# Changelog\n\n## Unreleased\n\n### Added\n\n- One.\n- Two\n  lines.\n\n### Fixed\n\n- A fault.\n\n"
+    "### Removed\n\n## 0.1.0\n\n- First.\n"
+)
+
+
+@pytest.mark.parametrize(
+    "old, entries",
+    [
+        (OLD_LOG, "## Unreleased\n### Added\n- Two\n  lines.\n### Fixed\n- A fault."),
+        ("", "## Unreleased\n### Added\n- One.\n- Two\n  lines.\n### Fixed\n- A fault."),
+        (NEW_LOG, "The changelog has nothing newer."),
+    ],
+)
+def test_only_new_entries_of_a_changelog_are_printed(
+    capsys: pytest.CaptureFixture[str], old: str, entries: str
+) -> None:
+    engine.print_changes("0.1.0", "0.2.0", NEW_LOG, old)
+    assert capsys.readouterr().out == f"train-anywhere 0.1.0 -> 0.2.0\n\n{entries}\n"
+
+
 def test_an_edited_engine_is_not_replaced(project: Path, newer: Path) -> None:
     (project / "engine/train_anywhere/tasks.py").write_text("mine = 1\n")
     (project / "engine/train_anywhere/mine.py").touch()
@@ -92,12 +114,16 @@ def test_an_engine_in_the_project_is_replaced(project: Path, newer: Path) -> Non
     assert "The first release of the engine" not in done.stdout  # this version's own section
     assert engine.file_digests(project / "engine") == engine.file_digests(newer / "engine")
     assert not [*project.glob(".engine-*")]
+    again = call(project, "tools/engine.py", "update", "engine")
+    assert (again.returncode, again.stdout) == (0, f"train-anywhere {NEXT}: nothing new.\n")
     assert engine.edited_files(project / "engine") == []  # whatever CHECKSUMS came with it
 
 
 REFUSED = {
     "update": "name the new engine",
     "update nowhere": "FROM=nowhere is not an engine",
+    "update 0.1.0": "has no release yet",
+    "update train-anywhere==9": "has no release yet",
     "update a.whl": "is a wheel, but engine/ needs the sources",
     "attach": "engine/ is already here",
     "detach nowhere.whl": "FROM=nowhere.whl is not a wheel",

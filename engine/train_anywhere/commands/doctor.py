@@ -24,7 +24,7 @@ import yaml
 
 from train_anywhere.config.checks.contradictions import scheduler_problems
 from train_anywhere.config.command.command_line import split_flags, to_hydra_overrides
-from train_anywhere.config.command.compose import CONFIGS, compose, quote_value
+from train_anywhere.config.command.compose import CONFIGS, choice_file, compose, quote_value
 from train_anywhere.config.command.diagnose import explain_refusal
 from train_anywhere.config.command.yaml_files import read_text, refuse_unusable_files
 from train_anywhere.config.load import load
@@ -44,7 +44,7 @@ from train_anywhere.launch.local_run import local_problems
 from train_anywhere.launch.preflight import data_problems
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.recorder import read_reports
-from train_anywhere.slurm.presets import PRESETS, resolve_current
+from train_anywhere.slurm.presets import resolve_current
 from train_anywhere.slurm.script.job import devices_per_node
 from train_anywhere.slurm.script.units import format_problems as cluster_problems
 from train_anywhere.slurm.site_facts import (
@@ -210,7 +210,7 @@ def compare_facts(arguments: list[str], words: list[str]) -> int:
     scheduler = load_request(arguments, words).cluster.scheduler
     if len(words) != 1 or scheduler != "slurm":
         raise ConfigError(f"{FACTS} takes nothing but cluster=NAME, a preset of a site with Slurm.")
-    path = PRESETS / f"{words[0].removeprefix('cluster=')}.yaml"
+    path = choice_file("cluster", words[0].removeprefix("cluster="))
     if not (yaml.safe_load(read_text(path)).get("cluster") or {}).get("site"):
         raise ConfigError(f"{path.name} has no facts (cluster.site) to compare: name the preset of a site.")
     if not shutil.which("sinfo"):
@@ -240,7 +240,10 @@ def print_differences(path: Path) -> int:
         new = edit_text(new, {("cluster", "site", "checked"): month})
     print(printable("\n".join(differences) or "No difference."))
     print(f"not checked: {', '.join(sorted(fact_names(tree) - known))}")
-    print(make_patch(f"{path.relative_to(ROOT)}", old, new), end="")
+    print(
+        make_patch(f"configs/cluster/{path.name}", old if path.is_relative_to(ROOT / "configs") else "", new),
+        end="",
+    )
     return int(bool(differences))
 
 

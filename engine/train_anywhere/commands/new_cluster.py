@@ -167,7 +167,7 @@ def write_host(name: str, ssh: str, words: Sequence[str]) -> int:
         _write(
             file, f"ssh: {format_scalar(ssh)}\nfolder: {format_scalar(f'~/{ROOT.name}')}\ncluster: {name}\n"
         )
-    if (PRESETS / f"{name}.yaml").exists():
+    if name in list_groups()["cluster"]:
         return 0
     done = remote_command.run_new(hosts.read_host(name), ["slurm/new_cluster.py", name, *words])
     if done.returncode:

@@ -179,8 +179,11 @@ def keys_meant(word: str, tree: Mapping[str, Any]) -> list[str]:
 
 
 def page_address(page: str) -> str:
-    """Return where a page is: a file of this project, or the address it was made with."""
+    """Return where a page is: a file of the template, or the address that this project was made with."""
     made = ROOT / ".train-anywhere"
-    if (ROOT / "docs").is_dir() or not made.is_file():
-        return f"docs/{page}.md"
-    return f"{json.loads(made.read_text())['choices']['pages']}/{page}.md"
+    pages = (
+        ""
+        if (ROOT / "docs").is_dir() or not made.is_file()
+        else json.loads(made.read_text())["choices"]["pages"]
+    )
+    return f"{pages or 'docs'}/{page}.md"

@@ -5,7 +5,7 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import date
 from functools import cache
@@ -15,11 +15,10 @@ from typing import Any
 import yaml
 
 from train_anywhere.config.cluster import Cluster
-from train_anywhere.config.command.compose import CONFIGS
+from train_anywhere.config.command.compose import choice_file, choice_files
 from train_anywhere.errors import ConfigError
 from train_anywhere.runs.reopen.trust import is_first_note
 
-PRESETS = CONFIGS / "cluster"
 MAX_AGE_DAYS = 180
 """The age of facts from which a submission prints a note."""
 
@@ -69,13 +68,13 @@ def print_note(sentence: str) -> None:
     print(f"note: {sentence}", file=sys.stderr)
 
 
-def read_host_patterns(presets: Path = PRESETS) -> tuple[dict[str, list[str]], list[str]]:
+def read_host_patterns(files: Iterable[Path] | None = None) -> tuple[dict[str, list[str]], list[str]]:
     """Return the host name patterns by preset, and a message for each preset that can't be read.
 
     A broken preset is ignored, so that it does not stop the users of the others.
     """
     known, broken = {}, []
-    for file in sorted(presets.glob("*.yaml")):
+    for file in choice_files("cluster").values() if files is None else files:
         try:
             if patterns := _hosts(file):
                 known[file.stem] = patterns
@@ -114,7 +113,7 @@ def stale_facts_notes(cluster: Cluster) -> list[str]:
     with suppress(ValueError):  # no date
         age = date.today() - date.fromisoformat(f"{checked}-01"[:10])
         old = age.days > MAX_AGE_DAYS and cluster.scheduler == "slurm"
-        if old and is_first_note(PRESETS / f"{name}.yaml", f"checked {checked}"):
+        if old and is_first_note(choice_file("cluster", name), f"checked {checked}"):
             compare = f"`python src/doctor.py cluster={name} --facts` compares them with Slurm"
             return [f"the facts about {name} were last checked in {checked}; {compare}."]
     return []

@@ -152,9 +152,9 @@ def edit_text(text: str, values: Mapping[Keys, Any]) -> str:
 
 
 def make_patch(path: str, old: str, new: str) -> str:
-    """Return the change of a file as a unified diff, for `git apply` and `patch -p1`."""
+    """Return the change of a file, or a new one, as a unified diff for `git apply` and `patch -p1`."""
     before, after = old.splitlines(keepends=True), new.splitlines(keepends=True)
-    lines = unified_diff(before, after, f"a/{path}", f"b/{path}")
+    lines = unified_diff(before, after, f"a/{path}" if old else "/dev/null", f"b/{path}")
     return "".join(x if x.endswith("\n") else f"{x}\n\\ No newline at end of file\n" for x in lines)
 
 

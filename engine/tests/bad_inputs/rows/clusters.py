@@ -1,6 +1,6 @@
 """Refusals of a site or its scheduler, and presets that are wrong themselves."""
 
-from engine.tests.bad_inputs.row import Damage, Row, fifo, folder, gone, link, with_mode
+from engine.tests.bad_inputs.row import Damage, Row, fifo, folder, link, with_mode
 
 PRESET = "project/configs/cluster/mine.yaml"
 
@@ -200,5 +200,4 @@ ROWS = [
       for f in ("hosts: login", "hosts: 3", "hosts: [[a]]", "hosts: [null]", "hosts: {a: b}")),
     Row("cluster=current", r"fits mine and other", files={**preset('hosts: ["*"]'), PRESET.replace("mine", "other"): '# @package _global_\ncluster:\n  site:\n    hosts: ["*"]\n'},
         name="two presets of one machine"),
-    Row("cluster=slurm", r"'slurm(\.yaml)?'|slurm is not a choice|slurm", files={"project/configs/cluster/slurm.yaml": gone}, name="the preset slurm is gone"),
 ]  # fmt: skip

@@ -19,10 +19,14 @@ from train_anywhere.files.root import refuse_deleted_folder
 
 if TYPE_CHECKING:
     from hydra._internal.core_plugins.file_config_source import FileConfigSource
+    from hydra.core.config_search_path import ConfigSearchPath
     from hydra.core.override_parser.types import Override
     from hydra.plugins.config_source import ConfigResult
 
 CONFIGS = ROOT / "configs"
+
+BUNDLED = Path(__file__).parents[1] / "presets"
+"""Choices that come with the engine, such as `cluster=neuron`; a file of the project with the same name replaces one."""
 
 CHOICE_GROUPS = (*SINGLE_GROUPS, "strategy", "container")
 """Groups whose choices have a class with the defaults of their keys."""
@@ -45,9 +49,10 @@ def compose(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def install_choice_loader() -> None:
-    """Let Hydra read files of configs/ with only a target, and `${own_default:...}`."""
+    """Let Hydra find the bundled presets, and read files of configs/ with only a target, and `${own_default:...}`."""
     from hydra._internal.sources_registry import SourcesRegistry
     from hydra.core.plugins import Plugins
+    from hydra.plugins.search_path_plugin import SearchPathPlugin
     from omegaconf import OmegaConf
 
     OmegaConf.register_new_resolver("own_default", _own_default, replace=True)
@@ -55,6 +60,12 @@ def install_choice_loader() -> None:
     files: Any = SourcesRegistry.instance().resolve("file")
     if not hasattr(files, "load_written"):
         files.load_written, files.load_config = files.load_config, _load_choice
+
+        class BundledPresets(SearchPathPlugin):
+            def manipulate_search_path(self, search_path: "ConfigSearchPath") -> None:
+                search_path.append("train_anywhere", f"file://{BUNDLED}")  # after the project's own
+
+        Plugins.instance().register(BundledPresets)
 
 
 def _own_default(section: str, argument: str, otherwise: Any, *, _root_: Any) -> Any:
@@ -113,8 +124,19 @@ def _put_above(known: Any, written: Any) -> Any:
 
 def list_groups() -> dict[str, list[str]]:
     """Return the config groups and the choices of each, without hosts."""
-    folders = (p for p in CONFIGS.rglob("*") if p.is_dir() and p.name != "hosts")
-    return {str(d.relative_to(CONFIGS)): sorted(f.stem for f in d.glob("*.yaml")) for d in folders}
+    folders = [p.relative_to(top) for top in (CONFIGS, BUNDLED) for p in top.rglob("*") if p.is_dir()]
+    return {str(folder): [*choice_files(str(folder))] for folder in folders if folder.name != "hosts"}
+
+
+def choice_files(group: str) -> dict[str, Path]:
+    """Return the file of each choice of a group, by its name: the project's, or else the engine's."""
+    files = {f.stem: f for top in (BUNDLED, CONFIGS) for f in (top / group).glob("*.yaml")}
+    return dict(sorted(files.items()))
+
+
+def choice_file(group: str, name: str) -> Path:
+    """Return the file of a choice, or the path at which the project would have it."""
+    return choice_files(group).get(name, CONFIGS / group / f"{name}.yaml")
 
 
 def parse_override(text: str) -> "Override | None":

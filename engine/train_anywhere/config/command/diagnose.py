@@ -18,6 +18,8 @@ import yaml
 from train_anywhere.config.command.command_line import SEARCH
 from train_anywhere.config.command.compose import (
     CONFIGS,
+    choice_file,
+    choice_files,
     compose,
     empty_sweep_problem,
     list_groups,
@@ -73,18 +75,18 @@ def _with_file(problem: str, arguments: Sequence[str]) -> str:
     section, missing, _ = problem.removeprefix("'").partition("' is missing")
     group = section.partition(".")[0]
     chosen = [text.partition("=")[2] for text in arguments if text.startswith(f"{group}=")]
-    file = CONFIGS / group / f"{chosen[-1]}.yaml" if missing and chosen else CONFIGS
+    file = choice_file(group, chosen[-1]) if missing and chosen else CONFIGS
     return f"{problem.removesuffix('.')} ({file} does not have it)." if file.is_file() else problem
 
 
 def _with_choice(problem: str) -> str:
     """If other choices of the group have the key, or one has its name, add them to the message."""
     if found := re.match(r"'(\w+)\.([\w.]+)' is not an? (key|argument) of [^;?]*$", problem):
-        files = sorted((CONFIGS / found[1]).glob("*.yaml"))
+        files = choice_files(found[1]).values()
         having = [f.stem for f in files if found[2] in dict(lines_with_keys(f.read_text("utf-8-sig")))]
         return f"{problem} It is a key of {found[1]}={'|'.join(having)}." if having else problem
     found = re.match(r"(\w+)\.(\w+)\._target_ is missing", problem)
-    if found and (CONFIGS / found[1] / f"{found[2]}.yaml").is_file():
+    if found and found[2] in choice_files(found[1]):
         return f"{found[1]}.{found[2]}: add {found[1]}={found[2]}, whose keys these are."
     return problem
 
@@ -198,7 +200,7 @@ def _check_file(group: str, choice: Any, choices: list[str], problems: list[str]
         problems.append(f"{group}={choice} is not a choice{did_you_mean(name, choices)}{known}")
     elif choice is None and group in KEYS:
         problems.append(f"{group}=null: a run needs one of {', '.join(choices)}.")
-    elif choice is not None and (problem := choice_problem(CONFIGS / group / f"{name}.yaml", KEYS)):
+    elif choice is not None and (problem := choice_problem(choice_file(group, name), KEYS)):
         problems.append(problem)
 
 

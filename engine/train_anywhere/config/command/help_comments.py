@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from train_anywhere.config.command.compose import CONFIGS, list_groups
+from train_anywhere.config.command.compose import CONFIGS, choice_file, choice_files, list_groups
 from train_anywhere.config.keys import CUSTOM, defaults, meanings
 from train_anywhere.config.other_names import SITE
 from train_anywhere.config.schema import Config
@@ -69,7 +69,7 @@ def choice_comments(keys: str) -> Iterator[tuple[str, str]]:
     """Yield the comments of the selected choices, such as those of configs/model/cnn.yaml."""
     for path, line in lines_with_keys(keys):
         group, _, last = path.rpartition(".")
-        file = CONFIGS / group / f"{line.partition(':')[2].strip()}.yaml"
+        file = choice_file(group, line.partition(":")[2].strip())
         if last == "name" and group and "." not in group and file.is_file():
             text = file.read_text(encoding="utf-8-sig")
             yield from read_comments(file, "" if text.startswith("# @package _global_") else group).items()
@@ -78,7 +78,7 @@ def choice_comments(keys: str) -> Iterator[tuple[str, str]]:
 def choice_titles(group: str) -> dict[str, str]:
     """Return the first comment of each choice's file, or "". The custom choice is the last."""
     found = {}
-    for file in sorted((CONFIGS / group).glob("*.yaml"), key=lambda f: (f.stem == CUSTOM, f.stem)):
+    for file in sorted(choice_files(group).values(), key=lambda f: f.stem == CUSTOM):
         lines = file.read_text(encoding="utf-8-sig").removeprefix("# @package _global_\n").splitlines()
         found[file.stem] = lines[0].removeprefix("# ") if lines and lines[0].startswith("# ") else ""
     return found
