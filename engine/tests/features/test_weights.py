@@ -34,8 +34,8 @@ def folders(cache: str) -> dict[str, str]:
         ([], {}),
         (["cluster.cache=/c"], folders("/c")),
         (["cluster=slurm"], {}),
-        (["cluster=slurm", "cluster.site.internet=false"], OFFLINE),
-        (["cluster=narval", "cluster.cache=null"], OFFLINE),
+        (["cluster=slurm", "cluster.site.internet=false"], {}),
+        (["cluster=narval", "cluster.cache=null"], {}),
         (["cluster=narval"], folders(str(ROOT / "data/cache")) | OFFLINE),
         (["cluster=slurm", "cluster.cache=/c"], folders("/c")),
     ],
@@ -60,12 +60,14 @@ def test_a_cache_that_is_a_file_is_refused(make_config: Any, tmp_path: Path) -> 
 
 
 def test_fetching_keeps_the_login_at_the_hub(make_config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TORCH_HOME", "KERAS_HOME"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HF_HOME", "/own")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.delenv("HF_TOKEN_PATH", raising=False)
     environ = make_environment(make_config("cluster=narval", "cluster.cache=/c"))
     assert environ["HF_TOKEN_PATH"] == "/own/token"
-    assert environ["HF_HOME"] == "/c/huggingface"
+    assert (environ["HF_HOME"], environ["TORCH_HOME"]) == ("/own", "/c/torch")
     assert not OFFLINE.keys() & environ.keys()
 
 

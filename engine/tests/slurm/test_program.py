@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -124,6 +125,7 @@ def test_a_script_with_flags_for_the_folders(
 
 COUNTS = """
 import os, signal, sys, time
+from collections.abc import Callable
 from pathlib import Path
 name, got = f"signals-{os.environ['RANK']}", []
 if Path(os.environ["TRAIN_PERSISTENT_CHECKPOINTS"], name).exists():
@@ -152,6 +154,7 @@ def test_each_rank_gets_one_signal(login: Login, launch: str, request: pytest.Fi
 
 SAVES = """
 import os, sys, time
+from collections.abc import Callable
 from pathlib import Path
 rank, run = int(os.environ["RANK"]), Path(os.environ["TRAIN_RUN"])
 if rank:
@@ -255,6 +258,30 @@ def test_the_environment_is_that_of_a_plain_srun(
     assert (after["signals"], after["umask"]) == (before["signals"], before["umask"])
 
 
+def test_variables_of_the_job_replace_those_of_an_image(
+    login: Login, shared_dir: Path, require: Callable[[object, str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stand-in for pyxis gives an image precedence, as pyxis does, but for the names in --container-env."""
+    from train_anywhere.files import ROOT
+    from train_anywhere.slurm.testbed.testbed_config import PACKAGES, can_build, make_image
+
+    require(can_build(), f"install {PACKAGES}")
+    own = {"HF_HOME": "/own", "NCCL_SOCKET_IFNAME": "own0", "SITE": "a,b"}
+    image = dict.fromkeys((*own, "PYTHONPATH", "OMP_NUM_THREADS", "TORCH_HOME", "ONLY_IMAGE"), "image")
+    base = Path(os.path.realpath(sys.executable)).parents[1]
+    made = make_image(shared_dir / "image", borrow=[base, Path(sys.prefix)], environment=image)
+    monkeypatch.setenv("HF_HOME", own["HF_HOME"])
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", own["NCCL_SOCKET_IFNAME"])
+    show = shutil.copy(ROOT / "engine/tests/program/show.py", login.folder)
+    words = ("container=pyxis", f"container.image={made}", f"container.python={sys.executable}")
+    job = ("cluster=slurm", "cluster.cache=/c", "cluster.setup=[\"export SITE='a,b'\"]", "trainer.devices=1")
+    run = finished(login, *job, *words, "--", show)
+    environ = json.loads((run / "shown-0.json").read_text())["environ"]
+    assert {name: environ.get(name) for name in own} == own
+    assert (environ["TORCH_HOME"], environ["OMP_NUM_THREADS"]) == ("/c/torch", "1")
+    assert environ["ONLY_IMAGE"] == "image" and "image" not in environ["PYTHONPATH"].split(":")
+
+
 def folder_of(login: Login, name: str, **files: str) -> Path:
     """A folder outside of the project with these files."""
     folder = login.folder / name
@@ -321,6 +348,7 @@ def test_a_program_from_outside_is_copied_with_its_repository(login: Login) -> N
 
 SWEPT = """
 import os, sys
+from collections.abc import Callable
 from pathlib import Path
 from train_anywhere.program import log
 lr = float(sys.argv[sys.argv.index("--lr") + 1])

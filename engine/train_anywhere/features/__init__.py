@@ -20,6 +20,7 @@ configs/train.yaml: docs/how-to/add-a-feature.md. Other packages call features t
 """
 
 import importlib
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
@@ -157,6 +158,11 @@ class Features:
     def variables(self) -> dict[str, str]:
         """Environment variables that the batch script exports."""
         return {name: value for found in self.exported.values() for name, value in found.items()}
+
+    def unset_variables(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables that `environ` lacks, or that are the engine's own, with their values."""
+        own = {k: v for k, v in self.variables.items() if k.startswith("TRAIN_") or not environ.get(k)}
+        return {name: os.path.expandvars(value) for name, value in own.items()}
 
     @property
     def supervising(self) -> list[Feature]:

@@ -166,7 +166,8 @@ class Feature:
     def variables(self, results: Path | None = None, code: Path | None = None) -> Mapping[str, str]:
         """Return environment variables of the ranks, the same for all members of an array.
 
-        $NAME in a value is another variable there.
+        $NAME in a value is another variable there. A variable that the user has exported keeps its value, unless its name begins
+        with TRAIN_.
 
         A submission also calls it on the login node, to prepare files: with the folder of all results before the run folder is made,
         then also with the copied code. Raises SubmitError, OSError.

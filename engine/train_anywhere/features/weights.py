@@ -16,12 +16,8 @@ class WeightsCache(Feature):
     """Point libraries to one cache, on the login node by `src/fetch.py` and in the job."""
 
     def is_on(self) -> bool:
-        """Return whether there is a cache, or a job without internet."""
-        return self.config.cluster.cache is not None or self._is_offline()
-
-    def _is_offline(self) -> bool:
-        cluster = self.config.cluster
-        return cluster.scheduler != "none" and not cluster.site.internet
+        """Return whether there is a cache."""
+        return self.config.cluster.cache is not None
 
     def check(self, stage: Check, members: int) -> list[str]:
         """Return a message for a cache that only a node has: `src/fetch.py` fills it elsewhere."""
@@ -36,7 +32,8 @@ class WeightsCache(Feature):
         ]
 
     def variables(self, results: Path | None = None, code: Path | None = None) -> dict[str, str]:
-        """Return the folders of the libraries, and whether they may look only there."""
-        cache = self.config.cluster.cache
-        folders = {name: str(Path(cache, inner)) for name, inner in FOLDERS.items()} if cache else {}
-        return folders | (OFFLINE if self._is_offline() else {})
+        """Return the folders of the libraries, and for a training of a job without internet that they look only there."""
+        cluster = self.config.cluster
+        folders = {name: str(Path(cluster.cache or "", inner)) for name, inner in FOLDERS.items()}
+        offline = cluster.scheduler != "none" and not cluster.site.internet and not self.config.program
+        return folders | (OFFLINE if offline else {})

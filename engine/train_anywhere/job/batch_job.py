@@ -34,6 +34,7 @@ OWN_OF_PROCESS = re.compile(
 PASSED = {
     "PATH",
     "LD_LIBRARY_PATH",
+    "PYTHONPATH",
     "OMP_NUM_THREADS",
     "TRAIN_LOCAL_DISK",
     "TRAIN_HOSTS",
@@ -42,6 +43,17 @@ PASSED = {
     "MASTER_PORT",
 }
 """Variables that mpirun always passes."""
+
+OF_LIBRARIES = re.compile(
+    r"(TRAIN|NCCL|GLOO|HOROVOD|UCX|OMP|TORCH|TF|XLA|KERAS|HF|TRANSFORMERS|WANDB|MLFLOW)_\w+"
+)
+"""Variables with which users configure libraries. The image of a container may have other values."""
+
+APPTAINER = ("APPTAINERENV_", "SINGULARITYENV_")
+"""Prefixes of variables whose values replace those of an image.
+
+A variable without one does not: https://apptainer.org/docs/user/main/environment_and_metadata.html, Environment Variable Precedence
+"""
 
 
 def supervise_job(options: argparse.Namespace, report_launcher: Callable[[int], None]) -> int:
@@ -96,6 +108,7 @@ class Job(QueuedJob):
         self._given_port = os.environ.get("MASTER_PORT", "")
         counted = os.environ.get("SLURM_RESTART_COUNT") or 0 if self.slurm else 0
         self._restarts = int(counted if options.restarts is None else options.restarts)
+        self._override_image()
 
     @property
     def several(self) -> bool:
@@ -165,6 +178,7 @@ class Job(QueuedJob):
             self.environ[STARTED] = next_start(self.environ)
         port = str(self._port(first, number))
         self.environ |= {"TRAIN_HOSTS": listed, "MASTER_ADDR": first, "MASTER_PORT": port}
+        self._override_image()
 
     def _ask_places(self) -> str:
         """Return the nodes with their ranks, as Slurm distributes them."""
@@ -272,19 +286,42 @@ class Job(QueuedJob):
             "ranks": [str(ranks)],
             "hosts": [self.environ["TRAIN_HOSTS"]],
             "exports": [w for name in self._exports() for w in ("-x", name)],
+            "names": self.names_in_container(),
         }
+
+    def names_in_container(self) -> list[str]:
+        """Return the variables of the job that replace those of the image. Paths of programs stay the image's."""
+        own = {name for name in self.environ if OF_LIBRARIES.fullmatch(name)}
+        # a module sets variables for the programs of the node
+        modules = self._before().get("LOADEDMODULES") != self.environ.get("LOADEDMODULES")
+        names = {*(PASSED | self._named() if modules else self._exports())} & {*self.environ}
+        return sorted({n for n in names | own if not n.startswith(APPTAINER)} - {"PATH", "LD_LIBRARY_PATH"})
+
+    def _override_image(self) -> None:
+        """Set Apptainer's variables for the job's in the container. Those that the user has set stay."""
+        if self.options.inside:
+            typed = {name.partition("_")[2] for name in os.environ if name.startswith(APPTAINER)}
+            own = {*self.names_in_container()} - typed
+            self.environ |= {APPTAINER[0] + name: self.environ[name] for name in own}
+
+    def _named(self) -> set[str]:
+        """Return the variables that the batch script exports for features and in `cluster.setup`."""
+        return {*self.options.export.split(",")} - {""}
+
+    def _before(self) -> dict[str, str]:
+        """Return the environment with which the batch script started. Empty without /proc."""
+        with suppress(OSError):
+            text = Path(f"/proc/{self._parent}/environ").read_bytes().decode(errors="surrogateescape")
+            return dict(line.split("=", 1) for line in text.split("\0") if "=" in line)
+        return {}
 
     def _exports(self) -> list[str]:
         """Return the variables that mpirun passes on to its daemons on other nodes."""
-        before: dict[str, str] = {}
-        with suppress(OSError):  # a system without /proc
-            text = Path(f"/proc/{self._parent}/environ").read_bytes().decode(errors="surrogateescape")
-            before = dict(line.split("=", 1) for line in text.split("\0") if "=" in line)
-        named = {*self.options.export.split(",")} - {""}
+        before = self._before()
         changed = {
             k for k, v in self.environ.items() if before.get(k) != v and not OWN_OF_PROCESS.fullmatch(k)
         }
-        names = (PASSED | named | changed) & {*self.environ}
+        names = (PASSED | self._named() | changed) & {*self.environ}
         return sorted(name for name in names if re.fullmatch(r"[A-Za-z_]\w*", name))
 
     def run_on_each_node(self, command: Sequence[str]) -> None:

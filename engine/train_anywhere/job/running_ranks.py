@@ -56,7 +56,12 @@ class Steps:
 
     def container_options(self) -> list[str]:
         """Return the options of srun that run a step in the container."""
-        return shlex.split(self.options.container)
+        names = ",".join(self.names_in_container())
+        return [word.replace("{names}", names) for word in shlex.split(self.options.container)]
+
+    def names_in_container(self) -> list[str]:
+        """Return the variables of the job that replace those of the image."""
+        raise NotImplementedError
 
     def in_container(self, *words: str) -> list[str]:
         """Return a command of the ranks' Python, inside the container if there is one."""

@@ -87,8 +87,7 @@ def run_rank(run: RunDir | str | Path) -> int:
             return 0
         watch_threads(run, topology)
         if config.cluster.scheduler == "none":  # a job's script has exported them
-            exported = Features.of(config).variables
-            os.environ |= {name: os.path.expandvars(value) for name, value in exported.items()}
+            os.environ |= Features.of(config).unset_variables(os.environ)
         if config.monitor.ranks:
             report_location(run, topology)
         with publish_heartbeat(config, run, topology) as heartbeat:

@@ -34,6 +34,7 @@ from train_anywhere.distributed.layout import visible_gpus
 from train_anywhere.distributed.network.addresses import free_port, tf_config
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import TopologyError
+from train_anywhere.features import Features
 from train_anywhere.files import ROOT, with_engine
 from train_anywhere.runs.folder import RunDir
 
@@ -76,6 +77,8 @@ def build_environment(config: Config, topology: Topology, run: RunDir, local: Pa
         environ.setdefault("PET_NPROC_PER_NODE", str(node_devices(config)))
     if topology.world_size > 1:
         environ |= {name: os.environ[name] for name in INTERFACES if name in os.environ}
+    if config.cluster.scheduler == "none":  # a job's script has exported them
+        environ |= Features.of(config).unset_variables(environ)
     return environ | folder_variables(config, run, local, topology.rank, environ)
 
 

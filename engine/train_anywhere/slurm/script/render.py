@@ -23,6 +23,9 @@ TEMPLATES = ROOT / "slurm" / "templates"
 OUTLINE = 3
 """Version of the outline, its includes and variables, that this engine needs: docs/how-to/batch-script.md."""
 
+IN_CONTAINER = ("PYTHONPATH", "OMP_NUM_THREADS", "TRAIN_LOCAL_DISK")
+"""Variables that each script exports."""
+
 INCLUDES = ("environment", "ranks")
 """Templates that an outline must include, in this order."""
 
@@ -117,6 +120,7 @@ def _render(job: Job) -> str:
         distribution=distribution(job),
         pyxis=pyxis(job),
         inside=apptainer(job),
+        exported=exported(job),
         supervisor=job.supervisor,
         job_options=job_options(job),
         supervised=ranks_options(job),
@@ -138,8 +142,6 @@ def job_options(job: Job) -> str:
 def ranks_options(job: Job) -> str:
     """Return the supervisor's options about the ranks, see `job/__main__.py`."""
     c, container = job.cluster, job.container.name
-    exported = re.findall(r"\bexport\s+([^;]*)", "; ".join(c.setup))
-    names = [name for words in exported for name in re.findall(r"(?:^|\s)([A-Za-z_]\w*)", words)]
     options = {
         "--launch": job.launch if job.launch != "srun" else None,
         "--ranks": job.ranks[0] if job.even and job.ranks[0] > 1 else None,
@@ -156,9 +158,16 @@ def ranks_options(job: Job) -> str:
         "--container": pyxis_options(str(job.container.image), job.mounts, job.code)
         if container == "pyxis"
         else None,
-        "--export": ",".join(dict.fromkeys(names)) if names and job.launch == "mpirun" else None,
+        "--export": ",".join(exported(job)) if job.launch == "mpirun" or container != "none" else None,
     }
     return " ".join([*_options(options), f"--python={job.features.python or shlex.quote(job.python)}"])
+
+
+def exported(job: Job) -> list[str]:
+    """Return the variables that the script exports for features and in `cluster.setup`."""
+    lines = re.findall(r"\bexport\s+([^;]*)", "; ".join(job.cluster.setup))
+    names = [name for words in lines for name in re.findall(r"(?:^|\s)([A-Za-z_]\w*)", words)]
+    return [*dict.fromkeys([*names, *job.features.variables])]
 
 
 def _options(options: Mapping[str, object]) -> Iterator[str]:
@@ -231,15 +240,21 @@ def pyxis(job: Job) -> str:
     """Return a line of srun options that run the ranks in a container. Empty without one."""
     if job.container.name != "pyxis":
         return ""
-    return " \\\n    " + pyxis_options(str(job.container.image), job.mounts, job.code)
+    words = pyxis_options(str(job.container.image), job.mounts, job.code)
+    if job.program:  # without a supervisor, which fills in the names
+        words = words.replace("{names}", ",".join([*IN_CONTAINER, *exported(job)]))
+    return " \\\n    " + words
 
 
 def pyxis_options(image: str, mounts: Sequence[str], folder: str) -> str:
-    """Return srun's options for a container. `folder` is the first folder inside."""
+    """Return srun's options for a container. `folder` is the first folder inside.
+
+    Without container-env a value of the image would replace that of the job: https://github.com/NVIDIA/pyxis#usage
+    """
     pairs = ",".join(m if ":" in m else f"{m}:{m}" for m in mounts)
     options = {"image": image, "mounts": pairs, "workdir": folder}
     words = [f"--container-{k}={shlex.quote(v)}" for k, v in options.items()]
-    return " ".join([*words, "--no-container-entrypoint"])
+    return " ".join([*words, "--container-env={names}", "--no-container-entrypoint"])
 
 
 def apptainer(job: Job) -> str:

@@ -4,7 +4,7 @@
  * enough to test the options, mounts and in-container paths of a script. It differs from pyxis and enroot: there is no
  * download, no .sqsh file and no user namespace, and what a task writes to the image stays in the folder.
  *
- * Applied:   --container-image=FOLDER  --container-mounts=SRC:DST[:ro],...  --container-workdir=PATH
+ * Applied:   --container-image=FOLDER  --container-mounts=SRC:DST[:ro],...  --container-workdir=PATH  --container-env=NAME,...
  * Accepted:  --[no-]container-entrypoint  --[no-]container-mount-home  --[no-]container-remap-root
  *            --container-writable  --container-readonly  --container-name=NAME
  * Of the image: etc/fstab (bind lines) and etc/environment, as with enroot.
@@ -27,7 +27,7 @@
 
 SPANK_PLUGIN(pyxis_standin, 1)
 
-enum { IMAGE, MOUNTS, WORKDIR, OPTIONS_WITH_TEXT };
+enum { IMAGE, MOUNTS, WORKDIR, OWN, OPTIONS_WITH_TEXT };
 static char *text_of[OPTIONS_WITH_TEXT];
 
 /* Mounted from the node into every container. MPI and Slurm's commands need the last four. */
@@ -58,6 +58,7 @@ static struct spank_option OPTIONS[] = {
 	{"container-image", "FOLDER", "run in this image (stand-in: a folder)", 1, IMAGE, keep_text},
 	{"container-mounts", "SRC:DST[:ro],...", "bind mounts of the container", 1, MOUNTS, keep_text},
 	{"container-workdir", "PATH", "working directory in the container", 1, WORKDIR, keep_text},
+	{"container-env", "NAME,...", "variables of the job that replace those of the image", 1, OWN, keep_text},
 	{"container-name", "NAME", "accepted (stand-in)", 1, 0, accept_only},
 	{"container-entrypoint", NULL, "accepted (stand-in)", 0, 0, accept_only},
 	{"no-container-entrypoint", NULL, "accepted (stand-in)", 0, 0, accept_only},
@@ -150,7 +151,17 @@ static int bind_fstab(void)
 	return result;
 }
 
-/* Set the variables of NAME=VALUE lines; those of the image replace those of the job. */
+/* Whether --container-env names a variable. */
+static int is_own(const char *name)
+{
+	size_t length = strlen(name);
+	for (const char *at = text_of[OWN]; at; at = strchr(at, ','), at = at ? at + 1 : NULL)
+		if (strncmp(at, name, length) == 0 && (at[length] == ',' || at[length] == '\0'))
+			return 1;
+	return 0;
+}
+
+/* Set the variables of NAME=VALUE lines; those of the image replace those of the job, without --container-env. */
 static void set_environment(spank_t spank)
 {
 	FILE *environment = open_in_image("/etc/environment");
@@ -160,7 +171,7 @@ static void set_environment(spank_t spank)
 		line[strcspn(line, "\n")] = '\0';
 		if ((value = strchr(line, '='))) {
 			*value++ = '\0';
-			spank_setenv(spank, line, value, 1);
+			spank_setenv(spank, line, value, !is_own(line));
 		}
 	}
 	if (environment)
