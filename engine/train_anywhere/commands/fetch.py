@@ -19,7 +19,6 @@ from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.features import Features
-from train_anywhere.features.weights import FOLDERS
 from train_anywhere.files import with_engine
 from train_anywhere.files.root import refuse_deleted_folder
 from train_anywhere.files.terminal.fit import fit_page, terminal_width
@@ -59,7 +58,8 @@ def fetch(arguments: list[str]) -> int:
     """Start the process that downloads, with the cache of the run, and return its exit code."""
     config = read_config(arguments)
     os.makedirs(config.cluster.cache or ".", exist_ok=True)  # a cache that can't be made is refused
-    own = [f"{name}={os.environ[name]}" for name in FOLDERS if os.environ.get(name)]
+    weights = Features.of(config).exported.get("weights", {})
+    own = [f"{name}={value}" for name, value in os.environ.items() if value and name in weights]
     print(
         f"fetching into {', '.join([config.cluster.cache or 'the caches of the libraries', *own])}",
         flush=True,
@@ -70,15 +70,11 @@ def fetch(arguments: list[str]) -> int:
     return code
 
 
-def _cache_variables(config: Config) -> dict[str, str]:
-    """Return the variables of the cache that the user has not exported."""
-    variables = Features.of(config).exported.get("weights", {})
-    return {name: value for name, value in variables.items() if not os.environ.get(name)}
-
-
 def make_environment(config: Config) -> dict[str, str]:
     """Return the environment of the process that downloads, with the token of the user's own login at the hub."""
+    exported = Features.of(config).exported.get("weights", {})
+    weights = {name: value for name, value in exported.items() if not os.environ.get(name)}
     own = os.environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface")
     token = os.environ.get("HF_TOKEN_PATH") or os.path.join(own, "token")
-    made = {**os.environ, "HF_TOKEN_PATH": token, **_cache_variables(config)}
+    made = {**os.environ, "HF_TOKEN_PATH": token, **weights}
     return {name: value for name, value in made.items() if not name.endswith("_OFFLINE")}
