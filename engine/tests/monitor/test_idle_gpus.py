@@ -35,7 +35,7 @@ from pathlib import Path
 def stop(*_):
     Path(os.environ["TRAIN_RUN"], f"saved-{os.environ.get('RANK', '0')}").touch()
     sys.exit(0)
-signal.signal(signal.SIGUSR1, stop)
+signal.signal(signal.SIGTERM, stop)
 print("ready", flush=True)
 time.sleep(100)
 """
@@ -184,7 +184,7 @@ from pathlib import Path
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.runs.folder import RunDir
-signal.signal(signal.SIGUSR1, lambda *_: print("asked", flush=True))
+signal.signal(signal.SIGTERM, lambda *_: print("asked", flush=True))
 own = Heartbeat()
 own.open(RunDir(Path(sys.argv[1])), Topology())
 own.enter("step", "data")

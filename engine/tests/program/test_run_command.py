@@ -258,6 +258,20 @@ def test_a_signal_reaches_the_program(tmp_path: Path, handles: str) -> None:
         path.unlink()
 
 
+def test_a_cancel_is_never_the_signal_to_save_and_return(script: str, tmp_path: Path) -> None:
+    """A program may requeue its job at USR1, so TERM reaches it as TERM, in a job a little later."""
+    (ROOT / script).write_text(
+        "import signal, sys, time\n"
+        "for n in (signal.SIGUSR1, signal.SIGTERM):\n    signal.signal(n, lambda n, _: sys.exit(print('got', n, flush=True)))\n"
+        "print('ready', flush=True)\ntime.sleep(60)\n"
+    )
+    for environ in ({}, STEP):
+        code, printed = stopped(
+            f"paths.results={tmp_path}", "--", script, number=signal.SIGTERM, environ=environ
+        )
+        assert code == 75 and f"got {signal.SIGTERM.value}\n" in printed, printed
+
+
 STEP = {
     **dict.fromkeys(("SLURM_PROCID", "SLURM_STEP_ID", "SLURM_NODEID", "SLURM_LOCALID"), "0"),
     **dict.fromkeys(("SLURM_JOB_ID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE"), "1"),

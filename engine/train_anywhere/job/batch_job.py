@@ -75,10 +75,10 @@ def supervise_job(options: argparse.Namespace, report_launcher: Callable[[int], 
             job.code = code = supervisor.supervise()
             job.close()
     supervisor.note_end()
-    if code == STOPPED and supervisor.idle:  # the run gave its idle GPUs back: no job of it takes them again
-        job.cancel_next_jobs()
-    elif code == STOPPED and options.requeue:
+    if code == STOPPED and options.requeue and not supervisor.idle:
         job.come_back(supervisor)
+    if job.is_cancelled() or (code == STOPPED and supervisor.idle):  # no job of the run takes GPUs again
+        job.stay_away(ended=True)
     return code
 
 
@@ -242,8 +242,12 @@ class Job(QueuedJob):
         command = self._warm_command(number)
         process = spawn(fill(command, self._placeholders()), self.environ)
         self.report_launcher(process.pid)  # before anything else, so that the script can end it
-        # this process has another parent once the batch script, which would end the job, was killed
-        return Launcher(self, process, self.signals.note, lambda: os.getppid() != self._parent)
+        return Launcher(self, process, self.signals.note, self._is_lost)
+
+    def _is_lost(self) -> bool:
+        """Return whether the batch script, which would end this job, was killed: this process then has another parent."""
+        self.stay_away()
+        return os.getppid() != self._parent
 
     def _warm_command(self, number: int) -> list[str]:
         """Return the command of the ranks, as forks if they may start again."""

@@ -22,6 +22,12 @@ from train_anywhere.runs.attempts import describe_exit_code, extend_newest, read
 from train_anywhere.runs.folder import ATTEMPTS, RunDir, now
 from train_anywhere.slurm.scheduler.queue import JOB_ID
 
+VERDICT_S = 2.0
+"""Seconds for this line to appear: Slurm sends TERM to the steps of the job first."""
+
+LOOK_S = 2.0
+"""Seconds between two looks whether the program has requeued a cancelled job."""
+
 PERSIST_S = 300.0
 """Seconds in which a Slurm that does not answer is asked again."""
 
@@ -38,6 +44,33 @@ class QueuedJob(Steps):
     def __init__(self, options: argparse.Namespace, signals: Signals) -> None:
         super().__init__(options)
         self.signals, self.program = signals, options.program
+        self._looked, self._start = 0.0, int(self.environ.get("SLURM_RESTART_COUNT") or 0)
+
+    def explain(self, name: str) -> str:
+        """Return USR1 if this job will return to the queue after a signal, else TERM."""
+        if name != "TERM" or not self.slurm:
+            return "USR1" if name == "USR1" else "TERM"
+        end = time.monotonic() + VERDICT_S
+        while (reason := self.find_reason()) is None and time.monotonic() < end:
+            if "JobState=RUNNING" in (self.ask("scontrol", "show", "job", self.environ["TRAIN_JOB"]) or ""):
+                return "USR1"  # a preemption, before it requeues the job
+            time.sleep(0.1)
+        return "USR1" if reason in ("JOB REQUEUE", "PREEMPTION") else "TERM"
+
+    def stay_away(self, ended: bool = False) -> None:
+        """Cancel a cancelled job again if its program has requeued it.
+
+        `ended`: the ranks have ended, so look now, and cancel the jobs that continue the run.
+        """
+        if not ended and (self.reason != "" or time.monotonic() < self._looked + LOOK_S):
+            return
+        self._looked, job = time.monotonic(), self.environ["TRAIN_JOB"]
+        if self.slurm:
+            started = re.search(r"\bRestarts=(\d+)", self.ask("scontrol", "show", "job", job) or "")
+            if started and int(started[1]) > self._start:
+                self.ask("scancel", job)
+        if ended:
+            self._cancel_next_jobs()
 
     def persist(self, call: Callable[[], bool], suggestion: str = "") -> bool:
         """Repeat a call to Slurm as long as the job has time, then print `suggestion`."""
@@ -99,7 +132,7 @@ class QueuedJob(Steps):
             print(answer.err, end="", file=sys.stderr, flush=True)
         return None
 
-    def cancel_next_jobs(self) -> None:
+    def _cancel_next_jobs(self) -> None:
         """Cancel the jobs that wait in the queue with this job's script."""
         own = os.path.realpath(self.run.path / "job.sbatch")
         if self.slurm:

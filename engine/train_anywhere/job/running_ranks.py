@@ -38,6 +38,11 @@ SIGNALS_OF = {
 LOG_BYTES = 2**16
 """Bytes at the end of the log in which the lines are searched."""
 
+ENDED_BY = re.compile(
+    r"^slurmstepd[^ ]*: error: \*+ JOB \S+ ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+)\b)?", re.M | re.I
+)
+"""The line in which Slurm prints why it ends a job, with no reason, or its signal, after `scancel`. Its queue then no longer shows why."""
+
 PART_OF_NODE = ("SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_TRES_PER_TASK")
 """Variables with which srun gives a step only a part of the CPUs of its node."""
 
@@ -47,12 +52,26 @@ class Steps:
 
     Attributes:
         elastic: whether the ranks may start on fewer nodes than the job has.
+        reason: why Slurm ends this job, see `find_reason`.
     """
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options, self.run, self.environ = options, RunDir(options.run), {**os.environ}
         self.slurm, self.elastic = options.scheduler == "slurm", options.fewest is not None
         self.hosts: list[str] = []
+        self.reason: str | None = None
+        self._log = _log_size()
+
+    def find_reason(self) -> str | None:
+        """Return why Slurm ends this job: "" after `scancel`. None if it does not, or that is not known."""
+        if self.reason is None and self.slurm and (found := ENDED_BY.search(_read_log(self._log))):
+            reason = (found[1] or "").upper()
+            self.reason = "" if reason.startswith("SIGNAL") else reason
+        return self.reason
+
+    def is_cancelled(self) -> bool:
+        """Return whether `scancel` has ended this job."""
+        return self.find_reason() == ""
 
     def container_options(self) -> list[str]:
         """Return the options of srun that run a step in the container."""
@@ -121,10 +140,10 @@ def spawn(
         return spawn(["sh", "-c", "exit 127"], environ)
 
 
-def find_ranks(run: str) -> list[str]:
+def find_ranks(run: str, name: str = "USR1") -> list[str]:
     """Return a command that signals the ranks of a run on its node, but not their launcher."""
-    name = re.sub(r"\W", ".", os.path.basename(run), flags=re.ASCII)
-    return ["pkill", "-USR1", "-f", "--", rf"^([^-]|[^ ]-)+ -u .*/train.py --run .*{name}$"]
+    folder = re.sub(r"\W", ".", os.path.basename(run), flags=re.ASCII)
+    return ["pkill", f"-{name}", "-f", "--", rf"^([^-]|[^ ]-)+ -u .*/train.py --run .*{folder}$"]
 
 
 class Launcher:
@@ -148,8 +167,8 @@ class Launcher:
         self.process, self._seen = process, self._log
         self.failed_at: float | None = None
         self._monitor = self._start_monitor() if job.options.monitor else None
-        # Slurm signals a preemption only to job steps
-        waits = job.slurm and job.options.launch != "srun"
+        # Slurm signals a preemption only to job steps. Ranks of srun that train save at this TERM too, a program waits for USR1
+        waits = job.slurm and (job.options.launch != "srun" or job.options.program)
         self._listener: subprocess.Popen[bytes] | None = None
         if waits:
             step = [*job.one_task_on(job.hosts[0]), "cat"]
@@ -193,15 +212,14 @@ class Launcher:
         self._monitor = self._listener = None
 
     def tell(self, name: str) -> None:
-        """Tell the ranks to save a checkpoint and to end."""
-        launch = self.job.options.launch
-        if launch in ("srun", "mpirun"):
+        """Pass USR1 or TERM on to the ranks."""
+        job = self.job
+        if name == "USR1" and job.options.launch in ("srun", "mpirun"):
             with suppress(ProcessLookupError):
                 self.process.send_signal(signal.SIGUSR1)
             return
-        # torchrun and horovodrun forward no signal: find their ranks on their nodes, by their first option
-        job = self.job
-        kill = find_ranks(str(job.run.path))
+        # torchrun and horovodrun forward no signal, and TERM ends all launchers: find the ranks on their nodes, by their first option
+        kill = find_ranks(str(job.run.path), name)
         count = len(job.hosts)
         step = [
             "srun",
@@ -211,7 +229,8 @@ class Launcher:
             f"--ntasks={count}",
         ]
         step += ["--ntasks-per-node=1", "--cpus-per-task=1", "--mem=0", "--export=ALL"]
-        spawn([*(step if job.slurm else []), *kill], job.environ)
+        # in a cancelled job no step starts, and Slurm itself sends TERM to the running ones
+        spawn([*(step if job.slurm and not job.is_cancelled() else []), *kill], job.environ)
 
     def stop(self) -> None:
         """End the launcher, which ends its ranks."""

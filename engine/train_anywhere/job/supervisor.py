@@ -1,5 +1,6 @@
 """The supervisor: start the ranks, pass signals on, and decide what follows their end."""
 
+import math
 import os
 import select
 import signal
@@ -53,7 +54,7 @@ class Ranks(Protocol):
         """Return the exit code as of a shell (128 + n for signal n), or None while they run."""
 
     def tell(self, name: str) -> None:
-        """Pass a signal on."""
+        """Pass a signal on: in a job USR1 to save and go back to the queue, TERM to end."""
 
     def stop(self) -> None:
         """End the ranks without a checkpoint."""
@@ -88,6 +89,9 @@ class Place(Protocol):
     @property
     def several(self) -> bool:
         """True if there are several ranks."""
+
+    def explain(self, name: str) -> str:
+        """Return what the ranks are told after a signal: USR1, TERM or, on this machine, the same."""
 
     def start(self, number: int) -> Ranks:
         """Start the ranks for the `number`-th time, from 0. Raises Stopped if a signal came meanwhile."""
@@ -239,25 +243,25 @@ class Supervisor:
 
     def _wait(self, ranks: Ranks, before: int) -> int:
         """Wait for the ranks and pass signals on, and return their exit code."""
-        repeat = None
+        repeat, told = math.inf, ""
         while (code := ranks.poll()) is None:
             for name in self.signals.wait(POLL_S):
-                shown = STOPS.get(name, name)
+                shown, meaning = STOPS.get(name, name), self.place.explain(name)
                 if not self.place.announces:
                     ranks.tell(name)
-                elif repeat is None:
+                elif told in ("", "USR1") and told != meaning:
                     what = "program" if self.place.program else "ranks to save a checkpoint"
                     print(f"Asked to stop ({shown}): telling the {what}.", flush=True)
-                    ranks.tell(name)
+                    ranks.tell(told := meaning)
                     # ranks that have begun handle it; a second one could kill a rank that is exiting
-                    repeat = float("inf") if self._begun(before) else time.monotonic() + REPEAT_S
+                    repeat = math.inf if self._begun(before) else time.monotonic() + REPEAT_S
                 elif shown == self.told == "Ctrl-C":
                     ranks.stop()
-            if repeat and time.monotonic() >= repeat:
-                repeat = float("inf")
+            if time.monotonic() >= repeat:
+                repeat = math.inf
                 # ranks that have not begun have nothing to save
                 if self._begun(before):
-                    ranks.tell("USR1")
+                    ranks.tell(told)
                 else:
                     ranks.stop()
         self.signals.wait(0)

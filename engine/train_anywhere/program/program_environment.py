@@ -12,6 +12,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -46,6 +47,12 @@ RANK_NAMES = (
     "ROLE_NAME", "MASTER_ADDR", "MASTER_PORT", "TORCH_NCCL_ASYNC_ERROR_HANDLING",
 )  # fmt: skip
 """Variables that torchrun sets for each rank, besides those that start with TORCHELASTIC_."""
+
+SPREAD_S = 0.3
+"""Seconds in which a launcher sends a signal to all processes."""
+
+VERDICT_S = 5.0
+"""Seconds in which USR1 follows a TERM if the job returns to the queue."""
 
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
@@ -213,6 +220,7 @@ class ProgramProcess:
         folder: Path | None = None,
         ignored: Collection[int] = (),
     ) -> None:
+        self._sent = set[int]()
         pipe = None if inherits else subprocess.PIPE
         # in a terminal only processes of its foreground group may read
         self._group = -1 if inherits or os.isatty(0) else 0
@@ -230,11 +238,22 @@ class ProgramProcess:
             raise
         self._early = self._witness.poll() is not None  # by a signal that may have come before the program
 
-    def choose_signal(self, received: str) -> int:
-        """Return the signal for the program: Ctrl-C as received, else USR1 or TERM."""
-        if received == "SIGINT":
-            return signal.SIGINT
-        return signal.SIGUSR1 if self.handles(signal.SIGUSR1) else signal.SIGTERM
+    def choose_signal(self, received: Mapping[str, float], waits: bool) -> int | None:
+        """Return the signal that is due for the program, or None.
+
+        Each is due a moment after it has come, the same on all ranks, because the launcher may still be sending it to other processes.
+
+        Args:
+            received: signals of this process, and when they came, see `training/stop.py`.
+            waits: Slurm may have sent TERM, at a cancel or at a preemption, at which the job sends USR1 too.
+        """
+        late = VERDICT_S if waits and self.handles(signal.SIGUSR1) else 0.0
+        for name, after in (("SIGINT", 0.0), ("SIGUSR1", 0.0), ("SIGTERM", late)):
+            due = name in received and time.monotonic() >= received[name] + SPREAD_S + after
+            if due and (not self._sent or (name == "SIGTERM" and signal.SIGTERM not in self._sent)):
+                number = signal.Signals[name]
+                return signal.SIGTERM if name == "SIGUSR1" and not self.handles(number) else number
+        return None
 
     def handles(self, number: int) -> bool:
         """Return whether the program has a handler for a signal, as /proc shows."""
@@ -246,6 +265,7 @@ class ProgramProcess:
 
     def pass_on(self, number: int) -> None:
         """Send a signal, unless the program has got it, or TERM, at the same time as this process."""
+        self._sent.add(number)
         if self._early or -(self._witness.poll() or 0) not in (number, signal.SIGTERM):
             self.child.send_signal(number)
 

@@ -200,9 +200,9 @@ def _run(
         copier.start()
     heartbeat.enter("program")
     recorded = time.monotonic()
-    requested: float | None = None
     signal_seconds = config.cluster.signal_seconds or SIGNAL_S
-    passed, patience = False, STOP_SHARE * signal_seconds if running_job() else 60.0
+    waits = process.topology.launched_by == "srun"
+    patience = STOP_SHARE * signal_seconds if running_job() else 60.0
     try:
         while True:
             with suppress(subprocess.TimeoutExpired):
@@ -216,19 +216,16 @@ def _run(
             if process.recorder and now - recorded > RECORD_S:
                 process.recorder.record_progress()
                 recorded = now
-            if stop.requested and requested is None:
-                # passed on at the next look: the launcher may still be sending it to other processes
-                requested = now
-            elif requested is not None and not passed:
-                number = program.choose_signal(stop.requested or "")
+            requested = min(stop.received.values(), default=math.inf)
+            if number := program.choose_signal(stop.received, waits):
                 # a program that the signal ends may first complete the file that it is writing
                 writing = copier.find_open(child.pid) if copier else None
                 ready = not writing or program.handles(number)
-                if passed := ready or now - requested > min(WRITING_S, patience / 2):
+                if ready or now - requested > min(WRITING_S, patience / 2):
                     if copier:
                         copier.open = writing
                     program.pass_on(number)
-            elif requested is not None and now - requested > patience:
+            elif now - requested > patience:
                 why = "the program ignores the signal: killing it, to copy its files in time."
                 print(why, file=sys.stderr, flush=True)
                 if copier:

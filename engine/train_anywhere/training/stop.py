@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import time
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
@@ -13,12 +14,14 @@ class Stop:
 
     Attributes:
         requested: name of the first signal received, or None.
+        received: the signals, with the seconds of this machine's monotonic clock at which each came first.
         reaction: what is printed when it arrives.
         watcher: process that passes a signal on to all ranks, which do not agree to stop by themselves; None if there is none.
     """
 
     def __init__(self) -> None:
         self.requested: str | None = None
+        self.received: dict[str, float] = {}
         self.reaction = "finishing this step and saving a checkpoint."
         self.watcher: int | None = None
 
@@ -37,6 +40,7 @@ class Stop:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGINT and self.requested == "SIGINT":
             raise KeyboardInterrupt  # a second Ctrl-C stops at once
+        self.received.setdefault(signal.Signals(number).name, time.monotonic())
         if self.requested is None:
             self.requested = signal.Signals(number).name
             print(

@@ -99,7 +99,7 @@ class IdleWatch(NodeService):
             self._judge()
         if stop_request(self.run, self.start):
             self._stopped_at = time.monotonic()
-            send(ranks, signal.SIGUSR1)
+            send(ranks, signal.SIGTERM)
 
     def _kill_late(self, ranks: list[RankStatus], seconds: float) -> None:
         """Kill ranks that do not end, as the first node decides and records."""

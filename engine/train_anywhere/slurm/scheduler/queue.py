@@ -8,6 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from train_anywhere.distributed import programs
@@ -126,11 +127,17 @@ def query_states(scheduler: str, job_ids: Sequence[str]) -> JobStates:
 
 
 def cancel(scheduler: str, job_ids: Sequence[str], patience: float = 0.0) -> dict[str, str]:
-    """Cancel jobs, wait up to `patience` seconds, and return those still COMPLETING.
+    """Cancel jobs for good, wait up to `patience` seconds, and return those still COMPLETING.
+
+    Slurm would requeue even a cancelled job for its program, and refuses to change that once the job is cancelled.
 
     Raises SubmitError: scancel failed, or the jobs stay in the queue. Raises SchedulerError: scancel or the queue does not answer.
     """
     name = CANCEL[scheduler]
+    if scheduler == "slurm":
+        with suppress(SchedulerError):
+            never = ["scontrol", "update", f"JobId={','.join(job_ids)}", "Requeue=0"]
+            programs.run(never, programs.QUERY_TIMEOUT_S)
     answer = programs.run([name, *map(native_id, job_ids)], programs.QUERY_TIMEOUT_S)
     end = time.monotonic() + max(patience, CANCEL_TIMEOUT_S)
     while True:
