@@ -26,7 +26,6 @@ FOLDER = Path(__file__).resolve().parent
 SUITES: dict[str, tuple[list[str], list[str] | None]] = {
     "step": (["--rounds", "3"], ["--rounds", "1"]),
     "submit": ([], ["--rounds", "3"]),
-    "start": ([], None),
     "sweep": ([], ["--rounds", "1", "--members", "3", "--framework", "lightning"]),
     "data": ([], ["--rounds", "1", "--only", "pictures", "digits"]),
     "shards": ([], ["--rounds", "1", "--only", "arrays"]),

@@ -35,17 +35,6 @@ def value_at(*keys: str) -> Callable[[Any], float]:
     return read
 
 
-def packed_calls(framework: str) -> Callable[[Any], float]:
-    """Return a function that returns the largest number of file calls of a rank with the packed environment.
-
-    Calls counted as `elsewhere` are left out: they are not on the shared disk.
-    """
-    return lambda found: max(
-        sum(count for where, count in rank.items() if where != "elsewhere")
-        for rank in found[framework]["file_calls"]["packed"]
-    )
-
-
 def extra_operations(found: Found) -> float:
     """Return the largest number, over strategies, of operations that this project's steps need beyond a loop by hand.
 
@@ -90,15 +79,6 @@ GOALS = (
     Goal(
         "step", "Keras: a step / a tf.function for each step", value_at("keras", "ours", "ratio"), 0.35, 0.25
     ),
-    Goal("start", "Lightning: file calls of a rank, packed", packed_calls("lightning"), 100),
-    Goal(
-        "start",
-        "Lightning: a run of one step / `import torch`",
-        value_at("lightning", "ratio_to_import", "torch"),
-        None,
-        1.5,
-    ),
-    Goal("start", "Keras: file calls of a rank, packed", packed_calls("keras"), 100),
     Goal("sweep", "Lightning: further member / Hydra's basic launcher", value_at("lightning", "ratio"), 1.2),
     Goal("sweep", "Keras: further member / Hydra's basic launcher", value_at("keras", "ratio"), 1.2),
     Goal(

@@ -308,7 +308,6 @@ CONTAINERS = (
     "engine/train_anywhere/config/cluster.py",
     "engine/train_anywhere/config/paths.py",
     "engine/train_anywhere/slurm/",
-    "engine/train_anywhere/features/pack_env/",
     "slurm/",
 )
 """Where an image is one of a container."""

@@ -87,7 +87,7 @@ def test_a_folder_that_can_t_be_looked_at(make_config, tmp_path: Path) -> None:
 )
 def test_judged(state: str, reports: list[dict[str, str]], says: str, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(
-        json.dumps({"format": 1, "world_size": 2, "state": state, "hosts": ["a"]})
+        json.dumps({"format": 2, "world_size": 2, "state": state, "hosts": ["a"]})
     )
     (tmp_path / "ranks").mkdir()
     for rank, report in enumerate(reports):

@@ -63,7 +63,7 @@ def make(results: Path) -> Make:
         folder = results / "digits" / run_id
         folder.mkdir(parents=True)
         (folder / "config.yaml").touch()
-        (folder / "run.json").write_text(json.dumps({"format": 1, "cluster": "slurm", **info}))
+        (folder / "run.json").write_text(json.dumps({"format": 2, "cluster": "slurm", **info}))
         (folder / "jobs.txt").write_text("".join(f"{i}\n" for i in job_ids))
         if script:
             (folder / "job.sbatch").write_text("#!/bin/sh\n")

@@ -30,7 +30,7 @@ def make_run(run: Path, *overrides: str, job_id: str = "") -> None:
         make_checkpoint(run / "checkpoints" / f"{step:08d}", step)
     (run / "checkpoints" / "newest").write_text("00000028\n")
     fields = {
-        "format": 1,
+        "format": 2,
         "state": "failed",
         "framework": "lightning",
         "strategy": "single",
@@ -60,7 +60,7 @@ def make_checkpoint(folder: Path, step: int) -> None:
     content = b"weights" * 100
     (folder / "model.ckpt").write_bytes(content)
     facts = {
-        "format": 1,
+        "format": 2,
         "step": step,
         "epoch": step // 14,
         "batch": 0,

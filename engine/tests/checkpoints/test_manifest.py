@@ -58,7 +58,7 @@ def test_sizes_alone_say_when_a_file_is_cut(source: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", "{}", '{"files": {}, "format": 1}', '{"files": 3, "step": 1}']
+    "text", ["", "{", "[]", "{}", '{"files": {}, "format": 2}', '{"files": 3, "step": 1}']
 )
 def test_a_file_that_is_not_a_manifest(source: Path, text: str) -> None:
     (source / "manifest.json").write_text(text)

@@ -194,7 +194,7 @@ def test_a_damaged_one_is_kept_aside_also_when_its_step_is_written_again(
 
 def test_a_checkpoint_of_another_version_is_not_read(store: CheckpointStore) -> None:
     manifest = save(store, 1).path / "manifest.json"
-    for line in ('"format": 1,', ""), ('"format": 1,', '"format": 2,'):
+    for line in ('"format": 2,', ""), ('"format": 2,', '"format": 3,'):
         text = manifest.read_text()
         manifest.write_text(text.replace(*line))
         assert manifest.read_text() != text and store.all() == []

@@ -18,7 +18,7 @@ def results(tmp_path: Path) -> Path:
         run.mkdir(parents=True)
         (run / "config.yaml").write_text("framework: lightning\n")
         (run / "overrides.txt").write_text(f"model=mlp\noptimizer.lr={rate}\n")
-        (run / "run.json").write_text('{"format": 1, "state": "completed"}')
+        (run / "run.json").write_text('{"format": 2, "state": "completed"}')
         first = "" if number else "0.25"
         (run / "metrics.csv").write_text(f"step,epoch,val/acc,val/loss\n7,1,{first},2\n14,2,0.5,1\n")
     return tmp_path / "results"

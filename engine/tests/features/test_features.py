@@ -54,7 +54,6 @@ def test_members_that_differ_in_nothing_of_the_script_share_it(make_config: Make
     ("key", "says"),
     [
         ("data.stage=true,false", "a feature around the ranks"),
-        ("cluster.pack_env=true,false", "pack_env"),
         ("cluster.retries=0,1", "cluster"),
         ("paths.results=/a,/b", "paths.results"),
         ("trainer.nodes=1,2", "ranks"),

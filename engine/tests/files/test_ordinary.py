@@ -177,7 +177,6 @@ OUTSIDE = {
     "engine/train_anywhere/slurm/scaling/grid.py": "the table of a scaling study, in a new folder",
     "engine/train_anywhere/commands/scaling.py": "the log of a cell, in the new folder of a table",
     "engine/train_anywhere/slurm/submission/snapshot.py": "the new folder of a snapshot, reached without links",
-    "engine/train_anywhere/features/pack_env": "the environment's archive",
     "engine/train_anywhere/remote/connection.py": "a folder of mode 700 for sockets",
     "engine/train_anywhere/remote/remote_command.py": "the user's own state",
     "engine/train_anywhere/remote/sent_files.py": "the user's own state",

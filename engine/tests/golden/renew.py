@@ -50,7 +50,6 @@ CASES = {
     "rorqual": "cluster=rorqual cluster.account=def-pi",
     "slurm-cpu": "cluster=slurm trainer.accelerator=cpu trainer.devices=2 cluster.venv=/home/me/venv",
     "slurm-elastic": "cluster=slurm trainer.nodes=2-4 trainer.devices=2 data.batch_size=96 cluster.retries=2",
-    "slurm-packed": "cluster=slurm trainer.nodes=2 cluster.venv=/home/me/venv cluster.pack_env=true launch=mpirun",
     "slurm-staged": "cluster=slurm trainer.nodes=2 data=imagefolder data.stage=true container=apptainer container.image=image.sif",
     "slurm-sweep": "cluster=slurm cluster.max_running=2",
     "slurm-time-min": "cluster=slurm cluster.time=8:00:00 cluster.time_min=1:00:00 cluster.nodelist=node3",

@@ -51,7 +51,7 @@ def make_run(
         "devices": nodes * gpus,
     }
     info = {"state": "running", "hosts": hosts, "world_size": 4 * nodes, "attempts": [attempt], "step": 100}
-    (run / "run.json").write_text(json.dumps({"format": 1, **info}))
+    (run / "run.json").write_text(json.dumps({"format": 2, **info}))
     (run / "config.yaml").write_text("cluster: {scheduler: none}\n")
     (run / "overrides.txt").write_text("seed=1\n")
     (run / "lock").write_text(json.dumps(identity({})))
@@ -92,7 +92,7 @@ def make_sweep(results: Path, members: int, metrics: int = 2) -> Path:
         (run / "overrides.txt").write_text(f"seed={number}\n")
         values = dict.fromkeys(names, number / 8)
         info = {"state": "completed", "step": 20, "metrics": values, "monitor": names[0], "mode": "min"}
-        (run / "run.json").write_text(json.dumps({"format": 1, **info}))
+        (run / "run.json").write_text(json.dumps({"format": 2, **info}))
         lines = [f"{step},{step}" + f",{number + 1 / step}" * metrics for step in (1, 2, 3)]
         (run / "metrics.csv").write_text("\n".join([",".join(["step", "epoch", *names]), *lines, ""]))
     return base

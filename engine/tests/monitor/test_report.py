@@ -235,7 +235,7 @@ def test_a_note_and_the_hyperparameters_with_their_defaults(tmp_path: Path) -> N
         "task: {_target_: examples.lightning_module.LitDigits}\ndata: {url: 'https://me:secret@host/x'}\n"
         "optimizer: {lr: 0.01}\npaths: {results: /x}\n"
     )
-    run.info_file.write_text('{"format": 1, "state": "completed", "monitor": "val/acc", "mode": "max"}')
+    run.info_file.write_text('{"format": 2, "state": "completed", "monitor": "val/acc", "mode": "max"}')
     run.metrics_csv.write_text("step,epoch,val/acc\n10,1,0.75\n20,2,0.5\n")
     text = page(run, read_facts(run), features.describe)
     assert "<p><b>the &lt;new&gt; loss</b></p>" in text

@@ -61,7 +61,7 @@ def make_sweep(results: Path, members: int) -> Path:
         words = f"optimizer.lr={rate}\nmodel.a_long_name_of_an_argument={sizes[number % 3]}\n"
         (run / "overrides.txt").write_text(words)
         metrics = {"val/acc": (number * 7 % members) / members, "val/loss": 1.0, "test/f1": 0.5}
-        info = {"format": 1, "state": "completed", "step": 900 + number % 2 * 200, "metrics": metrics}
+        info = {"format": 2, "state": "completed", "step": 900 + number % 2 * 200, "metrics": metrics}
         (run / "run.json").write_text(dumps({**info, "monitor": "val/acc", "mode": "max"}))
         rows = "".join(f"{step},1,{step / 200_000}\n" for step in (25_000, 125_000))
         (run / "metrics.csv").write_text(f"step,epoch,val/acc\n{rows}")
@@ -105,7 +105,7 @@ def test_the_report_of_a_run(tmp_path: Path) -> None:
 def test_the_state_of_a_run_is_not_broken(tmp_path: Path) -> None:
     make_sweep(tmp_path, 1)
     run = tmp_path / "digits" / f"{SWEEP}-0"
-    info = {"format": 1, "state": "interrupted", "metrics": {f"val/m{n}": 0.5 for n in range(12)}}
+    info = {"format": 2, "state": "interrupted", "metrics": {f"val/m{n}": 0.5 for n in range(12)}}
     (run / "run.json").write_text(dumps(info))
     write_report(RunDir(run), lambda facts: ([], {}))
     page = (run / "report.html").relative_to(tmp_path).as_posix()

@@ -221,7 +221,7 @@ def test_refused_with_all_problems_and_nothing_written(
 def test_a_training_is_not_resumed_as_a_program(run: Run, make_run: MakeRun, name: str) -> None:
     folder = make_run()[1].path
     folder = folder.rename(folder.with_name(name))
-    done = run(f"resume={folder}", "cluster.partition=a,b", "monitor.notify=https://x/?a=1")
+    done = run(f"resume={folder}", "cluster.partition=a,b")
     resume = f"resume={shlex.quote(str(folder))}"
     assert done.returncode == 2 and f"is a training: python src/train.py {resume}\n" in done.stderr
 

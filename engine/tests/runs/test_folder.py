@@ -52,12 +52,12 @@ def test_run_json_merges_and_is_always_whole(tmp_path: Path) -> None:
     assert sorted(p.name for p in run.path.iterdir()) == [MARKER, "run.json"]
 
 
-@pytest.mark.parametrize("other", ['{"state": "failed", "parts": []}', '{"format": 2, "state": "failed"}'])
+@pytest.mark.parametrize("other", ['{"state": "failed", "parts": []}', '{"format": 3, "state": "failed"}'])
 def test_a_run_folder_of_another_version_is_refused(tmp_path: Path, other: str) -> None:
     run = create(tmp_path, "a")
     run.config.write_text("name: a\n")
     run.info_file.write_text(other)
-    message = r"was written by another version of this project \(run.json has format (None|2), this version reads 1\): use the"
+    message = r"was written by another version of this project \(run.json has format (None|3), this version reads 2\): use the"
     for read in (run.read_info, lambda: open_run(run.path), lambda: run.update(step=1)):
         with pytest.raises(CheckpointError, match=message):
             read()

@@ -60,10 +60,10 @@ DAMAGED = [
     ("run.json", b"{", "is damaged (no JSON); rename it to continue without the history that it holds."),
     ("run.json", b"\xff", "is damaged (not UTF-8); rename it"),
     ("run.json", b"[1, 2]", "is not what this project writes there; rename it"),
-    ("run.json", b'{"format": 1, "attempts": 5}', "is not what this project writes there; rename it"),
+    ("run.json", b'{"format": 2, "attempts": 5}', "is not what this project writes there; rename it"),
     (
         "run.json",
-        b'{"format": 1, "attempts": [{"step": "x"}]}',
+        b'{"format": 2, "attempts": [{"step": "x"}]}',
         "is not what this project writes there; rename it",
     ),
     ("run.json", b"[" * 100_000, "is damaged (no JSON)"),

@@ -59,7 +59,6 @@ REACHING = {
     "online": (["loggers=wandb", "loggers.wandb.offline=false"], ["loggers.wandb.offline"]),
     "another account": (["loggers=wandb", "loggers.wandb.entity=evil"], ["loggers.wandb.entity"]),
     "a port": (["monitor.serve=true"], ["monitor.serve"]),
-    "a command at the end": (["monitor.notify=touch here"], ["monitor.notify"]),
     "a port for all": (
         ["monitor.serve=true", "monitor.serve_address=0.0.0.0"],
         ["monitor.serve", "monitor.serve_address"],
@@ -75,7 +74,6 @@ REACHING = {
         ["cluster.mail_type", "cluster.mail_user"],
     ),
     "a comment for the site": (["cluster=slurm", "cluster.comment=x"], ["cluster.comment"]),
-    "a place for the packed environment": (["cluster=slurm", "cluster.pack_env=true"], ["cluster.pack_env", "paths.results"]),
     "arguments of a callback": (
         ["callbacks=learning_rate", "callbacks.learning_rate.logging_interval=epoch"],
         ["callbacks.learning_rate.logging_interval"],
@@ -84,7 +82,7 @@ REACHING = {
 
 
 @pytest.mark.parametrize("name", REACHING)
-@pytest.mark.quick("a folder on nodes", "a command at the end")
+@pytest.mark.quick("a folder on nodes", "a port")
 def test_what_reaches_out_of_a_foreign_run_is_shown_and_refused(make_run: Make, name: str) -> None:
     words, keys = REACHING[name]
     _, own = make_run(*words)

@@ -46,7 +46,7 @@ def test_a_run_that_is_complete_is_not_waited_for(fakes: Fakes) -> None:
     fakes.submit()
     first = newest(fakes)
     fakes.queue.write_text("4001|COMPLETED\n")
-    (first / "run.json").write_text('{"format": 1, "state": "completed"}')
+    (first / "run.json").write_text('{"format": 2, "state": "completed"}')
     fakes.submit(f"after={first.name}")  # by its id
     assert "dependency" not in fakes.asked("sbatch")[1]
 
@@ -67,7 +67,7 @@ def test_a_run_that_will_not_be_complete_is_refused(fakes: Fakes, queue: str, st
     fakes.submit()
     fakes.queue.write_text(queue)
     first = newest(fakes)
-    (first / "run.json").write_text(json.dumps({"format": 1, "state": state}))
+    (first / "run.json").write_text(json.dumps({"format": 2, "state": state}))
     with pytest.raises(ProjectError, match=says):
         fakes.submit(f"after={first}")
     assert len(fakes.asked("sbatch")) == 1 and newest(fakes) == first
@@ -89,7 +89,7 @@ def test_a_whole_sweep_is_one_word(fakes: Fakes) -> None:
         run = folder / f"20260101-000000-aaaa-{member}"
         run.mkdir(parents=True)
         (run / "config.yaml").write_text("cluster: {scheduler: slurm}\n")
-        (run / "run.json").write_text('{"format": 1, "state": "queued"}')
+        (run / "run.json").write_text('{"format": 2, "state": "queued"}')
         (run / "jobs.txt").write_text(f"4001_{member}\n")
     fakes.queue.write_text("4001_0|PENDING\n4001_1|PENDING\n")
     followed = find_dependency(str(folder / "20260101-000000-aaaa"), "slurm", fakes.results)

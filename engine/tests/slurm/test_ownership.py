@@ -30,7 +30,7 @@ def make(folder: Path, script: bool = True) -> RunDir:
     """A run folder that was submitted."""
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text("cluster: {scheduler: slurm}\n")
-    (folder / "run.json").write_text(json.dumps({"format": 1, "cluster": "slurm", "state": "queued"}))
+    (folder / "run.json").write_text(json.dumps({"format": 2, "cluster": "slurm", "state": "queued"}))
     if script:
         (folder / "job.sbatch").write_text(SCRIPT)
     return RunDir(folder)

@@ -29,10 +29,9 @@ from engine.tests.slurm.scripts import (
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.discover import job_port
 from train_anywhere.errors import ConfigError
-from train_anywhere.files import ENGINE, ROOT
+from train_anywhere.files import ROOT
 from train_anywhere.job.running_ranks import find_ranks
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.reopen.frozen import write_frozen
 from train_anywhere.slurm.script import render as renderer
 from train_anywhere.slurm.script.job import make_job
 from train_anywhere.slurm.script.render import log_path, option, ranges, render
@@ -212,17 +211,6 @@ def test_a_python_that_does_not_start_leaves_the_run_queued(
 ) -> None:
     assert run_script(make_config, tmp_path, "exit 127", state="preempted").returncode == 127
     assert RunDir(tmp_path).read_info()["state"] == "queued"
-
-
-@pytest.mark.slow
-def test_ranks_that_do_not_start_have_a_message(make_config: Callable[..., Config], tmp_path: Path) -> None:
-    words = (f"monitor.notify='cat >>{tmp_path / 'sent'}'",)
-    config, environ = make_config(*words), {"PYTHONPATH": str(ENGINE), "TRAIN_ROOT": str(ROOT)}
-    frozen = lambda run: write_frozen(run, config, [])  # noqa: E731
-    ranks = 'case "$*" in *checkpoints.recovery*) exit ;; esac; exit 3'
-    done = run_script(make_config, tmp_path, ranks, words=words, environ=environ, prepare=frozen)
-    assert done.returncode == 3, done.stderr
-    assert (tmp_path / "sent").read_text().endswith("failed: the ranks did not start (exit code 3)\n")
 
 
 @pytest.mark.parametrize("code", [0, 137])

@@ -89,20 +89,6 @@ REFUSED = {
     "writable: a link": ("cluster=slurm paths.results=/proc/self/fd/none/x", "use paths.results=FOLDER"),
     "data": ("cluster=slurm data=imagefolder data.dir=/nope", "/nope/train can't be listed"),
     "data: batch": ("cluster=slurm data.batch_size=5000", "data.batch_size=1259 or less"),
-    "features: container": (
-        "cluster=slurm cluster.pack_env=true container=apptainer container.image=/etc/hostname",
-        "an image is one file already",
-    ),
-    "features: pbs": ("cluster=pbs cluster.pack_env=true", "needs srun, which PBS does not have"),
-    "features: conda": ("cluster=slurm cluster.pack_env=true cluster.conda=base", "pack it with conda-pack"),
-    "features: environment": (
-        "cluster=slurm cluster.pack_env=true cluster.venv=/etc cluster.setup=[:]",
-        "/etc is not a virtual environment (it has no pyvenv.cfg), and only virtual environments can be packed",
-    ),
-    "features: of the node": (
-        "cluster=slurm cluster.pack_env=true cluster.venv=$SLURM_TMPDIR/env",
-        "is a folder on the job's node",
-    ),
     "environment": ("cluster=slurm cluster.venv=/nope/env", "/nope/env is not an environment (it has no bin/activate)"),
     "environment: home": ("cluster=slurm cluster.venv='\"~/nope\"'", "cluster.venv=/"),
     "environment: conda": ("cluster=slurm cluster.conda=/nope/env", "it has no conda-meta"),

@@ -102,7 +102,7 @@ def test_the_environment_is_refused_and_so_is_the_python_that_supervises(find) -
     assert f"the Python environment ({prefix}) is below" in find(below)[0]
     assert "cluster.venv=FOLDER" in find(below)[0]
     image = ("container=apptainer", "container.image=docker://x")
-    for words in (["cluster.pack_env=true"], ['cluster.setup=["tar -xf env.tar"]'], image):
+    for words in (['cluster.setup=["tar -xf env.tar"]'], image):
         # it supervises the job, outside of a container
         assert f"the Python that submits ({prefix}) is below" in find(below, *words)[0]
 

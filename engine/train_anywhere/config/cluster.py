@@ -129,9 +129,6 @@ class Cluster:
     venv: Folder | None = key(
         None, "folder of a virtual environment; null, as conda: the Python that submits"
     )
-    pack_env: bool = key(
-        False, "true: pack the environment into a file that nodes unpack on their local_disk"
-    )
     setup: list[str] = key([], 'shell lines to run before the ranks start: ["export NCCL_SOCKET_IFNAME=ib0"]')
     local_disk: NodeFolder = key("/tmp", "folder on the node's own disk")
     cache: AbsoluteFolder | None = key(

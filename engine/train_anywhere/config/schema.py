@@ -221,10 +221,6 @@ class Monitor:
         "warn",
         "what to do about GPUs that do nothing for 15 minutes: off | warn | stop: save, and end the job after 45",
     )
-    notify: str | None = key(
-        None,
-        "command or URL of a webhook that gets a message when a run fails, hangs, has a loss of nan, is idle, or is done",
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,12 +1,10 @@
 """Optional features of a run, each a class.
 
-pack_env    `cluster.pack_env`: each node unpacks the environment and the code onto its own disk
 stage       `data.stage`: each node copies the data set to its own disk
 weights     `cluster.cache`: where libraries find pretrained weights, also without internet
 hangs       `monitor.hang_minutes`: detects ranks that hang or are slow, and can requeue the job
 sampler     `monitor.sample_seconds`: samples of CPUs, memory and GPUs
 idle        `monitor.idle`: reports GPUs that do nothing, or ends the run
-notify      `monitor.notify`: messages when a run fails, hangs or is done
 serve       `monitor.serve`, `monitor.dashboard`: TensorBoard and a dashboard on the first node
 interval    `checkpoint.interval` and `every_n_*`: checkpoints within an epoch
 nan_watch   `trainer.detect_nan`: reports a loss of nan or inf
@@ -43,13 +41,11 @@ from train_anywhere.runs.folder import RunDir
 __all__ = ["Feature", "NodeService", "Observer", "Rank", "Step"]
 
 BUILT_IN = {
-    "pack_env": "pack_env.PackEnv",
     "stage": "stage.Stage",
     "weights": "weights.WeightsCache",
     "hangs": "hangs.HangWatch",
     "sampler": "sampler.SampleNodes",
     "idle": "idle.IdleGpus",
-    "notify": "notify.Notify",
     "serve": "serve.Serve",
     "interval": "observers.CheckpointInterval",
     "nan_watch": "observers.ReportNan",
@@ -150,11 +146,6 @@ class Features:
     # --- the batch script
 
     @property
-    def python(self) -> str:
-        """The shell word that starts Python. Empty: the one from the configuration."""
-        return next((one.python for one in self.all if one.python), "")
-
-    @property
     def variables(self) -> dict[str, str]:
         """Environment variables that the batch script exports."""
         return {name: value for found in self.exported.values() for name, value in found.items()}
@@ -181,7 +172,7 @@ class Features:
     @property
     def in_script(self) -> dict[str, Any]:
         """The features that change the batch script, which all members of an array share."""
-        changing = {f.name: self.exported[f.name] for f in self.all if f.python or self.exported[f.name]}
+        changing = {f.name: self.exported[f.name] for f in self.all if self.exported[f.name]}
         on = {"a process on each node": self.on_node, "a feature around the ranks": bool(self.supervising)}
         return {**changing, **on}
 

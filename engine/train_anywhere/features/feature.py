@@ -138,13 +138,11 @@ class Feature:
     Attributes:
         config: configuration of the run; not set when `verdicts` or `rows` is called.
         name: key of the feature in `Job.features`.
-        python: shell word that starts Python in the job; empty: the one from the configuration.
         on_node: whether `node_services` needs the monitor process on each node.
     """
 
     config: Config
     name = ""
-    python = ""
     on_node = False
 
     def is_on(self) -> bool:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from train_anywhere.config.schema import Checkpoint, DetectNan
 from train_anywhere.errors import NotFiniteError
 from train_anywhere.features.feature import Feature, Observer, Rank, Step
-from train_anywhere.monitor.live import record_event
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.summary import NAN_ADVICE, find_nonfinite_loss
 
@@ -125,8 +124,6 @@ class NanWatch(Observer):
             return
         self._reported = True
         what = f"{bad} is {metrics[bad]} at step {step}"
-        if self.run:
-            record_event(self.run, "nan", what)
         if self.mode == "stop":
             raise NotFiniteError(
                 f"{what}, and trainer.detect_nan=stop ends the run; {NAN_ADVICE}. "

@@ -19,15 +19,13 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from train_anywhere.errors import STOPPED
 from train_anywhere.files.atomic import dumps, make_folder, read_json, write_atomic
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.monitor.ranks import mappings, short
-from train_anywhere.runs.attempts import STARTED, describe_exit_code, hosts, recorded_reason, running_job
-from train_anywhere.runs.folder import ATTEMPTS, RunDir
-from train_anywhere.runs.summary import format_metric
+from train_anywhere.runs.attempts import STARTED, hosts, running_job
+from train_anywhere.runs.folder import RunDir
 
 EVERY_S = 2.0
 """Shortest time in seconds between two updates."""
@@ -107,28 +105,6 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
         # create the folder only on failure: it nearly always exists, and a shared disk answers slowly
         make_folder(path.parent)
         write_atomic(path, text, flush=False)
-
-
-def record_event(run: RunDir, kind: Literal["failed", "hung", "nan", "idle", "done"], text: str) -> None:
-    """Write an event for `monitor.notify`. A disk that fails loses it."""
-    with suppress(OSError):
-        write(run.monitor / f"event-{kind}.json", {"kind": kind, "text": text})
-
-
-def record_end(run: RunDir, code: int) -> None:
-    """Record that the run is done or has failed."""
-    info = run.read_info()
-    state, metrics = info.get("state"), info.get("metrics") or {}
-    if state == "running" and (info.get(ATTEMPTS) or [{}])[-1].get("job") != running_job():
-        return  # another job trains in this folder
-    if state == "completed":
-        shown = [name for name in metrics if "train" not in name and name != "lr"]
-        record_event(run, "done", ", ".join(f"{name} {format_metric(metrics, name)}" for name in shown))
-    elif state in ("failed", "running") or (state == "queued" and code not in (0, STOPPED)):
-        killed = "its ranks were killed, or could not record why"
-        lost = "the ranks did not start" if state == "queued" else killed
-        how = describe_exit_code(code) + (", often the memory limit" if code == 137 else "")
-        record_event(run, "failed", recorded_reason(info) or (f"{lost} ({how})" if code else lost))
 
 
 SLOW_EVERY_S = 60.0

@@ -23,7 +23,7 @@ KEYS = (
     "name", "note", "launch", "wait", "after", "dry_run", "resume", "trust", "trainer.nodes", "trainer.devices", "trainer.total_devices",
     "trainer.accelerator", "trainer.detect_nan", "checkpoint.monitor", "checkpoint.mode", "checkpoint.local",
     "checkpoint.every_n_seconds", "monitor.sample_seconds", "monitor.serve", "monitor.serve_address", "monitor.dashboard",
-    "monitor.hang", "monitor.hang_minutes", "monitor.idle", "monitor.notify", "monitor.report",
+    "monitor.hang", "monitor.hang_minutes", "monitor.idle", "monitor.report",
 )  # fmt: skip
 """Other keys that a program has."""
 

@@ -20,7 +20,7 @@ from train_anywhere.errors import SubmitError
 from train_anywhere.files import ROOT
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.removal import MARKER
-from train_anywhere.files.terminal.printable import mask_urls, printable
+from train_anywhere.files.terminal.printable import printable
 from train_anywhere.remote.connection import Connection
 from train_anywhere.remote.hosts import Host, shell_path
 from train_anywhere.runs import provenance
@@ -35,9 +35,6 @@ GENERATED = ("pyvenv.cfg", "conda-meta", MARKER)
 
 LISTED = 5
 """Most files that are named one by one after a transfer; of each reason not to send files it is four times as many."""
-
-NOTIFY = re.compile(r"""\bnotify["']?\s*:\s*["']?([^\s"'#,}]*://[^\s"'#,}]*)""")
-"""The address of `monitor.notify` in YAML."""
 
 OPTIONS = ("-ltz", "--from0", "--files-from=-", "--out-format=%n")
 """Options of rsync, which the ones of macOS know too; no option deletes."""
@@ -108,7 +105,7 @@ class SentFiles:
 def find_files(root: Path = ROOT) -> SentFiles:
     """Return the files that git tracks or does not ignore and those of configs/local, without keys, data and environments.
 
-    Notes are printed about what is left out, and about addresses in what is sent.
+    Notes are printed about what is left out.
     """
     left_out: dict[str, str] = {}
     known = provenance.read_state(root)
@@ -119,13 +116,6 @@ def find_files(root: Path = ROOT) -> SentFiles:
         these = [printable(name) for name in left_out if left_out[name] == why]
         more = f" and {len(these) - 4 * LISTED} more" if len(these) > 4 * LISTED else ""
         print(f"note: not sent, since {why}: {', '.join(these[: 4 * LISTED])}{more}", file=sys.stderr)
-    for name in names:  # the address may be a secret
-        with suppress(OSError):  # such as a broken link
-            if re.match(r"configs/.*\.yaml$", name) and (
-                found := NOTIFY.search((root / name).read_text(errors="replace"))
-            ):
-                line = f"note: {name} is sent with the address of monitor.notify: {mask_urls(found[1])}"
-                print(printable(line), file=sys.stderr)
     changed = known is None or known.changed or bool(new)
     commit = known.commit if known and known.commit else "none"
     return SentFiles(names, f"{commit} {'changed' if changed else 'unchanged'}")

@@ -70,7 +70,7 @@ def fits(content: Mapping[str, object], kinds: Mapping[str, Check]) -> bool:
     return all(content.get(key) is None or fits(content[key]) for key, fits in kinds.items())
 
 
-FORMAT = 1
+FORMAT = 2
 """Version of what a run folder holds, in run.json and in the manifest of each checkpoint."""
 
 ATTEMPTS = "attempts"

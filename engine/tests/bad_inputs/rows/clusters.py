@@ -46,13 +46,8 @@ SITES = {
     "data=synthetic data.stage=true": "data.stage=true copies files.*data=synthetic has none to copy",
     "data=mnist data.stage=2": "data.stage=.?2.? is not true or false",
     "data=imagefolder data.dir=/etc/hostname data.stage=true": "/etc/hostname/train can't be listed .Not a directory",
-    "cluster.pack_env=true": "cluster.pack_env=true packs the environment for the nodes of a job, and cluster=local is this machine; leave it out",
-    "cluster=slurm cluster.pack_env=maybe": "cluster.pack_env=.?maybe.?.*true or false",
-    "cluster=slurm cluster.pack_env=true container=apptainer container.image=a.sif": "cluster.pack_env=true and container=apptainer do not go together",
-    "cluster=pbs cluster.pack_env=true": "cluster.pack_env=true: unpacking .* needs srun, which PBS does not have; use cluster.pack_env=false",
-    "cluster=slurm cluster.pack_env=true cluster.conda=mine": "cluster.conda=mine can.t be moved; use cluster.pack_env=false, or pack it with conda-pack",
-    "cluster=slurm cluster.pack_env=true cluster.local_disk=/local cluster.venv={row}": "cluster.pack_env=true: cluster.venv=.* is not a virtual environment .it has no pyvenv.cfg.*use cluster.venv=FOLDER",
-    "cluster=slurm cluster.pack_env=true 'cluster.venv=$SLURM_TMPDIR/venv'": "cluster.venv=.SLURM_TMPDIR/venv is a folder on the job's node, and only an environment on this machine can be packed",
+    "cluster=slurm cluster.pack_env=true": "cluster.pack_env was removed: use a container, or unpack an image",
+    "monitor.notify=https://x": "monitor.notify was removed: use cluster.mail_type=ALL",
 }
 TIMES = (
     "soon",

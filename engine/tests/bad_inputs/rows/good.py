@@ -53,7 +53,7 @@ ROWS = [
     Row("dry_run=true experiment=mine", "/2026-01-01/<run id>", code=0, files={"project/configs/experiment/mine.yaml": "# @package _global_\nname: 2026-01-01\n"}, name="a name that YAML takes for a date"),
     Row("mine", r'partition: "a}:{b"', code=0, command="new_cluster", programs={"scontrol": "echo 'NodeName=a Gres=gpu:4 CPUTot=64 RealMemory=515000 Partitions=a}:{b'"}, name="a partition with braces"),
     Row("status {run}", "20260101-000000-aaaa  failed  on this machine", code=0, command="jobs"),
-    Row("status {job}", "failed  job 4001 on .*step 28$", code=0, command="jobs", files={"{job}/run.json": '{"format": 1, "state": "failed", "metrics": {"val/acc": "x"}, "step": 3}'}, programs={"squeue": "echo 4001'|'FAILED"}, name="status where run.json has odd metrics"),
+    Row("status {job}", "failed  job 4001 on .*step 28$", code=0, command="jobs", files={"{job}/run.json": '{"format": 2, "state": "failed", "metrics": {"val/acc": "x"}, "step": 3}'}, programs={"squeue": "echo 4001'|'FAILED"}, name="status where run.json has odd metrics"),
     Row("status {job}", "failed|lost", code=0, command="jobs", programs={"squeue": "echo 4001'|'FAILED"}),
     Row("--help", "Check the installation", code=0, command="doctor"),
     Row("--help", "resubmit", code=0, command="jobs"),

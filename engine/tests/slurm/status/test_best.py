@@ -80,7 +80,7 @@ def test_nothing_to_compare(
 def test_without_a_curve_the_end_of_a_run_counts(make: Make) -> None:
     other = make("b", "val/acc", "max")
     (other.folder.path / "metrics.csv").unlink()
-    (other.folder.path / "run.json").write_text('{"format": 1, "step": 70, "metrics": {"val/acc": 0.6}}')
+    (other.folder.path / "run.json").write_text('{"format": 2, "step": 70, "metrics": {"val/acc": 0.6}}')
     found = find_best([make("a", "val/acc", "max", 0.5), other])
     assert (found.id, found.value, found.step, found.compared) == ("b", 0.6, 70, 2)
 

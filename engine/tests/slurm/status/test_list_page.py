@@ -128,7 +128,7 @@ def test_the_command_colors_states_on_a_terminal_only(tmp_path: Path, colors: bo
     folder = tmp_path / "digits" / "20260101-000000-aaaa"
     folder.mkdir(parents=True)
     (folder / "config.yaml").touch()
-    (folder / "run.json").write_text('{"format": 1, "state": "failed"}')
+    (folder / "run.json").write_text('{"format": 2, "state": "failed"}')
     ours, theirs = pty.openpty()
     command = [sys.executable, str(ROOT / "src/jobs.py"), "list", "--results", str(tmp_path)]
     environ = {**os.environ, "TERM": "xterm", **({} if colors else {"NO_COLOR": "1"})}
@@ -142,7 +142,7 @@ def made(folder: Path, **info: object) -> RunEntry:
     """Return a run of this machine that has such a run.json."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.yaml").touch()
-    (folder / "run.json").write_text(json.dumps({"format": 1, **info}))
+    (folder / "run.json").write_text(json.dumps({"format": 2, **info}))
     return read_entry(folder)
 
 

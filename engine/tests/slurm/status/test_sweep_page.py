@@ -29,7 +29,7 @@ def sweep(folder: Path, members: int) -> None:
             if failed
             else {"state": "completed", "step": 20, "metrics": {"val/loss": number / 8}}
         )
-        (run / "run.json").write_text(dumps({"format": 1, **state}))
+        (run / "run.json").write_text(dumps({"format": 2, **state}))
         if not failed:
             (run / "metrics.csv").write_text(f"step,epoch,val/loss,lr\n10,1,0.5,0.1\n20,2,{number / 8},0.1\n")
 
@@ -62,7 +62,7 @@ def test_the_best_metric_is_drawn_over_each_key(tmp_path: Path) -> None:
             "monitor": "val/acc",
             "mode": "max",
         }
-        (run / "run.json").write_text(dumps({"format": 1, **info}))
+        (run / "run.json").write_text(dumps({"format": 2, **info}))
         (run / "metrics.csv").write_text(f"step,epoch,val/acc\n10,1,{number / 8}\n")
     (base.parent / f"{SWEEP}").mkdir()
     members = [run for number in range(4) for run in find(f"{SWEEP}-{number}", tmp_path)]

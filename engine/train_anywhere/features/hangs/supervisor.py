@@ -22,7 +22,6 @@ from train_anywhere.features.hangs.hangs import (
     ranks_by_host,
 )
 from train_anywhere.files.atomic import dumps, make_folder, read_json, write_atomic
-from train_anywhere.monitor.live import record_event
 from train_anywhere.monitor.ranks import NodeRanks, OtherNodes, RankStatus
 from train_anywhere.runs.attempts import add_bad_node, running_job, start_of_job
 from train_anywhere.runs.summary import display_path, resume_command
@@ -218,7 +217,6 @@ class Supervisor:
         minority = minority_ranks(tops) if own == ranks else []
         self.hang["line"] = line = describe(hang, minority)
         self._report(ranks, f"{line} Stack traces of all ranks: {self.run.monitor}/stacks-*.txt")
-        record_event(self.run, "hung", line)
 
     def _end_run(self, hang: Hang, own: list[RankStatus], ranks: list[RankStatus]) -> None:
         """End the run: the other nodes read it in watch.json, and the launcher stops the rest."""

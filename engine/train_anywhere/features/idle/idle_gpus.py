@@ -21,7 +21,6 @@ from train_anywhere.features.hangs.stacks import end_run, kill, send
 from train_anywhere.features.hangs.supervisor import print_line
 from train_anywhere.features.serve import is_first
 from train_anywhere.files.atomic import read_json
-from train_anywhere.monitor.live import record_event
 from train_anywhere.monitor.ranks import ENDED, GONE, NodeRanks, RankStatus, mappings
 from train_anywhere.runs.attempts import (
     IDLE,
@@ -135,10 +134,8 @@ class IdleWatch(NodeService):
             queue = ", and its job is not requeued" if self.in_job else ""
             print_line(f"{reason}: the run saves a checkpoint and ends{queue}.")
             request_stop(self.run, self.start, reason)
-            record_event(self.run, "idle", reason)
         elif new and (self.in_job or len(idle) == len(lengths)):  # here, other GPUs are not the run's
-            print_line(line := self._describe(sorted(idle), len(lengths)))
-            record_event(self.run, "idle", line)
+            print_line(self._describe(sorted(idle), len(lengths)))
 
     def _describe(self, idle: list[Gpu], number: int) -> str:
         """Return the line for the log: which GPUs are idle, and what to do."""

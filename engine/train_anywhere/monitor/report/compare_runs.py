@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from train_anywhere.config.keys import as_typed, flatten
-from train_anywhere.files.terminal.printable import mask_urls
 from train_anywhere.runs.facts import curves
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.reopen.frozen import SECRET, read_frozen
+from train_anywhere.runs.reopen.frozen import read_frozen
 
 LEFT_OUT = ("paths.", "resume")
 """Starts of keys that do not affect what is trained."""
@@ -64,7 +63,7 @@ def _differences(first: Mapping[str, str], second: Mapping[str, str]) -> list[tu
 def _settings(run: RunDir) -> dict[str, str]:
     flat = flatten(read_frozen(run))
     return {
-        key: mask_urls(as_typed(value)) if key == SECRET else as_typed(value)
+        key: as_typed(value)
         for key, value in flat.items()
         if not (key.startswith(LEFT_OUT) or key.endswith("._check_"))
     }

@@ -21,7 +21,6 @@ from train_anywhere.config.schema import Config
 from train_anywhere.distributed.network.addresses import node_name
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files.atomic import read_text, write_with_backup
-from train_anywhere.files.terminal.printable import mask_urls
 from train_anywhere.runs.folder import RunDir
 
 REQUIRED_KEYS = ("name", "seed", "framework", "data", "model", "optimizer", "strategy", "trainer", "paths")
@@ -29,9 +28,6 @@ REQUIRED_KEYS = ("name", "seed", "framework", "data", "model", "optimizer", "str
 
 COMMAND_KEYS = ("resume", "after", "dry_run", "trust", "from_scratch")
 """Keys that apply to one command, not to the run."""
-
-SECRET = "monitor.notify"
-"""Key whose value may hold the secret URL of a webhook."""
 
 DEEPEST = 5000
 """Levels of nested YAML that libyaml can parse; a level takes a bracket or a column of a line."""
@@ -107,8 +103,7 @@ def split_overrides(text: str) -> list[str]:
 def typed_overrides(run: RunDir) -> list[str] | None:
     """Return the overrides that train a run again, as typed, without secrets."""
     with suppress(CheckpointError):
-        words = [word.removeprefix("++") for word in read_overrides(run) if not word.startswith("wait=")]
-        return [mask_urls(word) if word.startswith(SECRET) else word for word in words]
+        return [word.removeprefix("++") for word in read_overrides(run) if not word.startswith("wait=")]
     return None
 
 

@@ -27,7 +27,7 @@ SHELL = ("cluster.setup", "cluster.modules", "cluster.conda", "cluster.venv", "c
 """Keys whose values become part of the batch script or of the options of the scheduler."""
 
 COMMANDS = (
-    "monitor.dashboard", "monitor.notify", "program.command", "program.copied", "program.folder", "program.resume_args", "args",
+    "monitor.dashboard", "program.command", "program.copied", "program.folder", "program.resume_args", "args",
 )  # fmt: skip
 """Keys whose values are commands that run as the ranks or next to them, in a job or not."""
 
@@ -101,10 +101,8 @@ def _is_outward(key: str, value: Any, flat: Mapping[str, Any]) -> bool:
     if group == "cluster":
         site = ("cluster.site.login", "cluster.site.internet", "cluster.local_disk")
         return key in site or (flat.get("cluster.scheduler") != "none" and name not in REQUESTS)
-    return (
-        key in ("monitor.serve", "monitor.serve_address", "init.run")
-        or (key == "checkpoint.local" and value != "auto")
-        or (key == "paths.results" and bool(flat.get("cluster.pack_env")))  # the archive is written there
+    return key in ("monitor.serve", "monitor.serve_address", "init.run") or (
+        key == "checkpoint.local" and value != "auto"
     )
 
 

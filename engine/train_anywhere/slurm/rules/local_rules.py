@@ -205,14 +205,14 @@ def _needed(request: Request) -> Iterator[tuple[str, Path, str]]:
         if c.cluster.cache:
             yield "the cache of weights", Path(c.cluster.cache), "cluster.cache=FOLDER"
     own = next((f for f in _folders_of_python(job) if _is_below(f, c.cluster.local_disk)), None)
-    other = c.cluster.conda or c.cluster.venv or c.cluster.setup or c.cluster.pack_env
+    other = c.cluster.conda or c.cluster.venv or c.cluster.setup
     if own and (c.container.name != "none" or other) and not job.program:
         yield "the Python that submits", own, ""  # it also supervises the job
     if c.container.name != "none":
         if c.container.image and os.path.isfile(c.container.image):
             yield "the image", Path(c.container.image), "container.image=FILE"
         return
-    if c.cluster.setup or c.cluster.pack_env:  # the environment may be made on the node
+    if c.cluster.setup:  # the environment may be made on the node
         return
     conda = c.cluster.conda if c.cluster.conda and "/" in c.cluster.conda else None
     for key, folder in (("venv", c.cluster.venv), ("conda", conda)):

@@ -109,7 +109,7 @@ def _render(job: Job) -> str:
         c=c,
         login=bool(c.modules or c.conda),  # only login shells have `module` and `conda`
         log=log_path(job),
-        python=job.features.python or shlex.quote(job.python),
+        python=shlex.quote(job.python),
         gpu_type=f"{c.gpu_type}:" if c.gpu_type else "",
         # the variables of the other ways to request GPUs
         gpu_variables=given if job.even or c.gpu_request == "none" else "SLURM_GPUS_PER_NODE",
@@ -160,7 +160,7 @@ def ranks_options(job: Job) -> str:
         else None,
         "--export": ",".join(exported(job)) if job.launch == "mpirun" or container != "none" else None,
     }
-    return " ".join([*_options(options), f"--python={job.features.python or shlex.quote(job.python)}"])
+    return " ".join([*_options(options), f"--python={shlex.quote(job.python)}"])
 
 
 def exported(job: Job) -> list[str]:
