@@ -128,7 +128,7 @@ OWN_ARGUMENTS = {
 REMOVED = {
     "trainer.detect_nan='replay' ": "trainer.detect_nan=replay is not available: use trainer.detect_nan=stop, "
     "and resume the run from the checkpoint before that step.",
-    "'cluster.pack_env' is not": "cluster.pack_env was removed: use a container, or unpack an image of the environment with "
+    "'cluster.pack_env' is not": "cluster.pack_env was removed: use a container, or let each node unpack one file with "
     "cluster.setup, see docs/how-to/environments.md.",
     "'monitor.notify' is not": "monitor.notify was removed: use cluster.mail_type=ALL, or the alerts of your tracker.",
 }

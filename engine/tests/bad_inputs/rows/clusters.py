@@ -46,7 +46,7 @@ SITES = {
     "data=synthetic data.stage=true": "data.stage=true copies files.*data=synthetic has none to copy",
     "data=mnist data.stage=2": "data.stage=.?2.? is not true or false",
     "data=imagefolder data.dir=/etc/hostname data.stage=true": "/etc/hostname/train can't be listed .Not a directory",
-    "cluster=slurm cluster.pack_env=true": "cluster.pack_env was removed: use a container, or unpack an image",
+    "cluster=slurm cluster.pack_env=true": "cluster.pack_env was removed: use a container, or let each node unpack one file",
     "monitor.notify=https://x": "monitor.notify was removed: use cluster.mail_type=ALL",
 }
 TIMES = (
