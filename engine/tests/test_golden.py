@@ -4,7 +4,7 @@ import difflib
 import importlib.util
 import subprocess
 
-from train_anywhere.files import ROOT
+from train_anywhere.files import ENGINE, ROOT
 from train_anywhere.slurm.testbed.sites import SITES
 
 GOLDEN = ROOT / "engine" / "tests" / "golden"
@@ -24,8 +24,7 @@ def test_golden() -> None:
 
 
 def test_every_preset_and_launch_method_is_a_case() -> None:
-    """Only this template's cases: a fork's presets have no golden script."""
-    presets = {p.stem for p in (ROOT / "configs" / "cluster").glob("*.yaml")}
+    presets = {p.stem for p in (ENGINE / "train_anywhere/config/presets/cluster").glob("*.yaml")}
     assert {*SITES, "pbs"} <= presets & set(renew.CASES)
     assert {f"neuron-{way}" for way in ("srun", "torchrun", "mpirun", "horovodrun")} <= set(renew.CASES)
 

@@ -88,7 +88,7 @@ def table() -> set[str]:
 def missing(names: set[str]) -> set[str]:
     """Return the names that the table lacks. It has those of Horovod by their beginning."""
     shell = {"PWD", "OLDPWD", "SHLVL", "_", "SHOWN", "LC_CTYPE"}
-    return {n for n in names - table() - shell if not n.startswith(("HOROVOD_", "SLURM_", "TRAIN_PACKED"))}
+    return {n for n in names - table() - shell if not n.startswith(("HOROVOD_", "SLURM_"))}
 
 
 def test_the_table_has_what_a_job_adds(make_config: MakeConfig, tmp_path: Path) -> None:
