@@ -62,6 +62,32 @@ def test_rows_are_the_samples(tmp_path: Path, kind: str) -> None:
     assert ids(splits.val.read(np.arange(30), 0, False)[0]) == list(range(900, 930))
 
 
+@pytest.mark.parametrize("wrong", [10**9, 2**63 - 1, 5_000])
+def test_one_wrong_label_decides_no_size_and_is_named(tmp_path: Path, kind: str, wrong: int) -> None:
+    folder = write_shards(tmp_path / "data", kind)
+    named = folder / f"train-000006.{kind}"
+    if kind == "tar":
+        write_tar(named, [("x.npy", npy(image(1))), ("x.cls", b"%d" % wrong)])
+    elif kind == "jsonl":
+        named.write_text(json.dumps({"image": image(1).tolist(), "label": wrong}))
+    else:
+        import pyarrow
+        import pyarrow.parquet
+
+        pyarrow.parquet.write_table(pyarrow.table({"image": [image(1).tolist()], "label": [wrong]}), named)
+    facts = open_folder(folder).facts
+    assert "classes" not in facts and "outputs" not in facts
+    assert f"{named}" in facts["unknown"] and f"{wrong:,}" in facts["unknown"]
+    assert "data.classes=" in facts["unknown"]
+    assert open_folder(folder, classes=7).facts["classes"] == 7
+
+
+def test_a_class_is_written_in_digits(tmp_path: Path) -> None:
+    write_tar(tmp_path / "data/train-0.tar", [("x.npy", npy(image(1))), ("x.cls", b"1_0")])
+    with pytest.raises(DataError, match="is not a whole number"):
+        open_folder(tmp_path / "data").train.read(np.array([0]), 0, False)
+
+
 @pytest.mark.parametrize("order", ["blocks", "full", "shards"])
 def test_each_id_once_per_epoch_on_any_number_of_ranks(tmp_path: Path, kind: str, order: str) -> None:
     data = open_folder(write_shards(tmp_path / "data", kind), order=order, window=2).train

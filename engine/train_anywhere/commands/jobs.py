@@ -189,7 +189,8 @@ def list_(parsed: argparse.Namespace) -> int:
         if parsed.name:
             folders = [folder for folder in folders if fnmatch(folder.parent.name, parsed.name)]
         newest = None if parsed.all or parsed.state or parsed.since else MOST_LISTED
-        gathered = gather([find_runs.read_entry(folder) for folder in folders[:newest]], ended_too=False)
+        found = [find_runs.read_entry(folder) for folder in folders[:newest]]
+        gathered = gather(found, ended_too=False, brief=not parsed.json)
         reports = select(gathered.reports, parsed.name, parsed.state, parsed.since)
         most = len(reports) if parsed.all else MOST_LISTED
         older = (len(folders) if newest else len(reports)) - most

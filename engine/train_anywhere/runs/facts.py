@@ -3,8 +3,10 @@
 import csv
 import itertools
 import math
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -12,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from train_anywhere.files.atomic import disk_time, read_json, read_text
+from train_anywhere.files.atomic import disk_time, open_descriptor, read_json, read_text
 from train_anywhere.runs.attempts import read_logged_step, read_recorded_step, step_time
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
 from train_anywhere.runs.reopen.frozen import load_yaml, typed_overrides
@@ -196,11 +198,18 @@ def read_config(run: RunDir) -> dict[str, Any]:
 def read_curve(run: RunDir, metric: str) -> list[tuple[int, float]]:
     """Return step and value of each row of metrics.csv that has the metric."""
     try:
-        header, *rows = csv.reader(read_text(run.metrics_csv).splitlines())  # `list` reads those of all runs
+        lines = _lines(run.metrics_csv)
+        header = next(lines, [])
         step, at = header.index("step"), header.index(metric)
-        return [(int(row[step]), float(row[at])) for row in rows if row[at : at + 1] not in ([], [""])]
+        return [(int(row[step]), float(row[at])) for row in lines if row[at : at + 1] not in ([], [""])]
     except (OSError, ValueError, csv.Error):
         return []
+
+
+def _lines(path: Path) -> Iterator[list[str]]:
+    """Yield the lines of a CSV file of any size. Raises OSError, ValueError, csv.Error."""
+    with open(open_descriptor(path, os.O_RDONLY)[0], encoding="utf-8-sig", newline="") as file:
+        yield from csv.reader(file)
 
 
 def _metrics(content: Mapping[str, Any]) -> dict[str, float | None]:
@@ -233,19 +242,23 @@ def _moment(text: object) -> float | None:
 def curves(path: Path) -> dict[str, Series]:
     """Return the columns of metrics.csv over the optimizer step."""
     found: dict[str, Series] = {}
-    for row in rows(path):
-        step = number(row.get("step"))
-        for name, text in row.items():
-            value = number(text)
-            if step is not None and value is not None and name not in ("step", "epoch"):
-                found.setdefault(name, []).append((step, value))
+    with suppress(OSError, ValueError, csv.Error):
+        lines = _lines(path)
+        names = next(lines, [])
+        at = names.index("step")
+        for row in lines:
+            if (step := number("".join(row[at : at + 1]))) is None:
+                continue
+            for name, text in zip(names, row, strict=False):
+                if text and name not in ("step", "epoch") and (value := number(text)) is not None:
+                    found.setdefault(name, []).append((step, value))
     return found
 
 
 def rows(path: Path, most: int | None = None) -> list[dict[str, str]]:
     """Return the rows of a CSV file, at most `most` of them, evenly spread."""
     try:
-        header, *lines = read_text(path).splitlines()
+        header, *lines = read_text(path, largest=math.inf).splitlines()
         stretch = math.ceil(len(lines) / most) if most and lines else 1
         return [*csv.DictReader([header, *lines[::-1][::stretch][::-1]])]
     except (OSError, ValueError, csv.Error):

@@ -201,7 +201,7 @@ def build_network(config: Config, facts: Mapping[str, Any]) -> Any:
     Raises ConfigError if the model does not accept its arguments, or the data set lacks a fact.
     """
     if problems := missing_facts(config.model, config.data.name, facts):
-        raise ConfigError(*problems)
+        raise ConfigError(*([facts["unknown"]] if "unknown" in facts else problems))
     wanted = config.model.from_data
     supplied = {argument: facts[fact] for argument, fact in wanted.items() if fact in facts}
     return instantiate(config.model, "model", config.framework, **supplied)

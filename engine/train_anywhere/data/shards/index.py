@@ -14,11 +14,11 @@ import numpy as np
 
 from train_anywhere.data.prepared_folder import prepare_folder
 from train_anywhere.data.shards.checks import Shards, list_shards
-from train_anywhere.data.shards.scan import ABSENT, Scan, check_fields, scan
+from train_anywhere.data.shards.scan import ABSENT, Scan, check_fields, scan, two_largest
 from train_anywhere.errors import DataError
 from train_anywhere.files.terminal.output import show_progress
 
-VERSION = 1
+VERSION = 2
 """Changes with the layout of an index, so that older ones are written again."""
 
 THREADS = 8
@@ -41,7 +41,7 @@ class Index:
         root: the folder of the shards.
         place: the folder of the index.
         shards: the shards and their splits.
-        info: `files` (see `Files`), their `counts`, the `largest` of all, `units` and `notes`. A unit is a shard or a row group of
+        info: `files` (see `Files`), their `counts`, the two `largest` of all, `units` and `notes`. A unit is a shard or a row group of
             Parquet: number of the file, number in the file, rows, bytes.
     """
 
@@ -111,7 +111,7 @@ def open_index(folder: Path, other: Path, pulse: Callable[[], None] = lambda: No
         index = Index(folder, place, shards, json.loads((place / INFO).read_text()))
         if any(len(_map(str(file))) != index.starts[-1] for file in place.glob("*.npy")):
             raise ValueError("an array has the wrong length")
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"{place} is damaged ({error}); delete this folder, and the next run writes it again."
         ) from error
@@ -140,7 +140,7 @@ def _write(place: Path, folder: Path, files: Files, pulse: Callable[[], None]) -
     info = {
         "files": files,
         "counts": [one.counts for one in scans],
-        "largest": {name: max(one[name] for one in largest) for name in sorted(common)},
+        "largest": {name: two_largest(v for one in largest for v in one[name]) for name in sorted(common)},
         "units": [
             (n, number, *unit)
             for n, one in enumerate(scans)

@@ -22,6 +22,9 @@ from train_anywhere.errors import DataError
 MAX_NOTES = 3
 """The most notes about shards that a run prints."""
 
+MOST_GAP = 10
+"""How often the number of classes without the largest label fits into it, at most: else this label is wrong."""
+
 Fraction = Annotated[float, Range(above=0, below=1)]
 
 
@@ -121,6 +124,13 @@ def _facts(train: ShardRows, index: Index, classes: int | None) -> dict[str, Any
     first = leaves(train.read(np.array([0]), 0, False))
     facts: dict[str, Any] = {"shape": first[0].shape[1:]}
     label = next((n for column, names in train.columns.items() for n in names if {n, column} & {*LABELS}), "")
-    if known := classes or index.info["largest"].get(label, -1) + 1:
+    (top, place), *others = index.info["largest"].get(label) or [(-1, "")]
+    samples, second = int(index.starts[-1]), others[0][0] if others else top
+    if not classes and (top >= samples or top >= MOST_GAP * (second + 1)):
+        facts["unknown"] = (
+            f"{place} has the label {top:,}, the next one is {second:,}, and there are {samples:,} samples: correct it, or name the "
+            "number of classes with data.classes=N"
+        )
+    elif known := classes or top + 1:
         facts["classes"] = facts["outputs"] = known
     return facts | dict(getattr(train.function, "facts", {}))

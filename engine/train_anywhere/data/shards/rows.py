@@ -12,6 +12,7 @@ import numpy as np
 
 from train_anywhere.data.array_data import stack
 from train_anywhere.data.order.blocks import BlockOrder
+from train_anywhere.data.shards.scan import parse_class
 from train_anywhere.data.shards.sources import Fields, Source
 from train_anywhere.errors import DataError
 
@@ -173,7 +174,7 @@ def _decode(name: str, value: Any) -> Any:
         return np.asarray(value) if isinstance(value, list) else value
     kind = name.rpartition(".")[2]
     if kind in ("cls", "json"):
-        return int(value) if kind == "cls" else _decode("", json.loads(value))
+        return parse_class(value) if kind == "cls" else _decode("", json.loads(value))
     if kind in ("txt", "text"):
         return value.decode()
     if kind == "npy" or value.startswith(_NPY):

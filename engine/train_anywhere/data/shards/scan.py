@@ -5,7 +5,7 @@ import os
 import re
 import tarfile
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -30,6 +30,15 @@ _NAME = re.compile(r"((?:.*/)?[^./]+)\.([^/]*)", re.DOTALL)
 """Key and field of a member of a tar file, as in webdataset: up to the first dot of the file name, and after it."""
 
 
+Largest = list[tuple[int, str]]
+"""The largest integers of a field, different ones, each with a place that has it: file and sample."""
+
+
+def two_largest(values: Iterable[tuple[int, str]]) -> Largest:
+    """Return the two largest of these integers, the largest first."""
+    return sorted({number: (number, place) for number, place in values}.values(), reverse=True)[:2]
+
+
 @dataclass
 class Scan:
     """The samples of a shard.
@@ -37,7 +46,7 @@ class Scan:
     Attributes:
         hashes: a random number for each sample, which decides its split: uint32 [n].
         counts: number of samples that have each field.
-        largest: the largest integer of each field that has only integers.
+        largest: of each field that has only integers, the two largest values and their places in the file, see `two_largest`.
         places: offset and size of a field in each sample, int64 [n, 2].
         groups: number of rows and bytes of each row group of a Parquet file.
         note: a line for the user, or "".
@@ -45,7 +54,7 @@ class Scan:
 
     hashes: np.ndarray
     counts: dict[str, int]
-    largest: dict[str, int]
+    largest: dict[str, "Largest"]
     places: dict[str, np.ndarray] = field(default_factory=dict)
     groups: list[tuple[int, int]] = field(default_factory=list)
     note: str = ""
@@ -65,7 +74,7 @@ def scan(path: Path) -> Scan:
 
 def _scan_tar(path: Path) -> Scan:
     samples: dict[str, dict[str, tuple[int, int]]] = {}
-    labels, size, linked = set[int | None](), os.path.getsize(path), ""
+    labels, size, linked = dict[int | None, str](), os.path.getsize(path), ""
     counts = Counter[str]()
     try:
         with tarfile.open(path, "r:") as tar:
@@ -96,14 +105,16 @@ def _scan_tar(path: Path) -> Scan:
                 check_fields(counts, path)
                 sample[kind] = (member.offset_data, member.size)
                 if kind == "cls":
-                    labels.add(_read_label(tar, member))
+                    labels.setdefault(_read_label(tar, member), f"{path}: {member.name}")
             note = _check_end(path, tar.offset)
     except tarfile.TarError as error:
         raise DataError(f"{path} is not a complete tar file ({error}); fetch it again.") from error
     places = {kind: _array([s.get(kind, (0, ABSENT)) for s in samples.values()]) for kind in counts}
-    known = {number for number in labels if number is not None} if None not in labels else set()
+    known = (
+        two_largest((n, place) for n, place in labels.items() if n is not None) if None not in labels else []
+    )
     hashes = _hashes(key.encode(errors="surrogateescape") for key in samples)
-    return Scan(hashes, dict(counts), {"cls": max(known)} if known else {}, places, note=linked or note)
+    return Scan(hashes, dict(counts), {"cls": known} if known else {}, places, note=linked or note)
 
 
 def check_fields(fields: Collection[str], path: Path) -> None:
@@ -118,9 +129,16 @@ def check_fields(fields: Collection[str], path: Path) -> None:
 def _read_label(tar: tarfile.TarFile, member: tarfile.TarInfo) -> int | None:
     try:
         content = tar.extractfile(member) if member.size < 32 else None
-        return int(content.read()) if content else None
+        return parse_class(content.read()) if content else None
     except ValueError:  # reported when the sample is read
         return None
+
+
+def parse_class(text: bytes) -> int:
+    """Return the number of a class. Raises ValueError, also for forms that only Python reads, such as 1_0."""
+    if not re.fullmatch(rb"\s*[+-]?[0-9]+\s*", text):
+        raise ValueError(f"{text[:20]!r} is not a whole number")
+    return int(text)
 
 
 def _check_end(path: Path, end: int) -> str:
@@ -139,7 +157,7 @@ def _check_end(path: Path, end: int) -> str:
 
 def _scan_jsonl(path: Path) -> Scan:
     places, hashes, offset = list[tuple[int, int]](), list[np.ndarray](), 0
-    counts, largest, other = Counter[str](), dict[str, int](), set[str]()
+    counts, largest, other = Counter[str](), dict[str, Largest](), set[str]()
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             if line.strip():
@@ -149,7 +167,9 @@ def _scan_jsonl(path: Path) -> Scan:
                 counts.update(row.keys())
                 for name, value in row.items():
                     if type(value) is int:
-                        largest[name] = max(value, largest.get(name, value))
+                        known = largest.setdefault(name, [])
+                        if len(known) < 2 or value > known[1][0]:
+                            largest[name] = two_largest([(value, f"{path}, line {number}"), *known])
                     else:
                         other.add(name)
             offset += len(line)
@@ -179,13 +199,14 @@ def _scan_parquet(path: Path) -> Scan:
             f"{path} is not a complete Parquet file of {os.path.getsize(path):,} bytes ({reason}); fetch it again."
         ) from error
     groups = [about.row_group(n) for n in range(about.num_row_groups)]
-    largest: dict[str, int] = {}
+    largest: dict[str, Largest] = {}
     for number in range(about.num_columns):
         columns = [group.column(number) for group in groups]
         columns = [c for c in columns if c.physical_type in ("INT32", "INT64")]
         tops = [c.statistics.max for c in columns if c.is_stats_set and c.statistics.has_min_max]
         if tops and len(tops) == len(groups) and all(type(top) is int for top in tops):
-            largest[columns[0].path_in_schema] = max(tops)
+            places = (f"{path}, row group {n}" for n in range(len(tops)))
+            largest[columns[0].path_in_schema] = two_largest(zip(tops, places, strict=True))
     hashes = np.random.PCG64(crc32(path.name.encode())).random_raw(about.num_rows) >> np.uint64(32)
     sizes = [(group.num_rows, group.total_byte_size) for group in groups]
     return Scan(hashes.astype(np.uint32), dict.fromkeys(names, about.num_rows), largest, {}, sizes)

@@ -46,10 +46,12 @@ def find_best(found: Sequence[RunEntry], metric: str | None = None, mode: str | 
 
     Raises SubmitError: there is nothing to compare, or the mode is not known. Raises CheckpointError: no run.json can be read.
     """
-    readable = [run for run in found if _is_readable(run.folder)]
-    if not readable:
+    watched = {}
+    for run in found:
+        with suppress(CheckpointError):  # `list` and `status` print why
+            watched[run.folder.path] = watched_metric(run.folder, run.folder.read_info())
+    if not watched:
         found[0].folder.read_info()  # raises the reason
-    watched = {run.folder.path: monitored_metric(run.folder) for run in readable}
     name = metric or next((m for m, _ in watched.values() if m), None)
     if name is None:
         raise SubmitError(
@@ -71,14 +73,6 @@ def find_best(found: Sequence[RunEntry], metric: str | None = None, mode: str | 
     path, step, value = choose(points, key=lambda point: point[2])
     left_out = len(found) - len(measured)
     return Best(path.name, path, name, way, value, step, len(measured), left_out, rerun_command(RunDir(path)))
-
-
-def _is_readable(run: RunDir) -> bool:
-    """Return whether run.json can be read. `list` and `status` print why not."""
-    with suppress(CheckpointError):
-        run.read_info()
-        return True
-    return False
 
 
 def rerun_command(run: RunDir) -> str:
@@ -118,10 +112,14 @@ def monitored_metric(run: RunDir) -> tuple[str | None, str | None]:
     return (metric if isinstance(metric, str) else None), (mode if isinstance(mode, str) else None)
 
 
+def watched_metric(run: RunDir, info: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return what `monitored_metric` does, from run.json if it has it: config.yaml takes 100 times as long."""
+    return (info["monitor"], info.get("mode")) if "monitor" in info else monitored_metric(run)
+
+
 def best_so_far(run: RunDir, info: Mapping[str, Any]) -> tuple[str, float] | None:
     """Return the metric that a run monitors and its best value. None if it has none."""
-    known = info.get("monitor"), info.get("mode")
-    metric, mode = known if "monitor" in info else monitored_metric(run)
+    metric, mode = watched_metric(run, info)
     if not isinstance(metric, str) or mode not in ("min", "max"):
         return None
     value = best_value(run, metric, mode)

@@ -282,8 +282,9 @@ def _refuse_several(name: str, folders: Collection[Path]) -> None:
 
 
 def _member(folder: Path, sweep: str) -> int | None:
-    match = re.fullmatch(re.escape(sweep) + r"-([0-9]{1,9})", folder.name)
-    return int(match[1]) if match and (folder / "config.yaml").is_file() else None
+    number = folder.name.removeprefix(f"{sweep}-")
+    known = number != folder.name and re.fullmatch("[0-9]{1,9}", number)
+    return int(number) if known and (folder / "config.yaml").is_file() else None
 
 
 def _has_job(jobs: Path, job_id: str) -> bool:

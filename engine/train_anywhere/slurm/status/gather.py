@@ -3,7 +3,7 @@
 import shlex
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -167,10 +167,14 @@ class RunReports:
     code: int = 0
 
 
-def gather(found: Sequence[RunEntry], ended_too: bool = True) -> RunReports:
-    """Return the reports of runs. `ended_too` queries the scheduler also for ended runs."""
+def gather(found: Sequence[RunEntry], ended_too: bool = True, brief: bool = False) -> RunReports:
+    """Return the reports of runs. `ended_too` queries the scheduler also for ended runs.
+
+    A `brief` report has what `list` shows: thousands of runs are read.
+    """
     continues = ("queued", "running", "preempted")
-    queried = [run for run in found if ended_too or find_runs.recorded_state(run.folder) in continues]
+    by_job = [run for run in found if run.scheduler]
+    queried = [run for run in by_job if ended_too or find_runs.recorded_state(run.folder) in continues]
     known: JobStates | None = None
     waiting: dict[str, PendingJob] = {}
     ends: dict[str, JobEnd] = {}
@@ -185,7 +189,7 @@ def gather(found: Sequence[RunEntry], ended_too: bool = True) -> RunReports:
     reports = []
     for run in found:
         try:
-            reports.append(make_report(run, known, waiting, ends, len(found) == 1))
+            reports.append(make_report(run, known, waiting, ends, len(found) == 1, brief))
         except ProjectError as error:
             path = run.folder.path
             reports.append(Report(run.folder.id, path, path.parent.name, trouble=str(error)))
@@ -203,8 +207,9 @@ def make_report(
     waiting: Mapping[str, PendingJob],
     ends: Mapping[str, JobEnd],
     in_full: bool = True,
+    brief: bool = False,
 ) -> Report:
-    """Return the report of one run. `in_full` reads all its files.
+    """Return the report of one run. `in_full` reads all its files, `brief` only the small ones that `list` needs.
 
     `known` has the states of jobs, or is None if the scheduler does not answer; `waiting` and `ends` are by job id.
 
@@ -220,7 +225,7 @@ def make_report(
     started, ended = facts.read_span(info)
     nodes = facts.read_nodes(run.folder, info) if alive else {}
     whole = read_facts(run.folder, 0, nodes) if in_full else None
-    return Report(
+    report = Report(
         id=run.folder.id,
         path=run.folder.path,
         name=run.folder.path.parent.name,
@@ -241,15 +246,20 @@ def make_report(
         progress=facts.read_progress(run.folder, info),
         nodes={host: {k: v for k, v in content.items() if k != "sums"} for host, content in nodes.items()},
         verdicts=tuple(features.verdicts(whole)) if whole else (),
-        checkpoint=facts.find_checkpoint(run.folder),
         attempts=len(info.get(ATTEMPTS) or ()),
-        steps_lost=facts.lost_steps(run.folder, info, alive),
-        resumed=facts.resume_summary(run.folder, info, alive),
-        logs=tuple(run.logs()),
         rows=features.rows(run.folder, info) if in_full else {},
         tensorboard=_service_urls(info, "tensorboard") if alive else None,
         dashboard=_service_urls(info, "dashboard") if alive else None,
         overrides=facts.read_overrides(run.folder),
+    )
+    if brief:
+        return report
+    return replace(
+        report,
+        checkpoint=facts.find_checkpoint(run.folder),
+        steps_lost=facts.lost_steps(run.folder, info, alive),
+        resumed=facts.resume_summary(run.folder, info, alive),
+        logs=tuple(run.logs()),
         next=run_commands(run, state, alive, waits),
         why="" if alive else _end_reason(run, state, info, end),
     )
