@@ -12,7 +12,7 @@ from train_anywhere.config.command import compose as composing
 from train_anywhere.config.command import diagnose as diagnosing
 from train_anywhere.config.command.compose import BUNDLED, CONFIGS, compose, list_groups, quote_value
 from train_anywhere.config.command.diagnose import diagnose
-from train_anywhere.config.load import load
+from train_anywhere.config.load import load, to_tree
 from train_anywhere.files import ROOT, with_engine
 
 
@@ -53,10 +53,12 @@ def test_values_mean_what_the_shell_hands_over() -> None:
         "x" * 10_000,
         "a\\",
         "#1: 5 %",
+        "${lr} of $HOME, ${oc.env:HOME}",
     ],
 )
 def test_a_note_is_any_text(note: str) -> None:
-    assert compose([quote_value(f"note={note}")])["note"] == note
+    config = load(compose([quote_value(f"note={note}")]))
+    assert config.note == note and load(to_tree(config)).note == note
 
 
 def test_a_note_may_be_quoted_or_null() -> None:

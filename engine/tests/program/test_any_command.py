@@ -238,6 +238,22 @@ def test_a_terminal_is_kept(tmp_path: Path) -> None:
     assert shown(tmp_path)["tty"]
 
 
+def test_what_a_program_printed_is_in_its_log(tmp_path: Path) -> None:
+    (tmp_path / "both.sh").write_text(
+        "echo one\necho two >&2\nprintf 'at 10%%\\rat 20%%\\n'\nprintf three\nexit 3\n"
+    )
+    results = f"paths.results={tmp_path / 'results'}"
+    command = [sys.executable, str(ROOT / "src/run.py"), results, "--", "bash", "both.sh"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 3 and "one\n" in done.stdout and "two\n" in done.stderr
+    jobs = [sys.executable, str(ROOT / "src/jobs.py"), "logs", "--results", str(tmp_path / "results")]
+    shown = subprocess.run(jobs, capture_output=True, text=True)
+    assert shown.returncode == 0 and {"one", "two", "at 20%"} <= {*shown.stdout.splitlines()}, shown
+    assert "three" in shown.stdout and "ended with exit code 3" in shown.stdout
+    status = subprocess.run([*jobs[:2], "status", *jobs[3:]], capture_output=True, text=True).stdout
+    assert "src/jobs.py logs" in status and "src/run.py resume=" in status
+
+
 def test_a_training_has_no_keys_of_a_program() -> None:
     command = [sys.executable, str(ROOT / "src/train.py"), "program.folder=x", "args.lr=1", "dry_run=true"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)

@@ -84,6 +84,18 @@ def test_programs_and_comparisons_run_there(laptop: Laptop, site: Site) -> None:
     (laptop.project / "hello.py").write_text("import sys\nprint('hello', sys.argv[1:])\n")
     done = laptop.command("run", "on=site", "cluster=local", "--", "hello.py", "on=site", "a b")
     assert done.returncode == 0 and "hello ['on=site', 'a b']" in done.stdout, done.stdout + done.stderr
+    assert "hello ['on=site', 'a b']" in laptop.command("jobs", "logs", "--on", "site").stdout
+    (laptop.project / "fail.py").write_text("raise SystemExit(3)\n")
+    assert laptop.command("run", "on=site", "cluster=local", "--", "fail.py").returncode == 3
+    shown = laptop.command("jobs", "status", "--on", "site").stdout
+    command = re.search(r"python src/run.py on=site (resume=\S+)", shown)
+    assert command and "python src/jobs.py --on site logs 2" in shown, shown
+    assert laptop.command("run", "on=site", command[1]).returncode == 3
+    assert laptop.command("run", "--", "fail.py").returncode == 3  # here
+    (laptop.project / "fail.py").write_text("print('again')\n")
+    pushed = laptop.command("jobs", "push", "--on", "site").stdout
+    command = re.search(r"Next: python src/run.py on=site (resume=\S+)", pushed)
+    assert command and laptop.command("run", "on=site", command[1]).stdout.count("again") == 1, pushed
     shown = laptop.command("scaling", "on=site", "cluster=slurm", "nodes=1,2", "dry_run=true")
     assert shown.returncode == 0 and "trainer.nodes=2" in shown.stdout, shown.stderr
     laptop.knows("site", site, cluster="slurm")

@@ -46,7 +46,7 @@ from train_anywhere.files.terminal.fit import FittedHelp, fit, terminal_width
 from train_anywhere.files.terminal.printable import one_line, printable, printable_output
 from train_anywhere.monitor.report.compare_runs import compare_runs
 from train_anywhere.runs.folder import finish_deletions
-from train_anywhere.runs.summary import display_path
+from train_anywhere.runs.summary import display_path, resume_command
 from train_anywhere.slurm.status import find_runs, local_runs, show_logs
 from train_anywhere.slurm.status.best import find_best as best_of
 from train_anywhere.slurm.status.gather import FAILED, RunReports, gather
@@ -353,7 +353,7 @@ def push(parsed: argparse.Namespace) -> int:
     def copy(run: find_runs.RunEntry) -> None:
         refuse_second_job(run.folder, run.scheduler is None)
         path = run_copies.push(parsed.on or "", run.folder)
-        print(f"Copied. Next: python src/train.py on={parsed.on} resume={path}")
+        print(f"Copied. Next: {resume_command(run.folder, parsed.on, path)}")
 
     return for_each(find_runs.find(parsed.run, _results(parsed)), copy)
 

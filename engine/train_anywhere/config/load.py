@@ -102,7 +102,8 @@ def to_plain_tree(config: Any) -> dict[str, Any]:
     if added := OmegaConf.is_dict(paths) and "data_dir" not in paths:
         OmegaConf.update(config, "paths.data_dir", "${paths.data}", force_add=True)
     try:
-        values = {str(key): config[key] for key in config if key != "hydra"}
+        values = {str(key): config[key] for key in config if key not in ("hydra", "note")}
+        values |= OmegaConf.to_container(OmegaConf.masked_copy(config, ["note"]))  # `${lr}` in a note is text
         tree: dict[str, Any] = {
             k: OmegaConf.to_container(v, resolve=True) if OmegaConf.is_config(v) else v
             for k, v in values.items()
@@ -131,8 +132,8 @@ def fill_variables(tree: Mapping[str, Any], problems: list[str]) -> dict[str, An
             "type $NAME instead, so that your shell inserts it; in cluster.setup, the job's shell inserts it: 'export NAME=$NAME'."
             for key, text in _find_references(tree.get(section), section)
         ]
-    # the strings of a program are someone else's, which gets them as they are
-    return {k: v if k in (*SAVED, "program") else _fill(v, k, problems) for k, v in tree.items()}
+    # the strings of a program are someone else's, which gets them as they are, and a note is text
+    return {k: v if k in (*SAVED, "program", "note") else _fill(v, k, problems) for k, v in tree.items()}
 
 
 def _keep_reference(name: str, *default: str | None) -> str:

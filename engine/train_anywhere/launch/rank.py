@@ -79,7 +79,7 @@ def run_rank(run: RunDir | str | Path) -> int:
             mark_lines(f"[rank {topology.rank}] ")
         else:
             refuse_links(run)
-        if config.cluster.scheduler == "none" and not config.program:
+        if config.cluster.scheduler == "none":
             keep_log(run.log)
         topology = prepare_network(topology)
         if run.read_info().get("state") == "completed":  # a chained job that starts after the last step

@@ -7,11 +7,13 @@ group of a rank, a terminal the group in its foreground. So a second child, whic
 
 import ctypes
 import os
+import pty
 import re
 import shlex
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -38,6 +40,7 @@ from train_anywhere.errors import TopologyError
 from train_anywhere.features import Features
 from train_anywhere.files import ROOT, with_engine
 from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.summary import ON
 
 HOROVOD_PORT = 15
 """Port of Horovod's rendezvous after the coordinator's: each start of a job has 16 ports, and TensorFlow's workers use the first ones."""
@@ -67,7 +70,7 @@ def build_environment(config: Config, topology: Topology, run: RunDir, local: Pa
     find each other.
     """
     processes = choose_processes(config, topology.world_size)
-    engines = {"TRAIN_PARENT"}  # set for a rank, see launch/exits.py
+    engines = {"TRAIN_PARENT", ON}  # the first is set for a rank, see launch/exits.py
     if topology.launched_by == "torchrun":
         engines |= {"PET_SIGNALS_TO_HANDLE", "TRAIN_ADDED", *ENVIRON.get("TRAIN_ADDED", "").split()}
         if processes != "rank":
@@ -204,7 +207,7 @@ class ProgramProcess:
     """A started program.
 
     Args:
-        inherits: it keeps the output of this process, else gets pipes.
+        alone: it stays in the process group of this process. Where this one prints on a terminal, it does so on one of the same size.
         folder: its working folder; None: that of this process.
         ignored: the signals that it ignores from the start. What this process ignores for itself is not ignored by the program.
 
@@ -216,26 +219,32 @@ class ProgramProcess:
         self,
         command: Sequence[str],
         environ: Mapping[str, str],
-        inherits: bool,
+        alone: bool,
         folder: Path | None = None,
         ignored: Collection[int] = (),
     ) -> None:
         self._sent = set[int]()
-        pipe = None if inherits else subprocess.PIPE
         # in a terminal only processes of its foreground group may read
-        self._group = -1 if inherits or os.isatty(0) else 0
+        self._group = -1 if alone or os.isatty(0) else 0
+        # both are one if they go to the same place, which keeps their order
+        numbers = (1,) if alone and os.path.sameopenfile(1, 2) else (1, 2)
+        pairs = [_open_output(number) if alone and os.isatty(number) else os.pipe() for number in numbers]
+        self.outputs = [pair[0] for pair in pairs]
         # it ends with this process, which closes its input
         self._witness = subprocess.Popen(
             ["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, process_group=self._group
         )
         try:
             self.child = subprocess.Popen(
-                command, env=environ, cwd=folder, stdout=pipe, stderr=pipe, process_group=self._group,
+                command, env=environ, cwd=folder, stdout=pairs[0][1], stderr=pairs[-1][1], process_group=self._group,
                 preexec_fn=partial(_prepare, ignored),
             )  # fmt: skip
         except OSError:
             self.close()
             raise
+        finally:
+            for _, written in pairs:
+                os.close(written)
         self._early = self._witness.poll() is not None  # by a signal that may have come before the program
 
     def choose_signal(self, received: Mapping[str, float], waits: bool) -> int | None:
@@ -280,6 +289,17 @@ class ProgramProcess:
         """End the second child."""
         self._witness.kill()
         self._witness.communicate()
+
+
+def _open_output(number: int) -> tuple[int, int]:
+    """Open a terminal like the one of a descriptor, for the progress bars of a program whose output is kept: to read, to write."""
+    read, written = pty.openpty()
+    with suppress(termios.error):
+        termios.tcsetwinsize(written, termios.tcgetwinsize(number))
+        settings = termios.tcgetattr(written)
+        settings[1] &= ~termios.OPOST  # line ends stay as they are
+        termios.tcsetattr(written, termios.TCSANOW, settings)
+    return read, written
 
 
 def _prepare(ignored: Collection[int]) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from select import select
@@ -25,6 +26,7 @@ from train_anywhere.errors import INTERRUPTED, NOT_FINITE, STOPPED, NotFiniteErr
 from train_anywhere.features import describe
 from train_anywhere.files.atomic import make_folder, read_text, write_atomic
 from train_anywhere.files.removal import OwnedFolder, make_owned, remove
+from train_anywhere.files.terminal.output import end_log_line
 from train_anywhere.files.terminal.printable import one_line, printable
 from train_anywhere.program.program_environment import (
     ProgramProcess,
@@ -176,17 +178,14 @@ def _run(
         ProjectError: it can't be started.
     """
     stop, heartbeat, run = process.stop, process.heartbeat, process.run
-    # on a terminal a single process keeps it: for progress bars, and for a debugger
-    inherits = process.topology.world_size == 1 and (running_job() is None or os.isatty(1))
-    inherits = inherits and not config.program.metrics
+    # a single process keeps a terminal: for progress bars, and for a debugger
+    alone = process.topology.world_size == 1 and (running_job() is None or os.isatty(1))
     by_user = process.topology.launched_by == "none" and "TRAIN_PARENT" not in ENVIRON
     name = config.program.command[0]
     again = started_before(run, process) and any(run.checkpoints.iterdir())
     command = build_command(config, environ, process.topology, again)
     try:
-        program = ProgramProcess(
-            command, environ, inherits, working_folder(config), IGNORED if by_user else ()
-        )
+        program = ProgramProcess(command, environ, alone, working_folder(config), IGNORED if by_user else ())
     except OSError as error:  # such as a first line that names no interpreter
         raise ProjectError(
             f"{name} can't be started ({error.strerror}): does its first line name an interpreter that is "
@@ -195,7 +194,7 @@ def _run(
             else f"{name} can't be started ({error.strerror}): is it installed in this environment ({sys.prefix})?"
         ) from error
     child = program.child
-    output = _Output(child, metrics)
+    output = _Output(program.outputs, metrics)
     if copier:
         copier.start()
     heartbeat.enter("program")
@@ -208,7 +207,7 @@ def _run(
             with suppress(subprocess.TimeoutExpired):
                 child.wait(POLL_S)
                 break
-            if output.take_heard() or inherits:
+            if output.take_heard() or alone:
                 heartbeat.pulse()
             now = time.monotonic()
             if metrics:
@@ -254,13 +253,11 @@ def _run(
 class _Output:
     """The output of the program, copied to that of this process, which marks its lines."""
 
-    def __init__(self, child: subprocess.Popen[bytes], metrics: ProgramMetrics | None) -> None:
+    def __init__(self, sources: Sequence[int], metrics: ProgramMetrics | None) -> None:
         self._heard, self._metrics = threading.Event(), metrics
-        pairs = [(child.stdout, sys.stdout), (child.stderr, sys.stderr)]
         self._threads = [
             threading.Thread(target=self._copy, args=(source, target.buffer), daemon=True)
-            for source, target in pairs
-            if source is not None
+            for source, target in zip(sources, (sys.stdout, sys.stderr), strict=False)
         ]
         for thread in self._threads:
             thread.start()
@@ -275,13 +272,15 @@ class _Output:
         """Wait for the last output. Processes left behind may keep the pipe open."""
         for thread in self._threads:
             thread.join(OTHERS_S)
+        end_log_line()
 
-    def _copy(self, source: IO[bytes], target: IO[bytes]) -> None:
-        pipe = source.fileno()
-        while data := os.read(pipe, MOST_BYTES):
+    def _copy(self, source: int, target: IO[bytes]) -> None:
+        while data := _read(source):
             # the end of the line, which another rank would else interrupt
-            while len(data) < MOST_BYTES and data[-1:] not in LINE_ENDS and select([pipe], [], [], REST_S)[0]:
-                if not (rest := os.read(pipe, MOST_BYTES)):
+            while (
+                len(data) < MOST_BYTES and data[-1:] not in LINE_ENDS and select([source], [], [], REST_S)[0]
+            ):
+                if not (rest := _read(source)):
                     break
                 data += rest
             self._heard.set()
@@ -289,6 +288,13 @@ class _Output:
                 self._metrics.feed(target.name if hasattr(target, "name") else str(id(target)), data)
             target.write(data)
             target.flush()
+
+
+def _read(source: int) -> bytes:
+    """Return what a pipe or a terminal has; empty at its end, which is an error of a terminal."""
+    with suppress(OSError):
+        return os.read(source, MOST_BYTES)
+    return b""
 
 
 def _finish(config: Config, process: RankProcess, code: int, metrics: ProgramMetrics | None = None) -> int:

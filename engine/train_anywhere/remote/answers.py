@@ -11,14 +11,19 @@ from train_anywhere.errors import SubmitError
 from train_anywhere.files.atomic import loads
 from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.runs.facts import Progress
-from train_anywhere.runs.folder import Check, fits, is_integer, is_number, is_string, is_string_list
+from train_anywhere.runs.folder import Check, fits, is_integer, is_string, is_string_list
 from train_anywhere.slurm.status.gather import Report
 
 T = TypeVar("T")
 
+
+def _is_seconds(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e11
+
+
 REPORT: dict[str, Check] = {
     **dict.fromkeys(("id", "name", "path", "state", "written", "trouble"), is_string),
-    **dict.fromkeys(("started", "took"), lambda value: is_number(value) and 0 <= value < 1e11),
+    **dict.fromkeys(("started", "took"), _is_seconds),
     "overrides": lambda value: isinstance(value, Mapping) and is_string_list([*value.values()]),
     "progress": lambda value: isinstance(value, Mapping) and fits(value, PROGRESS),
     "best": lambda value: isinstance(value, list) and [*map(type, value)] in ([str, float], [str, int]),

@@ -22,6 +22,7 @@ from train_anywhere.remote.connection import LOST, Answer, Connection, LostConne
 from train_anywhere.remote.hosts import Host, read_host, refusal, shell_path
 from train_anywhere.remote.sent_files import SentFiles, find_files, remote_folder, transfer
 from train_anywhere.runs.reopen.trust import state_folder
+from train_anywhere.runs.summary import ON
 
 PAUSES_S = (1.0, 5.0, 15.0)
 """Pauses before each new try after a lost connection."""
@@ -73,6 +74,9 @@ def run_elsewhere(program: str, words: Sequence[str]) -> int | None:
     if code == REFUSED:
         values = [word.rpartition("=")[2] for word in own]
         for run in (shlex.quote(value) for value in values if Path(value, "config.yaml").is_file()):
+            there = f"cd -- {remote_folder(host)} && test -e {run}/config.yaml"
+            if run[0] not in "/'" and not Connection(host).capture(there).returncode:
+                continue
             note = f"note: {run} is a run of this machine: `python src/jobs.py push {run} --on {host.name}` copies it there."
             print(printable(note), file=sys.stderr)
     return code
@@ -225,6 +229,6 @@ def _enter(host: Host, folder: str, setup: str = "") -> list[str]:
     no_python = refusal(
         f"{host.name} has no Python at {host.python}: correct `python:` or `setup:` in {file}; it needs 3.11 or newer."
     )
-    enter = f"cd -- {folder} 2>/dev/null || {no_folder}"
+    enter = f"export {ON}={shlex.quote(host.name)}; cd -- {folder} 2>/dev/null || {no_folder}"
     version = f"{python} -SEc 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || {no_python}"
     return [enter, *host.activation(), setup, version]

@@ -30,6 +30,9 @@ NAN_ADVICE = (
 STOPPED_BY = {"SIGINT": "Ctrl-C", IDLE: "monitor.idle=stop"}
 """What stopped a run, if its name is not that of the signal."""
 
+ON = "TRAIN_ON"
+"""Variable with the name that this machine has on the one that has sent the command here."""
+
 MOST_CHARACTERS = 300
 """Largest length of an error message in one line; the log has all of it."""
 
@@ -83,15 +86,17 @@ def not_recorded_message(run: RunDir, state: str) -> str:
     )
 
 
-def train_command(script: str = "train.py") -> str:
-    """Return the command that calls a script of src from the current folder."""
+def train_command(script: str = "train.py", there: str | None = None) -> str:
+    """Return the command that calls a script of src from the current folder, or on a host from the machine that knows it by a name."""
+    if there := there or os.environ.get(ON):
+        return f"python src/{script} {'--on ' if script == 'jobs.py' else 'on='}{there}"
     return f"{command_path('python')} {shlex.quote(display_path(ROOT / 'src' / script))}"
 
 
-def resume_command(run: RunDir) -> str:
-    """Return the command that resumes a training or a program."""
+def resume_command(run: RunDir, there: str | None = None, path: str = "") -> str:
+    """Return the command that resumes a training or a program here, or its copy at `path` on a host."""
     script = "run.py" if is_program(run) else "train.py"
-    return f"{train_command(script)} resume={shlex.quote(display_path(run.path))}"
+    return f"{train_command(script, there)} resume={shlex.quote(path or display_path(run.path))}"
 
 
 def is_program(run: RunDir) -> bool:

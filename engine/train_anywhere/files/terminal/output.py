@@ -115,6 +115,13 @@ def keep_log(path: Path) -> None:
             raw.log = log
 
 
+def end_log_line() -> None:
+    """Append an incomplete last line to the log."""
+    for raw in _protected_files():
+        if raw.log is not None and raw._unfinished:
+            raw._write_log(b"\n")
+
+
 def _protected_files() -> list[_NeverFailingFile]:
     found = (getattr(getattr(stream, "buffer", None), "raw", None) for stream in (sys.stdout, sys.stderr))
     return [raw for raw in found if isinstance(raw, _NeverFailingFile)]

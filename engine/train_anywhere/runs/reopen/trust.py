@@ -21,7 +21,9 @@ from train_anywhere.config.paths import expand, make_absolute
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError, SubmitError
 from train_anywhere.files.atomic import open_file, read_text
+from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import split_overrides
+from train_anywhere.runs.summary import resume_command
 
 SHELL = ("cluster.setup", "cluster.modules", "cluster.conda", "cluster.venv", "cluster.extra")
 """Keys whose values become part of the batch script or of the options of the scheduler."""
@@ -54,8 +56,8 @@ RECORD = "trusted"
 VARIABLE = re.compile(r"\$\{|(?<!\\)\$\w")
 """Matches a part of a value that is replaced by an environment variable."""
 
-RESOLVER = re.compile(r"\$\{.*:")
-"""Matches a part of an override that OmegaConf computes, such as from the environment or the clock."""
+RESOLVER = re.compile(r"\A(?!note=).*\$\{.*:", re.DOTALL)
+"""Matches an override of which OmegaConf computes a part, such as from the environment or the clock; a note is text."""
 
 
 def find_code(flat: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,7 +79,9 @@ def find_outward_values(flat: Mapping[str, Any], training: bool = True) -> dict[
 
     `flat` is a configuration as {'loggers.wandb.project': 'digits', ...}. Without `training`, an evaluation uses fewer sections.
     """
-    found = {k: "would read your environment" for k, v in flat.items() if VARIABLE.search(f"{v}")}
+    found = {
+        k: "would read your environment" for k, v in flat.items() if VARIABLE.search(f"{v}") and k != "note"
+    }
     for key, value in flat.items():
         used = training or key.partition(".")[0] not in NOT_EVALUATED
         if key not in found and used and _is_outward(key, value, flat):
@@ -165,7 +169,17 @@ def find_untrusted_lines(folder: Path, lines: Sequence[str]) -> list[str]:
 
 def remember(folder: Path, config: Config) -> None:
     """Record that this user has run the configuration: `resume=` needs no trust=true."""
-    flat = flatten(to_tree(config))
+    remember_values(folder, flatten(to_tree(config)))
+
+
+def is_trusted(folder: Path, flat: Mapping[str, Any]) -> bool:
+    """Return whether this user has run each value of a run folder that would need `trust=true`."""
+    trusted = _read_trusted()
+    return all(_digest(folder, key, flat[key]) in trusted for key in find_outward_values(flat))
+
+
+def remember_values(folder: Path, flat: Mapping[str, Any]) -> None:
+    """Record that this user has run the values of a configuration as {'model.name': 'mlp', ...}."""
     _add(_digest(folder, k, flat[k]) for k in find_outward_values(flat))
     with suppress(OSError, ValueError):
         lines = split_overrides(read_text(folder / "overrides.txt"))
@@ -191,7 +205,7 @@ def refuse_foreign_script(script: Path, trust: bool) -> None:
     if not trust and _digest(script, "script", _read_hex(script)) not in _read_trusted():
         raise SubmitError(
             f"{script} is not a script that you have submitted from there, and it would run as you: read it, and add --trust "
-            "to submit it; or run today's code with `python src/train.py resume=RUN`."
+            f"to submit it; or run today's code with `{resume_command(RunDir(script.parent), path='RUN')}`."
         )
 
 

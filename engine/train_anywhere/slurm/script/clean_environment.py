@@ -17,6 +17,7 @@ from train_anywhere.config.cluster import Cluster
 from train_anywhere.distributed import programs
 from train_anywhere.errors import SchedulerError
 from train_anywhere.runs.attempts import job_name
+from train_anywhere.runs.summary import ON
 
 SLURM_VARIABLES = re.compile("(SLURM|SLURMD|SBATCH|SRUN)_")
 
@@ -37,7 +38,7 @@ TIMEOUT_S = 10.0
 def submission_environment(script: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return the environment for sbatch. LC_ALL is unchanged, because the job inherits it."""
     dropped = dropped_variables(script, environ)
-    return {k: v for k, v in environ.items() if k not in dropped}
+    return {k: v for k, v in environ.items() if k not in (*dropped, ON)}
 
 
 def dropped_variables(script: str, environ: Mapping[str, str] = os.environ) -> list[str]:

@@ -19,7 +19,7 @@ from train_anywhere.files.root import resolve_as_typed
 from train_anywhere.runs.attempts import describe_state
 from train_anywhere.runs.facts import read_config
 from train_anywhere.runs.folder import JOBS, RunDir
-from train_anywhere.runs.summary import command_path, display_path
+from train_anywhere.runs.summary import display_path, train_command
 from train_anywhere.slurm.scheduler import client, queue
 from train_anywhere.slurm.scheduler.client import QUEUE, SCRIPT, UNCLEAR
 from train_anywhere.slurm.submission.snapshot import describe_special
@@ -91,9 +91,8 @@ def find(name: str | None, results: Path) -> list[RunEntry]:
 
 def jobs_command(verb: str, name: str, results: Path) -> str:
     """Return `python src/jobs.py VERB NAME`, with `--results` if needed."""
-    program = f"{command_path('python')} {shlex.quote(display_path(ROOT / 'src' / 'jobs.py'))}"
     there = "" if results == ROOT / "results" else f" --results {shlex.quote(display_path(results))}"
-    return f"{program} {verb} {shlex.quote(name)}{there}"
+    return f"{train_command('jobs.py')} {verb} {shlex.quote(name)}{there}"
 
 
 def strip_root(after: str) -> str:

@@ -9,13 +9,12 @@ from typing import Any
 
 from train_anywhere import features
 from train_anywhere.errors import ProjectError, SchedulerError, SubmitError
-from train_anywhere.files import ROOT
 from train_anywhere.monitor.run_facts import read_facts
 from train_anywhere.runs import facts
 from train_anywhere.runs.attempts import recorded_reason
 from train_anywhere.runs.facts import Checkpoint, Progress
 from train_anywhere.runs.folder import ATTEMPTS
-from train_anywhere.runs.summary import command_path, display_path, is_program, resume_command
+from train_anywhere.runs.summary import display_path, is_program, resume_command, train_command
 from train_anywhere.slurm.scheduler import queue
 from train_anywhere.slurm.scheduler.client import QUEUE
 from train_anywhere.slurm.scheduler.queue import ENDED, JobStates
@@ -130,8 +129,8 @@ def run_commands(run: RunEntry, state: str, alive: bool, waits: PendingJob | Non
     if state == "completed" and is_program(run.folder):
         return ()
     if state == "completed":
-        return (f"{command_path('python')} {shlex.quote(display_path(ROOT / 'src' / 'evaluate.py'))} {path}",)
-    logs = (jobs_command("logs", run.folder.id, results),) if run.scheduler and run.logs() else ()
+        return (f"{train_command('evaluate.py')} {path}",)
+    logs = (jobs_command("logs", run.folder.id, results),) if run.logs() else ()
     if run.unclear:
         return (*logs, QUEUE[str(run.scheduler)], jobs_command("status", run.folder.id, results))
     if run.script is None:

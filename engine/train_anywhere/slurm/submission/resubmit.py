@@ -12,7 +12,7 @@ from train_anywhere.errors import CheckpointError, SubmitError
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import read_frozen, refuse_links
 from train_anywhere.runs.reopen.trust import refuse_foreign_script
-from train_anywhere.runs.summary import resume_command, train_command
+from train_anywhere.runs.summary import resume_command
 from train_anywhere.slurm.rules.local_rules import is_lost
 from train_anywhere.slurm.script.clean_environment import print_notes
 from train_anywhere.slurm.script.render import ranges
@@ -43,7 +43,7 @@ def resubmit(runs: Sequence[RunEntry], results: Path, trust: bool) -> str:
         if is_lost(path, disk):  # such as the folder of an interactive job
             raise SubmitError(
                 f"{path} is below cluster.local_disk={disk}, and each node has its own {disk}, where the job would not find it; move it "
-                f"to a folder that all nodes share, then use {train_command()} resume=FOLDER."
+                f"to a folder that all nodes share, then use {resume_command(submitted.folder, path='FOLDER')}."
             )
     script, kind = common_script(runs), str(runs[0].scheduler)
     refuse_foreign_script(script, trust)
