@@ -102,8 +102,9 @@ def to_plain_tree(config: Any) -> dict[str, Any]:
     if added := OmegaConf.is_dict(paths) and "data_dir" not in paths:
         OmegaConf.update(config, "paths.data_dir", "${paths.data}", force_add=True)
     try:
-        values = {str(key): config[key] for key in config if key not in ("hydra", "note")}
-        values |= OmegaConf.to_container(OmegaConf.masked_copy(config, ["note"]))  # `${lr}` in a note is text
+        # `${lr}` in a note is text
+        text: Any = OmegaConf.to_container(OmegaConf.masked_copy(config, ["note"]))
+        values = {str(key): config[key] for key in config if key not in ("hydra", "note")} | text
         tree: dict[str, Any] = {
             k: OmegaConf.to_container(v, resolve=True) if OmegaConf.is_config(v) else v
             for k, v in values.items()
