@@ -186,7 +186,7 @@ def keras_batches() -> Any:
     from train_anywhere.training.keras.strategies.base import Strategy
 
     _, loader, plan = open_task(load_config("keras"), Strategy())
-    return loader.training(plan, Position()).map(lambda rows, weight: rows)
+    return loader.training(plan, Position())
 
 
 def keras_network() -> tuple[Any, Any]:

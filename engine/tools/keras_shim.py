@@ -27,8 +27,7 @@ from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError, ProjectError
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.keras import run
-from train_anywhere.training.keras.dropin import user_callbacks
-from train_anywhere.training.keras.dropin.model import open_dropin
+from train_anywhere.training.keras.dropin import model, user_callbacks
 from train_anywhere.training.rank_process import RankProcess
 from train_anywhere.training.stop import Stop
 
@@ -106,7 +105,8 @@ def fit(
     }
     make_callbacks, folder = user_callbacks.make_callbacks, Path(tempfile.mkdtemp(prefix="peer-test-"))
     instead = {
-        run: {"open_task": lambda config, strategy: open_dropin(config, strategy, Splits(train, val), self),
+        model: {"make_model": lambda _: self},
+        run: {"open_splits": lambda *_: Splits(train, val),
               "make_callbacks": lambda _, *values: make_callbacks(sections, *values), "seed_everything": lambda _: None},
         user_callbacks: {"instantiate": lambda section, *_: section.given},
         keras.utils: {"clear_session": lambda: None},

@@ -1,22 +1,21 @@
-"""The part of a task that is independent of the framework: its metrics and their names."""
+"""The base class of tasks of version 0.1. Only in version 0.2: a task is a LightningModule or a keras.Model."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
 __all__ = ["Task"]
 
+OLD_TASK = "{} is a task of version 0.1, and version 0.3 will not train it: make it a module, see docs/how-to/own-task.md."
+"""The note of a run that trains such a task."""
+
 
 class Task:
-    """Base class of all tasks. Write its attributes as literals: they are read as source.
+    """Base class of the tasks of version 0.1, whose attributes are literals.
 
     Attributes:
         sums: names of the sums over the rows of a batch.
-        metrics: metrics computed from the sums, in the order of the logs, each with "min" or "max" for the better value.
+        metrics: metrics computed from the sums, each with "min" or "max" for the better value.
         headline: the metric that decides which checkpoint is the best.
-        unit: name of a row in the plural, as in images/s. If rows hold several units, one of `sums`, which counts them.
-
-    A method `check_rows(rows, facts)` is optional: before the training it gets the first rows, as `read` of the data set returns
-    them, and `facts` of the `Splits`, and raises a DataError if they do not suit the task.
     """
 
     sums: tuple[str, ...]
@@ -25,11 +24,7 @@ class Task:
     unit: str = "samples"
 
     def measure(self, sums: Sequence[float]) -> dict[str, float]:
-        """Return the metrics, by the names in `metrics`.
-
-        Args:
-            sums: sums over all ranks, in the order of `sums`; not all are zero.
-        """
+        """Return the metrics, by the names in `metrics`, of sums over all ranks."""
         raise NotImplementedError
 
     def units(self, sums: Sequence[float]) -> float | None:

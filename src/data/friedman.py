@@ -36,7 +36,7 @@ def open_friedman(
     """Return `length` rows to train on and `val_length` for each of val and test; `noise` is the standard deviation of the noise."""
     lengths = length, val_length, val_length
     train, val, test = (_make_table(n, noise, split) for split, n in enumerate(lengths))
-    return Splits(train, val, test, {"shape": (COLUMNS,), "outputs": 1})
+    return Splits(train, val, test, {"shape": (COLUMNS,), "outputs": 1, "unit": "rows"})
 
 
 def _make_table(rows: int, noise: float, split: int) -> Table:

@@ -37,6 +37,7 @@ class Decoder:
         if tokenizer:
             self.text = Bytes() if tokenizer == "bytes" else Pieces(Path(tokenizer))
             self.facts = {"vocabulary": self.text.size, "length": length, "text": self.text}
+            self.facts |= {"unit": "tokens", "units_per_row": length}
 
     def __call__(self, sample: Mapping[str, Any], random: np.random.Generator | None) -> Any:
         """Return a row: (image, label), tokens as in data=text, or the values by column; crop and flip randomly with `random`."""

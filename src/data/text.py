@@ -136,6 +136,7 @@ def open_text(
         ) from error
     size = vocabulary if tokenizer == "bpe" else text.size
     facts = {"vocabulary": size, "length": length, "text": text}
+    facts |= {"unit": "tokens", "units_per_row": length}
     return Splits(splits["train"], splits["val"], splits.get("test"), facts)
 
 

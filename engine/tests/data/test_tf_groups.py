@@ -15,7 +15,8 @@ from train_anywhere.data.order.assignment import BatchOrder
 from train_anywhere.data.order.prefetch import MAX_BATCHES
 from train_anywhere.data.tf import groups
 from train_anywhere.data.tf.groups import group_size, read_group
-from train_anywhere.data.tf.pipeline import plain_data_errors, tf_dataset
+from train_anywhere.data.tf.pipeline import plain_data_errors
+from train_anywhere.data.tf.unpadded_batches import evaluation_batches, training_batches
 from train_anywhere.errors import DataError
 
 
@@ -46,19 +47,16 @@ def read_all(dataset: tf.data.Dataset, most: int) -> Iterator[Any]:
 
 @st.composite
 def orders(draw: st.DrawFn) -> tuple[Numbers, BatchOrder, dict[str, Any]]:
-    """A data set, the order of one of its ranks, and where in it to begin and to end."""
+    """A data set, the order of one of its ranks, and where in it to begin."""
     world_size = draw(st.integers(1, 3))
     batch_size = world_size * draw(st.integers(1, 3))
     length = draw(st.integers(batch_size, 30))
-    limit = draw(st.none() | st.integers(1, 4))
-    per_epoch = min(-(-length // batch_size), limit or 30)
-    accumulate = draw(st.sampled_from([1, 1, 2]))
-    order = BatchOrder(batch_size, 3, draw(st.integers(0, world_size - 1)), world_size, True, accumulate)
+    per_epoch = draw(st.integers(1, length // batch_size))
+    order = BatchOrder(batch_size, 3, draw(st.integers(0, world_size - 1)), world_size, True)
     where = {
         "start_epoch": draw(st.integers(0, 1)),
         "start_batch": draw(st.integers(0, per_epoch - 1)),
-        "epochs": draw(st.none() | st.integers(2, 3)),
-        "limit_batches": limit,
+        "per_epoch": per_epoch,
     }
     return Numbers(length, draw(st.none() | st.integers(0, length - 1))), order, where
 
@@ -73,7 +71,7 @@ def test_the_same_batches_and_the_same_end(
     for together in (1, most):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(groups, "MAX_BATCHES", together)
-            batches = tf_dataset(dataset, order, **where)
+            batches = training_batches(dataset, order, workers=0, **where)
             found.append(list(read_all(batches, 40)))
             kinds.append((batches.element_spec, int(batches.cardinality())))
     assert found[0] == found[1] and found[0]
@@ -90,10 +88,10 @@ def test_so_many_are_read_in_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(groups, "read_group", counting)
     monkeypatch.setattr(groups, "MAX_GROUP_S", 10.0)  # however busy the machine is
-    list(tf_dataset(Numbers(100), BatchOrder(2, 0), epochs=2))
+    list(evaluation_batches(Numbers(200), BatchOrder(2, 0), workers=0, start=0, stop=100))
     assert sizes == [MAX_BATCHES] * 3 + [100 - 3 * MAX_BATCHES]
     sizes.clear()
-    list(tf_dataset(Numbers(100), BatchOrder(2, 0), epochs=2, workers=2))
+    list(evaluation_batches(Numbers(200), BatchOrder(2, 0), workers=2, start=0, stop=100))
     assert not sizes
 
 

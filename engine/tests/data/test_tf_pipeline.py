@@ -2,6 +2,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,16 +12,31 @@ from src.data.digits import open_digits
 from src.data.imagefolder import open_imagefolder
 from train_anywhere.data.order.assignment import BatchOrder
 from train_anywhere.data.tf.arrays import to_arrays
-from train_anywhere.data.tf.pipeline import plain_data_errors, tf_dataset
+from train_anywhere.data.tf.pipeline import plain_data_errors
+from train_anywhere.data.tf.unpadded_batches import evaluation_batches, training_batches
 from train_anywhere.errors import DataError
 
 ROOT = Path(__file__).parents[3]
 
 
+def training(
+    dataset: Any, order: BatchOrder, start: tuple[int, int] = (0, 0), per_epoch: int | None = None
+) -> tf.data.Dataset:
+    """Return endless training batches from an epoch and batch on."""
+    per_epoch = per_epoch or len(dataset) // order.batch_size
+    places = {"start_epoch": start[0], "start_batch": start[1], "per_epoch": per_epoch}
+    return training_batches(dataset, order, workers=0, **places)
+
+
+def evaluation(dataset: Any, batch_size: int, start: int = 0, stop: int | None = None) -> tf.data.Dataset:
+    """Return evaluation batches of a single rank."""
+    stop = len(dataset) // batch_size if stop is None else stop
+    return evaluation_batches(dataset, BatchOrder(batch_size, seed=0), workers=0, start=start, stop=stop)
+
+
 def arrays(dataset: tf.data.Dataset) -> list[np.ndarray]:
-    """Images, labels and weights of all batches, each stacked."""
-    flat = ((*batch, weight) for batch, weight in dataset.as_numpy_iterator())
-    return [np.stack(part) for part in zip(*flat, strict=True)]
+    """Images and labels of all batches, each stacked."""
+    return [np.stack(part) for part in zip(*dataset.as_numpy_iterator(), strict=True)]
 
 
 def in_new_process(script: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -38,22 +54,22 @@ def in_new_process(script: str, *arguments: object, **environment: str) -> subpr
 TORCH_EPOCHS = """
 import sys
 import numpy as np
-from pathlib import Path
 from src.data.imagefolder import open_imagefolder
 from train_anywhere.data.order.assignment import BatchOrder
 from train_anywhere.data.torch.loader import Batches, torch_loader
 from train_anywhere.data.torch.samples import Reader
+from train_anywhere.data.torch.unpadded_batches import UnpaddedOrder
 
 folder, out = sys.argv[1:]
 train = open_imagefolder(folder, 16, 3, 0).train
-order = BatchOrder(8, seed=4, rank=1, world_size=2, train=True)
+order = UnpaddedOrder(BatchOrder(4, seed=4, rank=1, world_size=2, train=True), drop_last=True)
 loader = torch_loader(Batches(Reader(train, 4), order, True), workers=2, start_epoch=1, start_batch=1)
 batches = list(loader)
 loader.sampler.set_epoch(2)
 batches += list(loader)
-image, label, weight = (np.stack(part) for part in zip(*((*batch.rows, batch.weight) for batch in batches)))
+image, label = (np.stack(part) for part in zip(*batches))
 assert "tensorflow" not in sys.modules
-np.savez(out, image=image, label=label, weight=weight)
+np.savez(out, image=image, label=label)
 """
 
 
@@ -61,42 +77,39 @@ def test_same_batches_as_torch_bit_for_bit(picture_dir: Path, tmp_path: Path) ->
     done = in_new_process(TORCH_EPOCHS, picture_dir, tmp_path / "torch.npz")
     assert done.returncode == 0, done.stderr
     train = open_imagefolder(str(picture_dir), 16, 3, 0).train
-    order = BatchOrder(8, seed=4, rank=1, world_size=2, train=True)
-    ours = arrays(tf_dataset(train, order, workers=2, start_epoch=1, start_batch=1, epochs=3))
+    order = BatchOrder(4, seed=4, rank=1, world_size=2, train=True)
     theirs = np.load(tmp_path / "torch.npz")
-    assert len(ours[1]) == 3
-    for array, name in zip(ours, ("image", "label", "weight"), strict=True):
+    count = len(theirs["label"])
+    assert count == 2 * (len(train) // 4) - 1
+    ours = arrays(training(train, order, (1, 1)).take(count))
+    for array, name in zip(ours, ("image", "label"), strict=True):
         np.testing.assert_array_equal(array, theirs[name])
 
 
 def test_shapes_are_static_and_evaluation_covers_the_set_once() -> None:
     val = open_digits().val
-    dataset = tf_dataset(val, BatchOrder(64, seed=0), epochs=1)
-    assert [tuple(spec.shape) for spec in tf.nest.flatten(dataset.element_spec)] == [
-        (64, 8, 8, 1),
-        (64,),
-        (64,),
-    ]
-    assert int(dataset.cardinality()) == 3
-    _, labels, weights = arrays(dataset)
-    assert labels[weights > 0].tolist() == val.labels.tolist()
+    whole, last = evaluation(val, 64), evaluation(val, 64, 2, 3)
+    assert [tuple(spec.shape) for spec in tf.nest.flatten(whole.element_spec)] == [(64, 8, 8, 1), (64,)]
+    assert [int(dataset.cardinality()) for dataset in (whole, last)] == [2, 1]
+    labels = np.concatenate([batch[1] for dataset in (whole, last) for batch in dataset.as_numpy_iterator()])
+    assert labels.tolist() == val.labels.tolist()
 
 
-def test_endless_without_a_number_of_epochs() -> None:
-    dataset = tf_dataset(open_digits().train, BatchOrder(1024, seed=0, train=True))
+def test_training_is_endless() -> None:
+    dataset = training(open_digits().train, BatchOrder(1024, seed=0, train=True))
     assert int(dataset.cardinality()) == tf.data.INFINITE_CARDINALITY
     assert len(list(dataset.take(7))) == 7
 
 
 def test_an_epoch_cut_short_is_followed_by_the_next() -> None:
-    train = open_digits().train
-    _, labels, _ = arrays(tf_dataset(train, BatchOrder(128, seed=0, train=True), epochs=2, limit_batches=3))
-    _, whole, _ = arrays(tf_dataset(train, BatchOrder(128, seed=0, train=True), epochs=2))
-    np.testing.assert_array_equal(labels, np.concatenate([whole[:3], whole[10:13]]))
+    train, order = open_digits().train, BatchOrder(128, seed=0, train=True)
+    _, labels = arrays(training(train, order, per_epoch=3).take(6))
+    _, whole = arrays(training(train, order).take(18))
+    np.testing.assert_array_equal(labels, np.concatenate([whole[:3], whole[9:12]]))
 
 
 def test_no_sharding_by_tensorflow_on_top() -> None:
-    options = tf_dataset(open_digits().val, BatchOrder(64, seed=0)).options()
+    options = evaluation(open_digits().val, 64).options()
     assert options.experimental_distribute.auto_shard_policy == tf.data.experimental.AutoShardPolicy.OFF
     assert options.deterministic
 
@@ -106,14 +119,14 @@ import sys
 from pathlib import Path
 from src.data.imagefolder import open_imagefolder
 from train_anywhere.data.order.assignment import BatchOrder
-from train_anywhere.data.tf.arrays import to_arrays
-from train_anywhere.data.tf.pipeline import plain_data_errors, tf_dataset
+from train_anywhere.data.tf.pipeline import plain_data_errors
+from train_anywhere.data.tf.unpadded_batches import evaluation_batches
 from train_anywhere.errors import DataError
 
 train = open_imagefolder(sys.argv[1], 16, 3, 0).train
 try:
     with plain_data_errors():
-        list(tf_dataset(train, BatchOrder(4, seed=0, train=True), epochs=1))
+        list(evaluation_batches(train, BatchOrder(4, seed=0), workers=0, start=0, stop=len(train) // 4))
 except DataError as error:
     print(error)
 """
@@ -138,9 +151,9 @@ def test_other_errors_of_tensorflow_are_unchanged() -> None:
 def test_impossible_batches_are_refused() -> None:
     train = open_digits().train
     with pytest.raises(DataError, match=r"data\.batch_size=2048"):
-        tf_dataset(train, BatchOrder(2048, seed=0, train=True))
+        training(train, BatchOrder(2048, seed=0, train=True), per_epoch=1)
     with pytest.raises(DataError, match="3 ranks"):
-        tf_dataset(train, BatchOrder(64, seed=0, world_size=3, train=True))
+        training(train, BatchOrder(64, seed=0, world_size=3, train=True))
 
 
 class Table:
@@ -157,22 +170,17 @@ class Table:
         tokens = np.array([[ord(c) for c in word.ljust(width)] for word in words])
         return {"text": np.array(words), "tokens": tokens, "flag": np.array([len(w) > 1 for w in words])}
 
-    def sizes(self, indices: np.ndarray) -> np.ndarray:
-        return np.array([len(self.WORDS[i]) for i in indices])
-
 
 def test_rows_by_name_of_any_type_and_length() -> None:
-    dataset = tf_dataset(Table(), BatchOrder(2, seed=0), epochs=1)
-    batch, _ = dataset.element_spec
-    assert {k: (v.dtype, v.shape.as_list()) for k, v in batch.items()} == {
+    dataset = evaluation(Table(), 2)
+    assert {k: (v.dtype, v.shape.as_list()) for k, v in dataset.element_spec.items()} == {
         "text": (tf.string, [2]),
         "tokens": (tf.int64, [2, None]),
         "flag": (tf.bool, [2]),
     }
-    (first, weight), (second, _) = dataset.as_numpy_iterator()
+    first, second = dataset.as_numpy_iterator()
     assert [w.decode() for w in (*first["text"], *second["text"])] == list(Table.WORDS)
     assert first["tokens"].shape == (2, 2) and second["tokens"].shape == (2, 4)
-    np.testing.assert_allclose(weight, [2 / 3, 4 / 3], rtol=1e-6)  # rows count by their sizes
 
 
 def test_half_a_surrogate_pair_is_a_string() -> None:
@@ -180,18 +188,12 @@ def test_half_a_surrogate_pair_is_a_string() -> None:
         assert to_arrays(strings, "data").tolist() == [b"a\xed\xa0\x80"]
 
 
-def test_what_prepare_makes_is_read() -> None:
-    prepare = lambda batch: (batch["tokens"][:, :1].astype(np.float32), batch["flag"])  # noqa: E731
-    dataset = tf_dataset(Table(), BatchOrder(2, seed=0), epochs=1, prepare=prepare)
-    assert [s.shape.as_list() for s in dataset.element_spec[0]] == [[2, 1], [2]]
-
-
 def test_a_row_of_another_type_is_one_sentence() -> None:
     class Odd(Table):
         def read(self, indices: np.ndarray, epoch: int, train: bool) -> tuple[np.ndarray]:
             return (np.zeros(len(indices), np.float64 if 1 in indices else np.float32),)
 
-    dataset = tf_dataset(Odd(), BatchOrder(2, seed=0), epochs=1)
+    dataset = evaluation(Odd(), 2)
     with (
         pytest.raises(DataError, match=r"returns float64 \[2\], but its first and last row have float32"),
         plain_data_errors(),
@@ -206,4 +208,4 @@ def test_what_is_no_tensor_is_refused(odd: list) -> None:
             return (np.array(odd * len(indices), object),)
 
     with pytest.raises(DataError, match="can't be a tensor; return numbers, strings or arrays"):
-        tf_dataset(Odd(), BatchOrder(2, seed=0), epochs=1)
+        evaluation(Odd(), 2)

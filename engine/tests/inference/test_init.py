@@ -87,7 +87,7 @@ def test_a_link_is_followed_when_the_command_is_typed(runs: Runs, make_config, t
                 "task._target_=engine.tests.training.keras.strangers.OwnStep",
                 "data=digits",
             ),
-            "trained with task._target_=src.tasks.keras.classification.Classification, and its weights are not all those of engine.tests",
+            "trained with task._target_=src.tasks.keras.classification.classification, and its weights are not all those of engine.tests",
         ),
     ],
 )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from train_anywhere.config.keys import DERIVED, OpenSection, key
+from train_anywhere.config.keys import OpenSection, key
 from train_anywhere.config.limits import Epochs, Items, Pattern, Probability, Range
 
 BatchSize = Annotated[int, Range(at_least=1, at_most=2**24)]
@@ -45,18 +45,17 @@ Groups = list[ParameterGroup]
 
 @dataclass(frozen=True)
 class Task(OpenSection):
-    """The task: a native one such as in src/tasks, or a module for the framework's loop.
+    """The task: a LightningModule, or what returns a compiled keras.Model.
+
+    A target that needs an argument `network` gets that of the section `model`, and the optimizer of the configuration.
 
     Attributes:
-        metrics: names of a native task's metrics, each with "min" or "max"; empty if they are unknown before the run.
-        headline: the metric that decides which checkpoint is the best.
-        unit: the name of a row of a batch, in the plural.
+        monitors: names of its metrics without train/, val/ or test/, each with "min" or "max". The first one, of the validation,
+            decides which checkpoint is the best. Empty: they are not known before the run.
     """
 
     name: str
-    metrics: Mapping[str, Literal["min", "max"]] = field(default_factory=dict, metadata=DERIVED)
-    headline: str | None = field(default=None, metadata=DERIVED)
-    unit: str = field(default="samples", metadata=DERIVED)
+    monitors: Mapping[str, Literal["min", "max"]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,7 @@ class Lora:
 
 @dataclass(frozen=True)
 class Model(OpenSection):
-    """A network for a native task.
+    """The network of a task that takes one.
 
     Attributes:
         from_data: arguments with values of the data set: {"width": "columns"} passes its `columns` as `width`.

@@ -38,7 +38,8 @@ class Splits:
 
     Attributes:
         train, val, test: a `DataSet` each, or another object that `data._target_` returned; test may be missing.
-        facts: properties of the data, such as `shape` and `outputs`, for the arguments in `from_data` of a model. Files of
+        facts: properties of the data, such as `shape` and `outputs`, for the arguments in `from_data` of a model. The speed of
+            training counts `unit`, such as "tokens", of which a row has `units_per_row` (by default 1 and "samples"). Files of
             predictions use `class_names` (a list) and `row_names` (a function for each split that returns the names of its rows).
         notes: lines that rank 0 prints once.
     """
@@ -70,7 +71,7 @@ class ImageSet(DataSet, Protocol):
 
 def image_splits(train: ImageSet, val: ImageSet, test: ImageSet) -> Splits:
     """Return the splits for three image sets of the same shape and classes."""
-    facts = {"shape": train.shape, "classes": train.classes, "outputs": train.classes}
+    facts = {"shape": train.shape, "classes": train.classes, "outputs": train.classes, "unit": "images"}
     return Splits(train, val, test, facts)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from train_anywhere.config.checks.targets import task_has_network
 from train_anywhere.config.schema import Config
 from train_anywhere.data.dataset import Arrays
 from train_anywhere.errors import ConfigError
@@ -97,6 +98,7 @@ class Predictor:
 
     def __init__(self, model: Any, config: Config) -> None:
         self._model, self.config = model, config
+        self._own = task_has_network(config.task, config.framework)
         self.network = model.network
         self.class_names: tuple[str, ...] = tuple(model.facts.get("class_names", ()))
 
@@ -114,11 +116,11 @@ class Predictor:
         if not listed:
             raise ConfigError("there is nothing to predict: give at least one file or row.")
         files = tuple(str(item) for item in listed if isinstance(item, str | Path))
-        if self._model.task is None and not files:
+        if self._own and not files:
             rows = np.asarray(items)
             rows = rows.astype(np.float32) if rows.dtype == np.float64 else rows
             outputs = self._model.predict_arrays(rows)
-        elif self._model.task is None:
+        elif self._own:
             outputs = self._model.predict_samples([*map(self._row_maker(True), listed)])
         else:
             outputs = self._model.predict_rows(Rows(listed, self._row_maker(bool(files))))
@@ -126,7 +128,7 @@ class Predictor:
 
     def _row_maker(self, files: bool) -> Any:
         maker = getattr(self._model.train_split, "row_of", None)
-        own = self._model.task is None
+        own = self._own
         if maker is None and own:
             maker = getattr(self.network, "row_of", None)
         if maker is None:

@@ -287,7 +287,7 @@ def resume_message(saved: SavedCheckpoint, config: Config, plan: Plan, world_siz
     """
     line = f"resuming at step {saved.step}" + (f" of {plan.total_steps}" if plan.steps_known else "")
     before = saved.metrics.get("lr")
-    if isinstance(config.schedule, OtherSchedule) or not config.task.metrics or before is None:
+    if isinstance(config.schedule, OtherSchedule) or not config.task.monitors or before is None:
         return line
     now = learning_rate(config.optimizer, config.schedule, plan, saved.step - 1, world_size)
     if saved.step <= warmup_steps(config.schedule, plan.steps_per_epoch) or now <= RISE * before:

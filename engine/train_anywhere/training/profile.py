@@ -100,12 +100,6 @@ class StepProfile:
         if self._began is None and isinstance(count, int) and isinstance(ranks, list):
             self._span, self.is_on = Span(number, ranks, 0, count), True
 
-    def steps_left(self, step: int) -> int | None:
-        """Return the steps until a profile starts or ends. None if none is due."""
-        if not self._span:
-            return None
-        return max(1, (self._span.first - 1 if self._began is None else self._span.last) - step)
-
     def after_step(self, step: int) -> None:
         """Start or end a profile if it is due after this step, or before the first one."""
         self._step, span = step, self._span

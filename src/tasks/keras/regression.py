@@ -1,31 +1,42 @@
-"""Regression in TensorFlow."""
+"""Regression: squared error as the loss; mean absolute error and R2 as metrics. This file needs only Keras."""
+
+from typing import Any
 
 import keras
-import tensorflow as tf
-
-from src.tasks import regression
 
 
-class Regression(regression.Regression):
-    """Batches are {"columns": float32 [b, ...], "targets": float32 [b, outputs]}."""
+class Regression(keras.Model):
+    """A network for batches of {"columns": float32 [b, ...], "targets": float32 [b, outputs]}.
 
-    def step(
-        self, network: keras.Model, batch: dict[str, tf.Tensor], weight: tf.Tensor, training: bool
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the squared error of each row, float32 [b], and the sums of the batch, float64 [5].
+    Args:
+        network: maps columns to predictions [b, outputs].
+        optimizer: a Keras optimizer or its name; `train.py` passes the one of `optimizer=` with its schedule.
+    """
 
-        With several outputs, the errors of a row are means over them.
-        The network maps columns float32 [b, ...] to predictions [b, outputs]. Rows with a `weight` (float32 [b]) of 0 are padding.
-        """
-        targets = batch["targets"]
-        error = tf.cast(network(batch["columns"], training=training), tf.float32) - targets
-        losses = tf.reduce_mean(error**2, axis=-1)
-        real = tf.cast(weight > 0, tf.float64)  # rows of weight 0 are padding
-        columns = [
-            losses,
-            tf.reduce_mean(tf.abs(error), axis=-1),
-            tf.reduce_mean(targets, axis=-1),
-            tf.reduce_mean(targets**2, axis=-1),
-            tf.ones_like(losses),
-        ]
-        return losses, tf.stack([tf.reduce_sum(real * tf.cast(c, tf.float64)) for c in columns])
+    def __init__(self, network: keras.Model, optimizer: Any = "adamw") -> None:
+        super().__init__(name="regression")
+        self.network = network
+        self.compile(
+            optimizer=optimizer,
+            loss="mean_squared_error",
+            metrics=[keras.metrics.MeanAbsoluteError(name="mae"), keras.metrics.R2Score(name="r2")],
+        )
+
+    def call(self, batch: dict[str, Any], training: bool | None = None) -> Any:
+        """Return the predictions of a batch."""
+        return self.network(batch["columns"], training=training)
+
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Any = None,
+        sample_weight: Any = None,
+        training: bool = True,
+    ) -> Any:
+        """Return the mean squared error; the targets are part of the batch `x`."""
+        return super().compute_loss(x, x["targets"], y_pred, sample_weight, training)
+
+    def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> dict[str, Any]:
+        """Count a batch, and return the metrics of all batches so far."""
+        return super().compute_metrics(x, x["targets"], y_pred, sample_weight)

@@ -79,7 +79,7 @@ def ours(config: Config, topology: Topology) -> tuple[Counter[str], Counter[str]
 
     side.fit = watched
     side.train(config, RankProcess(make_run(config, [], local_layout(config)), topology, Stop()))
-    return operations(trained[0].module.train_function), between
+    return operations(trained[0].module.train_graph), between
 
 
 def watch(callback: TrainingCallback, name: str, between: Counter[str]) -> None:

@@ -189,10 +189,10 @@ def run_ours(spec: Spec, folder: str, stop: int | None = None, ranks: int = 1) -
     run = open_run(found[0]) if found else new_run(config, words, local_layout(config))
     flag, original = Stop(), TrainingCallback.on_train_batch_end
 
-    def stopping(self: TrainingCallback, batch: int, count: int) -> None:
-        if self.position.step + count == stop:
+    def stopping(self: TrainingCallback) -> None:
+        if self.position.step + 1 == stop:
             flag.requested = "SIGUSR1"
-        original(self, batch, count)
+        original(self)
 
     TrainingCallback.on_train_batch_end = stopping  # type: ignore[method-assign]
     outcome = train(config, RankProcess(run, Topology(), flag))

@@ -75,10 +75,10 @@ def stop_at(monkeypatch: pytest.MonkeyPatch):
 
         original = TrainingCallback.on_train_batch_end
 
-        def wrapped(self: object, batch: int, count: int) -> None:
-            if self.position.step + count == step:
+        def wrapped(self: object) -> None:
+            if self.position.step + 1 == step:
                 os.kill(os.getpid(), signal.SIGUSR1)
-            original(self, batch, count)
+            original(self)
 
         monkeypatch.setattr(TrainingCallback, "on_train_batch_end", wrapped)
         return Stop().install()

@@ -1,95 +1,77 @@
-"""One step: its loss, accumulated gradients, and the sums behind the metrics."""
+"""One step: accumulated gradients, XLA, and the optimizers that both need."""
+
+from typing import Any
 
 import numpy as np
 import pytest
 
+from train_anywhere.errors import ConfigError
+
 ROWS = 12
 
 
-@pytest.fixture
-def batch() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    random = np.random.default_rng(0)
-    images = random.normal(size=(ROWS, 8, 8, 1)).astype(np.float32)
-    return images, random.integers(0, 10, ROWS), np.ones(ROWS, np.float32)
-
-
-def tensors(images: np.ndarray, labels: np.ndarray, weights: np.ndarray):
-    """A batch as the loop gives it."""
+def make_module(model: Any, accumulate: int, shape: tuple[int, ...] = (8, 8, 1), **options: Any) -> Any:
+    """Return the module of a compiled model for batches of images of a shape, and labels."""
     import tensorflow as tf
 
-    return (tf.constant(images), tf.constant(labels)), tf.constant(weights)
+    from train_anywhere.training.keras.dropin.gradients import average_in_apply
+    from train_anywhere.training.keras.dropin.model import find_optimizers
+    from train_anywhere.training.keras.dropin.variables import build_variables
+    from train_anywhere.training.keras.module import Module
+    from train_anywhere.training.keras.strategies.base import Strategy
+
+    applies = [average_in_apply(one, Strategy(), n) for n, one in enumerate(find_optimizers(model))]
+    spec = (tf.TensorSpec((None, *shape)), tf.TensorSpec((None,), tf.int64))
+    extra, *_ = build_variables(model, "model", (), applies, spec, None)
+    return Module(model, model, {}, Strategy(), extra, applies, spec, accumulate=accumulate, **options)
 
 
-@pytest.fixture
-def make_module():
-    """A small network that always begins with the same weights."""
-
-    def make(accumulate: int):
-        import keras
-
-        from src.models.keras.mlp import mlp
-        from src.tasks.keras.classification import Classification
-        from train_anywhere.training.keras.module import TaskModule
-        from train_anywhere.training.keras.strategies.base import Strategy
-
-        keras.utils.set_random_seed(0)
-        network = mlp((8, 8, 1), 10, hidden=[256, 128], dropout=0.0)
-        network.compile("sgd", jit_compile=False)
-        return TaskModule(network, Classification(), Strategy(), accumulate)
-
-    return make
-
-
-def softmax_loss(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Cross-entropy of each row in float64."""
-    logits = logits.astype(np.float64)
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    return np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(labels)), labels]
-
-
-def test_accumulated_batches_give_the_gradient_of_the_big_batch(make_module, batch) -> None:
-    big = make_module(1).compute_gradients(tensors(*batch))
-    stacked = [part.reshape(3, ROWS // 3, *part.shape[1:]) for part in batch]
-    for one, other in zip(big, make_module(3).accumulate_gradients(tensors(*stacked)), strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-6)
-
-
-def test_padding_changes_no_gradient(make_module, batch) -> None:
-    """Eight real rows, then the same padded by repeated rows of weight 0 to twelve."""
-    images, labels, weights = (part[:8] for part in batch)
-    real = make_module(1).compute_gradients(tensors(images, labels, weights))
-    padded = [np.concatenate([part, part[:4]]) for part in (images, labels)]
-    weight = np.array([ROWS / 8] * 8 + [0] * 4, np.float32)
-    for one, other in zip(real, make_module(1).compute_gradients(tensors(*padded, weight)), strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-6)
-
-
-def test_sums_count_real_rows_once(make_module, batch) -> None:
-    images, labels, weights = batch
-    weights = np.where(np.arange(ROWS) < 7, ROWS / 7, 0).astype(np.float32)
-    module = make_module(1)
-    module.test_step(tensors(images, labels, weights))
-    logits = module.model(images).numpy()
-    loss, right, samples = module.take()
-    assert samples == 7
-    assert right == (logits.argmax(axis=1) == labels)[:7].sum()
-    assert loss == pytest.approx(softmax_loss(logits, labels)[:7].sum(), rel=1e-6)
-    assert module.take() == [0, 0, 0]
-
-
-def test_what_layers_add_to_the_loss_is_trained(make_module, batch) -> None:
-    """Without it, a regularizer would be silently left out."""
+def small_model() -> Any:
+    """Return a network that always has the same first weights, with a layer that adds to the loss."""
     import keras
 
-    plain, regular = make_module(1), make_module(1)
-    (kernel,) = (v for v in regular.model.layers[-1].trainable_variables if v.name == "kernel")
-    kernel.regularizer = keras.regularizers.L2(0.1)
-    gradients = [module.compute_gradients(tensors(*batch))[-2] for module in (plain, regular)]
-    np.testing.assert_allclose(gradients[1] - gradients[0], 0.2 * kernel.numpy(), atol=1e-6)
+    from src.models.keras.mlp import mlp
+    from src.tasks.keras.classification import classification
+
+    keras.utils.set_random_seed(0)
+    network = mlp((8, 8, 1), 10, hidden=[32], dropout=0.0)
+    network.layers[-1].kernel_regularizer = keras.regularizers.L2(0.1)
+    return classification(network, keras.optimizers.SGD(1.0))
+
+
+@pytest.mark.parametrize(("accumulate", "compiled"), [(1, True), (3, False), (3, True)])
+def test_a_step_gives_the_weights_of_one_big_batch(accumulate: int, compiled: bool) -> None:
+    import tensorflow as tf
+
+    random = np.random.default_rng(0)
+    images = random.normal(size=(ROWS, 8, 8, 1)).astype(np.float32)
+    batch = images, random.integers(0, 10, ROWS)
+    stacks = batch
+    if accumulate > 1:
+        stacks = tuple(part.reshape(accumulate, ROWS // accumulate, *part.shape[1:]) for part in batch)
+    found = []
+    for data, module in (
+        (batch, make_module(small_model(), 1)),
+        (stacks, make_module(small_model(), accumulate, jit_compile=compiled)),
+    ):
+        module.train_function(iter(tf.data.Dataset.from_tensors(data)))
+        found.append(([v.numpy() for v in module.model.weights], module.report("train", module.take())))
+    for one, other in zip(found[0][0], found[1][0], strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+    assert found[1][1] == pytest.approx(found[0][1], rel=1e-5)
+
+
+def test_a_step_of_two_optimizers_can_not_be_compiled() -> None:
+    from engine.tests.training.keras.strangers import COLUMNS, Gan
+
+    model = Gan()
+    model.compile()
+    with pytest.raises(ConfigError, match="calls 2 optimizers"):
+        make_module(model, 1, (COLUMNS,), jit_compile=True)
 
 
 def test_a_float16_network_answers_in_float32(make_config) -> None:
-    from train_anywhere.training.keras.native import dtype_policy
+    from train_anywhere.training.keras.dropin.model import dtype_policy
     from train_anywhere.training.plan import build_network
 
     facts = {"shape": (8, 8, 1), "outputs": 10}

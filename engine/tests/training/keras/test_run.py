@@ -5,6 +5,8 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,10 +69,8 @@ def signal_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], Stop]:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
 
     def prepare(event: str, count: int) -> Stop:
-        from train_anywhere.training.keras.loop import callbacks as of_steps
         from train_anywhere.training.keras.loop.callbacks import TrainingCallback
 
-        monkeypatch.setattr(of_steps, "LONGEST_S", 0.0)  # each step by itself, so that it is this one
         original, calls = getattr(TrainingCallback, event), 0
 
         def wrapped(self: object, *arguments: int) -> None:
@@ -165,6 +165,24 @@ def test_a_stopped_run_resumes_bit_for_bit(
     steps = [row["step"] for row in rows(whole)]
     assert [row["step"] for row in rows(parts)] == steps
     assert [row["val/loss"] for row in rows(parts)] == [row["val/loss"] for row in rows(whole)]
+
+
+@pytest.mark.parametrize(("processes", "devices", "at_once"), [(1, 1, True), (1, 2, True), (2, 2, False)])
+def test_one_process_stops_without_asking_others(processes: int, devices: int, at_once: bool) -> None:
+    """The number of devices does not matter. Processes agree when they reduce their metrics."""
+    from train_anywhere.training.keras.checkpoint import Position
+    from train_anywhere.training.keras.loop.callbacks import TrainingCallback
+    from train_anywhere.training.keras.strategies.base import Strategy
+
+    callback: Any = SimpleNamespace(
+        module=SimpleNamespace(strategy=Strategy(0, processes, devices)),
+        position=Position(),
+        stop=SimpleNamespace(requested="SIGTERM"),
+        metrics=SimpleNamespace(progress=SimpleNamespace(take_profile=int, request_profile=print)),
+        _requests_checkpoint=lambda: False,
+    )
+    TrainingCallback.check_stop_flag(callback)
+    assert callback.position.preempted == at_once
 
 
 @pytest.mark.slow

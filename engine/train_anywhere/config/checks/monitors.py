@@ -1,4 +1,4 @@
-"""The metrics to monitor, by default the task's headline and loss, and their mode."""
+"""The metrics to monitor, by default those that the task names, and their mode."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -48,22 +48,24 @@ def infer_mode(monitor: str) -> Mode | None:
 def fill_monitors(config: Config, problems: list[str]) -> Config:
     """Return the configuration with each monitor and mode that can be inferred.
 
-    `problems` receives a sentence for each metric that a native task does not have, and for each one whose mode is unknown.
+    `problems` receives a sentence for each metric that the task does not name, and for each one whose mode is unknown.
     """
     task, checkpoint, stopping = config.task, config.checkpoint, config.trainer.early_stopping
     if config.program:  # its metrics are known when it logs them
         mode = _find_mode({}, "checkpoint", checkpoint.monitor, checkpoint.mode, problems)
         return replace(config, checkpoint=replace(checkpoint, mode=mode))
-    known, keras = _known(task.metrics), config.framework == "keras"
-    best = _own_name(known, keras, checkpoint.monitor) or (f"val/{task.headline}" if task.headline else None)
-    watched = _own_name(known, keras, stopping.monitor) or ("val/loss" if "loss" in task.metrics else None)
+    known, keras = _known(task.monitors), config.framework == "keras"
+    best = _own_name(known, keras, checkpoint.monitor) or next(
+        (f"val/{name}" for name in task.monitors), None
+    )
+    watched = _own_name(known, keras, stopping.monitor) or ("val/loss" if "loss" in task.monitors else None)
     if stopping.patience is not None and watched is None:
         problems.append(
             f"trainer.early_stopping.patience={stopping.patience} needs a metric to monitor, and those of this task are unknown before "
             "it runs; use trainer.early_stopping.monitor=NAME."
         )
-    early_mode = _find_mode(task.metrics, "trainer.early_stopping", watched, stopping.mode, problems)
-    best_mode = _find_mode(task.metrics, "checkpoint", best, checkpoint.mode, problems)
+    early_mode = _find_mode(task.monitors, "trainer.early_stopping", watched, stopping.mode, problems)
+    best_mode = _find_mode(task.monitors, "checkpoint", best, checkpoint.mode, problems)
     early = replace(stopping, monitor=watched, mode=early_mode)
     return replace(
         config,
@@ -106,8 +108,8 @@ def _find_mode(
 
 
 def describe_best_checkpoint(task: Task, checkpoint: Checkpoint) -> str:
-    """Return the line about the best checkpoint's metric. "" for a native task."""
-    if task.metrics or checkpoint.monitor is None:
+    """Return the line about the best checkpoint's metric. "" if the task names its metrics."""
+    if task.monitors or checkpoint.monitor is None:
         return ""
     order = "greatest" if checkpoint.mode == "max" else "least"
     return f"the best checkpoint has the {order} {checkpoint.monitor} (checkpoint.mode={checkpoint.mode})"

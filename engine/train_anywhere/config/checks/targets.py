@@ -28,12 +28,16 @@ from train_anywhere.config.signatures import Definition, Parameter, TargetError,
 from train_anywhere.config.strict import UNUSABLE, convert, did_you_mean, nearest
 
 TASK_CLASS = "train_anywhere.tasks.Task"
-"""The base class of native tasks."""
+"""The base class of the tasks of version 0.1, see `train_anywhere.tasks`."""
+
+NETWORK = "network"
+"""Argument of a task that gets the network of the section `model`."""
 
 STAGED = "staged"
 """Argument of data sets that can be read from a node's disk: a function from a path to the path of its copy."""
 
 SUPPLIED: Mapping[type[OpenSection], tuple[str, ...]] = {
+    Task: (NETWORK, "make_optimizer", "optimizer"),
     Data: ("seed", "batch_size", STAGED),
     OtherOptimizer: ("params", "lr", "learning_rate", "global_clipnorm", "clipvalue"),
     OtherSchedule: (
@@ -81,15 +85,20 @@ def check_targets(config: Config, problems: list[str]) -> Config:
 
 def task_has_network(task: Task, framework: str) -> bool:
     """Return whether the task is a whole module, which does not use `model`."""
-    return is_whole_module(task.target.get(framework))
+    return NETWORK in task.arguments or is_whole_module(task.target.get(framework))
 
 
 def is_whole_module(target: Any) -> bool:
-    """Return whether the target of a task is not a native task. False if unreadable."""
+    """Return whether the target of a task has a network of its own. False if unreadable."""
     try:
-        return isinstance(target, str) and TASK_CLASS not in read(target).bases
+        return isinstance(target, str) and not _takes_network(read(target))
     except TargetError:  # reported where the task itself is checked
         return False
+
+
+def _takes_network(definition: Definition) -> bool:
+    argument = definition.parameters.get(NETWORK)
+    return TASK_CLASS in definition.bases or (argument is not None and argument.required)
 
 
 def unreadable_target_notes(config: Config) -> list[str]:
@@ -169,6 +178,8 @@ def _check_section(key: str, section: OpenSection, framework: str, problems: lis
         )
         return section
     supplied = {*SUPPLIED.get(type(section), ()), *(section.from_data if isinstance(section, Model) else ())}
+    if isinstance(section, Task) and not _takes_network(definition):
+        supplied = set()
     if isinstance(section, Model) and definition.kind != "unreadable" and not definition.takes_any:
         problems += [
             f"{key}.from_data.{name}: {dotted} has no argument '{name}'{did_you_mean(name, definition.parameters)}"
@@ -292,13 +303,10 @@ def _convert_nested(key: str, value: Any, problems: list[str]) -> Any:
 
 
 def _add_metrics(task: Task, definition: Definition) -> Task:
-    """Return a native task with the metrics of its class, other tasks unchanged."""
+    """Return a task of version 0.1 with the metrics of its class, other tasks unchanged."""
     metrics, headline = definition.attributes.get("metrics"), definition.attributes.get("headline")
-    if TASK_CLASS not in (definition.name, *definition.bases) or not isinstance(metrics, dict):
+    if task.monitors or TASK_CLASS not in definition.bases or not isinstance(metrics, dict):
         return task
     return replace(
-        task,
-        metrics=metrics,
-        headline=headline if isinstance(headline, str) else None,
-        unit=str(definition.attributes.get("unit", task.unit)),
+        task, monitors={name: metrics[name] for name in sorted(metrics, key=lambda one: one != headline)}
     )

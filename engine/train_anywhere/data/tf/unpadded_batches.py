@@ -28,7 +28,7 @@ def training_batches(
         epoch, batch = divmod(position, per_epoch)
         return to_arrays(dataset.read(order.full_batch(len(dataset), epoch, batch), epoch, True), "data")
 
-    spec = row_spec(dataset, order.batch_per_rank, None, train=True)
+    spec = row_spec(dataset, order.batch_per_rank, train=True)
     return pipeline(read, spec, start_epoch * per_epoch + start_batch, ENDLESS, workers)
 
 
@@ -47,7 +47,7 @@ def evaluation_batches(
         return to_arrays(dataset.read(evaluation_rows(len(dataset), order, batch), 0, False), "data")
 
     even = stop * order.batch_size <= len(dataset)
-    spec = row_spec(dataset, order.batch_per_rank if even else None, None, train=False)
+    spec = row_spec(dataset, order.batch_per_rank if even else None, train=False)
     return pipeline(read, spec, start, stop, workers)
 
 

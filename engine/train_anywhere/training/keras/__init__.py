@@ -1,6 +1,6 @@
 """Training with Keras 3 on TensorFlow: `run.train`.
 
-native        network, optimizer and batches of a native task; `dropin` runs a user's `keras.Model` unchanged
+dropin        the model of `task._target_`, which is trained unchanged, its optimizers, metrics and callbacks
 module        the training and test steps
 batches       the batches, distributed by the strategy
 loop          epochs, the work between steps, metrics

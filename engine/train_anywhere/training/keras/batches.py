@@ -1,6 +1,5 @@
 """The batches of training and evaluation, distributed by the strategy."""
 
-from dataclasses import replace
 from typing import Any
 
 import keras
@@ -14,7 +13,7 @@ from train_anywhere.data.order.assignment import BatchOrder, batches_per_epoch
 from train_anywhere.data.order.batch_check import too_large
 from train_anywhere.data.order.blocks import block_order
 from train_anywhere.data.order.row_check import CHECKED, KEPT, refuse_equal_rows
-from train_anywhere.data.tf.pipeline import row_spec, tf_dataset
+from train_anywhere.data.tf.pipeline import row_spec
 from train_anywhere.data.tf.samples import to_data_set
 from train_anywhere.data.tf.streams import Stream, is_stream, share_rows
 from train_anywhere.data.tf.unpadded_batches import evaluation_batches, training_batches
@@ -22,83 +21,6 @@ from train_anywhere.errors import ConfigError, DataError
 from train_anywhere.training.keras.checkpoint import Position
 from train_anywhere.training.keras.strategies.base import Strategy
 from train_anywhere.training.plan import Plan
-
-
-class TaskLoader:
-    """The batches of a native task: all rows, in the same order on any number of ranks.
-
-    Raises:
-        ConfigError: a split of the data can't be read by index.
-    """
-
-    def __init__(self, config: Config, strategy: Strategy, splits: Splits, task: Any) -> None:
-        self.config, self.strategy = config, strategy
-        self.prepare = getattr(task, "prepare", None)
-        self.splits = {
-            name: self._open_split(name, getattr(splits, name)) for name in ("train", "val", "test")
-        }
-
-    def count_batches(self, split: str) -> int:
-        """Return the number of batches of a split over all ranks, including an incomplete one."""
-        dataset = self.splits[split]
-        return batches_per_epoch(len(dataset), self.config.data.batch_size) if dataset else 0
-
-    def training(self, plan: Plan, position: Position) -> tf.data.Dataset:
-        """Return endless batches from a position on, in stacks if gradients are accumulated."""
-        dataset = self.splits["train"]
-        assert dataset
-
-        def make_rank_batches(rank: int, world_size: int) -> tf.data.Dataset:
-            batches = tf_dataset(
-                dataset,
-                replace(
-                    self._order(rank, world_size, train=True),
-                    accumulate=plan.accumulate,
-                    blocks=block_order(dataset),
-                ),
-                prepare=self.prepare,
-                workers=self.config.data.workers,
-                start_epoch=position.epoch,
-                start_batch=position.batch,
-                limit_batches=plan.train_batches,
-            )
-            return batches if plan.accumulate == 1 else stack_batches(batches, plan.accumulate)
-
-        return self.strategy.dataset(make_rank_batches)
-
-    def evaluation(self, split: str, limit: int) -> tuple[tf.data.Dataset, None]:
-        """Return the first `limit` batches in the order of the data, and None: none is smaller."""
-        dataset = self.splits[split]
-        assert dataset
-
-        def make_rank_batches(rank: int, world_size: int) -> tf.data.Dataset:
-            return tf_dataset(
-                dataset,
-                self._order(rank, world_size, train=False),
-                prepare=self.prepare,
-                workers=self.config.data.workers,
-                epochs=1,
-                limit_batches=limit,
-            )
-
-        return self.strategy.dataset(make_rank_batches), None
-
-    def _order(self, rank: int, world_size: int, train: bool) -> BatchOrder:
-        shuffle = train and self.config.trainer.overfit_batches is None
-        return BatchOrder(self.config.data.batch_size, self.config.seed, rank, world_size, shuffle)
-
-    def _open_split(self, name: str, data: Any) -> DataSet | None:
-        dataset = to_data_set(data, self.config.seed)
-        if dataset is not None and len(dataset):
-            return dataset
-        if data is None or dataset is not None:
-            if name == "train":
-                raise DataError("the training split has no rows.")
-            return None
-        raise ConfigError(
-            f"the {name} data is a {type(data).__name__}, and task={self.config.task.name} needs rows that are read by index: return an "
-            "object with __len__ and __getitem__, or __len__ and read, from data._target_."
-        )
 
 
 def stack_batches(batches: tf.data.Dataset, count: int) -> tf.data.Dataset:
@@ -119,8 +41,8 @@ def find_shuffles(data: Any) -> set[int]:
     return own.union(*map(find_shuffles, data._inputs()))
 
 
-class DropInLoader:
-    """The batches of a model with its own steps, as `keras.Model.fit` would get them.
+class Loader:
+    """The batches of a model, as `keras.Model.fit` would get them.
 
     Attributes:
         notes: lines for the user about limitations of the data.
@@ -173,21 +95,24 @@ class DropInLoader:
             return self._own_rows(data.evaluation(1), split).element_spec
         assert data
         rows = self.config.data.batch_size // self.strategy.replicas
-        return row_spec(data, rows, None, split == "train")
+        return row_spec(data, rows, split == "train")
 
     def training(self, plan: Plan, position: Position) -> tf.data.Dataset:
-        """Return endless batches from a position on."""
+        """Return endless batches from a position on, in stacks if gradients are accumulated."""
         data = self.splits["train"]
         assert data
         if isinstance(data, Stream):
-            batches = data.training(plan.train_batches, position.step)
-            return self.strategy.distribute(self._own_rows(batches, "train"))
+            batches = data.training(plan.train_batches, position.step * plan.accumulate)
+            batches = self._own_rows(batches, "train")
+            return self.strategy.distribute(
+                batches if plan.accumulate == 1 else stack_batches(batches, plan.accumulate)
+            )
 
         shuffle = self.config.trainer.overfit_batches is None
 
         def make_rank_batches(rank: int, world_size: int) -> tf.data.Dataset:
             size, seed = self.config.data.batch_size, self.config.seed
-            return training_batches(
+            batches = training_batches(
                 data,
                 BatchOrder(size, seed, rank, world_size, shuffle, blocks=block_order(data)),
                 workers=self.config.data.workers,
@@ -195,6 +120,7 @@ class DropInLoader:
                 start_batch=position.batch,
                 per_epoch=plan.train_batches,
             )
+            return batches if plan.accumulate == 1 else stack_batches(batches, plan.accumulate)
 
         return self.strategy.dataset(make_rank_batches)
 

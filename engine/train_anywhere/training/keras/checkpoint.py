@@ -180,7 +180,7 @@ def host_value(variable: keras.Variable) -> np.ndarray:
 
 
 METRICS_FILE = "metrics.npz"
-"""File of a checkpoint with the metric states of an unfinished epoch; a native task has none."""
+"""File of a checkpoint with the metric states of an unfinished epoch."""
 
 RAW_WEIGHTS = "raw.npz"
 """File of a checkpoint with the weights that training continues from, if they differ from the validated ones."""

@@ -10,30 +10,25 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from train_anywhere.config.instantiate import instantiate
 from train_anywhere.config.schema import Config
 from train_anywhere.data.array_data import stack
-from train_anywhere.data.dataset import DataSet, Splits
+from train_anywhere.data.dataset import DataSet
 from train_anywhere.data.open_data import open_splits
 from train_anywhere.data.tf.pipeline import plain_data_errors
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError, ConfigError
-from train_anywhere.tasks import Task
-from train_anywhere.training.keras.batches import DropInLoader, TaskLoader
+from train_anywhere.training.keras.batches import Loader
 from train_anywhere.training.keras.checkpoint import (
     check_base,
     read_state,
     restore_weights,
 )
-from train_anywhere.training.keras.dropin.gradients import add_adapters
-from train_anywhere.training.keras.dropin.model import open_dropin
+from train_anywhere.training.keras.dropin.model import open_model
 from train_anywhere.training.keras.loop.epochs import make_test
-from train_anywhere.training.keras.module import Module, TaskModule
-from train_anywhere.training.keras.native import POLICIES, call_once, dtype_policy
+from train_anywhere.training.keras.module import Module
 from train_anywhere.training.keras.run import load_initial_weights
-from train_anywhere.training.keras.strategies.base import Strategy
 from train_anywhere.training.keras.strategies.choose import make_strategy
-from train_anywhere.training.plan import build_network, limit_batches
+from train_anywhere.training.plan import limit_batches
 
 
 def open_trained_model(config: Config, folder: Path) -> "TrainedModel":
@@ -43,49 +38,31 @@ def open_trained_model(config: Config, folder: Path) -> "TrainedModel":
     keras.utils.clear_session()  # resets the numbers in layer names, and so in the paths of variables
     keras.utils.set_random_seed(config.seed)
     splits = open_splits(config.data, "keras", config.seed)
-    with strategy.scope(), dtype_policy(POLICIES[config.trainer.precision]):
-        task = instantiate(config.task, "task", "keras")
-    loader: TaskLoader | DropInLoader
-    if isinstance(task, Task):
-        module, loader = _open_native(config, strategy, splits, task)
-    else:
-        module, loader, _ = open_dropin(config, strategy, splits, task)
+    module, loader, _ = open_model(config, strategy, splits)
     if module.base:  # a checkpoint does not hold it
         load_initial_weights(config.init, module, lambda line: None)
         check_base(str(folder), module, read_state(folder / "state.json")["lora"])
     restore_weights(folder, module.weights())
-    return TrainedModel(config, module, loader, task if isinstance(task, Task) else None, splits.facts)
-
-
-def _open_native(config: Config, strategy: Strategy, splits: Splits, task: Task) -> tuple[Module, TaskLoader]:
-    """Return the module, without an optimizer, and the batches of a native task."""
-    loader = TaskLoader(config, strategy, splits, task)
-    with strategy.scope(), dtype_policy(POLICIES[config.trainer.precision]):
-        network = build_network(config, splits.facts)
-        if not network.built:
-            call_once(network, task, loader.splits["train"], loader.prepare)
-        base = add_adapters(network, config, whole=False)
-        return TaskModule(network, task, strategy, accumulate=1, base=base), loader
+    return TrainedModel(config, module, loader)
 
 
 @dataclass
 class TrainedModel:
-    """A trained model and its data.
-
-    Attributes:
-        facts: facts about the data set, such as the number of classes.
-    """
+    """A trained model and its data."""
 
     config: Config
     module: Module
-    loader: Any
-    task: Task | None
-    facts: Mapping[str, Any]
+    loader: Loader
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """Facts about the data set, such as the number of classes."""
+        return self.module.facts
 
     @property
     def network(self) -> keras.Model:
-        """The network of a native task, or the user's `keras.Model`."""
-        return self.module.model
+        """The network of `model=`, or the user's `keras.Model`."""
+        return self.module.network or self.module.model
 
     @property
     def train_split(self) -> Any:
@@ -94,7 +71,7 @@ class TrainedModel:
         return getattr(split, "dataset", split)  # of a map-style data set, which `Samples` reads
 
     def predict_rows(self, rows: DataSet) -> Any:
-        """Return what the network of a native task returns for rows, arrays [n, ...]."""
+        """Return what the task's model predicts for rows, arrays [n, ...]."""
         loader = copy(self.loader)
         loader.splits = {**self.loader.splits, "test": rows}
         with plain_data_errors():
@@ -111,9 +88,8 @@ class TrainedModel:
 
     @property
     def generate(self) -> Callable[[list[int], int, float, int], list[int]] | None:
-        """A function that continues a sequence of tokens. None without `generate` of the task."""
-        own: Any = getattr(self.task, "generate", None)
-        return own and (lambda *arguments: own(self.network, *arguments))
+        """A function that continues a sequence of tokens. None without `generate` of a task that gets its network."""
+        return getattr(self.module.model, "generate", None) if self.module.network else None
 
     def list_splits(self, predicting: bool = False) -> list[str]:
         """Return the splits that the data has, the best one to report first."""
@@ -138,24 +114,16 @@ class TrainedModel:
             return metrics, self._predict(split, count) if predicting else None
 
     def _predict(self, split: str, count: int) -> Any:
-        """Return the output of the model for each row without padding, which has weight 0."""
+        """Return the output of the model for each row."""
         whole, last = self.loader.evaluation(split, count)
         parts: Iterable[tf.data.Dataset] = [whole] if last is None else [whole, last]
-        predict = tf.function(self._predict_batch, autograph=False)
+        predict = tf.function(self.module.model.predict_step, autograph=False)
         batches = [
             tf.nest.map_structure(_to_numpy, predict(batch)) for part in parts for batch in part.take(count)
         ]
         if not batches:
             raise ConfigError("there is no row to predict.")
         return tf.nest.map_structure(lambda *arrays: np.concatenate(arrays), *batches)
-
-    def _predict_batch(self, data: Any) -> Any:
-        if self.task is None:
-            return self.network.predict_step(data)
-        rows, weight = data
-        recording = _RecordingNetwork(self.network)
-        self.task.step(recording, rows, weight, training=False)  # type: ignore[attr-defined]
-        return tf.nest.map_structure(lambda t: tf.boolean_mask(t, weight > 0), recording.outputs[-1])
 
     def export(self, format: str, path: Path) -> None:
         """Write a file for Keras ("keras") or a folder for serving.
@@ -177,21 +145,6 @@ class TrainedModel:
             raise CheckpointError(
                 f"--export {format}: this model can't be written so: {why.rstrip('.')}{other}"
             ) from error
-
-
-class _RecordingNetwork:
-    """A network that records its outputs and has all attributes of the network."""
-
-    def __init__(self, network: keras.Model) -> None:
-        self.network = network
-        self.outputs: list[Any] = []
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        self.outputs.append(self.network(*arguments, **named))
-        return self.outputs[-1]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.network, name)
 
 
 def _to_numpy(value: Any) -> np.ndarray:

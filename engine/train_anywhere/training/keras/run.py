@@ -13,21 +13,19 @@ from train_anywhere.checkpoints.choice import read_chosen, select_weights
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.checkpoints.recovery import open_checkpointer
 from train_anywhere.config.checks.monitors import describe_best_checkpoint
-from train_anywhere.config.instantiate import explain_target_errors, instantiate
 from train_anywhere.config.schema import Config, Init, Trainer
 from train_anywhere.data.dataset import DataSet
 from train_anywhere.data.open_data import open_splits
 from train_anywhere.data.tf.pipeline import plain_data_errors
 from train_anywhere.distributed.layout import running_strategy
-from train_anywhere.errors import ConfigError, ProjectError
+from train_anywhere.errors import ProjectError
 from train_anywhere.features import Features
 from train_anywhere.features.feature import Observers, Rank
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.recorder import report_weights
-from train_anywhere.tasks import Task
 from train_anywhere.training.adapters import refuse_adapters_alone
-from train_anywhere.training.keras.batches import DropInLoader, TaskLoader
+from train_anywhere.training.keras.batches import Loader
 from train_anywhere.training.keras.checkpoint import (
     RAW_WEIGHTS,
     Position,
@@ -40,13 +38,12 @@ from train_anywhere.training.keras.checkpoint import (
     split_seeds,
 )
 from train_anywhere.training.keras.dropin.gradients import ADAPTERS
-from train_anywhere.training.keras.dropin.model import open_dropin
+from train_anywhere.training.keras.dropin.model import open_model
 from train_anywhere.training.keras.dropin.user_callbacks import make_callbacks
 from train_anywhere.training.keras.loop.callbacks import TrainingCallback
 from train_anywhere.training.keras.loop.epochs import evaluate, fit, refuse_different_weights
 from train_anywhere.training.keras.loop.tensorboard import MetricsWriter, TensorFlowRecording
-from train_anywhere.training.keras.module import Module, TaskModule
-from train_anywhere.training.keras.native import POLICIES, dtype_policy, open_native
+from train_anywhere.training.keras.module import Module
 from train_anywhere.training.keras.strategies.base import Strategy
 from train_anywhere.training.keras.strategies.choose import make_strategy
 from train_anywhere.training.plan import (
@@ -140,7 +137,7 @@ def train_and_test(strategy: Strategy, name: str, config: Config, process: RankP
         for note in module.notes:
             progress.note(note)
         events = checkpointer.events if checkpointer else None
-        metrics = MetricsWriter(config, run, progress, position.step, events, module.metric_names)
+        metrics = MetricsWriter(config, run, progress, position.step, events)
         checkpoints = StateWriter(checkpointer) if checkpointer else None
         observers, stop = make_observers(module, config, run), process.stop
         callback = TrainingCallback(
@@ -156,7 +153,7 @@ def train_and_test(strategy: Strategy, name: str, config: Config, process: RankP
         {k: v for k, v in (position.metrics | callback.added).items() if k != "lr"},
         str(newest.path) if newest else None,
         progress.throughput.mean(),
-        module.unit,
+        progress.throughput.unit,
         callback.ended_by,
     )
 
@@ -176,9 +173,9 @@ def open_progress(
         display,
         plan,
         module.strategy.replicas,
-        module.unit,
-        module.counts_units,
-        min_seconds_per_token(module, config.trainer),
+        module.facts.get("unit", "samples"),
+        min_seconds=min_seconds_per_token(module, config.trainer),
+        units_per_row=module.facts.get("units_per_row", 1),
         live=process.run.path if first and not fast else None,
         heartbeat=process.heartbeat,
         newest=newest,
@@ -264,23 +261,21 @@ def make_observers(module: Module, config: Config, run: RunDir) -> Observers:
     strategy = module.strategy
     rank = Rank(
         run=run,
-        native=isinstance(module, TaskModule),
+        native=module.network is not None,
         first_device=strategy.rank * (strategy.replicas // strategy.processes),
         devices=strategy.replicas,
     )
     return Observers(Features.of(config).observers(rank))
 
 
-def describe(
-    module: Module, loader: TaskLoader | DropInLoader, strategy: Strategy, name: str, config: Config
-) -> Header:
+def describe(module: Module, loader: Loader, strategy: Strategy, name: str, config: Config) -> Header:
     """Return the facts of a run for its first lines."""
     gpus = tf.config.list_physical_devices("GPU")
     details = tf.config.experimental.get_device_details(gpus[0]) if gpus else {}
     names = {"training rows": "train", "validation": "val", "test": "test"}
     rows = {word: loader.splits[split] for word, split in names.items()}
     return Header(
-        model=config.model.name if isinstance(module, TaskModule) else type(module.model).__name__,
+        model=config.model.name if module.network else type(module.model).__name__,
         parameters=module.model.count_params(),
         trained=sum(math.prod(v.shape) for v in module.model.trainable_variables),
         rows={word: len(data) for word, data in rows.items() if isinstance(data, DataSet)},
@@ -292,28 +287,20 @@ def describe(
 
 def min_seconds_per_token(module: Module, trainer: Trainer) -> float | None:
     """Return the least seconds per token on a device, by its peak. None if it is unknown."""
-    flops, gpus = getattr(module.model, "flops_per_token", None), tf.config.list_physical_devices("GPU")
-    if not isinstance(flops, float) or module.unit != "tokens" or not gpus:
+    flops, gpus = getattr(module.network, "flops_per_token", None), tf.config.list_physical_devices("GPU")
+    if not isinstance(flops, float) or module.facts.get("unit") != "tokens" or not gpus:
         return None
     chip = tf.config.experimental.get_device_details(gpus[0]).get("device_name", "")
     peak = peak_flops(chip, trainer.precision, trainer.tf32)
     return flops / peak if peak else None
 
 
-def open_task(config: Config, strategy: Strategy) -> tuple[Module, TaskLoader | DropInLoader, Plan]:
+def open_task(config: Config, strategy: Strategy) -> tuple[Module, Loader, Plan]:
     """Return the steps, batches and plan of `task._target_`. Raises ConfigError for others."""
     splits = open_splits(config.data, "keras", config.seed, Features.of(config).stager)
-    target = f"task._target_={config.task.target['keras']}"
-    with strategy.scope(), dtype_policy(POLICIES[config.trainer.precision]), explain_target_errors(target):
-        task = instantiate(config.task, "task", "keras")
-    if isinstance(task, Task | keras.Model):
-        opened = (open_native if isinstance(task, Task) else open_dropin)(config, strategy, splits, task)
-        opened[0].notes += [*splits.notes, *validation_notes(config.trainer, opened[2])]
-        return opened
-    raise ConfigError(
-        f"{target} makes a {type(task).__name__}, which is neither a task (a subclass of "
-        "train_anywhere.tasks.Task) nor a keras.Model; with framework=keras it has to be one of them."
-    )
+    module, loader, plan = open_model(config, strategy, splits)
+    module.notes += [*splits.notes, *validation_notes(config.trainer, plan)]
+    return module, loader, plan
 
 
 def broadcast_state(position: Position, module: Module) -> Position:

@@ -139,6 +139,7 @@ class Progress:
         world_size: devices that share the global batch, for the speed.
         unit: plural name of what is counted in a batch, such as "samples".
         counts_units: whether a row holds several units; each report of metrics then gives their number.
+        units_per_row: number of units in a row.
         min_seconds: seconds that a device at its peak needs for one unit; None if unknown.
         live: run folder in which monitor/live.json is updated, also without a display; None to write none.
         heartbeat: state of this rank, for its waits for data and its efficiency.
@@ -163,7 +164,9 @@ class Progress:
         newest: Callable[[], SavedCheckpoint | None] = lambda: None,
         steps_done: Callable[[], int] | None = None,
         profile: StepProfile | None = None,
+        units_per_row: float = 1,
     ) -> None:
+        self.units_per_row = units_per_row
         self.display, self.plan, self.profile = display, plan, profile
         self.heartbeat = heartbeat or Heartbeat()
         rows = None if counts_units else plan.batch_per_rank * world_size
@@ -213,8 +216,9 @@ class Progress:
 
     def start_training(self, step: int) -> None:
         """Start the clock before the first batch, after `step` steps of earlier attempts."""
-        if not self.throughput.counts_units:  # the plan of a user's module is known only now
-            self.throughput.rows = self.plan.batch_per_rank * self.throughput.world_size
+        if not self.throughput.counts_units:  # Lightning opens the loaders in `fit`
+            rows = self.plan.batch_per_rank * self.throughput.world_size
+            self.throughput.rows = rows * self.units_per_row
         self.display.start_training(self.plan.total_steps * self.plan.accumulate)
         self.clock.restart()
         if self.profile:

@@ -18,11 +18,12 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from src.tasks.keras.classification import Classification
+from src.tasks.keras.classification import classification
 from train_anywhere.distributed.discover import discover
 from train_anywhere.distributed.horovod.initialize import explain_lost_ranks
 from train_anywhere.training.keras.dropin.gradients import average_in_apply
-from train_anywhere.training.keras.module import TaskModule
+from train_anywhere.training.keras.dropin.variables import build_variables
+from train_anywhere.training.keras.module import Module
 from train_anywhere.training.keras.strategies.horovod import HorovodStrategy
 
 GLOBAL_BATCH, STEPS = 12, 6  # for 1, 2 and 3 ranks
@@ -50,8 +51,7 @@ def batches(case: str, rank: int, world_size: int) -> tf.data.Dataset:
     if case == "overflow":
         weight[2, -1] = np.inf
     rows = slice(rank * GLOBAL_BATCH // world_size, (rank + 1) * GLOBAL_BATCH // world_size)
-    data = tf.data.Dataset.from_tensor_slices(((image[:, rows], label[:, rows]), weight[:, rows]))
-    return data.batch(2) if case == "accumulate" else data
+    return tf.data.Dataset.from_tensor_slices((image[:, rows], label[:, rows], weight[:, rows]))
 
 
 def run(case: str, folder: Path) -> None:
@@ -64,31 +64,30 @@ def run(case: str, folder: Path) -> None:
     keras.utils.set_random_seed(100 + topology.rank)  # so that only a broadcast makes the ranks equal
     half = case in ("fp16", "overflow")
     keras.config.set_dtype_policy("mixed_float16" if half else "float32")
-    model = network(case)
+    inner = network(case)
     optimizer = keras.optimizers.SGD(0.1, 0.9, global_clipnorm=0.05 if "clip" in case else None)
-    model.compile(
-        keras.optimizers.LossScaleOptimizer(optimizer, 16.0) if half else optimizer, jit_compile=False
-    )
-    model.optimizer.build(model.trainable_variables)
-    average_in_apply(model.optimizer, strategy)
-    module = TaskModule(model, Classification(), strategy, 2 if case == "accumulate" else 1)
+    model = classification(inner, keras.optimizers.LossScaleOptimizer(optimizer, 16.0) if half else optimizer)
+    applies, accumulate = [average_in_apply(model.optimizer, strategy)], 2 if case == "accumulate" else 1
+    data = batches(case, topology.rank, topology.world_size)
+    extra, *_ = build_variables(model, "classification", (), applies, data.element_spec, None)
+    data = data if accumulate == 1 else data.batch(accumulate)
+    module = Module(model, inner, {}, strategy, extra, applies, None, accumulate=accumulate)
     strategy.broadcast_variables([*model.variables, *model.optimizer.variables])
 
-    data = batches(case, topology.rank, topology.world_size)
     with explain_lost_ranks(topology):
         iterator = iter(data)
         for step in range(len(data)):
             if case == "die" and topology.rank == 1 and step == 2:
                 os.kill(os.getpid(), signal.SIGKILL)
-            module.train_function(iterator, tf.constant(1))
+            module.train_function(iterator)
     before = [v.numpy() for v in model.non_trainable_variables]
     strategy.average_variables(module.moving_statistics())
     np.savez(
         folder / f"{case}.{topology.world_size}.{topology.rank}.npz",
         *[v.numpy() for v in [*model.trainable_variables, *model.non_trainable_variables]],
-        sums=np.array(strategy.sum(module.take())),
+        sums=np.array(strategy.sum(module.metrics.take())),
         before=np.concatenate([np.ravel(v) for v in before]) if before else np.zeros(0),
-        collectives=np.array(collectives(module.train_function)),
+        collectives=np.array(collectives(module.train_graph)),
     )
 
 

@@ -20,25 +20,18 @@ from train_anywhere.training.stop import Stop  # noqa: E402
 
 
 def main(folder: str, out: str, signal_after: str | None = None) -> None:
-    """Train. Write this rank's weights to OUT/<rank>.npz, its largest call to OUT/<rank>.most."""
+    """Train. Write this rank's weights to OUT/<rank>.npz."""
     from train_anywhere.training.keras import run as side
-    from train_anywhere.training.keras.loop import callbacks as steps_per_call
     from train_anywhere.training.keras.loop.callbacks import TrainingCallback
 
-    steps_per_call.LONGEST_S = float(os.environ.get("LONGEST_S", steps_per_call.LONGEST_S))
     after_step = TrainingCallback.on_train_batch_end
-    most = 0
 
-    def on_train_batch_end(self: TrainingCallback, batch: int, count: int) -> None:
-        nonlocal most
-        most = max(most, count)
-        before, after = self.position.step, self.position.step + count
-        if signal_after and before < int(signal_after) <= after:  # a call may make several steps
+    def on_train_batch_end(self: TrainingCallback) -> None:
+        if signal_after and self.position.step + 1 == int(signal_after):
             os.kill(os.getpid(), signal.SIGUSR1)
-        after_step(self, batch, count)
+        after_step(self)
 
     def write_down(callback: TrainingCallback, *_: object) -> None:
-        Path(out, f"{topology.rank}.most").write_text(str(most))
         module = callback.module
         np.savez(
             Path(out) / f"{topology.rank}.npz",

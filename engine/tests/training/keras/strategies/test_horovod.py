@@ -111,7 +111,7 @@ def test_metrics_are_of_all_ranks(trained):
     expected = trained("alone", "plain")[0]["sums"]
     for rank in trained("horovodrun", "plain"):
         np.testing.assert_allclose(rank["sums"], expected, rtol=1e-6)
-    assert expected[2] == 72
+    assert 72 in expected  # rows
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """Average gradients inside `optimizer.apply`, and track which layers are trainable."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -70,6 +70,7 @@ class AveragingApply:
     Attributes:
         tracing: whether to apply nothing and only record `variables`, when a step is traced but not run.
         variables: the variables for which `apply` was called while tracing.
+        recorded: the variables of the last call within `record`; None if it named none.
     """
 
     def __init__(self, optimizer: keras.optimizers.Optimizer, strategy: Strategy, number: int) -> None:
@@ -77,12 +78,26 @@ class AveragingApply:
         self.apply = optimizer.apply
         self.name = f"gradients.{number}"
         self.tracing, self.variables = False, list[keras.Variable]()
+        self.recorded: list[keras.Variable] | None = None
+        self._gradients: list[Any] | None = None
+
+    def record(self, step: Callable[[Any], Any], data: Any) -> tuple[Any, list[Any]]:
+        """Run a step that calls `apply` once, but apply nothing; return its logs and gradients."""
+        self._gradients = []
+        try:
+            return step(data), self._gradients
+        finally:
+            self._gradients = None
 
     def __call__(self, grads: Sequence[Any], trainable_variables: Any = None) -> Any:
         """Apply the averaged gradients, with the arguments of Keras' own `apply`."""
         variables = None if trainable_variables is None else list(trainable_variables)
         if self.tracing:
             self.variables += [v for v in variables or [] if all(v is not known for known in self.variables)]
+            return None
+        if self._gradients is not None:
+            self._gradients += grads
+            self.recorded = variables
             return None
         present = [g for g in grads if g is not None]  # the same ones on all ranks, which run the same graph
         self.strategy.pace.mark_gradients(present)

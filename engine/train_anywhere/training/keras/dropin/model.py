@@ -1,164 +1,101 @@
-"""Train a user's `keras.Model` that works with `fit`, unchanged."""
+"""Open the `keras.Model` of a task, which works with `fit`, and train it unchanged."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from train_anywhere.config.checks.targets import task_has_network
+from train_anywhere.config.instantiate import explain_target_errors, instantiate
 from train_anywhere.config.schema import Config, Trainer
 from train_anywhere.data.dataset import Splits
+from train_anywhere.data.labels import check_labels
 from train_anywhere.errors import ConfigError
+from train_anywhere.tasks import OLD_TASK, Task
 from train_anywhere.training.early_stopping import monitored_value
-from train_anywhere.training.keras.batches import DropInLoader
+from train_anywhere.training.keras.batches import Loader
 from train_anywhere.training.keras.checkpoint import disable_graph_optimizer
 from train_anywhere.training.keras.dropin.gradients import (
-    AveragingApply,
     add_adapters,
     average_in_apply,
-    find_batch_norms,
     synchronize_batch_norms,
 )
-from train_anywhere.training.keras.dropin.metric_sums import Metrics, StepLogs
-from train_anywhere.training.keras.dropin.variables import build_variables, trace_step
-from train_anywhere.training.keras.module import Module, NamedVariables, float_statistics
-from train_anywhere.training.keras.native import POLICIES, dtype_policy
+from train_anywhere.training.keras.dropin.old_task import OldTask
+from train_anywhere.training.keras.dropin.variables import build_variables
+from train_anywhere.training.keras.module import Module
 from train_anywhere.training.keras.optim import ignored_rate_notes, make_optimizer
 from train_anywhere.training.keras.strategies.base import Strategy
-from train_anywhere.training.plan import Plan, make_plan, refuse_unmatched
+from train_anywhere.training.plan import Plan, build_network, make_plan, refuse_unmatched
+
+POLICIES = {"32": "float32", "bf16-mixed": "mixed_bfloat16", "16-mixed": "mixed_float16"}
+"""Keras' dtype policy for each `trainer.precision`."""
 
 NOT_COMPILED = "trainer.compile=true compiles the network of a task; this model has its own steps, and trains without XLA."
 
 
-class DropIn(Module):
-    """A user's model with its own steps, or with those of Keras for its compiled loss.
+def open_model(config: Config, strategy: Strategy, splits: Splits) -> tuple[Module, Loader, Plan]:
+    """Return the module, batches and plan of `task._target_`.
 
-    As in Keras, metrics cover the epoch so far, and have the names that the steps return.
-
-    Args:
-        model: the model; its variables and those of its metrics and optimizers exist.
-        extra: variables that the steps use and the model does not track.
-    """
-
-    def __init__(
-        self,
-        model: keras.Model,
-        strategy: Strategy,
-        extra: NamedVariables,
-        applies: Sequence[AveragingApply],
-        spec: Any,
-        **options: Any,
-    ) -> None:
-        super().__init__(model, strategy, **options)
-        self.extra, self.applies, self.spec = extra, applies, spec
-        self.metrics = Metrics(model, strategy)
-        self.step_logs = StepLogs(self.metrics)
-        self.trace()
-
-    def trace(self) -> None:
-        """Create the functions that train and test."""
-        model = self.model
-        eager, keep = bool(model.run_eagerly) and self.strategy.replicas == 1, self.step_logs.keep
-        train, test = self.step_logs.wrap(model.train_step), self.step_logs.wrap(model.test_step)
-        run_train = (lambda i: train(next(i))) if eager else self.make_step_function(train)
-        run_test = (lambda i: test(next(i))) if eager else self.make_step_function(test)
-        last = tf.function(lambda data: self.distribution.run(test, args=(data,)), autograph=False)
-        self.train_function = lambda iterator, count: keep(run_train(iterator))
-        self.test_function = lambda iterator: keep(run_test(iterator))
-        self.test_last = lambda data: keep((test if eager else last)(data))
-
-    def optimized_variables(self) -> list[tuple[keras.optimizers.Optimizer, list[keras.Variable]]]:
-        """Return the optimizers and variables of a step, which is traced but not run."""
-        for apply in self.applies:
-            apply.variables = []
-        trace_step(self.model.train_step, self.spec, self.applies)
-        return [(apply.optimizer, apply.variables) for apply in self.applies if apply.variables]
-
-    def reset_metrics(self) -> None:
-        """Reset the model's metrics."""
-        self.model.reset_metrics()
-        self.step_logs.reset()
-
-    def take(self) -> list[float]:
-        """Return the states of this process's metrics, then the values of the last step."""
-        return [*self.metrics.take(), *self.step_logs.take()]
-
-    def report(self, split: str, sums: list[float]) -> dict[str, float]:
-        """Return what Keras reports: the values of the last step, or its metrics if it returns all.
-
-        Several replicas also report each metric that is returned under its own name from the states of all.
-        """
-        end = len(sums) - 2 * len(self.step_logs.names)
-        values, results = self.step_logs.means(sums[end:]), self.metrics.results(sums[:end])
-        if values.keys() == results.keys() or not values:
-            values = results
-        elif self.step_logs.several:
-            values |= {name: v for name, v in results.items() if name in self.step_logs.last[2]}
-        return {f"{split}/{name}": value for name, value in values.items()}
-
-    def report_batch(self, split: str, metrics: Mapping[str, float] | None) -> Mapping[str, float]:
-        """Return what the last step has returned, over the replicas of this process."""
-        values = self.step_logs.means(self.step_logs.take())
-        return {f"{split}/{name}": value for name, value in values.items()}
-
-    def weights(self) -> NamedVariables:
-        """Return the variables of the model, and others that its steps use."""
-        return {**super().weights(), **self.extra}
-
-    def metric_state(self) -> Mapping[str, Any]:
-        """Return the states of the metrics over all ranks."""
-        arrays = self.metrics.arrays(self.strategy.sum(self.metrics.take()))
-        return {f"state/{n}": array for n, array in enumerate(arrays)}
-
-    def restore_metric_state(self, arrays: Mapping[str, Any]) -> None:
-        """Continue from these states on the rank that reads the checkpoint. Others start at zero."""
-        self.metrics.restore([array for key, array in arrays.items() if key.startswith("state/")])
-
-    def moving_statistics(self) -> list[keras.Variable]:
-        """Return those of batch normalization. Other variables must be equal on all ranks."""
-        return float_statistics(find_batch_norms(self.model))
-
-
-def open_dropin(
-    config: Config, strategy: Strategy, splits: Splits, model: keras.Model
-) -> tuple[DropIn, DropInLoader, Plan]:
-    """Return the module, batches and plan of a user's model.
+    A target with an argument `network` gets the network of `model=`, and the optimizer of `optimizer=` with its schedule.
 
     Raises:
         ConfigError, DataError: model, data and configuration do not fit together.
     """
-    target = config.task.target["keras"]
-    refuse_accumulation(config.trainer, target)
+    target, policy = config.task.target["keras"], POLICIES[config.trainer.precision]
+    whole = task_has_network(config.task, "keras")
+    with strategy.scope(), dtype_policy(policy):
+        model = network = make_model(config) if whole else make_network(config, splits)
+    if whole:
+        refuse_accumulation(config.trainer, target)
     disable_graph_optimizer()
-    loader = DropInLoader(config, strategy, splits)
+    loader = Loader(config, strategy, splits)
     train, val, test = (loader.count_batches(split) for split in ("train", "val", "test"))
     plan = make_plan(config, train, val, test, strategy.replicas)
-    with strategy.scope(), dtype_policy(POLICIES[config.trainer.precision]):
-        ours, base = None, add_adapters(model, config, whole=True)
-        if not model.compiled or model.optimizer is None:
+    with strategy.scope(), dtype_policy(policy):
+        ours, base = None, add_adapters(network, config, whole)
+        if not (whole and model.compiled and model.optimizer is not None):
             ours = make_optimizer(config, plan, strategy.replicas)
+        if not whole:
+            model = make_model(config, network=network, optimizer=ours)
+            loader.splits = model.prepare(loader.splits) if isinstance(model, OldTask) else loader.splits
+        elif ours is not None:
             compile_model(model, ours, target)
         refuse_sum_losses(model, strategy)
-        applies = {id(o): average_in_apply(o, strategy, n) for n, o in enumerate(find_optimizers(model))}
+        applies = [average_in_apply(o, strategy, n) for n, o in enumerate(find_optimizers(model))]
         evaluated = "val" if plan.val_batches else "test" if plan.test_batches else None
         extra, notes, names = build_variables(
             model,
             target,
             config.optimizer.no_decay,
-            list(applies.values()),
+            applies,
             spec := loader.spec("train"),
             loader.spec(evaluated) if evaluated else None,
         )
         if config.trainer.sync_batchnorm:
             synchronize_batch_norms(model, strategy)
-        no_decay, optimizers = config.optimizer.no_decay, find_optimizers(model)
-        options = {"base": base, "optimizers": optimizers, "no_decay": no_decay}
-        module = DropIn(model, strategy, extra, list(applies.values()), spec, **options)
-    module.notes.extend(loader.notes + notes + ([NOT_COMPILED] if config.trainer.compile else []))
+        module = Module(
+            model,
+            None if whole else network,
+            splits.facts,
+            strategy,
+            extra,
+            applies,
+            spec,
+            base,
+            config.optimizer.no_decay,
+            plan.accumulate,
+            jit_compile=config.trainer.compile and not whole,
+        )
+    module.notes += [*loader.notes, *notes]
+    if config.trainer.compile and whole:
+        module.notes.append(NOT_COMPILED)
+    if isinstance(model, OldTask):
+        module.notes.append(OLD_TASK.format(target))
     if ours is not None:
         refuse_unmatched(config.optimizer.groups, [v.path for v in model.weights])
-    used = [o for o in module.optimizers if applies[id(o)].variables]
-    check_optimizers(config, module, ours, used)
+    check_optimizers(config, module, ours, [apply.optimizer for apply in applies if apply.variables])
     if not config.callbacks:
         check_monitors(
             config,
@@ -166,6 +103,48 @@ def open_dropin(
             [f"{s}/{n}" for s, known in zip(("train", "val"), names, strict=False) for n in known],
         )
     return module, loader, plan
+
+
+def make_model(config: Config, **supplied: Any) -> keras.Model:
+    """Return the model of `task._target_`. Raises ConfigError for another object."""
+    target = f"task._target_={config.task.target['keras']}"
+    with explain_target_errors(target):
+        model = instantiate(config.task, "task", "keras", **supplied)
+    if isinstance(model, Task):
+        model = OldTask(model, **supplied)
+    if not isinstance(model, keras.Model):
+        raise ConfigError(
+            f"{target} makes a {type(model).__name__}, not a keras.Model; with framework=keras it has to be one."
+        )
+    return model
+
+
+def make_network(config: Config, splits: Splits) -> keras.Model:
+    """Return the network of `model=` for a task that takes one.
+
+    Raises:
+        ConfigError: it is another object.
+        DataError: the labels are not those of as many classes.
+    """
+    check_labels(splits)
+    network = build_network(config, splits.facts)
+    if not isinstance(network, keras.Model):
+        raise ConfigError(
+            f"model._target_={config.model.target['keras']} makes a {type(network).__name__}, and framework=keras trains a "
+            "keras.Model."
+        )
+    return network
+
+
+@contextmanager
+def dtype_policy(name: str) -> Iterator[None]:
+    """Set the precision of layers that are created within the block."""
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(name)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
 
 
 def check_monitors(config: Config, plan: Plan, names: Sequence[str]) -> None:
@@ -225,7 +204,7 @@ def compile_model(model: keras.Model, optimizer: keras.optimizers.Optimizer, tar
 
 
 def check_optimizers(
-    config: Config, module: DropIn, ours: keras.optimizers.Optimizer | None, used: list[Any]
+    config: Config, module: Module, ours: keras.optimizers.Optimizer | None, used: list[Any]
 ) -> None:
     """Set the reader of the learning rate, and add notes. Raises ConfigError for useless keys."""
     target = config.task.target["keras"]

@@ -16,7 +16,7 @@ from train_anywhere.config.schema import Config
 from train_anywhere.errors import RanksDifferError
 from train_anywhere.features.feature import Observers, Step
 from train_anywhere.training.early_stopping import Timer, describe_early_end
-from train_anywhere.training.keras.batches import DropInLoader, TaskLoader
+from train_anywhere.training.keras.batches import Loader
 from train_anywhere.training.keras.checkpoint import Position, StateWriter
 from train_anywhere.training.keras.dropin.gradients import read_flags, set_flags, trainable_parts
 from train_anywhere.training.keras.dropin.user_callbacks import CallbackStates
@@ -25,67 +25,12 @@ from train_anywhere.training.keras.module import Module
 from train_anywhere.training.plan import Plan
 from train_anywhere.training.stop import Stop
 
-LONGEST_S = 0.1
-"""Longest time in seconds of a call of several steps: signals, the display and the detection of hangs wait for its end."""
-
-SINGLE_STEP_EVERY_S = 0.5
-"""Seconds between calls of a single step, of which the parts can be measured (see `pace.py`)."""
-
 HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
-"""Hooks of Keras callbacks; a callback that overrides one is called at every step."""
-
-
-class StepsPerCall:
-    """The number of steps of each call.
-
-    Args:
-        save_every: steps between checkpoints, if there is such an interval.
-        each: whether there is work after every step, so that each call makes one step.
-    """
-
-    def __init__(self, log_every: int, save_every: int | None, each: bool) -> None:
-        self.each = each
-        self._log, self._save = log_every, save_every
-        self._step_s = 0.0  # mean over the ranks; 0: not known yet
-        self._seconds, self._steps = 0.0, 0
-        self._compiles, self._together = True, 0
-
-    def next_count(self, step: int, left: int) -> int:
-        """Return the number of steps of the next call, with `left` steps left in the epoch or run."""
-        if self.each or not self._step_s or self._together * self._step_s >= SINGLE_STEP_EVERY_S:
-            self._together = 0
-            return 1
-        until = [self._log - step % self._log, left, int(LONGEST_S / self._step_s)]
-        if self._save:
-            until.append(self._save - step % self._save)
-        count = max(1, min(until))
-        self._together = 0 if count == 1 else self._together + count
-        return count
-
-    def expect_compilation(self) -> None:
-        """Ignore the time of the next call, because it compiles the step."""
-        self._compiles = True
-
-    def add_call(self, seconds: float, steps: int) -> None:
-        """Add the time of a finished call, unless it compiled the step."""
-        if not self._compiles:
-            self._seconds += seconds
-            self._steps += steps
-        self._compiles = False
-
-    def take_mean_seconds(self) -> float:
-        """Return this rank's mean seconds per step since the last call. 0 without a measured step."""
-        mean = self._seconds / self._steps if self._steps else 0.0
-        self._seconds, self._steps = 0.0, 0
-        return mean
-
-    def set_mean_seconds(self, mean: float) -> None:
-        """Set the mean seconds per step over all ranks. 0 keeps the last value."""
-        self._step_s = mean or self._step_s
+"""Hooks of Keras callbacks that may change which layers are trainable between two steps."""
 
 
 def has_batch_hooks(callbacks: Iterable[keras.callbacks.Callback]) -> bool:
-    """Return whether a callback overrides one of `HOOKS`, and so is called at every step."""
+    """Return whether a callback overrides one of `HOOKS`."""
     base = keras.callbacks.Callback
     hooks = ((getattr(c, name), getattr(base, name)) for c in callbacks for name in HOOKS)
     return any(getattr(hook, "__func__", hook) is not original for hook, original in hooks)
@@ -137,7 +82,7 @@ class TrainingCallback:
         added: metrics that callbacks added to the logs of the last epoch.
         ended_by: a line about the end, if user code ended training before its last step.
         stopper: class of the callback that has set `stop_training`; None if it is not known.
-        has_shared_hooks: whether callbacks that all ranks have are called at every step.
+        has_batch_hooks: whether a callback that all ranks have is called at every step.
     """
 
     def __init__(
@@ -146,7 +91,7 @@ class TrainingCallback:
         plan: Plan,
         position: Position,
         module: Module,
-        loader: TaskLoader | DropInLoader,
+        loader: Loader,
         metrics: MetricsWriter,
         checkpoints: StateWriter | None,
         stop: Stop,
@@ -165,15 +110,9 @@ class TrainingCallback:
         self.batch_logs: Mapping[str, float] = {}
         self.epoch_logs: dict[str, float] = {}
         self.added: dict[str, float] = {}
-        self.units: float | None = None
         self.stopper: str | None = None
         self.ended_by: str | None = None
-        self.has_shared_hooks = has_batch_hooks(states.callbacks.values())
-        self.calls = StepsPerCall(
-            config.trainer.log_every_n_steps,
-            config.checkpoint.every_n_steps,
-            each=not module.multi_step or has_batch_hooks(user_callbacks.callbacks),
-        )
+        self.has_batch_hooks = has_batch_hooks(states.callbacks.values())
 
     def on_train_begin(self) -> None:
         """Call the callbacks. In a resumed run, restore their state and what they changed."""
@@ -191,12 +130,12 @@ class TrainingCallback:
             set_flags(self.module.model, self.restored["flags"])
             self.states.restore(self.restored["callbacks"], self.module.strategy)
 
-    def on_train_batch_end(self, batch: int, count: int) -> None:
-        """Process the end of a call that made `count` steps, the last one with number `batch`."""
+    def on_train_batch_end(self) -> None:
+        """Process the end of a training step."""
         position = self.position
         if self.checkpoints:
             self.checkpoints.checkpointer.check()
-        position.advance(self.plan, self.config.trainer, count)
+        position.advance(self.plan, self.config.trainer)
         if self.module.strategy.processes == 1:
             self._end_training(self.timer.is_over)
         metrics = None
@@ -207,10 +146,10 @@ class TrainingCallback:
             at = (position.step, position.epoch, position.batch)
             self.observers.after_step(Step(*at, metrics, last=position.pending))
         self.batch_logs = BatchLogs(self.module, "train", metrics)
-        batches = count * self.plan.accumulate
-        units = self.units if metrics else None
         loss = lambda: float(self.batch_logs.get("loss", math.nan))  # noqa: E731  # of this process
-        self.metrics.progress.add_batches(position.epoch, position.batch - 1, metrics, units, batches, loss)
+        self.metrics.progress.add_batches(
+            position.epoch, position.batch - 1, metrics, None, self.plan.accumulate, loss
+        )
         self.check_stop_flag()
         if (profile := self.metrics.progress.profile) and profile.is_on:
             profile.after_step(position.step)
@@ -235,19 +174,16 @@ class TrainingCallback:
             float(bool(self.module.model.stop_training)),
             float(self.timer.is_over),
             *self.heartbeat.efficiency.numbers(),
-            self.calls.take_mean_seconds() / self.module.strategy.processes,
         ]
         reduced = self.module.strategy.sum([*self.module.take(), *requests])
-        *sums, to_stop, to_save, to_profile, to_end, over, whole, waited, seconds = reduced
+        *sums, to_stop, to_save, to_profile, to_end, over, whole, waited = reduced
         self.metrics.progress.request_profile(int(to_profile))
         self.heartbeat.efficiency.set_sums([whole, waited])
-        self.calls.set_mean_seconds(seconds)
         self.position.preempted |= to_stop > 0
         self.save_requested = to_save > 0
         if to_end > 0:
             self._end_early(split == "train")
         self._end_training(over > 0)
-        self.units = self.module.units(sums)
         return self.module.report(split, sums)
 
     def check_stop_flag(self) -> None:
@@ -317,8 +253,7 @@ class TrainingCallback:
     def update_trainable(self) -> None:
         """Train the layers that are trainable now, the same on all ranks. All processes call this."""
         refuse_different_layers(self.module)
-        if self.module.update_trainable():
-            self.calls.expect_compilation()
+        self.module.update_trainable()
 
     def average_statistics(self) -> None:
         """Average the moving statistics. They are linear in the batches, so this may be late."""

@@ -1,15 +1,13 @@
 """The loop over epochs and steps, and the end of an epoch and of training."""
 
 import hashlib
-import time
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
-import tensorflow as tf
 
 from train_anywhere.errors import RanksDifferError
 from train_anywhere.training.early_stopping import checkpoint_score, monitored_value
-from train_anywhere.training.keras.batches import DropInLoader, TaskLoader
+from train_anywhere.training.keras.batches import Loader
 from train_anywhere.training.keras.checkpoint import host_value, keep_random_state
 from train_anywhere.training.keras.loop.callbacks import (
     BatchLogs,
@@ -17,7 +15,7 @@ from train_anywhere.training.keras.loop.callbacks import (
     to_keras_names,
 )
 from train_anywhere.training.keras.module import Module
-from train_anywhere.training.plan import is_multiple, steps_to_validation, validation_due
+from train_anywhere.training.plan import is_multiple, validation_due
 
 
 def end_epoch(callback: TrainingCallback) -> None:
@@ -108,9 +106,7 @@ def evaluate(
         callback.position.metrics |= metrics
 
 
-def make_test(
-    module: Module, loader: TaskLoader | DropInLoader, split: str, batches: int
-) -> Callable[[int], None]:
+def make_test(module: Module, loader: Loader, split: str, batches: int) -> Callable[[int], None]:
     """Return a function that counts the metrics of the batch with the given number."""
     whole, last = loader.evaluation(split, batches)
     iterator = iter(whole)
@@ -214,26 +210,18 @@ def train_epoch(callback: TrainingCallback, batches: Iterator[object]) -> None:
     end = min(plan.steps_per_epoch, number + plan.total_steps - callback.position.step)
     while number < end:
         position = callback.position
-        left = steps_to_validation(callback.config.trainer, plan, position.batch, position.step)
-        profile = callback.metrics.progress.profile
-        until = profile.steps_left(position.step) if profile else None
-        count = callback.calls.next_count(position.step, min(left, end - number, until or left))
-        if callback.calls.each:  # else no callback has this hook, and Keras would start a thread for nothing
-            user_callbacks.on_train_batch_begin(number)
-            if callback.has_shared_hooks:
-                with pace.agreement():
-                    callback.update_trainable()
+        callback.call_each("on_train_batch_begin", number, {})
+        if callback.has_batch_hooks:
+            with pace.agreement():
+                callback.update_trainable()
         pace.ask()
-        start = time.monotonic()
-        callback.module.train_function(batches, tf.constant(count))
-        callback.calls.add_call(time.monotonic() - start, count)
-        callback.heartbeat.computed(pace.seconds(callback.heartbeat, count))
-        number += count
-        callback.on_train_batch_end(number - 1, count)
-        callback.heartbeat.trained_batch(position.step, count)
+        callback.module.train_function(batches)
+        callback.heartbeat.computed(pace.seconds(callback.heartbeat))
+        callback.on_train_batch_end()
+        callback.heartbeat.trained_batch(position.step)
         pace.start()
-        if callback.calls.each:
-            callback.call_each("on_train_batch_end", number - 1, callback.batch_logs)
+        callback.call_each("on_train_batch_end", number, callback.batch_logs)
+        number += 1
         callback.check_stop_training()
         if position.pending and number < end and not position.leaves:
             end_epoch(callback)

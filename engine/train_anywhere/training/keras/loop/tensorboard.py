@@ -5,7 +5,7 @@ import re
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -87,10 +87,9 @@ class MetricsWriter:
         progress: Progress,
         step: int,
         events: EventFileSync | None,
-        names: Sequence[str] = (),
     ) -> None:
         self.progress = progress
-        self.csv = CsvLog(run.metrics_csv, names) if events and config.monitor.csv else None
+        self.csv = CsvLog(run.metrics_csv) if events and config.monitor.csv else None
         self.board = TensorBoard(events, step) if events and config.monitor.tensorboard else None
         self.loggers = open_loggers(config, run, events is not None)
         for one in self.loggers:

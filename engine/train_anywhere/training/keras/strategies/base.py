@@ -24,7 +24,7 @@ class Pace:
     """
 
     def __init__(self, processes: int) -> None:
-        self._began = self._asked = self._read_at = self._own = self._agreeing = 0.0
+        self._began = self._asked = self._read_at = self._agreeing = 0.0
         self._unread = 0
         self._measures = True
         self._batch = _Moment()
@@ -73,15 +73,10 @@ class Pace:
         if self._average and self._measures:
             self._average.take(gradients)
 
-    def seconds(self, heartbeat: Heartbeat, steps: int = 1) -> float:
-        """Return the seconds of this rank's own work in the call. 0 for a single process.
-
-        A call of several `steps` has the timestamps of its last step only, so the work of the last single step is used for each.
-        """
+    def seconds(self, heartbeat: Heartbeat) -> float:
+        """Return the seconds of this rank's own work in the step. 0 for a single process."""
         now = time.time()
-        self._unread += steps
-        if steps > 1:
-            return self._own * steps
+        self._unread += 1
         if now - self._read_at >= EVERY_S:
             heartbeat.waited_for_data(self._wait_for_data(heartbeat.trained), self._unread)
             self._unread, self._read_at = 0, now
@@ -91,8 +86,7 @@ class Pace:
         if self._average and heartbeat.efficiency.due(heartbeat.trained):
             waited = max(0.0, self._average.read() - there) + self._agreeing
             heartbeat.efficiency.add_step(now - self._began - self._wait_for_data(heartbeat.trained), waited)
-        self._own = max(0.0, there - self._began - self._agreeing)
-        return self._own
+        return max(0.0, there - self._began - self._agreeing)
 
     def _wait_for_data(self, trained: int) -> float:
         """Return the wait for the batch. 0 for the first step, which is compiled before."""
