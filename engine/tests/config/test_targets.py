@@ -82,7 +82,7 @@ def test_arguments_that_do_not_fit(load_words: Load) -> None:
     """One by one they are in engine/tests/bad_inputs/rows/targets.py."""
     words = ("task.hidden=3", "task.names=[1.5,{a: 1}]", "task.depth=2", "model.hidden=3")
     assert problems(load_words, "task._target_=stranger.LitModule", *words) == [
-        "'task.depth' is not an argument of stranger.LitModule. Known: hidden, dropout, names, name.",
+        "'task.depth' is not an argument of stranger.LitModule. Known: hidden, dropout, names, name, monitors.",
         "task.names[1]='{'a': 1}' is not a string.",
     ]
 

@@ -11,7 +11,7 @@ from train_anywhere.config.checks.targets import task_has_network
 from train_anywhere.config.instantiate import explain_target_errors, instantiate
 from train_anywhere.config.schema import Config, Trainer
 from train_anywhere.data.dataset import Splits
-from train_anywhere.data.labels import check_labels
+from train_anywhere.data.class_labels import check_labels
 from train_anywhere.errors import ConfigError
 from train_anywhere.tasks import OLD_TASK, Task
 from train_anywhere.training.early_stopping import monitored_value
@@ -124,7 +124,7 @@ def make_network(config: Config, splits: Splits) -> keras.Model:
 
     Raises:
         ConfigError: it is another object.
-        DataError: the labels are not those of as many classes.
+        DataError: the first rows do not suit it.
     """
     check_labels(splits)
     network = build_network(config, splits.facts)
