@@ -7,6 +7,7 @@ import numpy as np
 from train_anywhere.errors import ConfigError
 from train_anywhere.files.atomic import dumps, write_atomic
 from train_anywhere.inference.output_files import (
+    draft_export,
     export_file,
     flatten_arrays,
     write_metrics,
@@ -28,7 +29,8 @@ def evaluate(request: EvaluationRequest) -> int:
     if request.export:
         suffix = FORMATS[request.config.framework][request.export]
         path = export_file(request.run, loaded.saved, request.to, suffix)
-        loaded.model.export(request.export, path)
+        with draft_export(path) as draft:
+            loaded.model.export(request.export, draft)
         print(f"{request.export}: {display_path(path)}")
     if request.typed.generate is not None:
         print(generate_text(loaded, request))

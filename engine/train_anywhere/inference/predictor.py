@@ -142,8 +142,8 @@ class Predictor:
         return maker
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Call the network."""
-        return self.network(*arguments, **named)
+        """Call the network as a prediction does, so a Keras layer is not in training mode unless `training=True` is passed."""
+        return self.network(*arguments, **{**self._model.call_arguments, **named})
 
     def __getattr__(self, name: str) -> Any:
         if name == "network":  # a copy that is not initialized yet

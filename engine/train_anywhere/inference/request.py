@@ -28,14 +28,14 @@ FORMATS = {
     "lightning": {
         "torch": ".pt",
         "safetensors": ".safetensors",
-        "hf": "",
-        "peft": "",
+        "hf": "-hf",
+        "peft": "-peft",
         "torch.export": ".pt2",
         "onnx": ".onnx",
     },
-    "keras": {"keras": ".keras", "savedmodel": ""},
+    "keras": {"keras": ".keras", "savedmodel": "-savedmodel"},
 }
-"""Export formats of each framework, with the suffix of the file; without a suffix it is a folder."""
+"""Export formats of each framework, with the end of the default name; one that starts with a dash is a folder."""
 
 ALL_FORMATS = [name for formats in FORMATS.values() for name in formats]
 FORMAT_ALIASES = {

@@ -172,9 +172,18 @@ def use_one_device(config: Config) -> Config:
     return replace(config, strategy=PlainStrategy("single"), trainer=trainer, features={})
 
 
+KERAS_WAYS = {
+    "onnx": " For ONNX use --export keras and pip install tf2onnx; then: model = keras.saving.load_model(FILE); model.predict(rows); "
+    'model.export("model.onnx", format="onnx").',
+    "safetensors": " For safetensors: safetensors.numpy.save_file({v.path: v.numpy() for v in load_model(RUN).network.weights}, FILE).",
+}
+"""How to write a Keras model in a format that the engine does not write."""
+
+
 def refuse_export(framework: str, format: str, known: Sequence[str]) -> None:
     """Raise CheckpointError for a format that the framework does not support."""
     if format not in known:
+        way = KERAS_WAYS.get(format, "") if framework == "keras" else ""
         raise CheckpointError(
-            f"--export {format} is not a format of a run with framework={framework}; use one of {', '.join(known)}."
+            f"--export {format} is not a format of a run with framework={framework}; use one of {', '.join(known)}.{way}"
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import lightning.pytorch as pl
 import numpy as np
@@ -23,6 +23,7 @@ from train_anywhere.data.open_data import open_splits
 from train_anywhere.data.torch.user_loader import batch_count
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError, ConfigError
+from train_anywhere.inference.output_files import check_answers
 from train_anywhere.tasks import Task
 from train_anywhere.training.lightning.checkpoint.position import seed_everything
 from train_anywhere.training.lightning.checkpoint.restorer import WEIGHTS, add_left_out, read_checkpoint
@@ -125,6 +126,8 @@ class TrainedModel:
     network: nn.Module
     task: Task | None
     splits: Splits
+    call_arguments: ClassVar[Mapping[str, Any]] = {}
+    """Arguments with which a prediction calls the network."""
 
     @property
     def facts(self) -> Mapping[str, Any]:
@@ -325,11 +328,17 @@ class TrainedModel:
             else:
                 exported = torch.export.export(network, arguments, named, dynamic_shapes=sizes)
                 torch.export.save(exported, path)
+            with torch.no_grad():
+                expected = [as_numpy(network(*arguments, **named)) for _ in range(2)]
+            written = _run_graph(format, path, arguments, named)
         except Exception as error:  # torch raises errors of many types for code that it can't trace
             message = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise CheckpointError(
                 f"--export {format}: this model can't be written in this format: {message}; use --export torch."
             ) from error
+        if written is not None:
+            half = any(parameter.dtype.itemsize < 4 for parameter in network.parameters())
+            check_answers(format, expected, written, half)
 
     def _save_pretrained(self, path: Path) -> None:
         """Write the first module that has `save_pretrained`, and tokenizers or processors."""
@@ -370,6 +379,22 @@ class TrainedModel:
             lambda v: v.detach().cpu().clone() if isinstance(v, Tensor) else v, seen[0]
         )
         return example
+
+
+def _run_graph(format: str, path: Path, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+    """Return what an exported graph answers, or None without onnxruntime."""
+    if format != "onnx":
+        with torch.no_grad():
+            return as_numpy(torch.export.load(path).module()(*arguments, **named))
+    if not find_spec("onnxruntime"):
+        print("onnx: not compared with the trained model: pip install onnxruntime.")
+        return None
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path)
+    tensors = [value for value in pytree.tree_leaves((arguments, named)) if isinstance(value, Tensor)]
+    inputs = zip(session.get_inputs(), tensors, strict=True)
+    return session.run(None, {one.name: tensor.numpy() for one, tensor in inputs})
 
 
 def _loader_arguments(source: Any, loader: Any, split: str) -> dict[str, Any]:
