@@ -16,7 +16,7 @@ from train_anywhere.data.dataset import DataSet
 from train_anywhere.data.open_data import open_splits
 from train_anywhere.data.tf.pipeline import plain_data_errors
 from train_anywhere.distributed.topology import Topology
-from train_anywhere.errors import CheckpointError, ConfigError
+from train_anywhere.errors import ConfigError
 from train_anywhere.training.keras.batches import Loader
 from train_anywhere.training.keras.checkpoint import (
     check_base,
@@ -24,6 +24,7 @@ from train_anywhere.training.keras.checkpoint import (
     restore_weights,
 )
 from train_anywhere.training.keras.dropin.model import open_model
+from train_anywhere.training.keras.export import export_model, inference_arguments
 from train_anywhere.training.keras.loop.epochs import make_test
 from train_anywhere.training.keras.module import Module
 from train_anywhere.training.keras.run import load_initial_weights
@@ -125,26 +126,31 @@ class TrainedModel:
             raise ConfigError("there is no row to predict.")
         return tf.nest.map_structure(lambda *arrays: np.concatenate(arrays), *batches)
 
-    def export(self, format: str, path: Path) -> None:
-        """Write a file for Keras ("keras") or a folder for serving.
+    @property
+    def call_arguments(self) -> Mapping[str, Any]:
+        """Arguments with which a prediction calls the network."""
+        return inference_arguments(self.network)
 
-        Raises:
-            CheckpointError: the model can't be written in this format.
-        """
-        model = self.network
+    def export(self, format: str, path: Path) -> None:
+        """Write a file for Keras ("keras") or a folder for serving ("savedmodel"), see `export_model`."""
+        export_model(self.network, format, path, self._inputs())
+
+    def _inputs(self) -> Any:
+        """Return what the network gets for the first rows of the data, arrays [n, ...]."""
+        seen: list[Any] = []
+
+        def record(inputs: Any, *arguments: Any, **named: Any) -> Any:
+            seen.append(inputs)
+            return type(self.network).call(self.network, inputs, *arguments, **named)
+
+        whole, last = self.loader.evaluation(self.list_splits()[0], 1)
+        batch = next(iter(whole.concatenate(last) if last is not None else whole))
+        self.network.call = record
         try:
-            if format == "keras":
-                type(model).from_config(model.get_config())  # fails now rather than when Keras opens the file
-                model.compiled = False  # leaves out the optimizer, whose schedule is a class of this package
-                model.save(path)
-            else:
-                model.export(path, verbose=False)
-        except Exception as error:  # Keras raises many types for a model that it can't serialize
-            why = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            other = "; use --export savedmodel." if format == "keras" else ""
-            raise CheckpointError(
-                f"--export {format}: this model can't be written so: {why.rstrip('.')}{other}"
-            ) from error
+            self.module.model.predict_step(batch)
+        finally:
+            del self.network.call
+        return tf.nest.map_structure(lambda rows: np.asarray(rows)[:8], seen[0])
 
 
 def _to_numpy(value: Any) -> np.ndarray:
