@@ -243,6 +243,15 @@ def write_large(path: Path) -> None:
         file.truncate(2**32 + 2**20)
 
 
+def write_header(path: Path, kind: bytes, size: int, count: int = 1) -> None:
+    """Write headers of a tar file that claim a size, in a file that has it without taking space."""
+    member = tarfile.TarInfo("a.npy")
+    member.type, member.size = kind, size
+    with path.open("wb") as file:
+        file.write(member.tobuf(tarfile.GNU_FORMAT) * count)
+        file.truncate(max(size, 0) + 2**20)
+
+
 PICTURE, LABEL = ("b.npy", npy(image(1))), ("b.cls", b"1")
 FIRST = Path("train", "0000.tar")
 DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
@@ -253,13 +262,18 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "0 bytes": (lambda f: (f / FIRST).write_bytes(b""), "train/0000.tar is not a complete tar file (empty file)"),
     "a key twice": (lambda f: with_member(f, PICTURE, LABEL, PICTURE), "train/0009.tar: the sample b has npy twice"),
     "a missing column": (lambda f: with_member(f, ("a.npy", npy(image(1))), ("a.cls", b"1"), PICTURE), "0009.tar, sample b: it has no cls"),
-    "a damaged label": (lambda f: with_member(f, PICTURE, ("b.cls", b"one")), "0009.tar, sample b: cls can't be read (invalid literal"),
+    "a damaged label": (lambda f: with_member(f, PICTURE, ("b.cls", b"one")), "0009.tar, sample b: cls can't be read (b'one' is not a"),
     "a damaged picture": (lambda f: with_member(f, ("b.npy", b"\xff\xd8\xff"), LABEL), "0009.tar, sample b: npy can't be read"),
     "two kinds": (lambda f: write_shard(f / "0.jsonl", [1]), "shards; use data.dir=FOLDER"),
     "a dead link": (lambda f: (f / "1.tar").symlink_to("/nowhere"), "data/1.tar is not a file (dead links); restore it"),
     "a pipe": (lambda f: os.mkfifo(f / "1.tar"), "data/1.tar is not a file (pipes or devices); restore it"),
     "numbers in names": (lambda f: with_member(f, *[(f"a{n}.{n}.cls", b"1") for n in range(257)]), "more than 256 fields, such as"),
     "a field of 4 GiB": (lambda f: write_large(f / "train" / "1.tar"), "1.tar: a.bin has 4,294,967,301 bytes, and a field has at most"),
+    "a name of 6 GiB": (lambda f: write_header(f / "1.tar", b"L", 6 << 30), "1.tar is not a complete tar file (a header claims 6,442,450,"),
+    "values of 6 GiB": (lambda f: write_header(f / "1.tar", b"x", 6 << 30), "1.tar is not a complete tar file (a header claims 6,442,450,"),
+    "a size of -1": (lambda f: write_header(f / "1.tar", b"0", -1), "1.tar is not a complete tar file (a.npy has -1 bytes)"),
+    "a name of -1024": (lambda f: write_header(f / "1.tar", b"L", -1024), "1.tar is not a complete tar file (a header claims -1,024"),
+    "10,000 headers": (lambda f: write_header(f / "1.tar", b"x", 0, 10_000), "1.tar is not a complete tar file ("),
     "compressed": (lambda f: write_shard(f / "0.tar", [1]).rename(f / "0.tar.gz"), "-name '*.tar.gz' -exec gunzip {} +"),
 }  # fmt: skip
 
@@ -273,6 +287,54 @@ def test_each_damage_has_one_message_with_file_and_sample(tmp_path: Path, case: 
         train.read(np.arange(len(train)), 0, True)
     assert message in str(raised.value) and "\n" not in str(raised.value)
     assert not [*(tmp_path / "data").glob(".index-*")] or "sample" in message
+
+
+def change_info(**values: Any) -> Callable[[Path], object]:
+    return lambda place: (place / "index.json").write_text(
+        json.dumps(json.loads((place / "index.json").read_text()) | values)
+    )
+
+
+def change_array(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Path], object]:
+    return lambda place: np.save(place / f"{name}.npy", change(np.load(place / f"{name}.npy")))
+
+
+INDEX_DAMAGES: dict[str, Callable[[Path], object]] = {
+    "other files": change_info(files=[["../../etc/passwd", 1, 1]]),
+    "one file less": lambda place: change_info(files=json.loads((place / "index.json").read_text())["files"][1:])(place),
+    "counts of text": change_info(counts=["a"]),
+    "no counts": change_info(counts=[]),
+    "units of text": change_info(units="abc"),
+    "units of a file that is not there": change_info(units=[[9, 0, SAMPLES, 1]]),
+    "negative units": change_info(units=[[0, 0, -1, 1]]),
+    "nan": change_info(units=[[float("nan"), 0, 1, 1]]),
+    "inf": change_info(largest={"cls": [[float("inf"), "a"]]}),
+    "a largest of text": change_info(largest={"cls": [["a", "a"]]}),
+    "notes that are numbers": change_info(notes=[1]),
+    "a list": lambda place: (place / "index.json").write_text("[]"),
+    "deep": lambda place: (place / "index.json").write_text("[" * 100_000),
+    "an array of objects": change_array("size:cls", lambda a: a.astype(object)),
+    "an array of numbers with a point": change_array("offset:cls", lambda a: a.astype(float)),
+    "an array that is a number": change_array("hash", lambda a: a.sum()),
+    "an array of pairs": change_array("hash", lambda a: np.stack([a, a], 1)),
+    "a missing array": lambda place: (place / "size:cls.npy").unlink(),
+    "offsets before the file": change_array("offset:cls", lambda a: a - 10**6),
+    "offsets after the file": change_array("offset:cls", lambda a: a + 2**40),
+    "sizes of 4 GiB": change_array("size:cls", lambda a: np.full_like(a, 2**32 - 2)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", INDEX_DAMAGES)
+def test_a_damaged_index_is_one_message(tmp_path: Path, case: str) -> None:
+    folder = write_shards(tmp_path / "data")
+    open_folder(folder)
+    [place] = folder.glob(".index-*")
+    INDEX_DAMAGES[case](place)
+    index._map.cache_clear()
+    with pytest.raises(DataError, match="damaged") as raised:
+        train = open_folder(folder).train
+        train.read(np.arange(len(train)), 0, True)
+    assert "\n" not in str(raised.value)
 
 
 JSON_DAMAGES = {

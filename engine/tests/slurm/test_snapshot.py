@@ -197,7 +197,26 @@ SECRETS = [
 ]  # fmt: skip
 
 
+COPIES = (
+    "{0}.bak", "{0}~", "{0}.old", "{0}.orig", "{0}.save", "#{0}#", ".#{0}", "._{0}", "Copy of {0}", "{0}.1", "{0}.2026-01-01", "{0}.swp",
+    ".{0}.swp", "{1} (1){2}", "{1} - Copy{2}", "{1}_backup{2}", "{1}-old{2}", "{1}_2{2}", "{0}.txt", "{0}.gz", "{0}.tar.gz", "{0} copy",
+    "{1} copy 2{2}", "old_{0}", "{0}.bak2", "{0}_bak", "{0}-copy",
+)  # fmt: skip
+"""Forms of the name of a copy: of the whole name, and of its stem and suffix."""
+
+OTHER_SECRETS = [
+    "env.local", ".env-prod", "dotenv", "netrc", "pgpass", "pip.conf", ".condarc", "wandb_token.yaml", "slack_bot_token.txt",
+    "accessToken.json", "refresh_token.yml", "creds.json", "aws_creds", "db-password.yaml", "passphrase.txt", "pwd.txt", "AccessKeys.csv",
+    "new_user_accessKeys.csv", "aws_access_key.csv", "ssh_key.conf", "deploy-key.toml", "github_rsa", "my.ed25519", "clientSecret.json",
+    "gcp-service-account-prod.json", "google_credentials.json", "app-secrets.prod.yaml", "my.secrets.yml", "kubeconfig-prod.yaml",
+    "kube-config", "admin.conf", "jupyter_cookie_secret", ".jupyter/jupyter_server_config.json", "cookies.txt", "recovery-codes.txt",
+    "vault_pass.txt", "ansible-vault-password", ".irodsA", ".msmtprc", "dockerconfigjson", "docker_auth.json", "wg0.conf", "stored_tokens",
+    "api-keys.json", "openai_key.yaml", "secretkey.txt.gz", "terraform.tfvars.json", "private-keys-v1.d/AB.txt", "auth_token.ini",
+]  # fmt: skip
+
 NO_SECRETS = [
+    "tokens.txt", "tokenizer_config.json", "vocab.json", "secretary.txt", "sacred.yaml", "keyboard.json", "keypoints.json", "torch.env.yml",
+    "data_keys.csv", "author.json", "test.json", "token_counts.csv", "compass.yaml", "old_model.json", "results-2.csv", "config (1).yaml",
     "token.py", "src/secrets.py", "tokenizer.json", "special_tokens_map.json", "added_tokens.json", "secret_sauce.py", "src/keys.py",
     "credentials.py", "configs/data/auth.json", "data/auth.json", "src/token/vocabulary.json", "id_to_label.json", "environment.yml",
     "keys.csv", "monkey.txt", "src/api_keys.pyi", "env.yaml", "password_model.pt", ".gitignore", "README.md",
@@ -208,7 +227,48 @@ def test_other_keys_and_tokens_are_left_out_but_not_what_only_sounds_like_a_key(
     deep = [f"deep/{name}" for name in SECRETS if name != "auth.json"]
     secrets = [*SECRETS, *(name.upper() for name in SECRETS), *deep]
     assert [name for name in secrets if not snapshot.may_hold_secrets(name)] == []
+    known = [
+        ".env",
+        "kaggle.json",
+        "id_rsa",
+        "credentials.json",
+        ".netrc",
+        "token.txt",
+        "server.pem",
+        "auth.json",
+        "hf_token",
+    ]
+    copies = [form.format(name, Path(name).stem, Path(name).suffix) for name in known for form in COPIES]
+    assert [name for name in [*copies, *OTHER_SECRETS] if not snapshot.may_hold_secrets(name)] == []
     assert [name for name in NO_SECRETS if snapshot.may_hold_secrets(name)] == []
+
+
+TEXTS = {
+    "configs/gcp.json": '{"type": "service_account", "private_key": "-----BEGIN PRIVATE KEY-----\\nMII"}',
+    "notes.txt": "my token: hf_AbCdEfGhIjKlMnOpQrStUv\n",
+    "run.sh.txt": "export GH=ghp_0123456789abcdefghijABCDEFGHIJ012345\n",
+    "aws.yaml": "id: AKIAIOSFODNN7EXAMPLE\n",
+    "bot.ini": "token = xoxb-1234567890-abcdefghij\n",
+}
+"""Files whose names are those of no key."""
+
+
+def test_files_that_start_with_a_key_are_left_out(project: Path) -> None:
+    commit(project)
+    for name, text in TEXTS.items():
+        (project / name).parent.mkdir(exist_ok=True)
+        (project / name).write_text(text)
+    (project / "code.py").write_text('TOKEN = "hf_"  # ghp_ AKIA xoxb- PRIVATE KEY\n')
+    (project / "page.md").write_text("Tokens start with hf_ or AKIA; keys with PRIVATE KEY.\n")
+    (project / "late.txt").write_text("x" * 2000 + TEXTS["notes.txt"])
+    (project / "weights.bin").write_bytes(b"\0" + TEXTS["notes.txt"].encode())
+    taken, code = take_snapshot(project)
+    assert {"code.py", "page.md", "late.txt", "weights.bin"} <= list_files(
+        code
+    ) and not TEXTS.keys() & list_files(code)
+    for name in TEXTS:
+        assert f"{name} was left out of the snapshot: it may hold keys or passwords." in taken.notes
+        assert snapshot.why_not_copied(project, name)
 
 
 @pytest.mark.parametrize("under_git", [True, False])

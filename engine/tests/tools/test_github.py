@@ -53,8 +53,13 @@ def test_workflows_run_targets_that_exist_and_tests_as_root(path: Path) -> None:
         elsewhere = path.stem in ("docs", "release") or "matrix" in job["runs-on"]
         assert elsewhere or "--privileged" in job["container"]["options"]
         assert all(("run" in step) != ("uses" in step) for step in job["steps"])
+        # a tag may be moved to another commit
+        assert all(
+            re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", step["uses"]) for step in job["steps"] if "uses" in step
+        )
         made = [step["run"].split()[1] for step in job["steps"] if step.get("run", "").startswith("make ")]
         assert (path.stem in made or path.stem == "release") and set(made) <= targets, made
+    assert not re.search(r"uses: (?!.*@[0-9a-f]{40}  # v\d+\.\d+\.\d+$)", path.read_text(), re.M)
 
 
 LINT = """

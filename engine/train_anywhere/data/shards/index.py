@@ -14,7 +14,7 @@ import numpy as np
 
 from train_anywhere.data.prepared_folder import prepare_folder
 from train_anywhere.data.shards.checks import Shards, list_shards
-from train_anywhere.data.shards.scan import ABSENT, Scan, check_fields, scan, two_largest
+from train_anywhere.data.shards.scan import ABSENT, LINE, Scan, check_fields, scan, two_largest
 from train_anywhere.errors import DataError
 from train_anywhere.files.terminal.output import show_progress
 
@@ -109,13 +109,48 @@ def open_index(folder: Path, other: Path, pulse: Callable[[], None] = lambda: No
         place = prepare_folder(places[1], lambda new: _write(new, folder, files, pulse))
     try:
         index = Index(folder, place, shards, json.loads((place / INFO).read_text()))
-        if any(len(_map(str(file))) != index.starts[-1] for file in place.glob("*.npy")):
-            raise ValueError("an array has the wrong length")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        _check(index, files)
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         raise DataError(
             f"{place} is damaged ({error}); delete this folder, and the next run writes it again."
         ) from error
     return index
+
+
+def _check(index: Index, files: Files) -> None:
+    """Raise an error if an index is of another form than `_write` makes it: others may write in the folder of the data."""
+    info, units = index.info, index.units
+    if info["files"] != [list(file) for file in files]:
+        raise ValueError("it is of other files")
+    rows = np.bincount(units[:, 0], units[:, 2], len(files)) if len(units) else np.zeros(len(files))
+    if len(rows) != len(files) or (units < 0).any():
+        raise ValueError("a unit has odd numbers")
+    counts = [{name: int(count) for name, count in one.items()} for one in info["counts"]]
+    if len(counts) != len(files) or any(
+        not 0 <= n <= r for one, r in zip(counts, rows, strict=True) for n in one.values()
+    ):
+        raise ValueError("a count is odd")
+    if not all(
+        type(n) is int and type(place) is str for pairs in info["largest"].values() for n, place in pairs
+    ):
+        raise ValueError("a largest value is odd")
+    if not all(isinstance(note, str) for note in info["notes"]):
+        raise ValueError("a note is no text")
+    placed = {".parquet": set[str](), ".jsonl": {LINE}}.get(
+        index.shards.kind, {name for one in counts for name in one}
+    )
+    for name in ("hash", *(f"{what}:{name}" for name in placed for what in ("offset", "size"))):
+        array = index.array(name)
+        if array.shape != (index.starts[-1],) or array.dtype.kind not in "iu":
+            raise ValueError(f"{name} has the wrong length or type")
 
 
 def _write(place: Path, folder: Path, files: Files, pulse: Callable[[], None]) -> None:

@@ -1,11 +1,13 @@
 """One pass over a shard: where its samples are, which fields they have, and whether the file is complete."""
 
+import io
 import json
 import os
 import re
 import tarfile
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -22,6 +24,9 @@ ABSENT = 2**32 - 1
 
 MAX_FIELDS = 256
 """The most fields of tar files: more are numbers in the names of files, such as `a.17.jpg`."""
+
+MAX_HEADER = 1 << 20
+"""The most bytes of a header in a tar file, such as a long name."""
 
 LINE = "line"
 """The only field of *.jsonl that has a position."""
@@ -77,8 +82,10 @@ def _scan_tar(path: Path) -> Scan:
     labels, size, linked = dict[int | None, str](), os.path.getsize(path), ""
     counts = Counter[str]()
     try:
-        with tarfile.open(path, "r:") as tar:
+        with open_tar(path) as tar:
             while (member := tar.next()) is not None:
+                if member.size < 0:
+                    raise tarfile.ReadError(f"{member.name} has {member.size} bytes")
                 tar.members.clear()  # type: ignore[attr-defined]  # else it keeps an object for each member
                 end = member.offset_data + member.size
                 if end > size:
@@ -107,7 +114,7 @@ def _scan_tar(path: Path) -> Scan:
                 if kind == "cls":
                     labels.setdefault(_read_label(tar, member), f"{path}: {member.name}")
             note = _check_end(path, tar.offset)
-    except tarfile.TarError as error:
+    except (tarfile.TarError, ValueError, LookupError, OverflowError, RecursionError) as error:
         raise DataError(f"{path} is not a complete tar file ({error}); fetch it again.") from error
     places = {kind: _array([s.get(kind, (0, ABSENT)) for s in samples.values()]) for kind in counts}
     known = (
@@ -115,6 +122,29 @@ def _scan_tar(path: Path) -> Scan:
     )
     hashes = _hashes(key.encode(errors="surrogateescape") for key in samples)
     return Scan(hashes, dict(counts), {"cls": known} if known else {}, places, note=linked or note)
+
+
+class _Shard(io.BufferedReader):
+    """A tar file whose headers are small and whose end is an end: tarfile trusts the sizes that a file claims."""
+
+    _ends = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Return the next bytes. Raises tarfile.ReadError for a header of an odd size, or if its end is missing."""
+        if size is None or not 0 <= size <= MAX_HEADER:
+            raise tarfile.ReadError(f"a header claims {size:,} bytes")
+        found = super().read(size)
+        self._ends = 0 if found or not size else self._ends + 1
+        if self._ends > 2:
+            raise tarfile.ReadError("its last header is not complete")
+        return found
+
+
+@contextmanager
+def open_tar(path: Path | str) -> Iterator[tarfile.TarFile]:
+    """Open a tar file that may be hostile. Raises OSError, tarfile.TarError."""
+    with _Shard(io.FileIO(path)) as file, tarfile.open(fileobj=file, mode="r:") as tar:
+        yield tar
 
 
 def check_fields(fields: Collection[str], path: Path) -> None:

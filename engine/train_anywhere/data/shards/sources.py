@@ -3,7 +3,6 @@
 import json
 import os
 import resource
-import tarfile
 import threading
 import time
 from collections import OrderedDict
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from train_anywhere.data.shards.index import Index
-from train_anywhere.data.shards.scan import ABSENT, LINE, import_parquet
+from train_anywhere.data.shards.scan import ABSENT, LINE, import_parquet, open_tar
 from train_anywhere.errors import DataError
 
 OPEN = max(64, min(4096, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
@@ -55,9 +54,13 @@ class OpenFile:
 
     def read(self, offset: int, size: int) -> bytes:
         """Return `size` bytes from an offset."""
-        found = os.pread(self.fd, size, offset)
-        if len(found) != size:
-            raise DataError(f"{self.path} ends early, at byte {offset + len(found):,}; fetch it again.")
+        inside = 0 <= offset <= offset + size <= self.state[0]
+        found = os.pread(self.fd, size, offset) if inside else b""
+        if not inside or len(found) != size:
+            raise DataError(
+                f"{self.path} has no {size:,} bytes at byte {offset:,}: it ends early, or its index is damaged. Fetch it again, or delete "
+                "the folder of the index next to it."
+            )
         return found
 
     def __del__(self) -> None:
@@ -73,7 +76,7 @@ def _open(path: str, state: tuple[int, int], process: int) -> OpenFile:
 @lru_cache(maxsize=4)
 def _members(path: str, state: tuple[int, int]) -> dict[int, str]:
     """Return the name of each member of a tar file by the offset of its content: the index does not hold them."""
-    with tarfile.open(path, "r:") as tar:
+    with open_tar(path) as tar:
         return {member.offset_data: member.name for member in tar}
 
 
@@ -124,8 +127,9 @@ class Source:
         if self.index.shards.kind == ".jsonl":
             return f"{file.path}, sample {number} (byte {self.index.array(f'offset:{LINE}')[row]:,})"
         fields = self.index.info["counts"][unit]
-        field = next(f for f in fields if self.index.array(f"size:{f}")[row] != ABSENT)
-        member = _members(file.path, file.state)[int(self.index.array(f"offset:{field}")[row])]
+        field = next((f for f in fields if self.index.array(f"size:{f}")[row] != ABSENT), next(iter(fields)))
+        offset = int(self.index.array(f"offset:{field}")[row])
+        member = _members(file.path, file.state).get(offset, f"at byte {offset:,}.{field}")
         return f"{file.path}, sample {member[: -len(field) - 1]}"
 
     def _units(self, rows: np.ndarray) -> np.ndarray:

@@ -33,33 +33,61 @@ MAX_OUTSIDE = 10_000
 MAX_CODE = 20 * 2**20
 """Size in bytes from which a file that git does not track is taken for data."""
 
-SECRET_NAMES = (
-    # variables and settings of programs
-    *(".env", ".env.*", "*.env", ".envrc*", ".netrc", "_netrc", ".pgpass", "pgpass.conf", ".my.cnf", ".mylogin.cnf", ".htpasswd"),
-    *(".git-credentials", ".npmrc", ".pypirc", ".sentryclirc", ".*apirc", ".synapseconfig", ".modal.toml", ".comet.config"),
-    *("clearml.conf", ".vault-token", ".vault[-_]pass*", "vault.yml", "vault.yaml", ".s3cfg", ".boto", ".passwd-s3fs", "*rclone.conf"),
-    *(".databrickscfg", ".dockercfg", "kaggle.json", "kubeconfig*", "*.kubeconfig", "krb5cc_*", "*.keytab", "*.tfstate", "*.tfstate.*"),
-    *("*.tfvars", ".terraformrc", ".*_history", "rootkey.csv", "*accesskeys.csv"),
-    # keys
-    *("*.pem", "*.key", "*.p8", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdb", "*.kdbx", "*.gpg", "*.pgp", "*.asc", "*.age", "*.ppk"),
-    *("*.ovpn", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", "ssh_host_*", "*private[-_]key*", "*api[-_]key*", "*apikey*"),
-    *("*[-_]key", "*[-_]key.txt", "*[-_]key.json", "*service[-_]account*", "*serviceaccount*", "*firebase-adminsdk*"),
-    # tokens and passwords
-    *("token", "token.*", ".token*", "*.token", "*[-_]token", "*[-_]token.txt", "*[-_]token.json", "*hf[-_]token*", "client_secret*"),
-    *("secret", "secret.*", "secrets", "secrets.*", ".secret*", "*.secret", "*.secrets", "*[-_]secret", "*[-_]secret.*", "*[-_]secrets*"),
-    *("*password", "*password.*", "*passwords", "*passwords.*", "passwd", "credentials*", ".credentials*", "*[-_.]credentials*"),
-    # folders; a pattern with a slash is matched against the whole path
-    *(".ssh", ".aws", ".azure", ".gnupg", ".kube", ".docker", ".gcloud", ".oci", ".huggingface", ".kaggle", ".wandb", ".password-store"),
-    *(".globus", ".irods", ".mc", ".terraform", ".config", "/auth.json", "*/containers/auth.json", "*/gh/hosts.yml"),
-    "*/.dvc/config.local",
-)  # fmt: skip
-"""Names of files and folders that commonly contain keys or passwords; case does not matter."""
+SECRET_NAMES = """
+    .env .env.* .env[-_]* *.env .envrc* dotenv* env.local env.prod* .netrc* netrc _netrc *pgpass* .my.cnf .mylogin.cnf .htpasswd
+    .git-credentials .npmrc npmrc .yarnrc* .pypirc pypirc pip.conf pip.ini .condarc *sentryclirc .*apirc .synapseconfig .irodsa
+    .urs_cookies *modal.toml *comet.config *clearml.conf trains.conf .vault-token *vault[-_]pass* vault.yml vault.yaml *.vault .s3cfg
+    s3cfg .boto boto.cfg *passwd-s3fs* *rclone.conf *databrickscfg *dockercfg *dockerconfigjson* kaggle*.json *[-_]kaggle.json
+    *kubeconfig* kube[-_.]config* admin.conf krb5cc* *.ccache *.keytab *.tfstate *.tfstate.* *.tfvars *.tfvars.json .terraformrc
+    .*_history .zhistory .histfile rootkey*.csv .msmtprc .fetchmailrc .muttrc .ftpconfig sftp*.json filezilla.xml sitemanager.xml
+    recentservers.xml winscp.ini odbc.ini .odbc.ini settings-security.xml google-services.json googleservice-info.plist *.publishsettings
+    azureprofile.json oauth*.json *[-_]auth.json cookies.txt cookies.json cookies.sqlite *.cookies logins.json key[34].db *.keyring
+    *.keychain* *.psafe3 *.1pif lastpass* bitwarden* *1password* *.sso *.wallet wallet.dat *recovery[-_]code* *backup[-_]code*
+    *seed[-_]phrase* *mnemonic* otpauth* wg[0-9]*.conf *.wgconf *.pem *.key *.p8 *.p12 *.pfx *.pkcs8 *.pkcs12 *.der *.jks *.bks *.keystore
+    *.truststore *.kdb *.kdbx *.gpg *.pgp *.asc *.age *.agekey *.ppk *.pvk *.priv *privkey* *.ovpn *.jwt id_rsa* id_dsa* id_ecdsa*
+    id_ed25519* *[-_.]rsa *[-_.]dsa *[-_.]ecdsa *[-_.]ed25519 ssh_host_* secring* *private[-_]key* *api[-_]key* *apikey* key.txt key.json
+    *[-_]key *[-_]key.txt *[-_]key.json *[-_]key.y*ml *[-_]key.toml *service[-_]account* *serviceaccount* *firebase-adminsdk* token
+    token.* .token* *.token *[-_]token *hf[-_]token* stored_tokens client_secret* secret secret.* secrets secrets.* .secret* *.secret
+    *.secrets *[-_.]secret *[-_.]secret.* *[-_.]secrets* passwd credentials* .credentials* *[-_.]credentials* .ssh .aws .azure .gnupg
+    .kube .docker .gcloud .oci .huggingface .kaggle .wandb .password-store .globus .irods .mc .terraform .config .jupyter .m2 .snowsql
+    .snowflake .databricks .heroku .vercel .openai .anthropic /auth.json */containers/auth.json */gh/hosts.yml */.dvc/config.local
+""".split()  # noqa: SIM905
+"""Names of files and folders that commonly contain keys or passwords; case does not matter.
+
+A pattern with a slash is matched against the whole path.
+"""
+
+SETTINGS = re.compile(
+    r"\.(?:txt|json|ya?ml|toml|ini|env|cfg|conf|config|properties|xml|csv|rtf|plist|docx?|xlsx?)$"
+)
+"""Ends of the names of files with settings."""
+
+SECRET_WORDS = re.compile(
+    r"secrets?(?:key)?(?![a-z])|passw(?:or)?ds?(?![a-z])|passphrase|credentials?(?![a-z])|(?<![a-z])(?:creds?|pwd)(?![a-z])"
+    r"|(?:access|secret|private|ssh|deploy|signing|master|encryption|auth|account|storage)[-_. ]?keys?(?![a-z])"
+    r"|(?:access|refresh|auth|api|bot|bearer|session|oauth|github|gitlab|hf|slack|wandb)[-_. ]?tokens?(?![a-z])|(?:^|[-_. ])token$"
+)
+"""Words in the name of a file with settings, or without a suffix, that holds a key."""
+
+COPIES = re.compile(
+    r"^(?:(?:copy|backup) of |old[ _-]+|dot[_-](?=\w)|\.#(?=\w)|\.(?=.+\.sw[op]$)|[._#~]+(?=\.)|[#~]+)|[~#]+$"
+    r"|\.(?:bak\d*|backup|old|orig|saved?|copy|sw[op]|te?mp|txt|zip|gz|bz2|xz|7z|tar|tgz|enc|\d{1,8}|\d{4}-\d\d-\d\d)$"
+    r"|(?:[ _.-]*\(\d+\)|[ _-]+(?:copy|kopie|backup|bak|old|orig|new|prod|dev|test|v?\d{1,8}|\d{4}-\d\d-\d\d))(?=(?:\.\w+)?$)"
+)
+"""What the name of a copy has more: .env.bak, kaggle (1).json, Copy of id_rsa."""
+
+SECRET_TEXT = re.compile(
+    rb"-----BEGIN [A-Z ]*PRIVATE KEY|PuTTY-User-Key-File|\bhf_\w{16}|\bgh[opsru]_\w{16}|\bgithub_pat_\w{16}|\bglpat-[\w-]{16}"
+    rb"|\bA(?:KI|SI)A[0-9A-Z]{12}|\bxox[abprs]-[\w-]{10}|\bsk-(?:proj-|ant-)?\w{20}|\bAIza[\w-]{30}"
+)
+"""Keys and tokens in a text, as their services write them."""
+
+HEAD, SMALL = 1024, 1 << 20
+"""Bytes that are searched for `SECRET_TEXT`, of a file of at most so many."""
 
 SECRET_FOLDERS = (
     *(pattern for pattern in SECRET_NAMES if pattern[0] == "."),
-    "secret",
-    "secrets",
-    "credentials*",
+    *("secret", "secrets", "credentials*", "creds", "passwords", "private-keys*"),
 )
 """Patterns for folders: all files below such a folder are excluded."""
 
@@ -293,11 +321,32 @@ def _copy_file(source: str, target: str) -> None:
 def may_hold_secrets(name: str) -> bool:
     """Return whether the name of a path below the project suggests keys or passwords."""
     *folders, last = [part.lower() for part in PurePath(name).parts] or [""]
-    code, whole = last.endswith(CODE), "/".join(["", *folders, last])
     hidden, others, paths, names = _secret_patterns()
-    return any(hidden.match(f) or (not code and others.match(f)) for f in folders) or (
-        not code and bool(paths.match(whole) or names.match(last))
+    if last.endswith(CODE):
+        return any(map(hidden.match, folders))
+    found = [last]
+    while (original := COPIES.sub("", found[-1])) not in (*found, ""):
+        found.append(original)
+    words = any(
+        SECRET_WORDS.search(SETTINGS.sub("", one)) for one in found if SETTINGS.search(one) or "." not in one
     )
+    return (
+        words
+        or any(names.match(one) or paths.match("/".join(["", *folders, one])) for one in found)
+        or any(hidden.match(folder) or others.match(folder) for folder in folders)
+    )
+
+
+def _has_secret_text(path: Path, status: os.stat_result) -> bool:
+    """Return whether a small text file starts with a key or a token. Code may: what it lacks would be missed."""
+    if not stat.S_ISREG(status.st_mode) or status.st_size > SMALL or path.name.lower().endswith(CODE):
+        return False
+    try:
+        with open(path, "rb") as file:
+            head = file.read(HEAD)
+    except OSError:  # said elsewhere
+        return False
+    return b"\0" not in head and bool(SECRET_TEXT.search(head))
 
 
 @cache
@@ -348,15 +397,15 @@ def why_not_copied(root: Path, name: str) -> str:
     path = root / name
     try:
         linked = _targets(root, path) if path.is_symlink() else []
-        mode = path.stat().st_mode
+        status = path.stat()
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ELOOP):  # just deleted, or a broken link
             return ""
         return f"it can't be read ({error.strerror})"
-    if any(map(may_hold_secrets, [name, *linked])):
+    if any(map(may_hold_secrets, [name, *linked])) or _has_secret_text(path, status):
         return "it may hold keys or passwords"
-    readable = os.access(path, os.R_OK | os.X_OK if stat.S_ISDIR(mode) else os.R_OK)
-    return describe_special(mode) or ("" if readable else "it can't be read (Permission denied)")
+    readable = os.access(path, os.R_OK | os.X_OK if stat.S_ISDIR(status.st_mode) else os.R_OK)
+    return describe_special(status.st_mode) or ("" if readable else "it can't be read (Permission denied)")
 
 
 def why_data(root: Path, name: str) -> str:
