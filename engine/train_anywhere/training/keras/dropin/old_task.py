@@ -44,48 +44,47 @@ class OldTask(keras.Model):
     """
 
     def __init__(self, task: Task, network: keras.Model, optimizer: Any) -> None:
-        super().__init__(name="task")
+        super().__init__(name="task", autocast=False)
         self.task, self.network, self.sums = task, network, Sums(task)
         if hasattr(task, "generate"):
             self.generate = lambda *arguments: task.generate(network, *arguments)
         self.compile(optimizer=optimizer)
 
-    def train_step(self, data: Any) -> dict[str, Any]:
-        """Make one optimizer step, and return the metrics."""
-        with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(self._step(self.network, data, training=True))
-            loss = self.optimizer.scale_loss(tf.add_n([loss, *(tf.cast(e, loss.dtype) for e in self.losses)]))
-        variables = self.trainable_variables
-        self.optimizer.apply(tape.gradient(loss, variables), variables)
-        return self.sums.result()
+    def train_step(self, data: Any) -> Any:
+        """Make one optimizer step on a batch that is passed on as a whole."""
+        return super().train_step((data,))
 
-    def test_step(self, data: Any) -> dict[str, Any]:
-        """Count a batch, and return the metrics."""
-        self._step(self.network, data, training=False)
-        return self.sums.result()
+    def test_step(self, data: Any) -> Any:
+        """Count a batch."""
+        return super().test_step((data,))
 
     def predict_step(self, data: Any) -> Any:
         """Return what the network returns for a batch."""
+        return super().predict_step((data,))
+
+    def call(self, batch: Any, training: bool = False) -> Any:
+        """Call `step`, and return what it gets from the network."""
         outputs: list[Any] = []
 
         def network(*inputs: Any, **named: Any) -> Any:
             outputs.append(self.network(*inputs, **named))
             return outputs[-1]
 
-        self._step(network, data, training=False)
+        weight, step = tf.ones(tf.shape(tf.nest.flatten(batch)[0])[:1]), getattr(self.task, "step")  # noqa: B009
+        self._last = step(network, batch, weight, training)
         return outputs[-1]
+
+    def compute_loss(self, *_: Any, **named: Any) -> tf.Tensor:
+        """Return the loss of the last call, and add its sums."""
+        losses, sums = self._last
+        self.sums.update_state(sums)
+        return tf.reduce_mean(losses) + sum(self.losses)
 
     def prepare(self, splits: dict[str, Any]) -> dict[str, Any]:
         """Return the splits with the changes of `prepare` of the task, if it has one."""
         if not hasattr(self.task, "prepare"):
             return splits
         return {name: rows and Prepared(rows, self.task) for name, rows in splits.items()}
-
-    def _step(self, network: Any, data: Any, training: bool) -> tf.Tensor:
-        weight, step = tf.ones(tf.shape(tf.nest.flatten(data)[0])[:1]), getattr(self.task, "step")  # noqa: B009
-        losses, sums = step(network, data, weight, training)
-        self.sums.update_state(sums)
-        return losses
 
 
 @dataclass(frozen=True)
