@@ -78,14 +78,10 @@ def test_validations_within_an_epoch(run: Callable[..., tuple[Path, str]], frame
     first = ("checkpoint.monitor=val/loss", "checkpoint.mode=max")
     folder, out = run(framework, *words, *first, "monitor.progress=plain")
     validated = {int(row["step"]): float(row["val/loss"]) for row in rows(folder) if row["val/loss"]}
-    assert [*validated] == [
-        5,
-        10,
-        19,
-        24,
-        28,
-    ]  # 14 steps: the end of an epoch is not a fraction, that of the run is validated
-    assert all(f"step {step}/28" in out for step in validated)
+    # the end of an epoch is not a fraction, that of the run is validated
+    steps = {"lightning": [5, 10, 19, 24, 28], "keras": [5, 10, 18, 23, 26]}[framework]
+    assert [*validated] == steps
+    assert all(f"step {step}/{steps[-1]}" in out for step in validated)
     assert [row["step"] for row in rows(folder)].count("10") == 1
     kept = json.loads((folder / "checkpoints" / "index.json").read_text())
     values = {entry["step"]: entry["value"] for entry in kept if entry["value"] is not None}
@@ -160,7 +156,8 @@ def test_a_fault_of_the_validation_is_found_before_training(
         *(f"framework={framework}", "task=regression", "model=mlp", "trainer.max_epochs=1"),
         "data._target_=engine.tests.training.poisoned.open_unreadable",
     )
-    for count, step in ((0, 2), (1, 0)):
+    # Keras reads the first row of the validation, to know its shape
+    for count, step in ((0, 0 if framework == "keras" else 2), (1, 0)):
         done = train(
             *words, "+data.length=64", "data.batch_size=32", f"trainer.num_sanity_val_steps={count}",
             "monitor.report=false", f"paths.results={tmp_path}/{count}",
