@@ -210,6 +210,42 @@ def test_ranks_that_may_start_again_are_forks_of_one_process_on_each_node(
     assert done.stdout.count("start as new interpreters") == ("launch=torchrun" in words)
 
 
+def hangs(node: str) -> str:
+    """A shell line that ends ranks as the monitor does with `monitor.hang=requeue`."""
+    ends = f"end_run(RunDir(Path(sys.argv[-1])), [], 'preempted', {node!r}, ended_by='hang', step=3)"
+    return python(f"from train_anywhere.features.hangs.stacks import end_run; {ends}") + "; exit 137"
+
+
+@pytest.mark.parametrize(
+    ("node", "retries", "starts", "says"),
+    [
+        ("", 2, 2, "the ranks hung after step 3; retry 1 of 2, from the newest checkpoint"),
+        ("", 1, 3, "the ranks hung after step 3; cluster.retries=1 allows no more: requeueing the job."),
+        ("node1", 2, 3, "the ranks hung after step 3; not the first time on node1: requeueing the job."),
+    ],
+)
+def test_ranks_that_hang_start_again_in_the_job(
+    make_config: MakeConfig, tmp_path: Path, node: str, retries: int, starts: int, says: str
+) -> None:
+    """A second hang of a node requeues it, and so does a hang without retries left. The last start completes."""
+    complete = python("RunDir(Path(sys.argv[-1])).update(state='completed')")
+    count = f"$(wc -l <{tmp_path}/ranks)"
+    ranks = f"echo >>{tmp_path}/ranks; {python(RECORD_START)}; [ {count} = {starts} ] && {complete} || {{ {hangs(node)}; }}"
+    ranks = f'case "$*" in *checkpoints.recovery* | *" cat") exit ;; esac; {ranks}'
+    done = run_script(
+        make_config,
+        tmp_path,
+        ranks,
+        words=[f"cluster.retries={retries}"],
+        scontrol=SCONTROL.format(batch=1, folder=tmp_path),
+    )
+    requeued = starts == 3
+    assert says in done.stderr, done.stderr
+    assert done.returncode == (75 if requeued else 0)
+    assert (tmp_path / "requeued").exists() == requeued
+    assert (tmp_path / "ranks").read_text().count("\n") == (1 if node else 2)
+
+
 HOOK = """
 import os, runpy, signal, sys
 main, at, count = sys.argv[2], {at}, 0

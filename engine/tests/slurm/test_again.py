@@ -270,10 +270,11 @@ class Timed(keras.callbacks.Callback):
     ("failure", "words", "bound"),
     [
         ("killed", ["trainer.nodes=2", "cluster.retries=1"], 0.6),
-        ("stopped", ["trainer.nodes=2", "cluster.retries=1", "monitor.hang=requeue", "monitor.hang_minutes=0.2"], 2),
+        ("stopped", ["trainer.nodes=2", "cluster.retries=0", "monitor.hang=requeue", "monitor.hang_minutes=0.2"], 2),
+        ("hung", ["trainer.nodes=2", "cluster.retries=1", "monitor.hang=requeue", "monitor.hang_minutes=0.2"], 1),
         ("lost", ["trainer.nodes=2-3"], 1.3),
     ],
-    ids=["killed", "stopped", "lost"],
+    ids=["killed", "stopped", "hung", "lost"],
 )  # fmt: skip
 def test_a_restart_takes_less_than_so_many_cold_starts(
     login: Login, monkeypatch: pytest.MonkeyPatch, strategy: str, failure: str, words: list[str], bound: float
@@ -301,7 +302,7 @@ def test_a_restart_takes_less_than_so_many_cold_starts(
     if failure == "lost":
         login.testbed.kill_node(node)
     else:
-        kill_rank(login, node, "STOP" if requeued else "KILL")
+        kill_rank(login, node, "KILL" if failure == "killed" else "STOP")
     if requeued:
         wait_for(lambda: "monitor.hang=requeue: stopped the ranks" in log(run), run, 60)
         noticed = time.time()

@@ -99,7 +99,7 @@ class Job(QueuedJob):
     ) -> None:
         super().__init__(options, signals)
         self.report_launcher, self.retries = report_launcher, options.retries
-        self.requeues, self.start_id = options.requeue, start_of_job()
+        self.requeues = options.requeue
         self.code: int | None = None
         self._nodes: Nodes | None = None
         self._warm: subprocess.Popen[bytes] | None = None
@@ -109,6 +109,11 @@ class Job(QueuedJob):
         counted = os.environ.get("SLURM_RESTART_COUNT") or 0 if self.slurm else 0
         self._restarts = int(counted if options.restarts is None else options.restarts)
         self._override_image()
+
+    @property
+    def start_id(self) -> str:
+        """The id of this start of the ranks."""
+        return start_of_job(self.environ)
 
     @property
     def several(self) -> bool:

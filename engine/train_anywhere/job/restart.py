@@ -15,6 +15,7 @@ from train_anywhere.errors import REFUSED, STOPPED
 from train_anywhere.files.atomic import read_text
 from train_anywhere.monitor.ranks import short
 from train_anywhere.runs.attempts import (
+    KILLED,
     NODE,
     describe_exit_code,
     launch_id,
@@ -39,6 +40,7 @@ class Failure:
         cause: message of the first rank to fail; empty if it was killed.
         node: node of the first rank to fail, if it also failed there before, at another step; else empty.
         program: whether a program failed, which has no steps and may exit with any code.
+        hung: whether the monitor has killed the ranks because they hung; `node` is then one that hung for the second time.
     """
 
     code: int
@@ -47,10 +49,13 @@ class Failure:
     cause: str
     node: str = ""
     program: bool = False
+    hung: bool = False
 
     @property
     def sentence(self) -> str:
         """The failure in words."""
+        if self.hung:
+            return "the program hung" if self.program else f"the ranks hung after step {self.step}"
         if self.program:
             return self.cause or f"the program ended with {describe_exit_code(self.code)}"
         return f"the ranks failed after step {self.step}: {self.cause or describe_exit_code(self.code)}"
@@ -116,6 +121,14 @@ def decide(
         if len(left) >= nodes.fewest:
             reason = f"{failure.sentence}; not the first time on {failure.node}: the ranks start on {', '.join(left)}."
             return Decision(0, reason, failure.node)
+    if failure.hung and (failure.node or used >= retries):
+        why = (
+            f"not the first time on {failure.node}"
+            if failure.node
+            else f"cluster.retries={retries} allows no more"
+        )
+        then = "requeueing the job" if requeue else "ending the job"
+        return Decision(STOPPED, f"{failure.sentence}; {why}: {then}.", failure.node)
     if used < retries:
         again = "" if failure.program else ", from the newest checkpoint"
         return Decision(0, f"{failure.sentence}; retry {used + 1} of {retries}{again}.")
@@ -125,7 +138,9 @@ def decide(
     return Decision(1, f"not restarted: {failure.sentence}; cluster.retries={retries} allows no more.")
 
 
-def read_failure(run: RunDir, code: int, program: bool, cause: str, environ: Mapping[str, str]) -> Failure:
+def read_failure(
+    run: RunDir, code: int, program: bool, cause: str, environ: Mapping[str, str], hung: bool = False
+) -> Failure:
     """Return the failure of the newest attempt.
 
     Raises:
@@ -138,6 +153,11 @@ def read_failure(run: RunDir, code: int, program: bool, cause: str, environ: Map
         with suppress(OSError, ValueError):  # a killed rank 0 has recorded nothing for some seconds
             step = max(step, int(read_text(run.checkpoints / "newest")))
     cause = cause or (newest.get("reason") or "" if newest.get("ended_by") == "failed" else "")
+    if hung:
+        twice: list[str] = []
+        with suppress(OSError, ValueError):
+            twice = read_text(run.monitor / KILLED).split()[1:2]
+        return Failure(code, step, 1, "", "".join(map(short, twice)), program, hung=True)
     if program:
         return Failure(code, step, 1, cause, program=True)
     # the latest attempts in a row that failed in this job at the same step

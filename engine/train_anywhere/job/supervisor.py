@@ -206,7 +206,10 @@ class Supervisor:
             code = self._start_once(number)
             info = self.read_info()
             complete = info.get("state") == "completed"
-            if code in (0, STOPPED) or complete or self.told or self.hung or self.place.retries is None:
+            # where the ranks of this machine hung, the monitor is not started again
+            hung = self.hung and not self.idle and self.place.announces
+            final = code != STOPPED if hung else self.hung or code == STOPPED
+            if code == 0 or final or complete or self.told or self.place.retries is None:
                 return code
             decided = self._decide(code)
             self.signals.wait(0)
@@ -338,14 +341,16 @@ class Supervisor:
     def _decide(self, code: int) -> int:
         """Decide whether the ranks start again, and return 0 or the code to exit with."""
         try:
-            failure = read_failure(self.run, code, self.place.program, self.reason, self.place.environ)
+            place = self.place
+            failure = read_failure(self.run, code, place.program, self.reason, place.environ, self.hung)
             nodes = self.place.find_nodes()
         except CheckpointError as error:
             print(f"error: {error}", file=sys.stderr, flush=True)
             return 1
         self._starts = 1 if failure.step > self._reached else self._starts + 1
         self._reached = max(self._reached, failure.step)
-        stuck = self._starts if self._starts >= MOST_STARTS and not self.place.program else 0
+        counts = self._starts >= MOST_STARTS and not self.place.program and not self.hung
+        stuck = self._starts if counts else 0
         decision = decide(failure, nodes, self.place.retries or 0, self._used, self.place.requeues, stuck)
         print(f"again: {decision.reason}", file=sys.stderr, flush=True)
         if decision.without:

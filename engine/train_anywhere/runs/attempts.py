@@ -43,7 +43,8 @@ STOP = "stop"
 """File in RUN/monitor/ with the start of the job that the monitor has stopped, and the reason, each in a line, for the batch script."""
 
 KILLED = "hang"
-"""File in RUN/monitor/ with the start of the job whose ranks the monitor has killed, for the batch script and the other nodes."""
+"""File in RUN/monitor/ with the start of the ranks that the monitor has killed, and the node that hung for the second time, each in a line,
+for the batch script and the other nodes."""
 
 IDLE = "idle"
 """Value of `ended_by` of an attempt that the monitor has stopped because its GPUs did nothing."""
@@ -113,8 +114,9 @@ def was_killed(run: RunDir, start: str, name: str = KILLED) -> bool:
 
 
 def start_of_job(environ: Mapping[str, str] = os.environ) -> str:
-    """Return an id of this start of the job: '123/0', and '123/1' after a requeue."""
-    return f"{running_job(environ) or 'local'}/{environ.get('SLURM_RESTART_COUNT') or 0}"
+    """Return an id of this start of a job's ranks, such as '123/1795392794', and 'local/0' without a job."""
+    job = running_job(environ)
+    return f"{job}/{environ.get(STARTED) or 0}" if job else "local/0"
 
 
 def read_bad_nodes(run: RunDir) -> list[str]:

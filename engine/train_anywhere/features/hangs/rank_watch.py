@@ -21,7 +21,7 @@ from train_anywhere.files.atomic import read_json
 from train_anywhere.monitor import live
 from train_anywhere.monitor.live import write
 from train_anywhere.monitor.ranks import NodeRanks, RankStatus, short
-from train_anywhere.runs.attempts import ALLOCATION, start_of_job
+from train_anywhere.runs.attempts import ALLOCATION, running_job, start_of_job
 from train_anywhere.runs.folder import RunDir
 
 WRITES_PER_HANG = 20
@@ -55,7 +55,10 @@ class Watch:
             end = monitor.hang == "requeue"
             job = environ.get("SLURM_JOB_ID")
             requeue = config.cluster.requeue and job not in (None, environ.get(ALLOCATION))
-            self.supervisor = Supervisor(self.node, startup, bound, self.interval, end, requeue, environ)
+            restart = config.cluster.retries > 0 and running_job(environ) is not None
+            self.supervisor = Supervisor(
+                self.node, startup, bound, self.interval, end, requeue, restart, environ
+            )
         self._start = start_of_job(environ)
         self._last_write = self._last_read = self._last_asked = 0.0
         self._handled: Any = None

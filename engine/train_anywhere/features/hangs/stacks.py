@@ -137,9 +137,15 @@ def is_repeated_hang(hangs: Iterable[Mapping[str, Any]], step: int) -> bool:
 
 
 def end_run(
-    run: RunDir, ranks: Iterable[RankStatus], state: Literal["preempted", "failed"], **fields: Any
+    run: RunDir,
+    ranks: Iterable[RankStatus],
+    state: Literal["preempted", "failed"],
+    node: str | None = None,
+    **fields: Any,
 ) -> None:
     """Record how the run ended, with `fields`, and kill the ranks of this node, the first.
+
+    `node` has hung for the second time.
 
     Rank 0 is stopped first, so that two processes never write the records. They are written before it is killed, since the batch
     script reads them as soon as the launcher exits.
@@ -148,7 +154,7 @@ def end_run(
     send(there, signal.SIGSTOP)
     with suppress(OSError, CheckpointError):
         record_kill(run, state, **fields)
-        write_atomic(run.monitor / KILLED, f"{start_of_job()}\n")
+        write_atomic(run.monitor / KILLED, "\n".join([start_of_job(), *([node] if node else []), ""]))
     kill(there)
 
 

@@ -145,6 +145,7 @@ class Supervisor:
         every: seconds between two writes of a node.
         end: whether a hang ends the run.
         requeue: whether its job is then requeued.
+        restart: whether the job may restart the ranks before.
     """
 
     def __init__(
@@ -155,10 +156,11 @@ class Supervisor:
         every: float,
         end: bool,
         requeue: bool,
+        restart: bool,
         environ: Mapping[str, str],
     ) -> None:
         self.node, self.run, self.startup = node, node.run, startup
-        self.bound, self.end, self.requeue = bound, end, requeue
+        self.bound, self.end, self.requeue, self.restart = bound, end, requeue, restart
         self.start = start_of_job(environ)
         self.in_job = bool(running_job(environ))
         self.file = self.run.monitor / FILE
@@ -223,13 +225,14 @@ class Supervisor:
         assert self.hang
         why = _describe_failure(hang) if stacks.is_repeated_hang(self.hangs, hang.step) else ""
         end = f"the run failed: {why}." if why else self._describe_end()
-        lines = [end, *self._exclude_node(hang, bool(why))]
+        excluded = self._exclude_node(hang, bool(why))
         self.hang["end"] = self._ended = True
         found = {"step": hang.step, "start": self.start, "host": _host(hang)}
         self.hangs = [] if why else [*self.hangs, found]
-        self._report(ranks, *lines)
+        self._report(ranks, end, *excluded)
         fields = {"ended_by": "hang", "step": hang.step} | ({"reason": why} if why else {})
-        stacks.end_run(self.run, own, "failed" if why else "preempted", **fields)
+        node = _host(hang) if excluded else None
+        stacks.end_run(self.run, own, "failed" if why else "preempted", node, **fields)
 
     def _exclude_node(self, hang: Hang, failed: bool) -> list[str]:
         """Exclude a node whose ranks hang for the second time, and return a line for the log."""
@@ -243,6 +246,8 @@ class Supervisor:
         return [f"{host} has hung before; exclude it with cluster.exclude={host}."]
 
     def _describe_end(self) -> str:
+        if self.restart:
+            return "monitor.hang=requeue: stopped the ranks, which start again if cluster.retries allows it."
         if self.requeue:
             return "monitor.hang=requeue: stopped the ranks; the job will be requeued, as after a preemption."
         again = f"python src/jobs.py resubmit {display_path(self.run.path)}"
