@@ -55,6 +55,31 @@ def test_a_killed_supervisor_ends_its_ranks_and_the_job_comes_back_once(
     assert done.returncode == 1
 
 
+def test_a_killed_launcher_is_named_and_the_job_comes_back_once(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    for code in (137, 137):
+        scontrol = SCONTROL.format(batch=1, folder=tmp_path)
+        dies = f'case "$*" in *checkpoints.recovery*) exit ;; esac; {python(RECORD_START)}; kill -9 $$'
+        done = run_script(make_config, tmp_path, dies, scontrol=scontrol)
+        info = RunDir(tmp_path).read_info()
+        reason = "srun was killed (signal SIGKILL)"
+        assert (info["state"], info["attempts"][-1]["reason"]) == ("failed", reason), done.stderr
+        assert reason in done.stdout and done.returncode == code
+        assert (tmp_path / "requeued").read_text().count("requeue") == 1
+
+
+def test_a_link_of_a_chain_that_saves_has_not_failed(make_config: MakeConfig, tmp_path: Path) -> None:
+    """As long as the next one waits, Slurm's exit code is 0; the last link still fails."""
+    ranks = f"{python(RECORD_START)}; {python(RECORD_STOP)}; exit 75"
+    for waits, code in ((True, 0), (False, 75)):
+        (folder := tmp_path / str(code)).mkdir()
+        tool(folder / "squeue", f"echo '8|PENDING|{folder}/job.sbatch'" if waits else "true")
+        done = run_script(make_config, folder, ranks, words=["cluster.requeue=false"])
+        assert done.returncode == code, done.stdout + done.stderr
+        assert done.stdout.count("The next job of the chain continues.") == waits
+
+
 def test_a_python_that_does_not_start_is_one_message(make_config: MakeConfig, tmp_path: Path) -> None:
     """Neither a requeue nor a traceback follows, and the ranks are not started."""
     for broken in ("/nothere/python", "/bin/false"):

@@ -322,17 +322,26 @@ def test_a_restart_takes_less_than_so_many_cold_starts(
 
 
 @pytest.mark.slow
-def test_a_job_whose_supervisor_is_killed_comes_back(login: Login, slow_steps: str) -> None:
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        ("job/__main__.py", "the supervisor of the job was killed (signal SIGKILL)"),
+        ("^srun .*train.py --run", "srun was killed (signal SIGKILL)"),
+    ],
+    ids=["supervisor", "srun"],
+)
+def test_a_job_whose_supervisor_is_killed_comes_back(
+    login: Login, slow_steps: str, what: str, reason: str
+) -> None:
     """Its ranks end, the reason is recorded, and the next start of the job completes the run."""
     size = ["trainer.nodes=2", "trainer.devices=1", "trainer.max_steps=150"]
     job, run = login.submit("cluster=slurm", *EACH_STEP, *KEPT, *size, slow_steps)
     wait_for(lambda: trained(run) > 30, run, 300)
     first, second = info(run)["hosts"]
-    assert login.testbed.run(["pkill", "-KILL", "-f", "job/__main__.py"], node=first).returncode == 0
+    assert login.testbed.run(["pkill", "-KILL", "-f", what], node=first).returncode == 0
     gone = lambda: login.testbed.run(["pgrep", "-f", "train.py --run"], node=second).returncode == 1  # noqa: E731
     wait_for(gone, run, 20)
     assert login.testbed.wait_job(job, 300) == "COMPLETED", log(run)
-    reason = "the supervisor of the job was killed (signal SIGKILL)"
     assert [part.get("reason") for part in info(run)["attempts"]] == [reason, None], log(run)
     check_curve(run, 150)
 

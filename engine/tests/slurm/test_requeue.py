@@ -250,7 +250,7 @@ def test_a_chain_for_sites_where_jobs_can_t_requeue_themselves(
     trillium.testbed.run(["scancel", "--signal=USR1", "--batch", first])
     jobs = (run / "jobs.txt").read_text().split()
     states = [trillium.testbed.wait_job(job, 300) for job in jobs]
-    assert states == ["FAILED", "COMPLETED", "COMPLETED"], log(run)
+    assert states == ["COMPLETED"] * 3, log(run)
     assert [part["job"] for part in info(run)["attempts"]] == jobs[:2]
     assert "nothing to do" in (run / f"slurm-{jobs[2]}.out").read_text()
     went_on_without_loss(trillium, first, run, 50)

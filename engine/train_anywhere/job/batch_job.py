@@ -17,7 +17,7 @@ from train_anywhere.distributed import programs
 from train_anywhere.distributed.discover import job_port
 from train_anywhere.distributed.topology import expand_hosts
 from train_anywhere.errors import STOPPED, ProjectError, SchedulerError
-from train_anywhere.job.requeue import ANSWER_S, QueuedJob, end_after_death
+from train_anywhere.job.requeue import ANSWER_S, QueuedJob, end_after_death, is_first, stop_ranks
 from train_anywhere.job.restart import Nodes
 from train_anywhere.job.running_ranks import Launcher, spawn
 from train_anywhere.job.supervisor import Signals, Stopped, Supervisor
@@ -75,10 +75,14 @@ def supervise_job(options: argparse.Namespace, report_launcher: Callable[[int], 
             job.code = code = supervisor.supervise()
             job.close()
     supervisor.note_end()
-    if code == STOPPED and options.requeue and not supervisor.idle:
+    once = job.launcher_killed and code not in (0, STOPPED) and is_first(job.run)
+    if (code == STOPPED or once) and options.requeue and not supervisor.idle:
         job.come_back(supervisor)
     if job.is_cancelled() or (code == STOPPED and supervisor.idle):  # no job of the run takes GPUs again
         job.stay_away(ended=True)
+    elif code == STOPPED and not options.requeue and job.find_next_jobs():
+        print("The next job of the chain continues.", flush=True)
+        return 0
     return code
 
 
@@ -90,6 +94,7 @@ class Job(QueuedJob):
 
     Attributes:
         code: the exit code of the job; None as long as it is not known.
+        launcher_killed: whether the launcher of the newest start was killed.
     """
 
     announces = True
@@ -101,6 +106,7 @@ class Job(QueuedJob):
         self.report_launcher, self.retries = report_launcher, options.retries
         self.requeues = options.requeue
         self.code: int | None = None
+        self.launcher_killed = False
         self._nodes: Nodes | None = None
         self._warm: subprocess.Popen[bytes] | None = None
         self._warm_hosts: list[str] = []
@@ -243,11 +249,18 @@ class Job(QueuedJob):
     def start(self, number: int) -> "Launcher":
         """Start the launcher of the ranks, and what runs next to them. Raises Stopped."""
         self._place_ranks(number)
-        self._nodes = None
+        self._nodes, self.launcher_killed = None, False
         command = self._warm_command(number)
         process = spawn(fill(command, self._placeholders()), self.environ)
         self.report_launcher(process.pid)  # before anything else, so that the script can end it
-        return Launcher(self, process, self.signals.note, self._is_lost)
+        return Launcher(
+            self, process, self.signals.note, self._is_lost, lambda: self._stop_orphans(process.pid)
+        )
+
+    def _stop_orphans(self, group: int) -> None:
+        """Stop ranks whose launcher was killed."""
+        self.launcher_killed = True
+        stop_ranks(self, group)
 
     def _is_lost(self) -> bool:
         """Return whether the batch script, which would end this job, was killed: this process then has another parent."""

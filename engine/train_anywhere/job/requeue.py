@@ -69,8 +69,8 @@ class QueuedJob(Steps):
             started = re.search(r"\bRestarts=(\d+)", self.ask("scontrol", "show", "job", job) or "")
             if started and int(started[1]) > self._start:
                 self.ask("scancel", job)
-        if ended:
-            self._cancel_next_jobs()
+        for one in self.find_next_jobs() if ended else ():
+            self.ask(*(["scancel", "--state=PENDING"] if self.slurm else ["qdel"]), one)
 
     def persist(self, call: Callable[[], bool], suggestion: str = "") -> bool:
         """Repeat a call to Slurm as long as the job has time, then print `suggestion`."""
@@ -132,27 +132,26 @@ class QueuedJob(Steps):
             print(answer.err, end="", file=sys.stderr, flush=True)
         return None
 
-    def _cancel_next_jobs(self) -> None:
-        """Cancel the jobs that wait in the queue with this job's script."""
-        own = os.path.realpath(self.run.path / "job.sbatch")
+    def find_next_jobs(self) -> list[str]:
+        """Return the jobs that wait in the queue with this job's script."""
         if self.slurm:
-            listed = (
-                self.ask("squeue", "--me", "--noheader", "--array", "--states=PENDING", "--format=%i|%T|%o")
-                or ""
-            )
-            for job, _, script in (line.split("|", 2) for line in listed.splitlines() if line.count("|") > 1):
-                if job != self.environ["TRAIN_JOB"] and os.path.realpath(script) == own:
-                    self.ask("scancel", "--state=PENDING", job)
-            return
+            form = ["--me", "--noheader", "--array", "--states=PENDING", "--format=%i|%T|%o"]
+            listed = self.ask("squeue", *form) or ""
+            rows = [line.split("|", 2) for line in listed.splitlines() if line.count("|") > 1]
+            own, this = os.path.realpath(self.run.path / "job.sbatch"), self.environ["TRAIN_JOB"]
+            return [job for job, _, script in rows if job != this and os.path.realpath(script) == own]
+        found = []
         with suppress(OSError, ValueError):
             for job in filter(lambda one: re.fullmatch(JOB_ID, one), read_text(self.run.jobs).split()):
-                shown = re.sub(r"[\n\t]", "", self.ask("qstat", "-f", job) or "")
-                if job != running_job() and f":{self.run.path}/pbs.out" in shown:
-                    self.ask("qdel", job)
+                shown = (
+                    re.sub(r"[\n\t]", "", self.ask("qstat", "-f", job) or "") if job != running_job() else ""
+                )
+                found += [job] if f":{self.run.path}/pbs.out" in shown else []
+        return found
 
 
 DIED = "supervisor-died"
-"""File in RUN/monitor/ with the job that was requeued because its supervisor was killed; it is not requeued a second time."""
+"""File in RUN/monitor/ with the job that was requeued because its supervisor or launcher was killed; it is not requeued a second time."""
 
 PATIENCE_S = 5.0
 """Seconds between TERM and KILL to the ranks' launcher."""
@@ -167,7 +166,7 @@ def end_after_death(supervisor: Supervisor, job: QueuedJob, code: int, group: in
     """
     info = supervisor.read_info()
     state, own = info.get("state"), (info.get(ATTEMPTS) or [{}])[-1].get("job") == running_job()
-    _stop_ranks(job, group)
+    stop_ranks(job, group)
     if state == "completed":
         return 0
     if state == "queued" or (state == "running" and own):  # else another job trains here
@@ -178,23 +177,26 @@ def end_after_death(supervisor: Supervisor, job: QueuedJob, code: int, group: in
             job.run.update(state="failed", ended=now(), **ended)
     supervisor.place.publish()
     decided = state == "failed" and job.options.retries is None  # a failure that no retry follows
-    if decided or not job.options.requeue or not _is_first(job.run):
+    if decided or not job.options.requeue or not is_first(job.run):
         return 1
     job.come_back(supervisor)
     return STOPPED
 
 
-def _stop_ranks(job: QueuedJob, group: int) -> None:
+def stop_ranks(job: QueuedJob, group: int) -> None:
     """End the launcher and the steps that outlive it. To kill the job itself would cancel it."""
     deadline = time.monotonic() + PATIENCE_S
     _signal(group, signal.SIGTERM)
     while _signal(group, 0) and time.monotonic() < deadline:
         time.sleep(0.1)
     _signal(group, signal.SIGKILL)
-    if job.slurm:
+    while job.slurm:
         steps = job.ask("squeue", "--steps", "--noheader", f"--jobs={running_job()}", "--format=%i") or ""
-        if numbered := re.findall(r"^\S+\.\d+$", steps, re.MULTILINE):
-            job.ask("scancel", *numbered)
+        numbered = re.findall(r"^\S+\.\d+$", steps, re.MULTILINE)
+        if not numbered or time.monotonic() > deadline + PATIENCE_S:
+            return
+        job.ask("scancel", *numbered)
+        time.sleep(0.5)
 
 
 def _signal(group: int, number: int) -> bool:
@@ -206,8 +208,8 @@ def _signal(group: int, number: int) -> bool:
     return False
 
 
-def _is_first(run: RunDir) -> bool:
-    """Record that this job comes back as its supervisor died. Return whether it is new."""
+def is_first(run: RunDir) -> bool:
+    """Record that this job comes back as its supervisor or launcher died. Return whether it is new."""
     file, job = run.monitor / DIED, running_job() or ""
     with suppress(OSError, ValueError):
         if file.exists() and read_text(file).strip() == job:

@@ -14,6 +14,7 @@ from typing import IO
 
 from train_anywhere.files.atomic import make_folder, open_file, read_text
 from train_anywhere.job.supervisor import default_signals
+from train_anywhere.runs.attempts import describe_exit_code
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.slurm.scheduler.queue import NORMAL_END
 
@@ -154,6 +155,7 @@ class Launcher:
     Args:
         note: is called with a signal that the waiting step got.
         lost: returns whether the batch script, which would end this job, was killed.
+        orphaned: is called if the launcher was killed, and the ranks live on.
     """
 
     def __init__(
@@ -162,8 +164,10 @@ class Launcher:
         process: "subprocess.Popen[bytes]",
         note: Callable[[str], None],
         lost: Callable[[], bool],
+        orphaned: Callable[[], None],
     ) -> None:
-        self.job, self._note, self._lost, self._log = job, note, lost, _log_size()
+        self.job, self._note, self._lost, self._orphaned = job, note, lost, orphaned
+        self._log, self._stopped = _log_size(), False
         self.process, self._seen = process, self._log
         self.failed_at: float | None = None
         self._monitor = self._start_monitor() if job.options.monitor else None
@@ -197,6 +201,9 @@ class Launcher:
         if code is None:
             return None
         self._close()
+        if code < 0 and not self._stopped:
+            self._stopped = True
+            self._orphaned()
         return 128 - code if code < 0 else code
 
     def _close(self) -> None:
@@ -234,12 +241,15 @@ class Launcher:
 
     def stop(self) -> None:
         """End the launcher, which ends its ranks."""
+        self._stopped = True
         with suppress(ProcessLookupError):
             self.process.terminate()
 
     def first_exit(self) -> str:
-        """Return which rank was killed first, if the launcher has printed it in the log."""
-        return find_first_exit(_read_log(self._log))
+        """Return which rank was killed first, if the launcher has printed it in the log, or that it was killed itself."""
+        code, name = self.process.returncode or 0, self.job.options.launch
+        itself = f"{name} was killed ({describe_exit_code(128 - code)})" if code < 0 else ""
+        return find_first_exit(_read_log(self._log)) or itself
 
 
 def find_first_exit(log: str) -> str:

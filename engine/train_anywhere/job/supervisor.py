@@ -75,7 +75,6 @@ class Place(Protocol):
         announces: whether a line about a stop is printed; the ranks of this machine do that themselves.
         retries: `cluster.retries`; None if the ranks never start again.
         requeues: whether a job can be requeued.
-        start_id: this start of the job, as `features/hangs/stacks.py` writes it.
     """
 
     run: RunDir
@@ -83,12 +82,15 @@ class Place(Protocol):
     announces: bool
     retries: int | None
     requeues: bool
-    start_id: str
     environ: dict[str, str]
 
     @property
     def several(self) -> bool:
         """True if there are several ranks."""
+
+    @property
+    def start_id(self) -> str:
+        """The id of this start of the ranks, as `features/hangs/stacks.py` writes it."""
 
     def explain(self, name: str) -> str:
         """Return what the ranks are told after a signal: USR1, TERM or, on this machine, the same."""
