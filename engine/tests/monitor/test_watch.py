@@ -117,7 +117,6 @@ def test_a_stopped_rank_is_named_with_the_stacks_of_all(
     said = capsys.readouterr().out
     assert "ranks 0-1 on here hang in step" in said or "on here hangs in step" in said
     assert "its process is stopped" in said
-    assert "hang" in json.loads((run.monitor / "event-hung.json").read_text())["text"]
     for process in processes:
         os.kill(process.pid, signal.SIGCONT)
     look_until(watch, lambda: found(run).get("hang") is None, 10)
