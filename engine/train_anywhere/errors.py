@@ -6,9 +6,17 @@ escapes is a bug and keeps its traceback.
 
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-__all__ = ["CheckpointError", "ConfigError", "DataError", "ProjectError", "SchedulerError", "SubmitError"]
+__all__ = [
+    "CheckpointError",
+    "ConfigError",
+    "DataError",
+    "ProjectError",
+    "SchedulerError",
+    "SubmitError",
+    "listed",
+]
 
 REFUSED = 2
 """Exit code of a refused request: one message was printed and nothing was written."""
@@ -24,6 +32,12 @@ INTERRUPTED = 130
 
 UNKNOWN_REASON = "the request was refused for an unknown reason: please report the command."
 """Message for an empty list of problems, so that no refusal is a bare `error:`."""
+
+
+def listed(values: Iterable[object], most: int = 6) -> str:
+    """Return values for a message, separated by commas: the first ones, and the number of the others."""
+    shown = [str(value) for value in values]
+    return ", ".join(shown[:most]) + (f" and {len(shown) - most:,} more" if len(shown) > most else "")
 
 
 class ProjectError(Exception):

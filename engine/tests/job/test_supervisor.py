@@ -350,6 +350,7 @@ def test_a_node_that_slurm_took_out_of_the_job_is_not_waited_for(
         "run": Path("/run"),
         "scheduler": "slurm",
         "fewest": 1,
+        "counts": (),
         "program": False,
         "signal_seconds": 0,
         "inside": "",

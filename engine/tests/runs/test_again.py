@@ -103,6 +103,19 @@ def test_on_the_nodes_that_answer(tmp_path: Path) -> None:
     assert decision.code == STOPPED and "2 left are fewer than 3: requeueing the job" in decision.reason
 
 
+def test_on_as_many_nodes_as_share_the_batch_evenly(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    failing(run, 5)
+    used = tuple(f"node{n}" for n in range(1, 17))
+    decision = asked(run, 0, 0, Nodes(used, used[1:], 8, (8, 16)))
+    assert decision.code == 0
+    assert (
+        "node1 does not answer any more: the ranks start on node2, node3, node4, node5, node6, node7 and 2 more"
+        in decision.reason
+    )
+    assert asked(run, 0, 0, Nodes(used, used[9:], 8, (8, 16))).code == STOPPED
+
+
 def test_a_dead_node_explains_a_failure_at_the_same_step() -> None:
     failure = Failure(137, 5, 2, "")
     assert decide(failure, Nodes(("a", "b"), ("a",), 1), 0, 0, True).code == 0

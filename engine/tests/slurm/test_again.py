@@ -65,6 +65,16 @@ def test_a_job_goes_on_without_the_node_that_died(
     assert on_two[: 160 - after["from_step"]] == alone[after["from_step"] : 160]
 
 
+def test_an_elastic_job_leaves_nodes_idle_that_do_not_share_the_batch(login: Login) -> None:
+    """Slurm gives three of 2-4 nodes, and a batch of 64 is shared evenly by two or four. Memory is requested per CPU."""
+    size = ("trainer.nodes=2-4", "trainer.devices=1", "data.batch_size=64", "trainer.max_steps=4")
+    run = login.result(
+        "cluster=slurm", "cluster.exclude=node4", "cluster.mem_per_cpu=500M", "strategy=ddp", *size
+    )
+    assert info(run)["hosts"] == ["node1", "node2"] and info(run)["world_size"] == 2
+    assert "2 nodes share the batch evenly; idle: node3." in log(run)
+
+
 RECORDED = """
 import os
 from pathlib import Path

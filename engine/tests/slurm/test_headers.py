@@ -111,8 +111,6 @@ def overrides(row: Row, example: str | None) -> Iterator[tuple[str, Any]]:
         yield "cluster.cpus_per_task", cpus
     if kind or "constraint" in known:
         yield "cluster.gpu_type", kind
-    if each := re.match(r"(\d+)(.*)", known.pop("mem-per-cpu", "")):
-        yield "cluster.mem", f"{int(each[1]) * max(1, cpus) * processes}{each[2]}"
     known.pop("account", None)
     yield "cluster.account", example or "acct"
     more = []
@@ -135,6 +133,7 @@ KEYS = (
     "time_min",
     "mem",
     "mem_per_gpu",
+    "mem_per_cpu",
     "mail_type",
 )
 

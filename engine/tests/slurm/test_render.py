@@ -165,6 +165,44 @@ def test_an_elastic_job_without_retries_may_go_on_with_fewer_nodes(
     assert "--retries" not in render(make(make_config, "trainer.nodes=2", "cluster.retries=0"))
 
 
+@pytest.mark.parametrize(
+    ("nodes", "batch", "counts", "asked"),
+    [
+        ("8-16", 1024, (8, 16), "--nodes=8-16"),
+        ("500-1000", 6400, (800,), "--nodes=800"),
+        ("9-16", 1024, (16,), "--nodes=16"),
+        ("2-4", 96, (2, 3, 4), "--nodes=2-4"),
+    ],
+)
+def test_an_elastic_job_uses_numbers_of_nodes_that_share_the_batch(
+    make_config: Callable[..., Config], nodes: str, batch: int, counts: tuple[int, ...], asked: str
+) -> None:
+    made = make(make_config, f"trainer.nodes={nodes}", "trainer.devices=8", f"data.batch_size={batch}")
+    script = render(made)
+    assert made.counts == counts and f"#SBATCH {asked}\n" in script
+    assert ("--counts=8,16" in script) == (counts == (8, 16)) and script.count("--counts") == (
+        len(counts) == 2
+    )
+    program = make(
+        make_config,
+        f"trainer.nodes={nodes}",
+        f"data.batch_size={batch}",
+        "program.command=[a]",
+        "trainer.devices=8",
+    )
+    assert len(program.counts) == int(nodes.partition("-")[2]) - int(nodes.partition("-")[0]) + 1
+
+
+def test_memory_per_cpu_is_a_line_of_the_script(make_config: Callable[..., Config]) -> None:
+    words = ("cluster.mem_per_cpu=6G", "cluster.cpus_per_task=5", "trainer.devices=2")
+    made = make(make_config, *words)
+    assert made.mem == 60 * 1024
+    script = render(made)
+    assert "#SBATCH --mem-per-cpu=6G\n" in script and "#SBATCH --mem=" not in script
+    pbs = make_job(make_config("cluster=pbs", *words), "/run", "/run/code")
+    assert f":mem={60 * 1024}mb" in render(pbs)
+
+
 def test_ranges() -> None:
     assert ranges([0, 1, 2, 3, 7]) == "0-3,7"
     assert ranges([]) == ""

@@ -13,7 +13,7 @@ from train_anywhere.checkpoints.store import CheckpointStore
 from train_anywhere.config.checks.targets import is_whole_module, task_has_network
 from train_anywhere.config.keys import TARGET
 from train_anywhere.config.schema import Config, Init
-from train_anywhere.errors import CheckpointError, ProjectError
+from train_anywhere.errors import CheckpointError, ProjectError, listed
 from train_anywhere.files.terminal.printable import printable
 from train_anywhere.runs.folder import RunDir, is_waited_for, open_run
 from train_anywhere.runs.reopen.frozen import read_frozen
@@ -70,7 +70,7 @@ def read_chosen(run: RunDir, which: str | int, read: Callable[[SavedCheckpoint],
 def _find_step(run: RunDir, store: CheckpointStore, step: int, checksums: bool) -> SavedCheckpoint:
     folder = run.checkpoints / folder_name(step)
     if not folder.is_dir():
-        known = ", ".join(str(s.step) for s in store.all())
+        known = listed(str(s.step) for s in store.all())
         raise CheckpointError(
             f"{run.path} has no checkpoint of step {step}; it has {known}." if known else _none_message(run)
         )
@@ -87,10 +87,6 @@ def _none_message(run: RunDir) -> str:
 
 Shapes = Mapping[str, tuple[int, ...]]
 """Shapes of weights by name."""
-
-MAX_NAMES = 5
-"""Maximum number of names in a message."""
-
 
 WEIGHT_FILES = (".safetensors", ".ckpt", ".pt", ".pth", ".bin")
 """Endings of files of weights that `init.run` may name."""
@@ -140,7 +136,7 @@ def init_problems(config: Config) -> list[str]:
             "in the function that makes your model."
         ]
     if os.path.isfile(init.run):
-        return [f"init.run={init.run} is not a file of weights: those end with {', '.join(WEIGHT_FILES)}."]
+        return [f"init.run={init.run} is not a file of weights: those end with {listed(WEIGHT_FILES)}."]
     try:
         run = open_run(init.run)
         frozen = read_frozen(run)
@@ -209,5 +205,4 @@ def select_weights(own: Shapes, stored: Shapes, init: Init, report: Callable[[st
 
 
 def _format_names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-    return printable(", ".join(names[:MAX_NAMES])) + more if names else "nothing else"
+    return printable(listed(names)) if names else "nothing else"

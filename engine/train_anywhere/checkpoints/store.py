@@ -28,7 +28,7 @@ from train_anywhere.checkpoints.disk.manifest import (
     write_manifest,
 )
 from train_anywhere.checkpoints.disk.staging import Retention
-from train_anywhere.errors import CheckpointError
+from train_anywhere.errors import CheckpointError, listed
 from train_anywhere.files.atomic import dumps, move, set_aside, write_atomic
 from train_anywhere.files.removal import (
     NotOwnedError,
@@ -67,7 +67,7 @@ def unreadable_message(run: Path, damages: Sequence[str]) -> str:
     """Return the message for a run whose checkpoints are all damaged."""
     count = f"{len(damages)} {'is' if len(damages) == 1 else 'are'} damaged"
     return (
-        f"{run} has no checkpoint that can be read ({count}: {', '.join(damages)}); nothing was deleted. "
+        f"{run} has no checkpoint that can be read ({count}: {listed(damages)}); nothing was deleted. "
         f"resume={run} from_scratch=true starts it again from step 0 and keeps them aside."
     )
 

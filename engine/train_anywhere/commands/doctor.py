@@ -36,7 +36,7 @@ from train_anywhere.distributed.packages import (
     installed_frameworks,
     installed_horovod,
 )
-from train_anywhere.errors import REFUSED, ConfigError, SchedulerError
+from train_anywhere.errors import REFUSED, ConfigError, SchedulerError, listed
 from train_anywhere.files import ROOT
 from train_anywhere.files.terminal.fit import fit_page, terminal_width
 from train_anywhere.files.terminal.printable import printable
@@ -110,8 +110,8 @@ def horovod_build() -> Iterator[Fact]:
     for title, rows in parts:
         marks = dict(reversed(row) for row in re.findall(r"\[(.)\] (\w+)", rows))
         built, without = ([n for n, m in marks.items() if (m == "X") is there] for there in (True, False))
-        absent = f"; not {', '.join(without)}" if without else ""
-        yield Fact(title.lower(), f"{', '.join(built) or 'none'}{absent}")
+        absent = f"; not {listed(without)}" if without else ""
+        yield Fact(title.lower(), f"{listed(built) or 'none'}{absent}")
 
 
 def _results(folder: Path) -> Fact:
@@ -153,7 +153,7 @@ def check_run(run: RunDir, output: str) -> Fact:
     """
     info, ranks = run.read_info(), read_reports(run)
     silent = sorted(set(range(info["world_size"])) - ranks.keys())
-    answered = f"{len(ranks)} of {info['world_size']} ranks answered, on {', '.join(info.get('hosts', []))}"
+    answered = f"{len(ranks)} of {info['world_size']} ranks answered, on {listed(info.get('hosts', []))}"
     if silent:
         return Fact("job", "", f"ranks {silent} did not start; see {run.path}\n{_tail(output)}")
     if info["state"] != "completed":
@@ -239,7 +239,7 @@ def print_differences(path: Path) -> int:
     if not f"{tree['site'].get('checked')}".startswith(month):
         new = edit_text(new, {("cluster", "site", "checked"): month})
     print(printable("\n".join(differences) or "No difference."))
-    print(f"not checked: {', '.join(sorted(fact_names(tree) - known))}")
+    print(f"not checked: {listed(sorted(fact_names(tree) - known))}")
     print(
         make_patch(f"configs/cluster/{path.name}", old if path.is_relative_to(ROOT / "configs") else "", new),
         end="",

@@ -38,7 +38,15 @@ from train_anywhere.commands.running.ask_ranks import profile as profile_run
 from train_anywhere.commands.running.ask_ranks import save as save_run
 from train_anywhere.commands.running.job_shell import explain_unreachable_scheduler
 from train_anywhere.commands.running.job_shell import shell as open_shell
-from train_anywhere.errors import INTERRUPTED, REFUSED, ConfigError, ProjectError, SchedulerError, SubmitError
+from train_anywhere.errors import (
+    INTERRUPTED,
+    REFUSED,
+    ConfigError,
+    ProjectError,
+    SchedulerError,
+    SubmitError,
+    listed,
+)
 from train_anywhere.files import ROOT
 from train_anywhere.files.atomic import dumps
 from train_anywhere.files.root import shell_folder
@@ -306,14 +314,14 @@ def resubmit(found: Runs, parsed: argparse.Namespace) -> None:
     else:
         again = [r for r in found if states[r.folder.id] != "completed" and not known.active(r.job_ids)]
     if not again:
-        listed = ", ".join(f"{i} is {s}" for i, s in states.items())
+        known_states = listed(f"{i} is {s}" for i, s in states.items())
         raise SubmitError(
-            f"there is nothing to submit again: {listed}.{f' {known.gap}' if known.gap else ''}"
+            f"there is nothing to submit again: {known_states}.{f' {known.gap}' if known.gap else ''}"
         )
     for run in again:
         find_runs.refuse_unclear(run)
     job_id = submit_again(again, _results(parsed), parsed.trust)
-    print(f"Submitted job {job_id}: {', '.join(r.folder.id for r in again)}")
+    print(f"Submitted job {job_id}: {listed(r.folder.id for r in again)}")
 
 
 def diff(parsed: argparse.Namespace) -> None:

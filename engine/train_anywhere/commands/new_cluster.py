@@ -25,7 +25,7 @@ from train_anywhere.config.command.compose import CONFIGS, compose, list_groups,
 from train_anywhere.config.command.diagnose import diagnose
 from train_anywhere.config.command.yaml_files import read_mapping, read_text
 from train_anywhere.config.load import load
-from train_anywhere.errors import REFUSED, ConfigError, ProjectError, SubmitError
+from train_anywhere.errors import REFUSED, ConfigError, ProjectError, SubmitError, listed
 from train_anywhere.files import ROOT
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.terminal.fit import FittedHelp
@@ -86,12 +86,10 @@ def make_preset(name: str, slurm: SlurmFacts, partition: str | None, host: str) 
         raise SubmitError(f"Slurm shows no node with GPUs here ({why}); {BY_HAND}")
     if partition and partition not in known:
         raise SubmitError(
-            f"there are no GPUs for you in partition {partition}; those with GPUs: {', '.join(known)}."
+            f"there are no GPUs for you in partition {partition}; those with GPUs: {listed(known)}."
         )
     if "\ufffd" in "".join(known):
-        raise SubmitError(
-            f"a partition has a name that is not UTF-8: {', '.join(map(ascii, known))}; {BY_HAND}"
-        )
+        raise SubmitError(f"a partition has a name that is not UTF-8: {listed(map(ascii, known))}; {BY_HAND}")
     first = next(k for k in found if k.partition == (partition or known[0]))
     limits = {name: slurm.partitions.get(name, {}).get("MaxTime", "") for name in known}
     limits = {name: limit for name, limit in limits.items() if _is_time(limit)}
@@ -121,7 +119,7 @@ def make_preset(name: str, slurm: SlurmFacts, partition: str | None, host: str) 
 def keep_settings(name: str, settings: Sequence[str]) -> int:
     """Write values of `cluster` into the user's own file for a preset, whose other lines stay. Raises ProjectError."""
     if name not in (presets := list_groups()["cluster"]):
-        raise SubmitError(f"there is no preset '{name}'; name one of {', '.join(presets)}.")
+        raise SubmitError(f"there is no preset '{name}'; name one of {listed(presets)}.")
     path = CONFIGS / "local" / f"{name}.yaml"
     if (old := read_text(path).strip() if path.exists() else "") and read_mapping(path):
         old += "\n"
@@ -133,7 +131,7 @@ def keep_settings(name: str, settings: Sequence[str]) -> int:
     for setting in settings:
         key, equals, text = setting.removeprefix("cluster.").partition("=")
         if key not in known or not equals:
-            keys = ", ".join(known)
+            keys = listed(known)
             raise SubmitError(f"'{setting}' is not KEY=VALUE with a key of cluster; the keys are {keys}.")
         parsed = parse_override(quote_value(f"cluster.{key}={text}"))
         values[key] = text if parsed is None or parsed.is_sweep_override() else parsed.value()

@@ -93,6 +93,7 @@ class Cluster:
     cpus_per_task: Cpus | None = key(None, "CPUs per rank; null: its GPU's share of the node")
     mem: str | None = key(None, "memory per node, such as 180G; null: the GPUs' share; 0: all of it")
     mem_per_gpu: str | None = key(None, "memory per GPU, such as 40G, instead of mem")
+    mem_per_cpu: str | None = key(None, "memory per CPU, such as 6G, instead of mem")
     constraint: str | list[str] | None = key(
         None, "node feature, or a list of which all are required; [a|b]: the same one of them on all nodes"
     )

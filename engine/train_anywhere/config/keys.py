@@ -21,6 +21,7 @@ from dataclasses import Field, dataclass, field, fields, is_dataclass
 from typing import Any, get_args
 
 from train_anywhere.config.checks.strategy_table import FrameworkName
+from train_anywhere.errors import listed
 
 CHOICE = {"choice": True}
 """Metadata of a section that a file of the project chooses: the loader of that file adds the defaults of its class."""
@@ -159,7 +160,7 @@ def split_section(
         arguments.pop(PARTIAL, None)  # this project always adds arguments to the call
     known = [ARGS, CONVERT, RECURSIVE]
     problems += [
-        f"'{path}.{key}' is not a key of the configuration; {path} knows {', '.join([TARGET, CHECK, *known])}."
+        f"'{path}.{key}' is not a key of the configuration; {path} knows {listed([TARGET, CHECK, *known])}."
         for key in arguments
         if str(key).startswith("_") and key not in known
     ]
@@ -173,7 +174,7 @@ def split_section(
         problems.append(
             f"{path}.{TARGET} is missing; give it a class or function, such as {path}.{TARGET}=mine.name."
             if shown is None
-            else f"{path}.{TARGET}={shown} is not a dotted name, nor one for each of {', '.join(FRAMEWORKS)}."
+            else f"{path}.{TARGET}={shown} is not a dotted name, nor one for each of {listed(FRAMEWORKS)}."
         )
     return {"target": target, "check": check, "arguments": arguments}, {
         k: v for k, v in section.items() if k in own

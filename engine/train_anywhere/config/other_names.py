@@ -64,7 +64,7 @@ OTHER_NAMES = {
     "monitor.progress": "verbose enable_progress_bar enable_model_summary weights_summary progress_bar_refresh_rate",
     "cluster.time": "walltime time_limit timeout_min",
     "cluster.partition": "queue",
-    "cluster.mem": "memory ram mem_gb mem_per_cpu",
+    "cluster.mem": "memory ram mem_gb",
     "cluster.cpus_per_task": "cpus num_cpus cpus_per_gpu",
     "cluster.gpu_type": "gpu",
     "cluster.modules": "module",

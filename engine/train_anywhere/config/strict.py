@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar
 
 from train_anywhere.config.keys import TARGET, OpenSection, key_fields, split_section
 from train_anywhere.config.limits import Duration, Span
+from train_anywhere.errors import listed
 
 T = TypeVar("T")
 
@@ -192,7 +193,7 @@ def did_you_mean(word: str, known: Iterable[str], within: str = "") -> str:
     near = nearest(word, names)
     if near:
         return f". Did you mean '{_join(within, near)}'?"
-    return f". Known: {', '.join(names)}." if names and len(names) <= 12 else "."
+    return f". Known: {listed(names)}." if names else "."
 
 
 def describe(hint: Any) -> str:
@@ -210,7 +211,7 @@ def describe(hint: Any) -> str:
             parts += named
         elif typing.get_origin(kind) is Literal:
             options = typing.get_args(kind)
-            parts.append(("one of " if len(options) > 1 else "") + ", ".join(str(o) for o in options))
+            parts.append(("one of " if len(options) > 1 else "") + listed(str(o) for o in options))
         elif typing.get_origin(kind) is list:
             parts.append(f"a list ({describe(typing.get_args(kind)[0])})")
         else:

@@ -9,7 +9,7 @@ from http.client import HTTPException
 from pathlib import Path
 from urllib.request import urlopen
 
-from train_anywhere.errors import DataError
+from train_anywhere.errors import DataError, listed
 from train_anywhere.files.atomic import replace
 from train_anywhere.files.removal import remove_file, temporary_name
 
@@ -48,7 +48,7 @@ def _fetch_one(target: Path, checksum: str, mirrors: tuple[str, ...]) -> None:
             return
         failures.append(f"{mirror} {problem}")
         print(f"{target.name}: {failures[-1]}", file=sys.stderr)
-    raise DataError(f"{target.name}: {', '.join(failures)}.")
+    raise DataError(f"{target.name}: {listed(failures)}.")
 
 
 def _try_mirror(url: str, target: Path, checksum: str) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.discover import hosts_by_rank
+from train_anywhere.errors import listed
 from train_anywhere.features.feature import Check, Feature, NodeService
 from train_anywhere.files.atomic import read_json
 from train_anywhere.monitor.ranks import short
@@ -103,7 +104,7 @@ def _describe(failed: Mapping[str, float], attempt: Mapping[str, Any]) -> str:
     if first := spent.get("first"):
         known |= {"start": spent.get("before", 0.0) + spent.get("start", 0.0), "first step": first}
     where = f"step {attempt['from_step']}: " if "from_step" in attempt else ""
-    return where + ", ".join(f"{name} {seconds:.1f} s" for name, seconds in known.items())
+    return where + listed(f"{name} {seconds:.1f} s" for name, seconds in known.items())
 
 
 class BadNodes(Feature):
@@ -119,7 +120,7 @@ class BadNodes(Feature):
         nodes = read_bad_nodes(facts.run) if facts.run else []
         if not nodes:
             return []
-        names, verb = ", ".join(nodes), "is" if len(nodes) == 1 else "are"
+        names, verb = listed(nodes), "is" if len(nodes) == 1 else "are"
         return [
             f"{names} failed more than once and {verb} excluded: report this to the site, and meanwhile use "
             f"cluster.exclude={','.join(nodes)}."

@@ -17,7 +17,7 @@ from train_anywhere.config.command.yaml_files import as_typed
 from train_anywhere.config.keys import LIST_GROUPS, SINGLE_GROUPS, defaults, flatten, unflatten
 from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
-from train_anywhere.errors import CheckpointError, ConfigError
+from train_anywhere.errors import CheckpointError, ConfigError, listed
 from train_anywhere.files import ROOT, STANDALONE
 from train_anywhere.launch.rank import import_framework_module
 from train_anywhere.runs.folder import RunDir, open_run
@@ -154,7 +154,7 @@ def _parse_changes(words: Sequence[str]) -> dict[str, Any]:
     for key, _, value in (word.partition("=") for word in words):
         if key not in CHANGEABLE:
             problems.append(
-                f"{key}={value} can't be changed for a run that exists; only {', '.join(CHANGEABLE)} can."
+                f"{key}={value} can't be changed for a run that exists; only {listed(CHANGEABLE)} can."
             )
         else:
             try:
@@ -185,5 +185,5 @@ def refuse_export(framework: str, format: str, known: Sequence[str]) -> None:
     if format not in known:
         way = KERAS_WAYS.get(format, "") if framework == "keras" else ""
         raise CheckpointError(
-            f"--export {format} is not a format of a run with framework={framework}; use one of {', '.join(known)}.{way}"
+            f"--export {format} is not a format of a run with framework={framework}; use one of {listed(known)}.{way}"
         )

@@ -38,6 +38,12 @@ def main(words: list[str]) -> int:
     return code
 
 
+def _numbers(text: str) -> tuple[int, ...]:
+    """Return the numbers of a list such as 2-4,8."""
+    spans = (part.partition("-") for part in text.split(","))
+    return tuple(n for first, _, last in spans for n in range(int(first), int(last or first) + 1))
+
+
 def parse(words: list[str]) -> argparse.Namespace:
     """Return the options. `batch_job.fill` replaces the placeholders of `command`."""
     parser = argparse.ArgumentParser(prog="supervise", allow_abbrev=False)
@@ -60,6 +66,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     add("--cpus-per-task", type=int, default=1)
     add("--gpus", type=int, default=0, help="GPUs of all nodes, if they have different numbers")
     add("--fewest", type=int, help="the fewest nodes on which the job may continue")
+    add("--counts", type=_numbers, default=(), help="the only numbers of nodes on which the ranks may start")
     add("--no-kill", action="store_true", help="it survives the loss of a node")
     add("--retries", type=int, help="restarts of the ranks after a failure")
     add("--program", action="store_true", help="the ranks run a program, see src/run.py")

@@ -16,7 +16,7 @@ from pathlib import Path
 from train_anywhere.distributed import programs
 from train_anywhere.distributed.discover import job_port
 from train_anywhere.distributed.topology import expand_hosts
-from train_anywhere.errors import STOPPED, ProjectError, SchedulerError
+from train_anywhere.errors import STOPPED, ProjectError, SchedulerError, listed
 from train_anywhere.job.requeue import ANSWER_S, QueuedJob, end_after_death, is_first, stop_ranks
 from train_anywhere.job.restart import Nodes
 from train_anywhere.job.running_ranks import Launcher, spawn
@@ -108,6 +108,7 @@ class Job(QueuedJob):
         self.code: int | None = None
         self.launcher_killed = False
         self._nodes: Nodes | None = None
+        self._idle: tuple[str, ...] = ()
         self._warm: subprocess.Popen[bytes] | None = None
         self._warm_hosts: list[str] = []
         self._parent = os.getppid()
@@ -131,14 +132,14 @@ class Job(QueuedJob):
     def list_hosts(self) -> list[str]:
         """Return the nodes of this job. Raises Stopped if a signal came while Slurm did not answer."""
         if not self.hosts and self.slurm:
-            self.hosts = expand_hosts(self.environ["SLURM_JOB_NODELIST"])
+            self.use_nodes(tuple(expand_hosts(self.environ["SLURM_JOB_NODELIST"])))
         elif not self.hosts:
             self.hosts = list(dict.fromkeys(Path(self.environ["PBS_NODEFILE"]).read_text().split()))
         return self.hosts
 
     def find_nodes(self) -> Nodes:
         """Return the nodes of an elastic job, and those on which a process starts."""
-        used = tuple(self.hosts)
+        used = (*self.hosts, *self._idle)
         if not self.elastic:
             return Nodes((), (), 1)
         if self._nodes:
@@ -157,7 +158,7 @@ class Job(QueuedJob):
             return bool(answering)  # if no node answers, not even this one, Slurm itself does not
 
         self.persist(ask)
-        self._nodes = Nodes(used, tuple(answering), self.options.fewest)
+        self._nodes = Nodes(used, tuple(answering), self.options.fewest, self.options.counts)
         return self._nodes
 
     def _answers(self, host: str) -> bool:
@@ -171,7 +172,12 @@ class Job(QueuedJob):
         return False
 
     def use_nodes(self, nodes: tuple[str, ...]) -> None:
-        """Start the ranks on these nodes from now on."""
+        """Start the ranks on these nodes from now on, those of an elastic job that share the batch evenly."""
+        if counts := self.options.counts:
+            chosen = Nodes(nodes, nodes, self.options.fewest, counts).choose(nodes)
+            nodes, self._idle = chosen or nodes, nodes[len(chosen) :] if chosen else ()
+        if self._idle:
+            print(f"{len(nodes)} nodes share the batch evenly; idle: {listed(self._idle)}.", flush=True)
         self.hosts = [*nodes] or self.hosts
 
     def _place_ranks(self, number: int) -> None:

@@ -18,5 +18,6 @@ if [ "$1" = slurm ]; then
     export TRAIN_JOB="${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}"
     TRAIN_JOB=${TRAIN_JOB:-$SLURM_JOB_ID}
     sizes=(${!SLURM_MEM_PER_@})
-    [ -z "${sizes[1]:-}" ] || unset "${sizes[@]}"  # srun accepts only one of them; without any, a step has the memory of the job
+    # srun accepts only one of them, and --mem of a step not with that of a CPU; without any, a step has the memory of the job
+    [[ -z "${sizes[1]:-}" && -z "${SLURM_MEM_PER_CPU:-}" ]] || unset "${sizes[@]}"
 fi

@@ -6,12 +6,12 @@ failed twice, at different steps, is bad: the job continues, or is requeued, wit
 known: its failures use up `cluster.retries`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 
-from train_anywhere.errors import REFUSED, STOPPED
+from train_anywhere.errors import REFUSED, STOPPED, listed
 from train_anywhere.files.atomic import read_text
 from train_anywhere.monitor.ranks import short
 from train_anywhere.runs.attempts import (
@@ -69,11 +69,18 @@ class Nodes:
         used: nodes on which the ranks ran.
         left: those of them that answer.
         fewest: number of nodes that the job needs at least.
+        counts: the only numbers of nodes on which the ranks may start; empty: any other, too.
     """
 
     used: tuple[str, ...]
     left: tuple[str, ...]
     fewest: int
+    counts: tuple[int, ...] = ()
+
+    def choose(self, left: Sequence[str]) -> tuple[str, ...]:
+        """Return as many of these nodes as the ranks may use; none if they are too few."""
+        fitting = [n for n in self.counts or range(self.fewest, len(left) + 1) if n <= len(left)]
+        return tuple(left[: max(fitting, default=0)])
 
     @property
     def unreachable(self) -> tuple[str, ...]:
@@ -106,10 +113,9 @@ def decide(
         return Decision(1, f"not restarted: {failure.sentence}; {stuck} starts in a row made no new step.")
     if nodes.unreachable:
         verb = "does" if len(nodes.unreachable) == 1 else "do"
-        gone = f"{', '.join(nodes.unreachable)} {verb} not answer any more"
-        if len(nodes.left) >= nodes.fewest:
-            names = ", ".join(nodes.left)
-            return Decision(0, f"{gone}: the ranks start on {names} from the newest checkpoint.")
+        gone = f"{listed(nodes.unreachable)} {verb} not answer any more"
+        if chosen := nodes.choose(nodes.left):
+            return Decision(0, f"{gone}: the ranks start on {listed(chosen)} from the newest checkpoint.")
         fewer = f"{len(nodes.left)} left are fewer than {nodes.fewest}"
         return Decision(STOPPED, f"{gone}, and {fewer}: requeueing the job.")
     if failure.code == REFUSED and not (failure.program and failure.cause):
@@ -118,8 +124,8 @@ def decide(
         return Decision(1, f"not restarted: {failure.sentence}, {failure.same} times in a row.")
     if failure.node and any(short(node) == failure.node for node in nodes.left):
         left = [node for node in nodes.left if short(node) != failure.node]
-        if len(left) >= nodes.fewest:
-            reason = f"{failure.sentence}; not the first time on {failure.node}: the ranks start on {', '.join(left)}."
+        if chosen := nodes.choose(left):
+            reason = f"{failure.sentence}; not the first time on {failure.node}: the ranks start on {listed(chosen)}."
             return Decision(0, reason, failure.node)
     if failure.hung and (failure.node or used >= retries):
         why = (

@@ -15,7 +15,7 @@ from train_anywhere.config.keys import flatten
 from train_anywhere.config.other_names import OTHER_WAYS, keys_meant, page_address
 from train_anywhere.config.search_terms import find_page
 from train_anywhere.config.strict import did_you_mean
-from train_anywhere.errors import INTERRUPTED, REFUSED, ConfigError, ProjectError
+from train_anywhere.errors import INTERRUPTED, REFUSED, ConfigError, ProjectError, listed
 from train_anywhere.files.root import refuse_deleted_folder
 from train_anywhere.files.terminal.fit import fit, fit_message, terminal_width
 from train_anywhere.files.terminal.output import escape_characters, output_problem
@@ -44,7 +44,7 @@ def build_hydra_arguments(arguments: Sequence[str]) -> list[str]:
     if keys := [
         w.partition("=")[0] for w in line.overrides if w.lstrip("+~").startswith(("program.", "args."))
     ]:
-        raise ConfigError(f"{', '.join(keys)}: keys of src/run.py, and this is a training; leave them out.")
+        raise ConfigError(f"{listed(keys)}: keys of src/run.py, and this is a training; leave them out.")
     saved = load_saved_overrides(line.overrides)
     words = [quote_value(word) for word in to_hydra_overrides([*saved, *line.overrides])]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors instead of printing them

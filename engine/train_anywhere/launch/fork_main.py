@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from train_anywhere import ENVIRON
+from train_anywhere.errors import listed
 from train_anywhere.files import ENGINE
 from train_anywhere.monitor.ranks import GONE, process_state
 from train_anywhere.runs.lock import process_start
@@ -75,7 +76,7 @@ def changed_at_import(environ: Mapping[str, str], before: Mapping[str, str]) -> 
 def _refusal(request: Mapping[str, Any], before: Mapping[str, str]) -> str:
     """Return why a process of another job step gets no fork, or ""."""
     if changed := changed_at_import(request["environ"], before):
-        return f"{', '.join(changed)} changed"
+        return f"{listed(changed)} changed"
     outside = not set(request["cpus"]) <= os.sched_getaffinity(0)
     return "they have CPUs that are not those of the node's process" if outside else ""
 

@@ -17,6 +17,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO, Any
 
+from train_anywhere.errors import listed
 from train_anywhere.files import ENGINE, ROOT
 from train_anywhere.launch.fork_main import AFTER_IMPORTS, PADDING, changed_at_import, main, read_line
 
@@ -178,7 +179,7 @@ class ForkServer:
             return f"a fork is not safe on {platform.system()}"
         differing = self.list_differences(environ)
         ended = "the process that imports the framework has ended"
-        return f"{', '.join(differing)} changed" if differing else ended
+        return f"{listed(differing)} changed" if differing else ended
 
     def pass_on(self, connection: socket.socket) -> None:
         """Let the server serve a process at the other end of a connection."""

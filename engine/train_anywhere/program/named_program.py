@@ -12,7 +12,7 @@ from train_anywhere.config.checks.program import is_file
 from train_anywhere.config.command.command_line import split_flags
 from train_anywhere.config.command.compose import compose, install_choice_loader, quote_value
 from train_anywhere.config.keys import flatten
-from train_anywhere.errors import ConfigError
+from train_anywhere.errors import ConfigError, listed
 from train_anywhere.files import ROOT
 from train_anywhere.files.root import resolve_as_typed
 
@@ -119,8 +119,8 @@ def unused_key_problems(words: Sequence[str]) -> list[str]:
     if not unused:
         return []
     return [
-        f"{', '.join(unused)}: a key of a training means nothing for a program; pass the program's own arguments after --, or leave it "
-        f"out. Keys of a program: {', '.join((*SECTIONS, *KEYS))}."
+        f"{listed(unused)}: a key of a training means nothing for a program; pass the program's own arguments after --, or leave it "
+        f"out. Keys of a program: {listed((*SECTIONS, *KEYS))}."
     ]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from train_anywhere.config.command.compose import CONFIGS
 from train_anywhere.config.command.yaml_files import read_mapping
 from train_anywhere.config.strict import build, did_you_mean
-from train_anywhere.errors import ConfigError
+from train_anywhere.errors import ConfigError, listed
 
 HOSTS = CONFIGS / "hosts"
 
@@ -54,7 +54,7 @@ def list_hosts() -> list[str]:
 def read_host(name: str) -> Host:
     """Return a host. Raises ConfigError for an unknown one and for a wrong file."""
     if name not in (known := list_hosts()):
-        have = f"configs/hosts/ has {', '.join(known)}" if known else "configs/hosts/ has none"
+        have = f"configs/hosts/ has {listed(known)}" if known else "configs/hosts/ has none"
         raise ConfigError(
             f"'{name}' is not a host ({have}){did_you_mean(name, known)} `python slurm/new_cluster.py NAME --on SSH_HOST` "
             "writes the file of a new one."

@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from train_anywhere.config.command.members import merge_problems
 from train_anywhere.config.limits import MAX_COUNT
 from train_anywhere.config.schema import Config
-from train_anywhere.errors import ConfigError, ProjectError, SubmitError, SubmitInterrupted
+from train_anywhere.errors import ConfigError, ProjectError, SubmitError, SubmitInterrupted, listed
 from train_anywhere.files import ROOT
 from train_anywhere.files.removal import remove
 from train_anywhere.files.terminal.printable import printable
@@ -97,7 +97,7 @@ def option_problems(options: Mapping[str, Any]) -> list[str]:
     ]
     known = {"sampler": [*SAMPLERS], "pruner": [*PRUNERS]}
     problems += [
-        f"hydra.sweeper.{key}={options[key]} is not known; use one of {', '.join(names)}."
+        f"hydra.sweeper.{key}={options[key]} is not known; use one of {listed(names)}."
         for key, names in known.items()
         if options[key] not in names
     ]

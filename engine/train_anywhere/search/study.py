@@ -16,7 +16,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from train_anywhere.errors import ConfigError
+from train_anywhere.errors import ConfigError, listed
 from train_anywhere.files.atomic import dumps, read_json, write_atomic
 from train_anywhere.files.removal import OwnedFolder, make_owned
 from train_anywhere.runs.folder import new_run_id
@@ -94,7 +94,7 @@ def make_distribution(override: Override) -> Distribution:
     value = override.value()
     if unknown := set(getattr(value, "tags", ())) - ({LOG} if isinstance(value, IntervalSweep) else set()):
         raise ValueError(
-            f"the tag {', '.join(sorted(unknown))} can't be used here: only an interval can have a tag, {LOG}"
+            f"the tag {listed(sorted(unknown))} can't be used here: only an interval can have a tag, {LOG}"
         )
     if isinstance(value, ChoiceSweep) and any(isinstance(choice, Sweep) for choice in value.list):
         raise ValueError("one of its values is a sweep itself")

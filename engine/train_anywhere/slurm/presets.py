@@ -16,7 +16,7 @@ import yaml
 
 from train_anywhere.config.cluster import Cluster
 from train_anywhere.config.command.compose import choice_file, choice_files
-from train_anywhere.errors import ConfigError
+from train_anywhere.errors import ConfigError, listed
 from train_anywhere.runs.reopen.trust import is_first_note
 
 MAX_AGE_DAYS = 180
@@ -36,7 +36,7 @@ def resolve_current(overrides: Sequence[str], hosts: Sequence[str] | None = None
     if len(found) != 1:
         what = f"fits {' and '.join(found)}" if found else "is not a login node of any preset"
         raise ConfigError(
-            f"cluster=current: this machine ({hosts[0]}) {what}; name one of {', '.join(known)}, or write a preset with "
+            f"cluster=current: this machine ({hosts[0]}) {what}; name one of {listed(known)}, or write a preset with "
             "`python slurm/new_cluster.py NAME --write` (its cluster.site.hosts lists the login nodes).",
             *broken,
         )

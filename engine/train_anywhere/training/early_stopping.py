@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from train_anywhere.config.limits import duration_seconds
 from train_anywhere.config.schema import EarlyStopping, Trainer
 from train_anywhere.config.strict import nearest
-from train_anywhere.errors import ConfigError
+from train_anywhere.errors import ConfigError, listed
 from train_anywhere.runs.summary import find_nonfinite_loss
 
 
@@ -112,7 +112,7 @@ def monitored_value(metrics: Mapping[str, float], monitor: str | None, key: str)
         return metrics[str(monitor)]
     known = [name for name in metrics if name != "lr"]
     near = f". Did you mean '{found}'?" if (found := nearest(str(monitor), known)) else ""
-    raise ConfigError(f"{key}={monitor} was not measured{near or '; ' + ', '.join(known) + ' were.'}")
+    raise ConfigError(f"{key}={monitor} was not measured{near or '; ' + listed(known) + ' were.'}")
 
 
 def checkpoint_score(metrics: Mapping[str, float], monitor: str) -> float | None:

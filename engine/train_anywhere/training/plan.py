@@ -21,7 +21,7 @@ from train_anywhere.config.instantiate import instantiate
 from train_anywhere.config.limits import MAX_COUNT
 from train_anywhere.config.schema import Config, LimitBatches, Trainer
 from train_anywhere.config.strict import did_you_mean
-from train_anywhere.errors import CheckpointError, ConfigError
+from train_anywhere.errors import CheckpointError, ConfigError, listed
 from train_anywhere.files.terminal.printable import printable
 
 
@@ -303,10 +303,6 @@ def device_count_message(before: int, now: int) -> str:
     )
 
 
-MAX_NAMES = 8
-"""Maximum number of names in a message."""
-
-
 def matching_groups(groups: Sequence[ParameterGroup], name: str) -> list[ParameterGroup]:
     """Return the groups whose pattern matches the whole name of a parameter."""
     return [group for group in groups if re.fullmatch(group.match, name)]
@@ -323,10 +319,9 @@ def group_settings(groups: Iterable[ParameterGroup]) -> tuple[float | None, floa
 
 def refuse_unmatched(groups: Sequence[ParameterGroup], names: Sequence[str]) -> None:
     """Raise ConfigError for each pattern that matches none of the names."""
-    shown = ", ".join(names[:MAX_NAMES]) + (", ..." if len(names) > MAX_NAMES else "")
     problems = [
         f"optimizer.groups[{n}].match={group.match} matches no parameter; a pattern has to match the whole name. The names are "
-        f"{printable(shown)}."
+        f"{printable(listed(names))}."
         for n, group in enumerate(groups)
         if not any(re.fullmatch(group.match, name) for name in names)
     ]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from train_anywhere.checkpoints.store import CheckpointStore
 from train_anywhere.commands.running.job_shell import cancel, find_job, refuse_program
-from train_anywhere.errors import CheckpointError, SubmitError
+from train_anywhere.errors import CheckpointError, SubmitError, listed
 from train_anywhere.files.atomic import read_json
 from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.monitor import live
@@ -125,7 +125,7 @@ def profile(run: RunEntry, steps: int, ranks: str, timeout: float) -> None:
         raise SubmitError(
             f"{file} can't be written ({error.strerror or error}), so the run can't be asked."
         ) from None
-    which = f"rank{'s' if len(wanted) > 1 else ''} {', '.join(map(str, wanted))}"
+    which = f"rank{'s' if len(wanted) > 1 else ''} {listed(wanted)}"
     print(one_line(f"{run.folder.id}: waiting for {steps} steps of {which} ..."), file=sys.stderr, flush=True)
     try:
         found = _wait(run, number, wanted, timeout)
@@ -215,8 +215,8 @@ def _watches(run: RunEntry) -> bool | None:
 
 
 def _explain_missing(run: RunEntry, ranks: list[int]) -> str:
-    hosts = ", ".join(map(str, run.folder.read_info().get("hosts") or []))
-    named = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+    hosts = listed(run.folder.read_info().get("hosts") or [])
+    named = f"rank{'s' if len(ranks) > 1 else ''} {listed(ranks)}"
     pbs = " On PBS only the first node is asked." if run.scheduler == "pbs" else ""
     return (
         f"no stacks of {named} within {ANSWER_S:.0f} s (nodes: {hosts or 'not known yet'}).{pbs} A rank has none before it starts "

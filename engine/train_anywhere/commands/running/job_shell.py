@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from train_anywhere.distributed import programs
-from train_anywhere.errors import SchedulerError, SubmitError
+from train_anywhere.errors import SchedulerError, SubmitError, listed
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import read_frozen
 from train_anywhere.runs.summary import is_program
@@ -74,7 +74,7 @@ def cancel(run: RunEntry) -> str:
         return f"{run.folder.id} has no queued or running job."
     ending = queue.cancel(run.scheduler or "", living)
     _record_cancelled(run.folder)
-    return f"{run.folder.id}: cancelled job {', '.join(living)}{', which is ending' if ending else ''}."
+    return f"{run.folder.id}: cancelled job {listed(living)}{', which is ending' if ending else ''}."
 
 
 def _record_cancelled(run: RunDir) -> None:
@@ -166,6 +166,6 @@ def _find_node(hosts: list[str], node: str | None) -> str:
         return hosts[0]
     named = hosts[int(node)] if node.isdecimal() and int(node) < len(hosts) else node
     if named not in hosts:
-        listed = ", ".join(f"{n} is {host}" for n, host in enumerate(hosts[:8]))
-        raise SubmitError(f"it has no node {node}: {listed}{' ...' if len(hosts) > 8 else ''}.")
+        known = listed(f"{n} is {host}" for n, host in enumerate(hosts))
+        raise SubmitError(f"it has no node {node}: {known}.")
     return named

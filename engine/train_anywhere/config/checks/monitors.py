@@ -7,6 +7,7 @@ from dataclasses import replace
 from train_anywhere.config.choices import Task
 from train_anywhere.config.schema import Checkpoint, Config, Mode
 from train_anywhere.config.strict import did_you_mean
+from train_anywhere.errors import listed
 
 LESS = (
     "loss", "error", "err", "mae", "mse", "rmse", "msle", "rmsle", "mape", "smape", "nll", "bpb", "bpc", "perplexity", "ppl",
@@ -93,7 +94,7 @@ def _find_mode(
     if metrics and monitor not in known:
         near = did_you_mean(monitor, known) if len(known) > 12 else ""
         problems.append(
-            f"{section}.monitor={monitor} is not a known metric; use one of {', '.join(known)}.{near}"
+            f"{section}.monitor={monitor} is not a known metric; use one of {listed(known)}.{near}"
         )
         return mode
     if mode or metrics:

@@ -33,7 +33,7 @@ from train_anywhere.config.other_names import page_address, with_keys_meant
 from train_anywhere.config.schema import Config
 from train_anywhere.config.search_terms import find_page
 from train_anywhere.config.strict import did_you_mean, section_keys
-from train_anywhere.errors import ConfigError, ProjectError
+from train_anywhere.errors import ConfigError, ProjectError, listed
 
 KEYS = section_keys(Config) - {"name"}
 """The top-level keys of the configuration, except `name`, which is also a key in every choice file."""
@@ -194,12 +194,11 @@ def _check_file(group: str, choice: Any, choices: list[str], problems: list[str]
             f"{group}={choice} is not a choice; to name a class or function, type {key}._target_={name}."
         )
     elif choice is not None and name not in choices:
-        known = "" if len(choices) <= 12 else f" Known: {', '.join(choices)}."
-        if page := find_page(name):
-            known += f" About {name}: {page_address(page)}."
-        problems.append(f"{group}={choice} is not a choice{did_you_mean(name, choices)}{known}")
+        page = find_page(name)
+        about = f" About {name}: {page_address(page)}." if page else ""
+        problems.append(f"{group}={choice} is not a choice{did_you_mean(name, choices)}{about}")
     elif choice is None and group in KEYS:
-        problems.append(f"{group}=null: a run needs one of {', '.join(choices)}.")
+        problems.append(f"{group}=null: a run needs one of {listed(choices)}.")
     elif choice is not None and (problem := choice_problem(choice_file(group, name), KEYS)):
         problems.append(problem)
 

@@ -8,7 +8,7 @@ from typing import Any
 from train_anywhere.config.checks.contradictions import Check
 from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
-from train_anywhere.errors import ConfigError, SubmitError
+from train_anywhere.errors import ConfigError, SubmitError, listed
 
 COMMAND_KEYS = ("dry_run", "wait", "after")
 """Keys that apply to the whole command, not to a member."""
@@ -71,7 +71,7 @@ def refuse_mixed_members(trees: Sequence[Tree], submitted: bool) -> None:
     if len(clusters) > 1:
         commands = ", then ".join(f"cluster={c}" for c in clusters)
         problems.append(
-            f"a sweep is one job array of one cluster, or runs here, and this one names {', '.join(clusters)}: "
+            f"a sweep is one job array of one cluster, or runs here, and this one names {listed(clusters)}: "
             f"give each a command of its own ({commands})."
         )
     else:

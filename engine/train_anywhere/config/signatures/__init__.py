@@ -33,6 +33,7 @@ from train_anywhere.config.signatures.modules import Module, Modules
 from train_anywhere.config.signatures.names import Names, Place, Thing
 from train_anywhere.config.signatures.parameters import PROPERTY_DECORATORS, decorator_names, read_signature
 from train_anywhere.config.strict import did_you_mean, nearest
+from train_anywhere.errors import listed
 from train_anywhere.files import ENGINE, ROOT
 
 __all__ = ["NO_DEFAULT", "Definition", "Parameter", "TargetError", "read", "read_import_calls"]
@@ -338,7 +339,7 @@ def _no_package_message(modules: Modules, name: str) -> str:
 
 def _module_message(names: Names, module: Module) -> str:
     known = _public_names(names, module)
-    named = f": {', '.join(known[:12])}{', ...' if len(known) > 12 else ''}" if known else ""
+    named = f": {listed(known)}" if known else ""
     return f"{module.name} is a module; name a class or function in it{named}."
 
 

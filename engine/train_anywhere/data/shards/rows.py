@@ -14,7 +14,7 @@ from train_anywhere.data.array_data import stack
 from train_anywhere.data.order.blocks import BlockOrder
 from train_anywhere.data.shards.scan import parse_class
 from train_anywhere.data.shards.sources import Fields, Source
-from train_anywhere.errors import DataError
+from train_anywhere.errors import DataError, listed
 
 PICTURES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm", "pgm")
 """Fields of tar files that are pictures."""
@@ -151,7 +151,7 @@ def find_columns(columns: Mapping[str, str] | None, fields: list[str]) -> dict[s
     for column, names in named.items():
         if not {*names} & {*fields}:
             raise DataError(
-                f"data.columns.{column}: no sample has the field {' or '.join(names)}; use one of {', '.join(fields)}."
+                f"data.columns.{column}: no sample has the field {' or '.join(names)}; use one of {listed(fields)}."
             )
     return named
 

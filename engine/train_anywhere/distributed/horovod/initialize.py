@@ -23,7 +23,7 @@ from train_anywhere.distributed.network.addresses import (
 )
 from train_anywhere.distributed.packages import horovod_problem
 from train_anywhere.distributed.topology import Topology
-from train_anywhere.errors import ConfigError, LostRankError, TopologyError
+from train_anywhere.errors import ConfigError, LostRankError, TopologyError, listed
 
 
 def horovod_environment(topology: Topology) -> dict[str, str]:
@@ -175,7 +175,7 @@ def _await_ranks(server: Any, world_size: int, deadline: float, timeout: float) 
     everyone = {str(rank) for rank in range(1, world_size)}
     while missing := everyone - set(server.cache.get("started", {})):
         if time.monotonic() > deadline:
-            names = f"rank{'s' if len(missing) > 1 else ''} {', '.join(sorted(missing, key=int))}"
+            names = f"rank{'s' if len(missing) > 1 else ''} {listed(map(str, sorted(map(int, missing))))}"
             raise TopologyError(f"{names} (of {world_size}) did not start within {timeout:.0f} s.")
         time.sleep(0.05)
     with server.cache_lock:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from train_anywhere.distributed.topology import Topology
-from train_anywhere.errors import TopologyError
+from train_anywhere.errors import TopologyError, listed
 
 try:
     import psutil
@@ -103,7 +103,7 @@ def _slurm_addresses(hosts: Sequence[str]) -> dict[str, str]:
     try:
         output = programs.query(["scontrol", "--oneliner", "show", "node", ",".join(hosts)], "(?!)")
     except SchedulerError as error:
-        print(f"{', '.join(hosts)}: this node can't resolve the name. {error}", file=sys.stderr, flush=True)
+        print(f"{listed(hosts)}: this node can't resolve the name. {error}", file=sys.stderr, flush=True)
         return {}
     found = dict(re.findall(r"^NodeName=(\S+).*? NodeAddr=(\S+)", output, re.M))
     return {host: found[host] for host in hosts if host in found}

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from train_anywhere.errors import listed
 from train_anywhere.features.feature import Feature, NodeService
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.monitor.ranks import mappings
@@ -48,11 +49,11 @@ class HangWatch(Feature):
         watch = facts.watch
         late, hang, hangs = watch.get("late"), watch.get("hang"), mappings(watch.get("hangs"))
         if isinstance(late, list) and late:
-            yield f"not started yet: rank{'s' if len(late) > 1 else ''} {', '.join(map(str, late))}."
+            yield f"not started yet: rank{'s' if len(late) > 1 else ''} {listed(late)}."
         if isinstance(hang, Mapping) and hang.get("line"):
             yield str(hang["line"])
         elif hangs:
-            steps = ", ".join(str(h.get("step")) for h in hangs)
+            steps = listed(str(h.get("step")) for h in hangs)
             yield f"the run hung at step {steps} and was stopped: see the stack traces in monitor/."
         for rank in mappings(watch.get("slow")):
             if "rank" in rank and (factor := number(rank.get("factor"))) is not None:

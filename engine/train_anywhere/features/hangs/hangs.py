@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from train_anywhere.errors import listed
 from train_anywhere.monitor.ranks import GONE, RankStatus
 
 FACTOR, FLOOR_S, ENOUGH = 5.0, 180.0, 20
@@ -114,7 +115,7 @@ def ranks_by_host(ranks: Iterable[RankStatus]) -> str:
     hosts: dict[str, list[int]] = {}
     for r in ranks:
         hosts.setdefault(r.host, []).append(r.rank)
-    return ", ".join(f"{rank_names(numbers)} on {host}" for host, numbers in hosts.items())
+    return listed(f"{rank_names(numbers)} on {host}" for host, numbers in hosts.items())
 
 
 def rank_names(numbers: Iterable[int]) -> str:
@@ -203,5 +204,5 @@ class StartupWatch:
         hosts: dict[str, list[int]] = {}
         for n in late:
             hosts.setdefault(self.expected.get(n, ""), []).append(n)
-        who = ", ".join(rank_names(n) + (f" on {host}" if host else "") for host, n in hosts.items())
+        who = listed(rank_names(n) + (f" on {host}" if host else "") for host, n in hosts.items())
         return f"{who} {'has' if len(late) == 1 else 'have'} not started, {seconds:.0f} s after the first rank{wait}."

@@ -19,7 +19,7 @@ from train_anywhere.config.keys import flatten
 from train_anywhere.config.load import load, to_tree
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.network.addresses import node_name
-from train_anywhere.errors import CheckpointError
+from train_anywhere.errors import CheckpointError, listed
 from train_anywhere.files.atomic import read_text, write_with_backup
 from train_anywhere.runs.folder import RunDir
 
@@ -66,7 +66,7 @@ def read_frozen(run: RunDir) -> dict[str, Any]:
     if not isinstance(tree, dict) or not all(isinstance(key, str) and "." not in key for key in tree):
         raise CheckpointError(f"{run.config} is damaged (no configuration); {_remedy(run)}")
     if gone := [key for key in REQUIRED_KEYS if key not in tree]:
-        raise CheckpointError(f"{run.config} is damaged (it lacks {', '.join(gone)}); {_remedy(run)}")
+        raise CheckpointError(f"{run.config} is damaged (it lacks {listed(gone)}); {_remedy(run)}")
     return tree
 
 

@@ -35,8 +35,8 @@ COMMANDS = (
 
 REQUESTS = (
     "name", "scheduler", "account", "partition", "qos", "time", "time_min", "gpu_type", "gres", "cpus_per_task", "mem",
-    "mem_per_gpu", "constraint", "reservation", "exclude", "nodelist", "check", "exclusive", "begin", "nice", "max_gpu_hours",
-    "gpu_request", "launch", "requeue", "no_kill", "retries", "signal_seconds", "chain", "max_running", "site",
+    "mem_per_gpu", "mem_per_cpu", "constraint", "reservation", "exclude", "nodelist", "check", "exclusive", "begin", "nice",
+    "max_gpu_hours", "gpu_request", "launch", "requeue", "no_kill", "retries", "signal_seconds", "chain", "max_running", "site",
 )  # fmt: skip
 """Keys of `cluster` that only state what a job requests and what its site allows. Any other key may do more."""
 

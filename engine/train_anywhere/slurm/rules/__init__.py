@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 
 from train_anywhere import features
 from train_anywhere.config.checks.targets import import_call_notes, unreadable_target_notes
+from train_anywhere.errors import listed
 from train_anywhere.slurm.rules import job_rules, local_rules, options
 from train_anywhere.slurm.rules.job_rules import Request
 from train_anywhere.slurm.script import clean_environment, units
@@ -89,7 +90,7 @@ def unlisted_node_type(request: Request) -> Iterator[str]:
         if known and value and (unknown := [name for name in value.split(",") if name not in known]):
             default = request.job.mem is None and request.site.takes_mem
             yield (
-                f"cluster.{key}={','.join(unknown)} is not in the preset of {request.cluster}, which lists {', '.join(known)}: "
+                f"cluster.{key}={','.join(unknown)} is not in the preset of {request.cluster}, which lists {listed(known)}: "
                 "GPUs, CPUs and memory of such a node are not checked, and the scheduler decides."
                 + (" The job requests no memory; cluster.mem=... does." if default else "")
             )
@@ -120,11 +121,21 @@ def account_form(request: Request) -> Iterator[str]:
         )
 
 
+def nodes_for_batch(request: Request) -> Iterator[str]:
+    """Report an elastic job that leaves nodes idle, because only some numbers of nodes share the batch evenly."""
+    job, (least, most) = request.job, request.config.trainer.node_range
+    if len(job.counts) < most - least + 1:
+        yield (
+            f"data.batch_size={job.batch} is shared evenly by {listed(job.counts)} of {least} to {most} nodes: the job uses the largest "
+            "of these numbers that it gets, and leaves other nodes idle."
+        )
+
+
 def set_by_site(request: Request) -> Iterator[str]:
     """Report a request for something that the site sets by itself: memory, partition."""
     c, site = request.config.cluster, request.site
-    for key in ("mem", "mem_per_gpu"):
-        if getattr(c, key) is not None and not site.takes_mem:
+    for key, size in units.sizes(c).items():
+        if size is not None and not site.takes_mem:
             yield f"{request.cluster} sets the memory of a job by its CPUs or GPUs, and may ignore or reject cluster.{key}."
     if (partition := request.job.cluster.partition) and not site.takes_partition:
         yield f"{request.cluster} picks the partition of a job itself; cluster.partition={partition} is rarely needed."
@@ -161,7 +172,7 @@ def gpu_type(request: Request) -> Iterator[str]:
 def memory_for_gpus(request: Request) -> Iterator[str]:
     """Report a typed amount of memory below the rule of thumb, twice the memory of the GPUs."""
     job, node, c = request.job, request.job.node, request.config.cluster
-    if job.gpus and job.mem and node and node.gpu_mem and (c.mem or c.mem_per_gpu):
+    if job.gpus and job.mem and node and node.gpu_mem and any(units.sizes(c).values()):
         advised = 2 * units.megabytes(node.gpu_mem) * max(job.devices)
         if job.mem < advised and job.mem < units.megabytes(node.mem or "0"):
             yield f"{units.short_size(job.mem)} of memory is below the rule of thumb, twice the GPUs' memory ({units.short_size(advised)})."
@@ -193,7 +204,7 @@ def unchecked_targets(request: Request) -> Iterator[str]:
 
 
 ADVICE = (
-    unlisted_node_type, cpu_nodes, account_form, set_by_site, limits_of_partitions, gpu_type, node_is_special, memory_for_gpus,
-    cpus_for_gpus, downloads, local_rules.maybe_private, unchecked_targets,
+    unlisted_node_type, cpu_nodes, account_form, nodes_for_batch, set_by_site, limits_of_partitions, gpu_type, node_is_special,
+    memory_for_gpus, cpus_for_gpus, downloads, local_rules.maybe_private, unchecked_targets,
 )  # fmt: skip
 """Rules that yield notes, which do not stop a submission."""

@@ -1,6 +1,5 @@
 """The request that the rules check, and rules about the node and the limits of the site."""
 
-import math
 import os
 import re
 import shlex
@@ -11,6 +10,7 @@ from pathlib import Path
 from train_anywhere.config.checks.contradictions import batch_size_problem
 from train_anywhere.config.cluster import Site
 from train_anywhere.config.schema import Config
+from train_anywhere.errors import listed
 from train_anywhere.files import ROOT
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.script import clean_environment, units
@@ -85,10 +85,14 @@ def memory_of_a_node(request: Request) -> Iterator[str]:
 
 
 def one_amount_of_memory(request: Request) -> Iterator[str]:
-    """Report memory that is set both per node and per GPU."""
-    c = request.config.cluster
-    if c.mem is not None and c.mem_per_gpu is not None:
-        yield f"cluster.mem={c.mem} and cluster.mem_per_gpu={c.mem_per_gpu} contradict each other; set one of them to null."
+    """Report memory that is set in two ways: per node, per GPU or per CPU."""
+    typed = [
+        f"cluster.{key}={size}"
+        for key, size in units.sizes(request.config.cluster).items()
+        if size is not None
+    ]
+    if len(typed) > 1:
+        yield f"{' and '.join(typed)} contradict each other; set all but one of them to null."
 
 
 def every_node_has_a_rank(request: Request) -> Iterator[str]:
@@ -108,12 +112,12 @@ def batch_for_ranks(request: Request) -> Iterator[str]:
         if devices and (problem := batch_size_problem(job.batch, devices, "GPUs")):
             yield problem
         return
-    counts = [job.devices[0] * nodes for nodes in range(job.fewest, job.nodes + 1)]
-    if uneven := [n for n in counts if job.batch % n]:
-        common = math.lcm(*counts)
+    counts = [job.devices[0] * nodes for nodes in job.counts]
+    if job.batch % counts[0]:  # else all of them share it evenly
+        near = min((max(1, round(job.batch / n)) * n for n in counts), key=lambda size: abs(size - job.batch))
         yield (
             f"the job may get {job.fewest} to {job.nodes} nodes, and data.batch_size={job.batch} is the global batch, which can't be "
-            f"shared evenly by {', '.join(map(str, uneven))} GPUs; use data.batch_size={max(1, round(job.batch / common)) * common}."
+            f"shared evenly by {listed(counts)} GPUs; use data.batch_size={near}."
         )
 
 
@@ -191,7 +195,7 @@ def account(request: Request) -> Iterator[str]:
         return
     use = site.account_example or "NAME"
     if names := clean_environment.of_user(c, request.job.gpus):
-        use = f"NAME, one of {', '.join(names)} (yours, from sacctmgr)"
+        use = f"NAME, one of {listed(names)} (yours, from sacctmgr)"
     yield f"{request.cluster} rejects jobs without account: cluster.account is not set; use cluster.account={use}."
 
 
@@ -239,7 +243,7 @@ def mail_type(request: Request) -> Iterator[str]:
     words = requested.upper().split(",")
     if request.config.cluster.scheduler == "slurm":
         if unknown := [word for word in words if word not in MAIL_TYPES]:
-            yield f"cluster.mail_type={requested}: sbatch does not know {', '.join(unknown)}; use some of {','.join(MAIL_TYPES[1:6])}."
+            yield f"cluster.mail_type={requested}: sbatch does not know {listed(unknown)}; use some of {','.join(MAIL_TYPES[1:6])}."
     elif not re.fullmatch("n|j?[abe]+", requested):
         letters = "".join(PBS_MAIL_LETTERS.get(word, "") for word in words)
         yield (

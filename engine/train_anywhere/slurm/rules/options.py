@@ -44,13 +44,13 @@ KEYS = {
     "gpus-per-node": "trainer.devices", "gpus-per-socket": "trainer.devices", "ntasks": "trainer.devices",
     "ntasks-per-node": "trainer.devices", "ntasks-per-gpu": "trainer.devices", "ntasks-per-socket": "trainer.devices",
     "ntasks-per-core": "trainer.devices", "tasks-per-node": "trainer.devices", "cpus-per-gpu": "cluster.cpus_per_task",
-    "mem-per-cpu": "cluster.mem", "signal": "cluster.signal_seconds", "no-requeue": "cluster.requeue=false",
+    "signal": "cluster.signal_seconds", "no-requeue": "cluster.requeue=false",
     "requeue": "cluster.requeue=true", "output": "", "error": "", "open-mode": "",
 }  # fmt: skip
 """The key to use instead of an option of `OWN`, if it is not the key of that name in `cluster`; "" if there is none: a log's place."""
 
 OWN = {
-    *KEYS, "account", "partition", "qos", "time", "time-min", "cpus-per-task", "mem", "mem-per-gpu", "constraint", "comment",
+    *KEYS, "account", "partition", "qos", "time", "time-min", "cpus-per-task", "mem", "mem-per-gpu", "mem-per-cpu", "constraint", "comment",
     "reservation", "exclude", "nodelist", "exclusive", "begin", "nice", "mail-user", "mail-type",
 }  # fmt: skip
 """Options that the script sets itself, so that they agree, and options that could contradict them."""

@@ -21,6 +21,7 @@ from train_anywhere.errors import (
     SubmitError,
     SubmitInterrupted,
     UnclearError,
+    listed,
 )
 from train_anywhere.slurm.scheduler import queue
 from train_anywhere.slurm.script.clean_environment import submission_environment
@@ -224,7 +225,7 @@ def submit_chain(
                 if interrupted.is_set():
                     raise SubmitInterrupted("interrupted.")
         except UnclearError as error:
-            before = f" Job {', '.join(job_ids)}, submitted before it, is queued." if job_ids else ""
+            before = f" Job {listed(job_ids)}, submitted before it, is queued." if job_ids else ""
             raise error.add_sentence(
                 f"Whether {COMMAND[kind]} has submitted the job is not known: look at `{QUEUE[kind]}` before submitting again.{before}"
             ) from None
@@ -239,7 +240,7 @@ def submit_chain(
 
 def _cancel_accepted(kind: str, job_ids: list[str], error: BaseException) -> SubmitError:
     """Cancel the accepted jobs and return the error to raise."""
-    jobs = f"Job{'s' if len(job_ids) > 1 else ''} {', '.join(job_ids)}, already accepted,"
+    jobs = f"Job{'s' if len(job_ids) > 1 else ''} {listed(job_ids)}, already accepted,"
     why = f"{str(error).rstrip('.') or 'interrupted'}."
     try:
         if ending := queue.cancel(kind, job_ids[::-1], queue.END_TIMEOUT_S):

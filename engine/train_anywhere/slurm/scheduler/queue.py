@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from train_anywhere.distributed import programs
-from train_anywhere.errors import SchedulerError, SubmitError
+from train_anywhere.errors import SchedulerError, SubmitError, listed
 
 ENDED = {
     "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
@@ -158,7 +158,7 @@ def cancel(scheduler: str, job_ids: Sequence[str], patience: float = 0.0) -> dic
 
 def describe(living: dict[str, str]) -> str:
     """Return a message such as 'job 7 is running, job 8 is pending'."""
-    return ", ".join(f"job {i} is {state.lower()}" for i, state in living.items())
+    return listed(f"job {i} is {state.lower()}" for i, state in living.items())
 
 
 def find_jobs() -> dict[str, dict[str, str]]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from train_anywhere.config.cluster import Cluster
 from train_anywhere.distributed import programs
-from train_anywhere.errors import SchedulerError
+from train_anywhere.errors import SchedulerError, listed
 from train_anywhere.runs.attempts import job_name
 from train_anywhere.runs.summary import ON
 
@@ -55,8 +55,7 @@ def notes(script: str, environ: Mapping[str, str] = os.environ) -> list[str]:
     """Return notes about the shell that submits `script`."""
     names, job = dropped_variables(script, environ), job_name(environ)
     inside = f"this command runs inside job {job}: the run will be a separate job, not a part of that one."
-    listed = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
-    dropped = f"not passed to the job: {listed} of this shell; the configuration decides (cluster.extra takes any option of sbatch)."
+    dropped = f"not passed to the job: {listed(names)} of this shell; the configuration decides (cluster.extra takes any option of sbatch)."
     return [*([inside] if job else []), *([dropped] if names else [])]
 
 

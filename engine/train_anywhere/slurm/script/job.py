@@ -44,7 +44,7 @@ class Job:
         members: numbers of the members of an array; None for a single job.
         batch: samples in one batch over all ranks.
         framework: name for display; program for a program of `src/run.py`.
-        fewest: smallest number of nodes with which Slurm may start the job; less than `nodes` if the job is elastic.
+        counts: numbers of nodes that share the batch evenly, of those with which Slurm may start the job.
         program: command of one process that runs instead of a training, relative to `code` and quoted for the shell.
         command: script and arguments of a program that each rank starts instead of training.
         features: optional features of the run, with their settings.
@@ -66,7 +66,7 @@ class Job:
     members: tuple[int, ...] | None
     batch: int
     framework: str
-    fewest: int
+    counts: tuple[int, ...]
     program: str = ""
     command: tuple[str, ...] = ()
     features: Features = field(default_factory=Features)
@@ -117,6 +117,11 @@ class Job:
         return len(set(self.devices)) == 1
 
     @property
+    def fewest(self) -> int:
+        """The smallest number of nodes, less than `nodes` if the job is elastic."""
+        return self.counts[0]
+
+    @property
     def elastic(self) -> bool:
         """True if the job may start, and continue, with fewer nodes."""
         return self.fewest < self.nodes
@@ -154,10 +159,16 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
     c = config.cluster
     if unreadable := units.format_problems(c):
         raise ConfigError(*unreadable)
+    counts = count_nodes(config)
+    if config.trainer.node_range != (counts[0], counts[-1]):
+        fitting = replace(config.trainer, nodes=f"{counts[0]}-{counts[-1]}", total_devices=None)
+        config = replace(config, trainer=fitting)
     layout = plan_layout(config, devices_per_node(config))
     most = max(layout.devices)
     gpus = config.trainer.accelerator != "cpu"
-    node = find_node_type(c, most, (c.cpus_per_task or 0) * most, _requested_memory(c, most) or 0)
+    node = find_node_type(
+        c, most, (c.cpus_per_task or 0) * most, _requested_memory(c, most, c.cpus_per_task or 0) or 0
+    )
     return Job(
         name=config.name,
         cluster=replace(
@@ -168,7 +179,7 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
         layout=layout,
         gpus=gpus,
         cpus_per_task=_cpus(c, node) * (most // max(layout.ranks)),
-        mem=_memory(c, node, most),
+        mem=_memory(c, node, most, _cpus(c, node)),
         launch=config.launch
         if config.launch != "auto"
         else _auto_launch(c, config.framework, layout.strategy),
@@ -180,10 +191,19 @@ def make_job(config: Config, run: str, code: str, members: Sequence[int] | None 
         members=tuple(members) if members is not None else None,
         batch=config.data.batch_size,
         framework="program" if config.program else config.framework,
-        fewest=config.trainer.node_range[0],
+        counts=counts,
         command=tuple(config.program.command),
         features=Features.of(config),
     )
+
+
+def count_nodes(config: Config) -> tuple[int, ...]:
+    """Return the numbers of nodes in the range that share the global batch evenly, or all if none does."""
+    least, most = config.trainer.node_range
+    devices, numbers = max(devices_per_node(config)), range(least, most + 1)
+    if config.program.command or least == most:  # the batches of a program are its own
+        return (*numbers,)
+    return tuple(n for n in numbers if config.data.batch_size % (devices * n) == 0) or (*numbers,)
 
 
 def _signal_seconds(c: Cluster) -> int:
@@ -284,17 +304,17 @@ def _cpus(c: Cluster, node: NodeType | None) -> int:
     return max(1, node.cpus // node.gpus) if node and node.cpus else CPUS_OF_UNKNOWN_NODES
 
 
-def _memory(c: Cluster, node: NodeType | None, devices: int) -> int | None:
-    requested = _requested_memory(c, devices)
+def _memory(c: Cluster, node: NodeType | None, devices: int, cpus: int) -> int | None:
+    requested = _requested_memory(c, devices, cpus)
     if requested is None and node and node.mem and c.site.takes_mem:
         return min(units.megabytes(node.mem), units.megabytes(node.mem) * devices // node.gpus)
     return requested
 
 
-def _requested_memory(c: Cluster, devices: int) -> int | None:
-    if c.mem is not None:
-        return units.megabytes(c.mem)
-    return None if c.mem_per_gpu is None else units.megabytes(c.mem_per_gpu) * devices
+def _requested_memory(c: Cluster, devices: int, cpus: int) -> int | None:
+    """Return the MiB of memory per node that are requested; `cpus` are those of each device."""
+    known = {c.mem: 1, c.mem_per_gpu: devices, c.mem_per_cpu: devices * cpus}
+    return next((units.megabytes(size) * count for size, count in known.items() if size is not None), None)
 
 
 def _mounts(container: Container, paths: Paths, cache: str | None) -> tuple[str, ...]:

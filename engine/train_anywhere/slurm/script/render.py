@@ -96,6 +96,7 @@ def _render(job: Job) -> str:
         "clock": units.clock,
         "seconds": units.seconds,
         "short_size": units.short_size,
+        "megabytes": units.megabytes,
         "pbs_time": units.to_qsub,
     }
     c = job.cluster
@@ -149,6 +150,7 @@ def ranks_options(job: Job) -> str:
         "--cpus-per-task": job.cpus_per_task if job.elastic or not job.even else None,
         "--gpus": sum(job.devices) if job.gpus and not job.even and c.gpu_request != "none" else None,
         "--fewest": job.fewest if job.elastic else None,
+        "--counts": ranges(job.counts) if job.elastic and len(job.counts) <= job.nodes - job.fewest else None,
         "--no-kill": job.elastic and c.no_kill,
         "--retries": c.retries if "restarts" in job.features else None,
         "--program": bool(job.command),

@@ -117,19 +117,23 @@ def _date(text: str) -> datetime | None:
         return None
 
 
+def sizes(cluster: Cluster) -> dict[str, str | None]:
+    """Return the keys that set the memory of a job, with their values."""
+    return {key: getattr(cluster, key) for key in ("mem", "mem_per_gpu", "mem_per_cpu")}
+
+
 def format_problems(cluster: Cluster) -> list[str]:
     """Return a message for each value with a wrong format, with its key."""
     site = cluster.site
     of_kinds = {f"site.nodes[{i}].max_time": n.max_time for i, n in enumerate(site.nodes)}
     times = {"time": cluster.time, "time_min": cluster.time_min, "site.max_time": site.max_time, **of_kinds}
-    sizes = {"mem": cluster.mem, "mem_per_gpu": cluster.mem_per_gpu}
     of_nodes = {
         f"site.nodes[{i}].{k}": getattr(n, k) for i, n in enumerate(site.nodes) for k in ("mem", "gpu_mem")
     }
     patterns = {"site.account": site.account, "site.comment": site.comment}
     found = [
         *_problems_of_kind(times, seconds, may_be_0=("time",)),
-        *_problems_of_kind({**sizes, **of_nodes}, megabytes, may_be_0=("mem",)),
+        *_problems_of_kind({**sizes(cluster), **of_nodes}, megabytes, may_be_0=("mem",)),
         *_problems_of_kind({"begin": cluster.begin}, check_begin_time),
         *_problems_of_kind(patterns, _compile_pattern),
     ]

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from train_anywhere.errors import SubmitError
+from train_anywhere.errors import SubmitError, listed
 from train_anywhere.files.terminal.printable import printable
 from train_anywhere.slurm.scheduler.queue import QueuePoller
 from train_anywhere.slurm.status import job_end
@@ -108,9 +108,7 @@ def no_log_message(run: RunEntry) -> str:
         return f"{run.folder.id} ran on this machine: what it printed went to its terminal, and no log was written."
     if reason := job_end.explain_newest(run):
         return f"{run.folder.id} has no log. {reason}"
-    jobs = (
-        f"no job of it ({', '.join(run.job_ids)}) has started" if run.job_ids else "it has no job in jobs.txt"
-    )
+    jobs = f"no job of it ({listed(run.job_ids)}) has started" if run.job_ids else "it has no job in jobs.txt"
     return f"{run.folder.id} has no log yet: {jobs}."
 
 

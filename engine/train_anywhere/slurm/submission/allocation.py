@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.topology import expand_hosts, first_host
-from train_anywhere.errors import SchedulerError, SubmitError
+from train_anywhere.errors import SchedulerError, SubmitError, listed
 from train_anywhere.runs import lock
 from train_anywhere.runs.attempts import JOB_VARIABLES, STARTED, running_job
 from train_anywhere.slurm.scheduler import queue
@@ -177,7 +177,7 @@ def find_mismatches(job: Job, here: Allocation) -> Iterator[str]:
         return
     chosen = expand_hosts(job.cluster.nodelist or "") if job.cluster.nodelist and here.hosts else []
     if missing := [host for host in chosen if host not in expand_hosts(here.hosts)]:
-        yield f"cluster.nodelist names {', '.join(missing)}, and this allocation ({here.job_id}) has {here.hosts}; name nodes of it."
+        yield f"cluster.nodelist names {listed(missing)}, and this allocation ({here.job_id}) has {here.hosts}; name nodes of it."
     elif here.nodes and here.nodes != job.nodes and not chosen_nodes(job, here):
         requested = f"{job.fewest}-{job.nodes}" if job.elastic else job.nodes
         yield (

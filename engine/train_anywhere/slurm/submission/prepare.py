@@ -13,7 +13,7 @@ from train_anywhere import features
 from train_anywhere.config.command.members import Tree, load_members, refuse_mixed_members
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed import programs
-from train_anywhere.errors import ConfigError, SchedulerError, SubmitError
+from train_anywhere.errors import ConfigError, SchedulerError, SubmitError, listed
 from train_anywhere.files.terminal.output import protect_output
 from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.lock import RunLock
@@ -170,7 +170,7 @@ def common_job(jobs: Sequence[Job]) -> Job:
     if differing := {name for job in jobs for name in _differing_fields(first, job)}:
         raise ConfigError(
             "the members of a sweep share one job array and must request the same; these differ in "
-            f"{', '.join(sorted(differing))}: submit them one by one."
+            f"{listed(sorted(differing))}: submit them one by one."
         )
     return first
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from train_anywhere.errors import CheckpointError, SubmitError
+from train_anywhere.errors import CheckpointError, SubmitError, listed
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import read_frozen, refuse_links
 from train_anywhere.runs.reopen.trust import refuse_foreign_script
@@ -86,7 +86,7 @@ def common_script(runs: Sequence[RunEntry]) -> Path:
     scripts = {r.script for r in runs if r.script}
     if len(scripts) > 1:
         raise SubmitError(
-            f"these are several submissions ({', '.join(r.folder.id for r in runs)}): name one of them."
+            f"these are several submissions ({listed(r.folder.id for r in runs)}): name one of them."
         )
     return scripts.pop()
 

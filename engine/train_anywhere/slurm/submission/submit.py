@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from train_anywhere.config.command.members import Member
-from train_anywhere.errors import SubmitError, SubmitInterrupted, UnclearError
+from train_anywhere.errors import SubmitError, SubmitInterrupted, UnclearError, listed
 from train_anywhere.files import ROOT
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.removal import remove
@@ -235,7 +235,7 @@ def wait_for_jobs(kind: str, job_ids: Sequence[str], poll: float = 5.0) -> None:
     except KeyboardInterrupt:
         job, verb, it = ("job", "continues", "it") if len(job_ids) == 1 else ("jobs", "continue", "them")
         raise SubmitInterrupted(
-            f"interrupted: no longer waiting; {job} {', '.join(job_ids)} {verb}. To stop {it}: src/jobs.py cancel."
+            f"interrupted: no longer waiting; {job} {listed(job_ids)} {verb}. To stop {it}: src/jobs.py cancel."
         ) from None
 
 

@@ -7,6 +7,7 @@ their sources; the number of nodes is the testbed's.
 
 from dataclasses import dataclass
 
+from train_anywhere.errors import listed
 from train_anywhere.slurm.testbed.namespaces import TestbedError
 
 GB = 1024
@@ -123,5 +124,5 @@ SITES = {
 def find_site(name: str) -> Site:
     """Return the site of this name. Raises TestbedError: the site is not known."""
     if name not in SITES:
-        raise TestbedError(f"the testbed has no site {name!r}: use one of {', '.join(SITES)}")
+        raise TestbedError(f"the testbed has no site {name!r}: use one of {listed(SITES)}")
     return SITES[name]

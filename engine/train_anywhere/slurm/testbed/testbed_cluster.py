@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from train_anywhere.errors import listed
 from train_anywhere.files import ROOT
 from train_anywhere.slurm.scheduler.queue import ENDED
 from train_anywhere.slurm.testbed import namespaces, testbed_config
@@ -311,7 +312,7 @@ class Testbed:
 
     def _check_node(self, node: str) -> None:
         if node not in self.nodes:
-            raise TestbedError(f"there is no node {node!r}: use one of {', '.join(self.nodes)}")
+            raise TestbedError(f"there is no node {node!r}: use one of {listed(self.nodes)}")
 
     def _take_folder(self) -> None:
         if self.is_up():

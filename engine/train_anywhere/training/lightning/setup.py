@@ -28,7 +28,7 @@ from train_anywhere.data.torch.loader import BatchLoader
 from train_anywhere.data.torch.user_loader import Stream
 from train_anywhere.distributed.layout import running_strategy
 from train_anywhere.distributed.topology import Topology
-from train_anywhere.errors import CheckpointError, ConfigError, RanksDifferError
+from train_anywhere.errors import CheckpointError, ConfigError, RanksDifferError, listed
 from train_anywhere.features import Features
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.runs.folder import RunDir
@@ -243,7 +243,7 @@ def refuse_different_weights(module: nn.Module, strategy: Strategy) -> None:
     checksums = strategy.all_gather(own).flatten().tolist()
     others = [str(rank) for rank, checksum in enumerate(checksums) if checksum != checksums[0]]
     if others:
-        named = f"rank {others[0]}" if len(others) == 1 else f"ranks {', '.join(others)}"
+        named = f"rank {others[0]}" if len(others) == 1 else f"ranks {listed(others)}"
         raise RanksDifferError(
             f"the weights of {named} of {ranks} are not those of rank 0: each rank changes them in its own way (a step that depends on "
             "the rank, or weights that change without a gradient); the checkpoints hold those of rank 0."

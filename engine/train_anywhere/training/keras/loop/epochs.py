@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from train_anywhere.errors import RanksDifferError
+from train_anywhere.errors import RanksDifferError, listed
 from train_anywhere.training.early_stopping import checkpoint_score, monitored_value
 from train_anywhere.training.keras.batches import Loader
 from train_anywhere.training.keras.checkpoint import host_value, keep_random_state
@@ -257,7 +257,7 @@ def refuse_different_weights(module: Module) -> None:
     what = "rank" if strategy.processes > 1 else "device"
     if others := [str(n) for n, one in enumerate(sums) if one != sums[0]]:
         raise RanksDifferError(
-            f"the weights of {what}{'s' if len(others) > 1 else ''} {', '.join(others)} of {len(sums)} are not those of {what} 0: "
+            f"the weights of {what}{'s' if len(others) > 1 else ''} {listed(others)} of {len(sums)} are not those of {what} 0: "
             f"the model changes them separately on each {what} (weights that are changed without an optimizer, or a state that depends "
             f"on the rows); the checkpoints hold those of {what} 0."
         )

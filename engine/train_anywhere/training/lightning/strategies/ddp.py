@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from train_anywhere.distributed.network.addresses import listen, rendezvous_address
 from train_anywhere.distributed.topology import Topology
-from train_anywhere.errors import ConfigError
+from train_anywhere.errors import ConfigError, listed
 from train_anywhere.training.lightning.dropin.trainable import late_unfreeze_error
 from train_anywhere.training.lightning.loop.private import _init_dist_connection
 
@@ -253,6 +253,6 @@ def refuse_different_rows(sizes: list[list[int]]) -> None:
     """Raise ConfigError if the shapes differ in more than their first dimension."""
     if any(not size or size[1:] != sizes[0][1:] for size in sizes):
         raise ConfigError(
-            f"all_gather got tensors of the shapes {', '.join(map(str, sizes))} from ranks 0 to {len(sizes) - 1}; only the first "
+            f"all_gather got tensors of the shapes {listed(sizes)} from ranks 0 to {len(sizes) - 1}; only the first "
             "dimension may differ."
         )
