@@ -96,7 +96,7 @@ OTHER_WAYS = {
         "let data._target_ return the validation rows too: (train, val)": "validation_split validation_data val_split test_split "
         "train_val_test_split",
         "a tf.data.Dataset, a PyDataset or a generator from data._target_ is read in its own order": "shuffle",
-        "leave it out, since a native task makes several steps per call by itself": "steps_per_execution",
+        "leave it out: each call makes one step": "steps_per_execution",
         "compile the keras.Model with it in the function that task._target_ names": "loss loss_weights metrics weighted_metrics "
         "run_eagerly auto_scale_loss",
         "the best checkpoint by checkpoint.monitor is always kept, and is what the test and exports use": "restore_best_weights "
