@@ -66,18 +66,22 @@ if [ "$locked" != no ]; then
 fi
 engine=() # the wheel or other source of the engine, in a project without engine/
 [ ! -e requirements/engine.txt ] || engine=(requirements/engine.txt)
-stamp=.venv/installed-$(cat "${files[@]}" ${engine[@]+"${engine[@]}"} | digest)
-if [ -e "$stamp" ] && [ "$installed" = "${WHEELS:-$installed}" ]; then exit 0; fi
+packages=.venv/installed-$(cat "${files[@]}" | digest)
+stamp=$packages-$(cat ${engine[@]+"${engine[@]}"} </dev/null | digest)
+new=yes # whether packages are to be installed, or only the engine, as after `make update`
+[ "$installed" != "${WHEELS:-$installed}" ] || ! compgen -G "$packages-*" >/dev/null || new=
+if [ -z "$new" ] && [ -e "$stamp" ]; then exit 0; fi
 
 if ! "$python" -c 'import ensurepip' 2>/dev/null; then # Debian has venv in a separate package
   [ "$(id -u)" = 0 ] || { log "make setup needs Python's venv: sudo apt-get install python3-venv"; exit 1; }
   log "installing python3-venv"
   apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3-venv >/dev/null
 fi
-log "creating .venv and installing ${files[*]}: a few minutes, up to 3 GB"
+[ -n "$new" ] || files=()
+[ -z "$new" ] || log "creating .venv and installing ${files[*]}: a few minutes, up to 3 GB"
 clear= # what pip does not replace: torch 2.13.0+cpu counts as 2.13.0
 [ -z "$installed${WHEELS:-}" ] || [ "$installed" = "$wheels" ] || clear=--clear
-"$python" -m venv $clear .venv
+[ -z "$new" ] || "$python" -m venv $clear .venv
 rm -f .venv/installed-*
 echo "$selected" >.venv/framework
 echo "$wheels" >.venv/wheels
@@ -94,12 +98,12 @@ options=()
 if [ "$locked" != no ]; then
   options=(--require-hashes --no-deps)
   # PyPI has no torch without CUDA for Linux. Use PyTorch's page only if the configured index does not have it either.
-  torch=$(grep -ho '^torch==[^ ]*+cpu' "${files[@]}" || true)
+  torch=$(cat ${files[@]+"${files[@]}"} </dev/null | grep -ho '^torch==[^ ]*+cpu' || true)
   if [ -n "$torch" ] && [ "$(uname -s)" = Linux ] && ! "${install[@]}" --quiet --no-deps --dry-run "$torch" 2>/dev/null; then
     options+=(--find-links https://download.pytorch.org/whl/cpu/torch/)
   fi
 fi
-"${install[@]}" ${options[@]+"${options[@]}"} "${files[@]/#/--requirement=}"
+[ -z "$new" ] || "${install[@]}" ${options[@]+"${options[@]}"} "${files[@]/#/--requirement=}"
 # a separate call: a rebuilt wheel keeps its version (--force-reinstall), and building needs the setuptools installed above
 [ ${#engine[@]} = 0 ] || "${install[@]}" --no-deps --no-build-isolation --force-reinstall --requirement="${engine[0]}"
 # on all CPUs (pip uses one); files for other Python versions, which some packages have, fail to compile

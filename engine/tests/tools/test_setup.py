@@ -65,6 +65,14 @@ def test_a_machine_with_a_gpu_gets_packages_for_it(setup: Setup) -> None:
     assert GPU in setup(HAS_GPU="yes")[0]
 
 
+def test_a_new_engine_is_installed_without_the_packages(project: Path, setup: Setup) -> None:  # noqa: F811
+    setup()
+    for text in ("./wheels/a.whl\n", "./wheels/b.whl\n"):
+        (project / "requirements/engine.txt").write_text(text)
+        assert setup() == ({"engine.txt"}, "done: .venv is ready (source .venv/bin/activate)\n")
+        assert setup() == (set(), "")
+
+
 def test_lists_instead_of_locks_are_remembered(project: Path, setup: Setup) -> None:  # noqa: F811
     (project / "requirements/common.txt").write_text("mine==1\n")
     assert "common.txt" in setup(LOCKED="no")[0]

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from train_anywhere.config.keys import ARGS, HYDRA, PARTIAL, RECURSIVE, TARGET, OpenSection
+from train_anywhere.config.keys import ARGS, HYDRA, PARTIAL, PASSED, RECURSIVE, TARGET, OpenSection
 from train_anywhere.config.strict import did_you_mean
 from train_anywhere.errors import ConfigError, ProjectError
 
@@ -21,7 +21,9 @@ def instantiate(section: OpenSection, where: str, framework: str, **supplied: An
     """
     dotted = section.target[framework]
     target = locate(dotted, f"{where}.{TARGET}")
-    return call(target, dotted, where, _call_nested(section.arguments, where), supplied)
+    arguments = {**section.arguments, **section.arguments.get(PASSED, {})}
+    arguments.pop(PASSED, None)
+    return call(target, dotted, where, _call_nested(arguments, where), supplied)
 
 
 @contextmanager

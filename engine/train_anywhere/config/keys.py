@@ -109,6 +109,9 @@ TARGET, CHECK = "_target_", "_check_"
 ARGS, PARTIAL, CONVERT, RECURSIVE = HYDRA = ("_args_", "_partial_", "_convert_", "_recursive_")
 """Hydra's other keys of a mapping with a target. `_convert_` has no effect: a target always gets plain dicts and lists."""
 
+PASSED = "_passed_"
+"""Values of this project's keys of a section that its target takes too, such as `name` or `workers`; set while composing."""
+
 SINGLE_GROUPS = ("task", "model", "data", "optimizer", "schedule")
 """Open groups with one choice per run."""
 
@@ -162,7 +165,7 @@ def split_section(
     problems += [
         f"'{path}.{key}' is not a key of the configuration; {path} knows {listed([TARGET, CHECK, *known])}."
         for key in arguments
-        if str(key).startswith("_") and key not in known
+        if str(key).startswith("_") and key not in (*known, PASSED)
     ]
     check = section.get(CHECK)
     if check is not None and not isinstance(check, str):

@@ -8,6 +8,7 @@ and needed before the ranks start.
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import is_dataclass, replace
 from typing import Any
 
@@ -15,11 +16,21 @@ from train_anywhere import use_tensorflow
 from train_anywhere.config.checks.contradictions import Check, find_contradictions
 from train_anywhere.config.checks.monitors import fill_monitors
 from train_anywhere.config.checks.targets import check_targets
-from train_anywhere.config.keys import OpenSection, flatten, key_fields, unflatten
+from train_anywhere.config.keys import (
+    ARGS,
+    PASSED,
+    SINGLE_GROUPS,
+    TARGET,
+    OpenSection,
+    flatten,
+    key_fields,
+    unflatten,
+)
 from train_anywhere.config.other_names import with_keys_meant
 from train_anywhere.config.paths import escape_dollars
 from train_anywhere.config.schema import Config
-from train_anywhere.config.strict import build
+from train_anywhere.config.signatures import Definition, TargetError, read
+from train_anywhere.config.strict import build, field_types, section_class, section_keys
 from train_anywhere.errors import ConfigError
 
 FOLDERS = ("paths.results", "paths.data", "data.dir", "data.cache", "init.run", "cluster.cache")
@@ -27,6 +38,9 @@ FOLDERS = ("paths.results", "paths.data", "data.dir", "data.cache", "init.run", 
 
 VARIABLE = re.compile(r"\$\{oc\.env:(\w+)(?:,([^{}]*))?\}")
 """A reference to a variable: its name and its default."""
+
+UNSET = re.compile(r"\$\{(unset|own_default):")
+"""A value that stands for the default of a key."""
 
 REQUIRED = ("cluster", "data", "dry_run", "paths", "resume", "trust", "wait")
 """Keys that are read before the schema checks that they exist."""
@@ -53,7 +67,7 @@ def load(tree: Mapping[str, Any], *checks: Check) -> Config:
         found = [*find_contradictions(config), *(p for check in checks for p in check(config))]
         problems += [p for p in found if p.partition("=")[0] not in named]
     if config is None or problems:
-        raise ConfigError(*(with_keys_meant(problem, tree) for problem in problems))
+        raise ConfigError(*(_with_argument(with_keys_meant(problem, tree), tree) for problem in problems))
     if config.framework == "keras" and not config.program:
         use_tensorflow()
     return replace(config, written=_written_values(tree, _to_plain(config)))
@@ -113,6 +127,9 @@ def to_plain_tree(config: Any) -> dict[str, Any]:
         OmegaConf.register_new_resolver("oc.env", oc.env, replace=True)
     if added:
         del tree["paths"]["data_dir"]
+    for group in SINGLE_GROUPS:
+        if isinstance(tree.get(group), dict) and (passed := _passed(tree, group, config[group])):
+            tree[group][PASSED] = passed
     problems = [f"'{key}' is missing; a run needs it." for key in REQUIRED if key not in tree]
     if problems:
         raise ConfigError(*problems)
@@ -123,6 +140,40 @@ def to_plain_tree(config: Any) -> dict[str, Any]:
     if problems:
         raise ConfigError(*problems)
     return tree
+
+
+def _passed(tree: Mapping[str, Any], group: str, config: Any) -> dict[str, Any]:
+    """Return the keys of a section that have a value of a file or the command line, and are arguments of its target."""
+    from omegaconf import OmegaConf
+
+    cls, target = section_class(field_types(Config)[group], tree[group]), read_target(tree, group)
+    if not target or not issubclass(cls, OpenSection):
+        return {}
+    written: Any = OmegaConf.to_container(config, resolve=False)
+    given = [
+        key for key, value in written.items() if not (value in (None, {}, []) or UNSET.match(str(value)))
+    ]
+    return {key: tree[group][key] for key in given if key in section_keys(cls) & target.parameters.keys()}
+
+
+def read_target(tree: Mapping[str, Any], group: str) -> Definition | None:
+    """Return the target of a section according to its source, or None if there is none; its check reports why."""
+    target = tree[group].get(TARGET)
+    with suppress(TargetError, OSError, KeyError, TypeError):
+        return read(target if isinstance(target, str) else target[tree["framework"]])
+    return None
+
+
+def _with_argument(problem: str, tree: Mapping[str, Any]) -> str:
+    """Add to the problem of a key that the target of its section has an argument of this name."""
+    found = re.match(r"(\w+)\.(\w+)=", problem)
+    section = tree.get(found[1]) if found else None
+    if not found or not isinstance(section, Mapping) or found[2] not in section.get(PASSED, {}):
+        return problem
+    return (
+        f"{problem} It is a key of this project, and {section[TARGET]} has an argument of this name: rename that, or pass it by "
+        f"its place in {found[1]}.{ARGS}=[...]."
+    )
 
 
 def fill_variables(tree: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:

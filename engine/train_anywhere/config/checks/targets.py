@@ -17,6 +17,7 @@ from train_anywhere.config.keys import (
     HYDRA,
     LIST_GROUPS,
     PARTIAL,
+    PASSED,
     RECURSIVE,
     TARGET,
     OpenSection,
@@ -191,7 +192,10 @@ def _check_section(key: str, section: OpenSection, framework: str, problems: lis
     split = {"split"} if isinstance(section, Data) and section.own_split else set[str]()
     kept = {k: v for k, v in section.arguments.items() if k in split - {*definition.parameters}}
     given = {k: v for k, v in section.arguments.items() if k not in kept}
-    arguments = kept | _convert_arguments(key, dotted, definition, given, {*supplied}, wrong, own)
+    passed = given.pop(PASSED, {})
+    arguments = kept | _convert_arguments(key, dotted, definition, given | passed, {*supplied}, wrong, own)
+    if passed:
+        arguments[PASSED] = {name: arguments.pop(name) for name in passed}
     problems += wrong
     if isinstance(section, Data) and section.stage and definition.kind != "unreadable":
         problems += _staging_problems(section, dotted, definition)

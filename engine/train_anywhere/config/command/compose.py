@@ -1,18 +1,17 @@
 """Compose overrides with Hydra, and list the groups of the configuration."""
 
+import json
 import re
 import typing
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from train_anywhere.config.command.yaml_files import is_changed
 from train_anywhere.config.keys import CUSTOM, LIST_GROUPS, SINGLE_GROUPS, TARGET, defaults
-from train_anywhere.config.load import to_plain_tree
+from train_anywhere.config.load import read_target, to_plain_tree
 from train_anywhere.config.schema import Config
-from train_anywhere.config.signatures import TargetError, read
 from train_anywhere.config.strict import field_types, section_class
 from train_anywhere.files import ROOT
 from train_anywhere.files.root import refuse_deleted_folder
@@ -56,6 +55,7 @@ def install_choice_loader() -> None:
     from omegaconf import OmegaConf
 
     OmegaConf.register_new_resolver("own_default", _own_default, replace=True)
+    OmegaConf.register_new_resolver("unset", lambda value: value, replace=True)
     Plugins.instance()  # the first call creates the classes that are patched below
     files: Any = SourcesRegistry.instance().resolve("file")
     if not hasattr(files, "load_written"):
@@ -70,12 +70,9 @@ def install_choice_loader() -> None:
 
 def _own_default(section: str, argument: str, otherwise: Any, *, _root_: Any) -> Any:
     """Return the target's default for an argument according to its source."""
-    target = _root_[section].get(TARGET)
-    with suppress(TargetError, KeyError, TypeError, ValueError):  # the check of the target reports it
-        dotted = target if isinstance(target, str) else target[_root_["framework"]]
-        default = read(dotted).parameters[argument].default
-        return default if type(default) is type(otherwise) else otherwise
-    return otherwise
+    target = read_target(_root_, section)
+    known = target.parameters.get(argument) if target else None
+    return known.default if known and type(known.default) is type(otherwise) else otherwise
 
 
 def _load_choice(source: "FileConfigSource", config_path: str) -> "ConfigResult":
@@ -99,12 +96,29 @@ def _load_choice(source: "FileConfigSource", config_path: str) -> "ConfigResult"
         found.config = OmegaConf.create({choice: found.config})
     elif named and group in SINGLE_GROUPS:
         known: Any = {} if inherits else OmegaConf.load(CONFIGS / group / f"{CUSTOM}.yaml")
-        found.config = OmegaConf.merge(known, {"name": choice}, found.config)
+        found.config = OmegaConf.merge(_unset(known), _unset({"name": choice}), found.config)
+    elif choice == CUSTOM and group in SINGLE_GROUPS:
+        found.config = _unset(found.config)
     if group in CHOICE_GROUPS and OmegaConf.is_dict(found.config) and not inherits:
         section: Any = OmegaConf.to_container(found.config, resolve=False)
         cls = section_class(field_types(Config)[group], section)
         found.config = OmegaConf.create({**section, **(defaults(cls) if cls else {}), **section})
     return found
+
+
+def _unset(section: Any) -> Any:
+    """Return the keys of a section, with values that count as defaults: a target does not get them as its arguments."""
+    from omegaconf import OmegaConf
+
+    written: Any = OmegaConf.to_container(OmegaConf.create(section), resolve=False)
+    plain = {
+        k: v
+        for k, v in written.items()
+        if isinstance(v, bool | int | float) or (isinstance(v, str) and "$" not in v)
+    }
+    return OmegaConf.create(
+        written | {key: f"${{unset:{json.dumps(value)}}}" for key, value in plain.items()}
+    )
 
 
 @cache
