@@ -7,11 +7,11 @@ import os
 from itertools import islice
 from pathlib import Path
 
-from src.data.class_folders import class_folders
-from src.data.documents import read_documents, split_sizes
-from src.data.mnist_files import missing_files, raw_folder, train_length
 from train_anywhere.config import resolve_node_path, write_problem
 from train_anywhere.data import Known, is_archive
+from train_anywhere.data.readers.class_folders import class_folders
+from train_anywhere.data.readers.documents import read_documents, split_sizes
+from train_anywhere.data.readers.mnist_files import missing_files, raw_folder, train_length
 from train_anywhere.errors import DataError
 
 LABELS = ("classes", "outputs")

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from src.data.class_folders import class_folders
 from src.data.transforms import UnknownPixelsError, prepare_image
 from train_anywhere.config import AbsoluteFolder, Range, Side, resolve_node_path
 from train_anywhere.data import (
@@ -25,6 +24,7 @@ from train_anywhere.data import (
     permutation,
     walk,
 )
+from train_anywhere.data.readers.class_folders import class_folders
 from train_anywhere.errors import DataError
 
 EXTENSIONS = (

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import numpy as np
 
-from src.data.idx import read_idx
-from src.data.mnist_files import (
+from train_anywhere.config import AbsoluteFolder, resolve_node_path
+from train_anywhere.data import ArraySet, Splits, Staged, as_it_is, fetch, image_splits, permutation
+from train_anywhere.data.readers.idx import read_idx
+from train_anywhere.data.readers.mnist_files import (
     CHECKSUMS,
     MIRRORS,
     existing_file,
@@ -15,8 +17,6 @@ from src.data.mnist_files import (
     refuse_missing,
     validation_length,
 )
-from train_anywhere.config import AbsoluteFolder, resolve_node_path
-from train_anywhere.data import ArraySet, Splits, Staged, as_it_is, fetch, image_splits, permutation
 from train_anywhere.errors import DataError
 
 CLASSES = 10

@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from src.data.tokenizer import Bytes, Pieces
 from src.data.transforms import UnknownPixelsError, prepare_image
 from train_anywhere.config import AbsoluteFolder, Side
+from train_anywhere.data.readers.tokenizer import Bytes, Pieces
 from train_anywhere.errors import DataError
 
 

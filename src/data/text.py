@@ -13,10 +13,10 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from src.data.documents import list_files, read_documents, split_sizes
-from src.data.tokenizer import Bytes, Pieces, train_bpe
 from train_anywhere.config import AbsoluteFolder, Probability, Range, resolve_node_path
 from train_anywhere.data import Splits, Staged, as_it_is, prepare_folder
+from train_anywhere.data.readers.documents import list_files, read_documents, split_sizes
+from train_anywhere.data.readers.tokenizer import Bytes, Pieces, train_bpe
 from train_anywhere.errors import DataError
 
 SPLITS = ("train", "val", "test")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from src.data.mnist import MEAN, STD, open_mnist, prepare_mnist
-from src.data.mnist_files import CHECKSUMS
+from train_anywhere.data.readers.mnist_files import CHECKSUMS
 from train_anywhere.errors import DataError
 
 LABELS, IMAGES = "train-labels-idx1-ubyte", "train-images-idx3-ubyte.gz"

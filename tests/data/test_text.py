@@ -14,8 +14,8 @@ import pytest
 
 from src.data.checks import text as check
 from src.data.text import open_text
-from src.data.tokenizer import Bytes, Pieces, train_bpe
 from train_anywhere.data import Splits
+from train_anywhere.data.readers.tokenizer import Bytes, Pieces, train_bpe
 from train_anywhere.errors import DataError
 from train_anywhere.files import ROOT
 

@@ -80,7 +80,11 @@ KEYS = [(group, field.name) for group, cls in CLASSES.items() for field in key_f
 
 
 def compose_typed(*typed: str) -> dict[str, Any]:
-    own = ["task._target_=lightning.pytorch.demos.boring_classes.BoringModel"] if "model" not in typed[0] else []
+    own = (
+        ["task._target_=lightning.pytorch.demos.boring_classes.BoringModel"]
+        if "model" not in typed[0]
+        else []
+    )
     return compose(to_hydra_overrides([*own, *typed] if "task" not in typed[0] else list(typed)))
 
 
@@ -105,7 +109,9 @@ def test_a_key_reaches_the_argument_of_its_name(group: str, key: str) -> None:
 
 def test_a_key_that_can_not_have_the_value_is_refused_with_the_way_out() -> None:
     target = f"data._target_={__name__}.data"
-    with pytest.raises(ConfigError, match=r"data\.stage='fit' is not true or false\..* data\._args_=\[\.\.\.\]"):
+    with pytest.raises(
+        ConfigError, match=r"data\.stage='fit' is not true or false\..* data\._args_=\[\.\.\.\]"
+    ):
         load(compose_typed(target, "data.stage=fit"))
 
 

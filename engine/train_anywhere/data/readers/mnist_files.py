@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from src.data.idx import read_header
+from train_anywhere.data.readers.idx import read_header
 from train_anywhere.errors import DataError
 
 MIRRORS = (

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from src.data.idx import read_idx
+from train_anywhere.data.readers.idx import read_idx
 from train_anywhere.errors import DataError
 
 VALUES = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
