@@ -192,6 +192,7 @@ def change_guide(text: str, words: dict[str, str]) -> str:
 def change_environment(text: str, words: dict[str, str]) -> str:
     """Install the lists of requirements that the project has."""
     others = [framework for framework in FRAMEWORKS if words["framework"] not in (framework, "all")]
+    text = text.replace("      - -e ./engine\n", "")
     for other in others:
         text = re.sub(rf"^ *- -r requirements/{other}[.-].*\n", "", text, flags=re.M)
     return re.sub(r"^name: .*$", f"name: {words['slug']}", text, flags=re.M)

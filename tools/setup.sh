@@ -70,7 +70,12 @@ packages=.venv/installed-$(cat "${files[@]}" | digest)
 stamp=$packages-$(cat ${engine[@]+"${engine[@]}"} </dev/null | digest)
 new=yes # whether packages are to be installed, or only the engine, as after `make update`
 [ "$installed" != "${WHEELS:-$installed}" ] || ! compgen -G "$packages-*" >/dev/null || new=
-if [ -z "$new" ] && [ -e "$stamp" ]; then exit 0; fi
+find_engine() { # `python -m train_anywhere` runs engine/ of this folder; without it, the installed package
+  for site in .venv/lib/python*/site-packages; do
+    [ ! -d engine ] || [ -e "$site/train_anywhere.pth" ] || echo ../../../../engine >"$site/train_anywhere.pth"
+  done
+}
+if [ -z "$new" ] && [ -e "$stamp" ]; then find_engine && exit 0; fi
 
 if ! "$python" -c 'import ensurepip' 2>/dev/null; then # Debian has venv in a separate package
   [ "$(id -u)" = 0 ] || { log "make setup needs Python's venv: sudo apt-get install python3-venv"; exit 1; }
@@ -108,5 +113,6 @@ fi
 [ ${#engine[@]} = 0 ] || "${install[@]}" --no-deps --no-build-isolation --force-reinstall --requirement="${engine[0]}"
 # on all CPUs (pip uses one); files for other Python versions, which some packages have, fail to compile
 .venv/bin/python -m compileall -q -j 0 .venv/lib >/dev/null || true
+find_engine
 touch "$stamp"
 log "done: .venv is ready (source .venv/bin/activate)"

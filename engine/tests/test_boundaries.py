@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
+from train_anywhere.__main__ import VERBS
 from train_anywhere.files import ROOT
 
 TORCH = {"torch", "lightning", "torchmetrics"}
@@ -63,6 +64,7 @@ ROWS = {
     "13 what comes after training names no framework": Row({"inference"}, LOOPS | {"launch"}, {"numpy", "yaml"}),
     "14 monitor only observes, and names no framework": Row({"monitor"}, LOWER, OF_MONITOR),
     "22 another machine gets files and words": Row({"remote"}, LOWER | {"monitor", "slurm"}, {"yaml"}),
+    "23 one program names the commands": Row({"__main__"}, {"errors", "files"}, set()),
     "12 the commands are the roof": Row({"commands"}, EVERYTHING | {"plugins", "remote", "search"}, OF_COMMANDS),
 }  # fmt: skip
 """One row for each rule. What a row lists may be imported, anything else may not; no module imports a command."""
@@ -203,6 +205,7 @@ REASONS = {
     "train_anywhere.launch.local_run": "a submission trains nothing here",
     "train_anywhere.search.loop": "a sweep needs no Optuna",
     "train_anywhere.inference.predictor": "a submission predicts nothing, and needs no numpy",
+    "train_anywhere.files": "its help needs no project",
     "train_anywhere.launch.rank": "a submission is not a rank",
     "train_anywhere.remote.hosts": "a login node needs no ssh",
     "train_anywhere.remote.run_copies": "a verb here needs no ssh",
@@ -282,7 +285,8 @@ def test_one_place_picks_a_framework() -> None:
     rank = "engine/train_anywhere/launch/rank.py"
     features = "engine/train_anywhere/features/__init__.py"  # its own packages
     commands = "src/__init__.py"  # the one that is named
-    assert picking == [targets, public, horovod, features, server, rank, commands]
+    verbs = "engine/train_anywhere/__main__.py"  # the same
+    assert picking == [verbs, targets, public, horovod, features, server, rank, commands]
 
 
 ROOMS = {
@@ -338,7 +342,7 @@ def test_nobody_imports_a_command() -> None:
     assert not [i for i in imported if i in COMMANDS]
 
 
-COMMANDS = {f"src.{c}" for c in ("train", "run", "jobs", "doctor", "evaluate", "report", "scaling", "fetch")}
+COMMANDS = {f"src.{c}" for c in ("train", "run", "jobs", "evaluate")}
 
 
 def test_the_engine_never_imports_the_project() -> None:
@@ -386,8 +390,9 @@ def _path(module: str) -> str:
 
 def loaded(arguments: list[str], program: str = "train", code: int = 0) -> set[str]:
     """Top-level modules that a command loads, which ends with this exit code."""
-    command = [sys.executable, "-X", "importtime", str(ROOT / "src" / f"{program}.py"), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    start = ["-m", "train_anywhere", program] if program in VERBS else [f"src/{program}.py"]
+    command = [sys.executable, "-X", "importtime", *start, *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == code, done.stdout + done.stderr
     lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
     return {line.split("|")[-1].strip().split(".")[0] for line in lines}

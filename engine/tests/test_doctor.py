@@ -17,8 +17,8 @@ from train_anywhere.runs.folder import RunDir
 
 
 def doctor(*words: str, timeout: float = 200) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, str(ROOT / "src" / "doctor.py"), *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+    command = [sys.executable, "-m", "train_anywhere", "doctor", *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout)
 
 
 @pytest.mark.slow

@@ -27,7 +27,11 @@ def packed(picture_dir: Path, tmp_path: Path) -> Path:
 
 def test_packed_pictures_are_rows(packed: Path, picture_dir: Path, tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "src/index.py", str(packed)], cwd=ROOT, capture_output=True, text=True, check=True
+        [sys.executable, "-m", "train_anywhere", "index", str(packed)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     files = [p for p in (picture_dir / "train").rglob("*") if p.is_file()]
     assert f"Samples:       {len(files)}\n" in done.stdout

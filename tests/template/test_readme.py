@@ -253,7 +253,9 @@ def test_jobs_commands_serve_a_run(
         assert code == 2 and "ran on this machine" in said.err
 
 
-@pytest.mark.parametrize("page, command", [(p, c) for p, c in ALL if c.startswith("python src/scaling.py")])
+@pytest.mark.parametrize(
+    "page, command", [(p, c) for p, c in ALL if c.startswith("python -m train_anywhere scaling")]
+)
 def test_scaling_commands_pass_their_checks(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -290,10 +292,10 @@ def test_every_other_command_is_known() -> None:
         "make ",
         "python src/jobs.py",
         "python src/evaluate.py",
-        "python src/report.py",
-        "python src/scaling.py",
-        "python src/doctor.py",
-        "python src/index.py",  # this and the next one: tests/data/test_shards.py
+        "python -m train_anywhere report",
+        "python -m train_anywhere scaling",
+        "python -m train_anywhere doctor",
+        "python -m train_anywhere index",  # this and the next one: tests/data/test_shards.py
         "python pack.py",
         "python slurm/new_cluster.py",
         "source .venv/bin/activate",

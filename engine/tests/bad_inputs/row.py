@@ -16,10 +16,10 @@ Damage = str | bytes | Callable[[Path], None]
 SCRIPTS = {
     "train": "src/train.py",
     "jobs": "src/jobs.py",
-    "doctor": "src/doctor.py",
+    "doctor": "-m train_anywhere doctor",
     "evaluate": "src/evaluate.py",
-    "report": "src/report.py",
-    "scaling": "src/scaling.py",
+    "report": "-m train_anywhere report",
+    "scaling": "-m train_anywhere scaling",
     "new_cluster": "slurm/new_cluster.py",
 }
 

@@ -175,7 +175,7 @@ class Scratch:
         """Run a command of the project and return its answer.
 
         Args:
-            script: such as src/train.py.
+            script: such as src/train.py, or -m train_anywhere doctor.
             words: its arguments.
             environ: changes to the environment.
             limit: seconds until it is killed.
@@ -184,11 +184,13 @@ class Scratch:
         """
         files = self.files()
         before = self.listing()
-        at = str(self.project / script)
-        program, words = (self.path / "guard/new_interpreter.py", [at, *words]) if real else (at, words)
+        at = script.split() if script.startswith("-m") else [str(self.project / script)]
+        program, *words = (
+            [str(self.path / "guard/new_interpreter.py"), *at, *words] if real else [*at, *words]
+        )
         given = {**files, **({"stdout": Path(stdout)} if stdout else {})}
         start = time.monotonic()
-        code, ended = self.ask(str(program), words, environ, given, limit)
+        code, ended = self.ask(program, words, environ, given, limit)
         seconds = time.monotonic() - start
         after = self.listing()
         written = sorted(p for p in before.keys() | after.keys() if before.get(p) != after.get(p))

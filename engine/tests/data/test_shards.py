@@ -374,7 +374,7 @@ def test_what_may_be_wrong_is_a_note(tmp_path: Path) -> None:
     for number in range(1000, 2000):
         write_tar(folder / "train" / f"{number}.tar", [])
     assert open_folder(folder).notes[3:] == (
-        f"1,000 other shards have such notes: python src/index.py {folder}",
+        f"1,000 other shards have such notes: python -m train_anywhere index {folder}",
     )
 
 
@@ -393,7 +393,11 @@ def test_one_scan_for_all_processes(tmp_path: Path) -> None:
     folder = write_shards(tmp_path / "data")
     started = [
         subprocess.Popen(
-            [sys.executable, "src/index.py", str(folder)], cwd=ROOT, stdout=-1, stderr=-1, text=True
+            [sys.executable, "-m", "train_anywhere", "index", str(folder)],
+            cwd=ROOT,
+            stdout=-1,
+            stderr=-1,
+            text=True,
         )
         for _ in range(4)
     ]
@@ -634,7 +638,7 @@ def test_the_command_has_one_message(tmp_path: Path, capsys: pytest.CaptureFixtu
         link = tarfile.TarInfo("\udcff\x1b[1m.npy")
         link.type, link.linkname = tarfile.SYMTYPE, "0.npy"
         tar.addfile(link)
-    command = [sys.executable, "src/index.py", str(tmp_path)]
+    command = [sys.executable, "-m", "train_anywhere", "index", str(tmp_path)]
     env = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and r"links such as \udcff\x1b[1m.npy are left out" in done.stdout, (

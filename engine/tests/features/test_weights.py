@@ -1,4 +1,4 @@
-"""`cluster.cache`, `src/fetch.py`, and the message of a job that can't download a file."""
+"""`cluster.cache`, `train_anywhere fetch`, and the message of a job that can't download a file."""
 
 import os
 import subprocess
@@ -54,7 +54,7 @@ def test_a_cache_that_is_a_file_is_refused(make_config: Any, tmp_path: Path) -> 
     (tmp_path / "file").touch()
     config = make_config("cluster=slurm", f"cluster.cache={tmp_path}/file")
     assert any("file is not a folder" in problem for problem in problems(config, "any"))
-    refused = run("fetch.py", f"cluster.cache={tmp_path}/file")
+    refused = run("fetch", f"cluster.cache={tmp_path}/file")
     assert refused.returncode == 2 and refused.stderr.count("error: ") == 1, refused.stderr
     assert f"{tmp_path}/file" in refused.stderr and "Traceback" not in refused.stderr + refused.stdout
 
@@ -72,9 +72,15 @@ def test_fetching_keeps_the_login_at_the_hub(make_config: Any, monkeypatch: pyte
 
 
 def run(program: str, *words: str, **environ: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, str(ROOT / "src" / program), *words]
+    command = [
+        sys.executable,
+        *(("-m", "train_anywhere", program) if program == "fetch" else (f"src/{program}",)),
+        *words,
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **environ}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=300)
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, env=environment, check=False, timeout=300
+    )
 
 
 def test_a_job_without_network_runs_after_a_fetch(tmp_path: Path) -> None:
@@ -94,10 +100,10 @@ def test_a_job_without_network_runs_after_a_fetch(tmp_path: Path) -> None:
     refused = run("train.py", *words, **offline)
     assert refused.returncode == 1
     assert "Traceback" not in refused.stderr
-    assert "Type on a login node, which has internet: python src/fetch.py" in refused.stderr
+    assert "Type on a login node, which has internet: python -m train_anywhere fetch" in refused.stderr
     assert "model._target_=engine.tests.features.hub_model.pretrained" in refused.stderr
-    assert run("fetch.py", *words, HUB=str(gone)).returncode == 2
-    fetched = run("fetch.py", *words, HUB=str(hub))
+    assert run("fetch", *words, HUB=str(gone)).returncode == 2
+    fetched = run("fetch", *words, HUB=str(hub))
     assert fetched.returncode == 0, fetched.stderr
     assert [p.name for p in (tmp_path / "cache").rglob("*.pt")] == ["weights.pt"]
     done = run("train.py", *words, **offline)
@@ -105,10 +111,10 @@ def test_a_job_without_network_runs_after_a_fetch(tmp_path: Path) -> None:
 
 
 def test_fetch_refuses_bad_arguments() -> None:
-    bad = run("fetch.py", "trainer.max_epoch=1")
+    bad = run("fetch", "trainer.max_epoch=1")
     assert bad.returncode == 2 and "Did you mean" in bad.stderr
-    flags = run("fetch.py", "-m", "seed=1,2")
-    assert flags.returncode == 2 and "is not an argument of src/fetch.py" in flags.stderr
+    flags = run("fetch", "-m", "seed=1,2")
+    assert flags.returncode == 2 and "is not an argument of fetch" in flags.stderr
 
 
 def caused(error: BaseException, cause: BaseException) -> BaseException:
@@ -154,7 +160,7 @@ def hub_error() -> BaseException:
 def test_downloads_that_fail_get_one_message(make_config: Any, tmp_path: Path, error: BaseException) -> None:
     config = make_config("cluster=narval", "cluster.account=def-x", "cluster.check=warn")
     message = missing_file_error(config, RunDir(tmp_path), error)
-    assert isinstance(message, DataError) and "python src/fetch.py" in str(message)
+    assert isinstance(message, DataError) and "python -m train_anywhere fetch" in str(message)
     assert missing_file_error(make_config(), RunDir(tmp_path), error) is None  # this machine has internet
 
 

@@ -6,6 +6,7 @@ import subprocess
 import pytest
 
 from engine.tests.training.test_progress import screen
+from train_anywhere.__main__ import VERBS
 from train_anywhere.files import ROOT
 from train_anywhere.files.terminal.fit import fit, fit_page
 
@@ -62,14 +63,17 @@ def test_text_after_a_gap_continues_below_it() -> None:
     [
         "src/jobs.py",
         "src/evaluate.py",
-        "src/report.py",
-        "src/scaling.py",
-        "src/doctor.py",
-        "src/fetch.py",
         "src/train.py",
+        *(f"-m train_anywhere {verb}" for verb in VERBS),
     ],
 )
 def test_help_fits_80_columns(words: str) -> None:
-    run = f"import runpy, sys; sys.argv = [{words!r}, '--help']; runpy.run_path({str(ROOT / words)!r}, run_name='__main__')"
+    path, *verb = (str(ROOT / words),) if words.startswith("src") else (None, words.rpartition(" ")[2])
+    start = (
+        f"runpy.run_path({path!r}, run_name='__main__')"
+        if path
+        else "runpy.run_module('train_anywhere', run_name='__main__')"
+    )
+    run = f"import runpy, sys; sys.argv = [{words!r}, *{verb!r}, '--help']; {start}"
     shown = screen(run, 80).replace("\r", "").splitlines()
     assert len(shown) > 5 and [line for line in shown if len(line) > 80] == []

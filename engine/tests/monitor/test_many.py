@@ -29,8 +29,14 @@ DAY = 8_640
 def command(results: Path, script: str, *words: str, code: int = 0) -> tuple[str, float]:
     """Return the output of a command, and the CPU seconds that it took."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    call = [sys.executable, str(ROOT / "src" / script), *words, "--results", str(results)]
-    done = subprocess.run(call, capture_output=True, text=True, timeout=300, check=False)
+    call = [
+        sys.executable,
+        *(("-m", "train_anywhere", script) if script == "report" else (f"src/{script}",)),
+        *words,
+        "--results",
+        str(results),
+    ]
+    done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == code, done.stderr
     return done.stdout, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -101,7 +107,7 @@ def make_sweep(results: Path, members: int, metrics: int = 2) -> Path:
 @pytest.mark.parametrize(("nodes", "gpus"), [(1, 7), (1, 8), (1, 9), (9, 4), (31, 8), (1, 1000), (1000, 8)])
 def test_many_nodes_and_gpus(tmp_path: Path, nodes: int, gpus: int) -> None:
     run = make_run(tmp_path, nodes, gpus)
-    command(tmp_path, "report.py")
+    command(tmp_path, "report")
     text = (run / "report.html").read_text()
     assert text.count("<svg") == 3 and "None" not in text and len(text) < 4_000_000
     assert text.count('<td class="n">') == 4 * nodes * gpus  # each GPU has a row
@@ -120,7 +126,7 @@ def test_a_thousand_idle_gpus_are_a_few_sentences(tmp_path: Path) -> None:
     run = make_run(tmp_path, 31, 4, idle=True)
     page, _ = command(tmp_path, "jobs.py", "status")
     assert page.count("was idle") == 5 and "119 more like the last one." in page
-    assert page.count("was idle") == command(tmp_path, "report.py")[0].count("was idle")
+    assert page.count("was idle") == command(tmp_path, "report")[0].count("was idle")
     assert (run / "report.html").read_text().count("was idle") == 5
 
 
@@ -139,7 +145,7 @@ def test_status_does_not_grow_with_samples_and_hardly_with_nodes(tmp_path: Path)
 @pytest.mark.parametrize("metrics", [7, 31, 1000])
 def test_many_metrics(tmp_path: Path, metrics: int) -> None:
     run = make_run(tmp_path, metrics=metrics)
-    command(tmp_path, "report.py")
+    command(tmp_path, "report")
     text = (run / "report.html").read_text()
     assert text.count("<svg") == min(metrics + 1, 100)  # also the CPUs
     assert "use of the job&#39;s CPUs in %</h3>" in text
@@ -153,7 +159,7 @@ def test_validation_sets_share_a_figure(tmp_path: Path) -> None:
     names = [f"val_loss/dataloader_idx_{number}" for number in range(31)]
     lines = [f"{step},{step}" + f",{1 / step}" * 31 for step in range(1, 21)]
     (run / "metrics.csv").write_text("\n".join([",".join(["step", "epoch", *names]), *lines, ""]))
-    command(tmp_path, "report.py")
+    command(tmp_path, "report")
     text = (run / "report.html").read_text()
     assert text.count("<svg") == 2 and text.count("</i>dataloader_idx_") == 31
 
@@ -161,7 +167,7 @@ def test_validation_sets_share_a_figure(tmp_path: Path) -> None:
 @pytest.mark.parametrize("members", [7, 31, pytest.param(1000, marks=pytest.mark.slow)])
 def test_many_members(tmp_path: Path, members: int) -> None:
     base = make_sweep(tmp_path, members)
-    command(tmp_path, "report.py", ID)
+    command(tmp_path, "report", ID)
     text = (base / "report.html").read_text()
     assert text.count("<svg") == 2 and text.count("</i>") == 2 * min(members, 100)
     assert text.count("<tr") == members + 1
@@ -173,7 +179,7 @@ def test_many_members(tmp_path: Path, members: int) -> None:
 
 def test_a_sweep_with_many_metrics(tmp_path: Path) -> None:
     base = make_sweep(tmp_path, 7, 1000)
-    command(tmp_path, "report.py", ID)
+    command(tmp_path, "report", ID)
     text = (base / "report.html").read_text()
     assert text.count("<svg") == 100 and "900 more without a figure" in text
 

@@ -46,8 +46,8 @@ class Page(HTMLParser):
 
 
 def report(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "src" / "report.py"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    command = [sys.executable, "-m", "train_anywhere", "report", *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
 
 
 @pytest.fixture(scope="module")

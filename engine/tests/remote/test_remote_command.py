@@ -39,7 +39,9 @@ def test_arguments_output_and_exit_code_pass_unchanged(laptop: Laptop, site: Sit
     start = (
         "import sys; sys.path[:1] = [{!r}]; from train_anywhere.remote.remote_command import run_elsewhere; "
     )
-    code = start.format(str(laptop.project / "engine")) + "sys.exit(run_elsewhere('train.py', sys.argv[1:]))"
+    code = (
+        start.format(str(laptop.project / "engine")) + "sys.exit(run_elsewhere('src/train.py', sys.argv[1:]))"
+    )
     (laptop.project / "src" / "here.py").write_text(code)
     done = laptop.command("here", "on=site", *ODD)
     assert done.returncode == 7, done.stderr

@@ -22,7 +22,7 @@ HERE = """import sys
 sys.path[:1] = [{engine!r}]
 from train_anywhere.launch.command import run_command
 from train_anywhere.remote.remote_command import run_elsewhere
-sys.exit(run_command(lambda: run_elsewhere("quick.py", sys.argv[1:]), overrides=False))
+sys.exit(run_command(lambda: run_elsewhere("src/quick.py", sys.argv[1:]), overrides=False))
 """
 """A command that starts src/quick.py on a host."""
 

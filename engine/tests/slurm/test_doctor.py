@@ -18,7 +18,8 @@ pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 def test_two_nodes_answer(testbed: Testbed, shared_dir: Path) -> None:
     words = ("cluster=slurm", "trainer.nodes=2", "trainer.devices=1", "trainer.accelerator=cpu")
     done = subprocess.run(
-        [sys.executable, str(ROOT / "src" / "doctor.py"), *words, f"paths.results={shared_dir}"],
+        [sys.executable, "-m", "train_anywhere", "doctor", *words, f"paths.results={shared_dir}"],
+        cwd=ROOT,
         env={**os.environ, **testbed.env(), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

@@ -126,8 +126,15 @@ class Site:
         self.preset = project / "configs" / "cluster" / "testsite.yaml"
 
     def facts(self, *words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, str(self.project / "src" / "doctor.py"), *words, "--facts"]
-        return subprocess.run(command, env=self.testbed.env(), capture_output=True, text=True, timeout=100)
+        command = [sys.executable, "-m", "train_anywhere", "doctor", *words, "--facts"]
+        return subprocess.run(
+            command,
+            cwd=self.project,
+            env={**self.testbed.env(), "PYTHONPATH": str(self.project / "engine")},
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
 
     def apply(self, patch: str, *command: str) -> None:
         words = command or ("git", "apply")
@@ -353,6 +360,7 @@ def test_old_facts_are_noted_once(
     cluster = make_config(
         "cluster=narval", f"cluster.site.checked='{value}'" if checked else "cluster.site.checked=null"
     ).cluster
-    note = f"the facts about narval were last checked in {value}; `python src/doctor.py cluster=narval --facts` compares them with Slurm."
+    compare = "`python -m train_anywhere doctor cluster=narval --facts` compares them with Slurm."
+    note = f"the facts about narval were last checked in {value}; {compare}"
     assert stale_facts_notes(cluster) == ([note] if old else [])
     assert stale_facts_notes(cluster) == []

@@ -22,7 +22,7 @@ from train_anywhere.testing.projects import git, run_command
 pytestmark = pytest.mark.git
 
 NEXT = "0.1.1.dev7"
-COMMANDS = ("train", "evaluate", "run", "jobs", "report", "scaling", "doctor", "index")
+COMMANDS = ("train", "evaluate", "run", "jobs")
 
 
 def make(folder: Path, *words: str, at: Path = ROOT) -> subprocess.CompletedProcess[str]:

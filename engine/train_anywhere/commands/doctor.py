@@ -1,8 +1,8 @@
 """Check the installation, the site and a job of two small steps, with the arguments of a run.
 
-python src/doctor.py                                                # this machine
-python src/doctor.py cluster=alvis trainer.nodes=2 strategy=horovod   # a job on alvis, and wait for it
-python src/doctor.py cluster=alvis --facts   # compare the preset with Slurm, on a login node of alvis; no job
+python -m train_anywhere doctor                                                # this machine
+python -m train_anywhere doctor cluster=alvis trainer.nodes=2 strategy=horovod   # a job on alvis, and wait for it
+python -m train_anywhere doctor cluster=alvis --facts   # compare the preset with Slurm, on a login node of alvis; no job
 
 --facts prints each fact that differs, and a patch of the preset: pipe the output to `git apply`.
 The job is `src/train.py` with the same arguments, so its gradients are averaged over all ranks.

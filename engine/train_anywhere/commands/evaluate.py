@@ -72,4 +72,4 @@ def submit(parsed: argparse.Namespace, job: list[str]) -> int:
 
 def run() -> NoReturn:
     """Run the command and exit with its code."""
-    leave(lambda: here_or_there("evaluate.py", main))
+    leave(lambda: here_or_there("src/evaluate.py", main))

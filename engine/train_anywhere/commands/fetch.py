@@ -1,6 +1,6 @@
 """Download what a run needs from the internet, on a login node: weights, tokenizers and data.
 
-    python src/fetch.py cluster=narval task._target_=mine.Classifier
+    python -m train_anywhere fetch cluster=narval task._target_=mine.Classifier
 
 Takes the arguments of `src/train.py`. It builds the run's data and model once, in a separate process, so that libraries download their
 files into `cluster.cache`, where the job finds them. Exit codes: 0 done, 1 an error in user code, 2 refused, or a download failed.
@@ -9,7 +9,6 @@ files into `cluster.cache`, where the job finds them. Exit codes: 0 done, 1 an e
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 from train_anywhere.commands.elsewhere import here_or_there
 from train_anywhere.config.command.command_line import split_flags, to_hydra_overrides
@@ -38,7 +37,7 @@ def main(arguments: list[str]) -> int:
         from train_anywhere.launch.build_once import build
 
         return run_command(lambda: build(read_config(arguments[1:])))
-    return here_or_there("fetch.py", lambda: run_command(lambda: fetch(arguments)))
+    return here_or_there("-m train_anywhere fetch", lambda: run_command(lambda: fetch(arguments)))
 
 
 def read_config(arguments: list[str]) -> Config:
@@ -47,9 +46,7 @@ def read_config(arguments: list[str]) -> Config:
     refuse_unusable_files(CONFIGS)
     line = split_flags(arguments)
     if line.flags:
-        raise ConfigError(
-            f"{line.flags[0]} is not an argument of src/fetch.py; use those of one run: key=value."
-        )
+        raise ConfigError(f"{line.flags[0]} is not an argument of fetch; use those of one run: key=value.")
     words = [quote_value(word) for word in to_hydra_overrides(line.overrides)]
     return load(compose(resolve_current(words) if "cluster=current" in words else words))
 
@@ -64,7 +61,7 @@ def fetch(arguments: list[str]) -> int:
         f"fetching into {', '.join([config.cluster.cache or 'the caches of the libraries', *own])}",
         flush=True,
     )
-    command = [sys.executable, str(Path(sys.argv[0]).resolve()), BUILD, *arguments]
+    command = [sys.executable, "-m", "train_anywhere", "fetch", BUILD, *arguments]
     code = subprocess.run(command, env=with_engine(make_environment(config)), check=False).returncode
     print("done: jobs find these files." if code == 0 else "error: not all files were fetched.", flush=True)
     return code

@@ -1,6 +1,6 @@
 """Index the shards of a data set for data=shards: where each sample is.
 
-    python src/index.py DIR
+    python -m train_anywhere index DIR
 
 A run does it by itself before its ranks connect. Do it earlier to find incomplete files on a machine without GPUs.
 """

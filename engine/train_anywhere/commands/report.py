@@ -1,7 +1,7 @@
 """Write the report of a run: its curves, where the time went, and advice.
 
-    python src/report.py [RUN]      write RUN/report.html, for a browser
-    python src/report.py SWEEP      write a page that compares the members of a sweep
+    python -m train_anywhere report [RUN]      write RUN/report.html, for a browser
+    python -m train_anywhere report SWEEP      write a page that compares the members of a sweep
 
 RUN is a run folder, a run id or a job id; without it, the newest run. SWEEP is the id of a submitted sweep. Every run writes its
 report at its end. Use this command for a run that is still training or was killed.

@@ -157,4 +157,4 @@ def _job_problems(config: Config, devices: int, look: bool) -> list[str]:
 
 def run() -> NoReturn:
     """Run the command and exit with its code; print one message if it is refused."""
-    leave(lambda: here_or_there("run.py", lambda: run_command(main)))
+    leave(lambda: here_or_there("src/run.py", lambda: run_command(main)))

@@ -1,9 +1,9 @@
 """Compare one training on several numbers of nodes and devices, strategies and launch methods.
 
-    python src/scaling.py devices=1,2 strategy=auto,horovod                   run here, one after the other
-    python src/scaling.py cluster=neuron nodes=1,2 launch=srun,mpirun
-    python src/scaling.py on=neuron nodes=1,2                                 run on a host of configs/hosts/, over ssh
-    python src/scaling.py results/scaling/<id>                                show the table of submitted jobs
+    python -m train_anywhere scaling devices=1,2 strategy=auto,horovod                   run here, one after the other
+    python -m train_anywhere scaling cluster=neuron nodes=1,2 launch=srun,mpirun
+    python -m train_anywhere scaling on=neuron nodes=1,2                                 run on a host of configs/hosts/, over ssh
+    python -m train_anywhere scaling results/scaling/<id>                                show the table of submitted jobs
 
 Other arguments are those of src/train.py: experiment=resnet50_mnist trainer.max_epochs=5. The global batch is the same in all cells; with
 --weak, data.batch_size is the batch per device. wait=true waits for the jobs; dry_run=true shows what would run.
@@ -30,7 +30,7 @@ from train_anywhere.files.terminal.printable import printable_output
 from train_anywhere.launch.command import run_command
 from train_anywhere.launch.local_run import local_problems
 from train_anywhere.launch.preflight import data_problems
-from train_anywhere.runs.summary import display_path, train_command
+from train_anywhere.runs.summary import command_path, display_path, train_command
 from train_anywhere.slurm.scaling import grid, timing_table
 from train_anywhere.slurm.scaling.grid import Cell, Table
 from train_anywhere.slurm.status.gather import OVER
@@ -40,7 +40,7 @@ from train_anywhere.slurm.submission.submit import wait_for_jobs
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command and return the exit code; a refusal is one message."""
-    return here_or_there("scaling.py", lambda: _compare_or_show(arguments))
+    return here_or_there("-m train_anywhere scaling", lambda: _compare_or_show(arguments))
 
 
 def _compare_or_show(arguments: list[str] | None) -> int:
@@ -136,7 +136,9 @@ def submit(table: Table, commands: Sequence[tuple[Cell, list[str]]], wait: bool)
         newest = timing_table.find_newest_runs(table).values()
         wait_for_jobs(table.scheduler, [job for run in newest for job in run.job_ids])
         return show(table)
-    print(f"Next:  {train_command('scaling.py')} {shlex.quote(display_path(table.folder))}")
+    print(
+        f"Next:  {command_path('python')} -m train_anywhere scaling {shlex.quote(display_path(table.folder))}"
+    )
     return 0
 
 

@@ -48,4 +48,4 @@ def train(config: "DictConfig") -> None:
 
 def run() -> NoReturn:
     """Run the command and exit with its code; print one message if it is refused."""
-    leave(lambda: here_or_there("train.py", lambda: run_command(main)))
+    leave(lambda: here_or_there("src/train.py", lambda: run_command(main)))

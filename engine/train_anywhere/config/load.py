@@ -159,7 +159,7 @@ def _passed(tree: Mapping[str, Any], group: str, config: Any) -> dict[str, Any]:
 def read_target(tree: Mapping[str, Any], group: str) -> Definition | None:
     """Return the target of a section according to its source, or None if there is none; its check reports why."""
     target = tree[group].get(TARGET)
-    with suppress(TargetError, OSError, KeyError, TypeError):
+    with suppress(TargetError, OSError, KeyError, TypeError, ValueError):
         return read(target if isinstance(target, str) else target[tree["framework"]])
     return None
 

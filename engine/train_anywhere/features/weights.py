@@ -13,22 +13,22 @@ OFFLINE = dict.fromkeys(("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_
 
 
 class WeightsCache(Feature):
-    """Point libraries to one cache, on the login node by `src/fetch.py` and in the job."""
+    """Point libraries to one cache, on the login node by `train_anywhere fetch` and in the job."""
 
     def is_on(self) -> bool:
         """Return whether there is a cache."""
         return self.config.cluster.cache is not None
 
     def check(self, stage: Check, members: int) -> list[str]:
-        """Return a message for a cache that only a node has: `src/fetch.py` fills it elsewhere."""
+        """Return a message for a cache that only a node has: `train_anywhere fetch` fills it elsewhere."""
         cache = self.config.cluster.cache
         if cache and stage == "any" and Path(cache).exists() and not Path(cache).is_dir():
             return [f"cluster.cache={cache} is not a folder; name another one, or cluster.cache=null."]
         if stage != "any" or cache is None or not is_on_node(cache):
             return []
         return [
-            f"cluster.cache={cache} is a folder of a job's node, and src/fetch.py fills the cache on the login node; name one on the "
-            "shared disk, or cluster.cache=null."
+            f"cluster.cache={cache} is a folder of a job's node, and `python -m train_anywhere fetch` fills the cache on the login node; "
+            "name one on the shared disk, or cluster.cache=null."
         ]
 
     def variables(self, results: Path | None = None, code: Path | None = None) -> dict[str, str]:

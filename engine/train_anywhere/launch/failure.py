@@ -185,5 +185,5 @@ def missing_file_error(config: Config, run: RunDir, error: BaseException) -> Dat
     why = (str(found).strip().splitlines() or [type(found).__name__])[0]
     return DataError(
         f"a file is not in the cache, and this job can't download it ({why.rstrip('.')}). Type on a login node, which has internet: "
-        f"{shlex.join(['python', 'src/fetch.py', *words])}; then resume the run."
+        f"{shlex.join(['python', '-m', 'train_anywhere', 'fetch', *words])}; then resume the run."
     )

@@ -1,4 +1,4 @@
-"""Run a command of src/ on a host: send the files, make the environment there, start it once, and show its output here."""
+"""Run a command of the project on a host: send the files, make the environment there, start it once, and show its output here."""
 
 import fcntl
 import hashlib
@@ -43,14 +43,15 @@ exec 9>&-"""
 """Script that makes the environment if the requirements have changed, or Python is missing; one call at a time."""
 
 
-def run_elsewhere(program: str, words: Sequence[str]) -> int | None:
-    """Run src/`program` on the host that `on=` names, and return the exit code; None: run it here.
+def run_elsewhere(start: str, words: Sequence[str]) -> int | None:
+    """Run a command on the host that `on=` names, and return the exit code; None: run it here.
 
     Raises:
         ProjectError: the host is not known, can't be reached, or refused the files; nothing was submitted.
         UnclearError: the connection was lost, and the command may have been executed.
         SubmitInterrupted: Ctrl-C was pressed; the command there continues.
     """
+    program = Path(start.split()[-1]).stem
     end = words.index("--") if "--" in words else len(words)
     named = [word.removeprefix("on=") for word in words[:end] if word.startswith("on=")]
     own = [word for word in words[:end] if not word.startswith("on=")]
@@ -61,15 +62,15 @@ def run_elsewhere(program: str, words: Sequence[str]) -> int | None:
         raise ConfigError(f"{' '.join(f'on={name}' for name in named)}: name one host, such as on=neuron.")
     hosts, files = [read_host(name) for name in named[0].split(",")], find_files()
     keys = {word.lstrip("+").partition("=")[0] for word in own}
-    shows = program == "scaling.py" and len(own) == 1 and "=" not in own[0]  # a table
+    shows = program == "scaling" and len(own) == 1 and "=" not in own[0]  # a table
 
     def command(host: Host, *more: str) -> list[str]:
         preset = [f"cluster={host.cluster}"] if host.cluster and "cluster" not in keys and not shows else []
-        return [f"src/{program}", *preset, *own, *more, *words[end:]]
+        return [*start.split(), *preset, *own, *more, *words[end:]]
 
     host = hosts[0] if len(hosts) == 1 else _earliest(hosts, command, files)
     code = run_once(host, command(host), files)
-    if not code and "dry_run" not in keys and program not in ("evaluate.py", "fetch.py"):
+    if not code and "dry_run" not in keys and program not in ("evaluate", "fetch"):
         print(f"On {host.name}: python src/jobs.py --on {host.name} status, logs -f, cancel", file=sys.stderr)
     if code == REFUSED:
         values = [word.rpartition("=")[2] for word in own]

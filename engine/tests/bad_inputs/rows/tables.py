@@ -1,4 +1,4 @@
-"""`src/scaling.py` and `src/report.py`: impossible grids, folders without a table or run."""
+"""`scaling` and `report`: impossible grids, folders without a table or run."""
 
 from engine.tests.bad_inputs.row import Damage, Row, fifo, folder
 

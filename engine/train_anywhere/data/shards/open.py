@@ -55,7 +55,9 @@ def open_shards(
         sorted({name for one in found.info["counts"] for name in one}),
     )
     if (more := len(found.info["notes"]) - MAX_NOTES) > 0:
-        notes.append(f"{more:,} other shards have such notes: python src/index.py {shlex.quote(dir)}")
+        notes.append(
+            f"{more:,} other shards have such notes: python -m train_anywhere index {shlex.quote(dir)}"
+        )
     if not fields:
         raise DataError(f"data.dir={folder} has no samples with fields; add some, or use another folder.")
     named = find_columns(columns, fields)
