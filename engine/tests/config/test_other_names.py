@@ -124,7 +124,7 @@ def test_a_wrong_argument_of_a_target_has_the_same_hint(tree: dict[str, Any]) ->
         load({**tree, **{section: {**tree[section], **keys} for section, keys in wrong.items()}})
     digits = "is not an argument of src.data.digits.open_digits"
     task, *data = sorted(error.value.problems, key=lambda problem: "task" not in problem)
-    assert task.endswith(". Known: name. Did you mean 'optimizer.lr'?")
+    assert task.endswith(". Known: name, monitors. Did you mean 'optimizer.lr'?")
     known = "Known: name, batch_size, workers, stage"
     assert sorted(data) == [
         f"'data.pin_memory' {digits}. {known}; see docs/how-to/large-data.md.",
