@@ -17,7 +17,7 @@ OWN = "own"
 """The default of all arguments below: it has another type than most keys."""
 
 
-def task(name: Any = OWN) -> dict[str, Any]:
+def task(name: Any = OWN, monitors: Any = OWN) -> dict[str, Any]:
     """Return the arguments, as all targets here do."""
     return locals()
 
@@ -64,6 +64,7 @@ CLASSES = {
 
 TYPED: dict[str, tuple[str, Any]] = {
     "name": ("mine", "mine"),
+    "monitors": ("{loss: min}", {"loss": "min"}),
     "batch_size": ("64", 64),
     "workers": ("0", 0),  # also the value that is not typed
     "stage": ("false", False),
