@@ -14,7 +14,7 @@ from train_anywhere.commands import jobs
 from train_anywhere.errors import CheckpointError, SubmitError
 from train_anywhere.remote import hosts
 from train_anywhere.remote.answers import read_expected_start, read_prepared
-from train_anywhere.runs.folder import claim_named
+from train_anywhere.runs.folder import FORMAT, claim_named
 from train_anywhere.runs.reopen.frozen import REQUIRED_KEYS
 
 ID = "20260102-030405-a1b2"
@@ -50,7 +50,7 @@ class Host:
         settings = {"ssh": "x", "folder": str(self.folder), "python": f"{folder}/bin/python", "setup": None}
         (folder / "hosts" / "site.yaml").write_text(yaml.safe_dump(settings))
         (self.run / "config.yaml").write_text(yaml.safe_dump({key: {} for key in REQUIRED_KEYS}))
-        (self.run / "run.json").write_text(json.dumps({"format": 1, "state": "completed"}))
+        (self.run / "run.json").write_text(json.dumps({"format": FORMAT, "state": "completed"}))
         (self.run / "report.html").write_text("<script>theirs</script>")
         (folder / "here" / "thesis.tex").write_text("two years of work")
 
@@ -187,7 +187,7 @@ REFUSED: dict[str, Callable[[Host], object]] = {
 
 ACCEPTED: dict[str, Callable[[Host], object]] = {
     "no run.json": lambda host: (host.run / "run.json").unlink(),
-    "attempts without a start": write("run.json", '{"format": 1, "attempts": [{}]}'),
+    "attempts without a start": write("run.json", json.dumps({"format": FORMAT, "attempts": [{}]})),
     "a link to a file of mine": link("metrics.csv", "../../../here/thesis.tex"),
     "an absolute link": link("log.txt", "/etc/passwd"),
     "checkpoints is a link": link("checkpoints", "../../../../here"),
@@ -232,6 +232,16 @@ def test_an_odd_run_folder_stays_in_its_folder(host: Host, case: str, tmp_path: 
     assert (target / ".run-marker").read_text() == f"folder of run {ID}\n"
     assert host.pull("--all") in (0, 2)  # typed again, it continues
     assert "theirs" not in (target / "report.html").read_text() if (target / "report.html").exists() else True
+
+
+def test_what_is_no_file_is_named(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(7):
+        link(f"x{number}", "/etc/passwd")(host)
+    assert host.pull() == 0
+    assert (
+        "note: not copied, since they are no files: x0, x1, x2, x3, x4 and 2 more\n"
+        in capsys.readouterr().err
+    )
 
 
 def test_a_report_is_written_here(host: Host) -> None:

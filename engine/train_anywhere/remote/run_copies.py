@@ -1,7 +1,9 @@
 """Copies of run folders between this machine and a host: `jobs.py pull` and `jobs.py push`."""
 
 import json
+import re
 import shlex
+import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +17,7 @@ from train_anywhere.errors import SubmitError
 from train_anywhere.files import ROOT
 from train_anywhere.files.atomic import read_text, write_atomic
 from train_anywhere.files.removal import MARKER
+from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.remote.answers import read_prepared, read_reports
 from train_anywhere.remote.connection import Connection
 from train_anywhere.remote.hosts import read_host
@@ -63,7 +66,7 @@ def pull(name: str, run: str | None, results: Path, everything: bool) -> list[Pa
         left_out = [*OF_A_PLACE, WRITTEN_HERE, *(() if everything else LARGE)]
         if any((target.path / script).exists() for script in SCRIPT.values()):
             left_out.append("code*")  # a job that is submitted again from here runs it
-        connection.rsync(str(report.path), [*OPTIONS, *_excluded(left_out)], (":./", f"{target.path}/"))
+        _copy(connection, str(report.path), (":./", f"{target.path}/"), left_out)
         refuse_links(target)
         with suppress(OSError, ValueError):
             best = "" if everything else read_text(target.checkpoints / "best").strip()
@@ -82,14 +85,22 @@ def push(name: str, run: RunDir) -> str:
     target = "/".join(("results", *names))
     folder, starts = read_prepared(name, query(connection, ["-c", ADOPT.format("prepare"), *names]))
     _refuse_older(starts, _starts(run.read_info()), f"{target} on {name}")
-    connection.rsync(f"{folder}/{target}", [*OPTIONS, *_excluded(OF_A_PLACE)], (f"{run.path}/", ":./"))
+    _copy(connection, f"{folder}/{target}", (f"{run.path}/", ":./"), OF_A_PLACE)
     known = ["trusted"] if is_trusted(run.path, flatten(read_frozen(run))) else []
     query(connection, ["-c", ADOPT.format("adopt"), *names, str(ROOT), *known])
     return target
 
 
-def _excluded(names: Iterable[str]) -> list[str]:
-    return ["--exclude=__pycache__", *(f"--exclude=/{name}" for name in names)]
+def _copy(connection: Connection, folder: str, paths: tuple[str, str], left_out: Iterable[str]) -> None:
+    """Copy a run folder without some files, and print a note about links and devices, which stay where they are."""
+    excluded = ["--exclude=__pycache__", *(f"--exclude=/{name}" for name in left_out)]
+    printed = connection.rsync(folder, [*OPTIONS, *excluded], paths) or ""
+    if found := re.findall(r'skipping non-regular file "(.*)"', printed):
+        more = f" and {len(found) - 5:,} more" if len(found) > 5 else ""
+        print(
+            one_line(f"note: not copied, since they are no files: {', '.join(found[:5])}{more}"),
+            file=sys.stderr,
+        )
 
 
 def prepare(name: str, run_id: str) -> None:
