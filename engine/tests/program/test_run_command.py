@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.checkpoints.disk.copy_files import _with_descendants
+from train_anywhere.checkpoints.disk.copy_files import with_descendants
 from train_anywhere.commands import jobs
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.topology import Topology
@@ -88,7 +88,7 @@ def stopped(
     time.sleep(0.1)
     if reaches == "group":
         os.killpg(process.pid, number)
-    for pid in _with_descendants(process.pid) if reaches == "all" else [process.pid] * (reaches == "it"):
+    for pid in with_descendants(process.pid) if reaches == "all" else [process.pid] * (reaches == "it"):
         os.kill(pid, number)
     try:
         printed = process.communicate(timeout=30)[0]
@@ -152,6 +152,34 @@ def test_two_ranks_know_each_other(run: Run, script: str, tmp_path: Path) -> Non
     assert [t["task"]["index"] for t in tasks] == [0, 1] and len(set(tasks[0]["cluster"]["worker"])) == 2
     assert "[rank 1] from rank 1" in done.stdout and "\nfrom rank 0" in done.stdout
     assert info(folder)["state"] == "completed"
+
+
+@pytest.mark.parametrize(
+    ("launcher", "words", "noted"),
+    [
+        ("accelerate", ("accelerate", "launch"), True),
+        ("mpirun", ("mpirun", "python"), True),
+        ("torchrun", ("torchrun", "--nproc-per-node=1"), True),
+        ("torchrun", ("torchrun",), False),
+    ],
+)
+def test_a_launcher_that_starts_trainings_of_one_rank_is_noticed(
+    run: Run, tmp_path: Path, launcher: str, words: tuple[str, ...], noted: bool
+) -> None:
+    """accelerate does with a configuration file of one process, mpirun without -np on a machine of one CPU."""
+    program, tools = tmp_path / "sleeps.py", tmp_path / "bin"
+    program.write_text("import time\ntime.sleep(4)\n")
+    tools.mkdir()
+    if launcher != "torchrun":
+        (tools / launcher).write_text(f'#!/bin/sh\nshift\n{sys.executable} "$@"\nexit $?\n')
+        (tools / launcher).chmod(0o755)
+    environ = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
+    size = ("trainer.devices=2", "trainer.accelerator=cpu")
+    done = run(*size, "--", *words, str(program), env=environ)
+    assert done.returncode == 0, done.stderr
+    notes = [line for line in done.stderr.splitlines() if f"note: {launcher} started" in line]
+    assert len(notes) == noted, done.stderr
+    assert not noted or "started a training of 1 rank, and the run has 2 devices on 1 node" in notes[0]
 
 
 def test_a_rank_that_fails_fails_the_run(run: Run, script: str, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from train_anywhere import ENVIRON
+from train_anywhere.checkpoints.disk.copy_files import with_descendants
 from train_anywhere.config.checks.program import (
     VALUE,
     choose_processes,
@@ -201,6 +202,30 @@ def build_command(config: Config, environ: dict[str, str], topology: Topology, a
     if not is_file(name):
         return [name, *arguments]
     return [*([sys.executable, "-u"] if is_python(name) else []), str(locate(program, name)), *arguments]
+
+
+def describe_lone_ranks(config: Config, topology: Topology, pid: int) -> str | None:
+    """Return a note if the launcher of process `pid` has started trainings with fewer ranks than the run has devices.
+
+    "" if it has started all of them; None as long as it has started none.
+    """
+    command, devices = config.program.command, node_devices(config) * topology.nodes
+    scripts, sizes = {os.fsencode(word) for word in command if word.endswith(".py")}, list[int]()
+    for one in with_descendants(pid):
+        with suppress(OSError, ValueError):
+            if one != pid and {*Path(f"/proc/{one}/cmdline").read_bytes().split(b"\0")} & scripts:
+                found = re.search(
+                    rb"(?:^|\0)(?:OMPI_COMM_)?WORLD_SIZE=(\d+)", Path(f"/proc/{one}/environ").read_bytes()
+                )
+                sizes.append(int(found[1]) if found else 1)
+    if not sizes or max(sizes) >= devices:
+        return "" if sizes else None
+    ranks = "1 rank" if max(sizes) == 1 else f"{max(sizes)} ranks"
+    return (
+        f"note: {launcher_of(command)} started a training of {ranks}, and the run has {devices} devices on "
+        f"{topology.nodes} node{'s'[: topology.nodes > 1]}, which each train alone or are idle: type the number of "
+        "processes for the launcher, correct its configuration file, or leave it out and use launch=."
+    )
 
 
 class ProgramProcess:

@@ -17,7 +17,7 @@ from typing import IO
 from train_anywhere import ENVIRON, IGNORED
 from train_anywhere.checkpoints.disk.copy_files import EVERY_S, Copier, copy_leftovers
 from train_anywhere.checkpoints.disk.staging import open_staging
-from train_anywhere.config.checks.program import choose_processes
+from train_anywhere.config.checks.program import choose_processes, launcher_of
 from train_anywhere.config.cluster import SIGNAL_S
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.layout import visible_gpus
@@ -32,6 +32,7 @@ from train_anywhere.program.program_environment import (
     ProgramProcess,
     build_command,
     build_environment,
+    describe_lone_ranks,
     working_folder,
 )
 from train_anywhere.program.program_metrics import ProgramMetrics
@@ -56,8 +57,8 @@ from train_anywhere.runs.summary import (
 )
 from train_anywhere.training.rank_process import RankProcess
 
-POLL_S, RECORD_S = 0.2, 10.0
-"""Seconds between two looks at the program, and between two records of the time."""
+POLL_S, RECORD_S, LOOK_S = 0.2, 10.0, 1.0
+"""Seconds between two looks at the program, two records of the time, and two searches for ranks of its launcher."""
 
 OTHERS_S = 5.0
 """A rank that fails waits so long for the signal, or the failure of another rank, that may be the reason."""
@@ -202,6 +203,12 @@ def _run(
     signal_seconds = config.cluster.signal_seconds or SIGNAL_S
     waits = process.topology.launched_by == "srun"
     patience = STOP_SHARE * signal_seconds if running_job() else 60.0
+    by_launcher = metrics and launcher_of(config.program.command)
+    look = (
+        recorded
+        if by_launcher and choose_processes(config, process.topology.world_size) == "node"
+        else math.inf
+    )
     try:
         while True:
             with suppress(subprocess.TimeoutExpired):
@@ -212,6 +219,11 @@ def _run(
             now = time.monotonic()
             if metrics:
                 metrics.read()
+            if now >= look:
+                note = describe_lone_ranks(config, process.topology, child.pid)
+                look = now + LOOK_S if note is None else math.inf
+                if note:
+                    print(note, file=sys.stderr, flush=True)
             if process.recorder and now - recorded > RECORD_S:
                 process.recorder.record_progress()
                 recorded = now

@@ -70,7 +70,7 @@ class Copier:
         except OSError:
             return None
         found = set()
-        for fd in (p for one in _with_descendants(pid) for p in _list(Path(f"/proc/{one}/fd"))):
+        for fd in (p for one in with_descendants(pid) for p in _list(Path(f"/proc/{one}/fd"))):
             with suppress(OSError):
                 flags = re.search(r"flags:\s*(\d+)", (fd.parents[1] / "fdinfo" / fd.name).read_text())
                 path = Path(os.readlink(fd))
@@ -168,7 +168,7 @@ def copy_leftovers(place: OwnedFolder, target: Path) -> str:
     return ""
 
 
-def _with_descendants(pid: int) -> list[int]:
+def with_descendants(pid: int) -> list[int]:
     """Return a process and those that it has started, directly or not."""
     children: dict[int, list[int]] = {}
     for process in _list(Path("/proc")):

@@ -20,6 +20,8 @@ LAUNCHERS = {
     "torch.distributed.run": "torchrun",
     "deepspeed": "deepspeed",
     "deepspeed.launcher.runner": "deepspeed",
+    "mpirun": "mpirun",
+    "mpiexec": "mpirun",
 }
 """Commands and modules that start a process for each GPU of their node themselves."""
 
@@ -81,7 +83,7 @@ def locate(program: Program, name: str) -> Path:
 
 
 def launcher_of(command: Sequence[str]) -> str | None:
-    """Return accelerate, torchrun or deepspeed if the command is one of these."""
+    """Return accelerate, torchrun, deepspeed or mpirun if the command is one of these."""
     words = [*command]
     if words and re.fullmatch(r"python[\d.]*", os.path.basename(words[0])):
         del words[0]
