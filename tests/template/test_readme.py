@@ -263,7 +263,7 @@ def test_scaling_commands_pass_their_checks(
     page: str,
     command: str,
 ) -> None:
-    words = shlex.split(command)[2:]
+    words = shlex.split(command)[4:]
     monkeypatch.chdir(tmp_path)
     if words == ["results/scaling/20261123-101502-a1b2"]:
         (tmp_path / words[0]).mkdir(parents=True)
