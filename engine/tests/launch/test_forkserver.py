@@ -19,6 +19,7 @@ from train_anywhere.launch.fork_main import read_line
 from train_anywhere.launch.forkserver import LOST_EXIT_CODE, ForkedProcess, ForkServer
 from train_anywhere.launch.processes import ForkServers
 from train_anywhere.testing.frameworks import FRAMEWORKS
+from train_anywhere.testing.weights import final_weights, largest_difference
 
 pytestmark = pytest.mark.new_process
 
@@ -208,11 +209,21 @@ def test_members_of_a_sweep_are_isolated(tmp_path: Path) -> None:
 @pytest.mark.slow
 @MEMBERS
 def test_each_member_runs_on_all_its_devices(tmp_path: Path) -> None:
-    with sweep(tmp_path, "seed=1,2", "trainer.devices=2") as process:
-        _, err = process.communicate(timeout=200)
-    assert process.returncode == 0, err
-    runs = [json.loads(p.read_text()) for p in tmp_path.glob("*/2*/run.json")]
-    assert [(r["state"], r["attempts"][-1]["world_size"]) for r in runs] == [("completed", 2)] * 2
+    """Each ends with the weights of the same member on one device."""
+    found = {}
+    for devices in (1, 2):
+        folder = tmp_path / str(devices)
+        words = ("seed=1,2", "model.dropout=0", "optimizer=sgd", f"trainer.devices={devices}")
+        with sweep(folder, *words) as process:
+            _, err = process.communicate(timeout=200)
+        assert process.returncode == 0, err
+        runs = sorted(path.parent for path in folder.glob("*/2*/run.json"))
+        infos = [json.loads((run / "run.json").read_text()) for run in runs]
+        assert [(r["state"], r["attempts"][-1]["world_size"]) for r in infos] == [("completed", devices)] * 2
+        found[devices] = [final_weights(run) for run in runs]
+    assert largest_difference(*found[1]) > 1e-3  # their seeds differ
+    for one, other in zip(found[1], found[2], strict=True):
+        assert largest_difference(one, other) < 1e-6
 
 
 @pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 75)])

@@ -20,6 +20,10 @@ from train_anywhere.launch.forkserver import ForkServer
 from train_anywhere.launch.processes import LocalRanks, LocalRun
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import write_frozen
+from train_anywhere.testing.weights import final_weights, largest_difference
+
+AS_ONE = ("model=mlp", "model.hidden=[32]", "model.dropout=0", "optimizer=sgd", "trainer.accelerator=cpu")
+"""A training whose weights do not depend on the number of ranks."""
 
 Train = Callable[..., "CompletedProcess[str]"]
 
@@ -72,20 +76,18 @@ def test_a_rank_that_writes_a_checkpoint_may_finish_it(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.new_process
 def test_two_ranks_train_together(train: Train, tmp_path: Path) -> None:
-    options = (
-        "strategy=ddp",
-        "trainer.devices=2",
-        "trainer.max_epochs=2",
-        "model.width=8",
-        "monitor.ranks=true",
-    )
-    done = train(*options, f"paths.results={tmp_path}")
+    """They end with the weights of one process that has the whole batch."""
+    same = (*AS_ONE, "trainer.max_epochs=2", "monitor.ranks=true")
+    assert train(*same, "strategy=single", f"paths.results={tmp_path / 'one'}").returncode == 0
+    done = train(*same, "strategy=ddp", "trainer.devices=2", f"paths.results={tmp_path}")
     assert done.returncode == 0, done.stderr
     info = json.loads((tmp_path / "latest" / "run.json").read_text())
     assert (info["strategy"], info["world_size"], info["state"]) == ("ddp", 2, "completed")
     for rank in range(2):
         assert f"rank {rank} of 2: local rank {rank} of 2" in done.stdout
     assert done.stdout.count("test/acc 0.") == 1
+    one = final_weights(tmp_path / "one" / "latest")
+    assert largest_difference(final_weights(tmp_path / "latest"), one) < 1e-6
 
 
 @contextmanager
@@ -141,13 +143,11 @@ def test_variables_left_from_a_torchrun_do_not_reach_the_ranks(tmp_path: Path) -
         "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1",
         "TORCHELASTIC_RUN_ID": "none", "TORCHELASTIC_USE_AGENT_STORE": "True", "MASTER_ADDR": "gone", "MASTER_PORT": "29500",
     }  # fmt: skip
-    options = [
-        "trainer.devices=2",
-        "trainer.max_epochs=1",
-        "trainer.max_steps=2",
-        f"paths.results={tmp_path}",
-    ]
-    command = [sys.executable, str(ROOT / "src" / "train.py"), *options]
+    same = [*AS_ONE, "trainer.max_steps=2"]
+    command = [sys.executable, str(ROOT / "src" / "train.py"), *same]
+    one = [*command, f"paths.results={tmp_path / 'one'}"]
+    assert subprocess.run(one, capture_output=True, timeout=90, check=False).returncode == 0
+    command += ["trainer.devices=2", f"paths.results={tmp_path}"]
     process = subprocess.Popen(command, env={**os.environ, **left}, start_new_session=True)
     try:
         assert process.wait(90) == 0
@@ -155,6 +155,9 @@ def test_variables_left_from_a_torchrun_do_not_reach_the_ranks(tmp_path: Path) -
         if process.poll() is None:  # it ends its ranks
             process.terminate()
             process.wait(60)
+    assert RunDir(tmp_path / "latest").read_info()["world_size"] == 2
+    alone = final_weights(tmp_path / "one" / "latest")
+    assert largest_difference(final_weights(tmp_path / "latest"), alone) < 1e-6
 
 
 FAILS = """
