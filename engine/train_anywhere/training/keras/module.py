@@ -209,7 +209,7 @@ class Module:
             values |= {name: v for name, v in results.items() if name in self.step_logs.last[2]}
         return {f"{split}/{name}": value for name, value in values.items()}
 
-    def report_batch(self, split: str, metrics: Mapping[str, float] | None) -> Mapping[str, float]:
+    def report_batch(self, split: str) -> dict[str, float]:
         """Return what the last step has returned, over the replicas of this process."""
         values = self.step_logs.means(self.step_logs.take())
         return {f"{split}/{name}": value for name, value in values.items()}

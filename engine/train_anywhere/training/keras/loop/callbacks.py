@@ -39,13 +39,13 @@ def has_batch_hooks(callbacks: Iterable[keras.callbacks.Callback]) -> bool:
 class BatchLogs(UserDict[str, float]):
     """The metrics up to a batch, read from the device only if a callback uses them."""
 
-    def __init__(self, module: Module, split: str, metrics: Mapping[str, float] | None = None) -> None:
-        self._module, self._split, self._metrics = module, split, metrics
+    def __init__(self, module: Module, split: str) -> None:
+        self._module, self._split = module, split
 
     @cached_property
     def data(self) -> dict[str, float]:  # type: ignore[override]
         """The metrics by their Keras names."""
-        return to_keras_names(self._module.report_batch(self._split, self._metrics), self._split)
+        return to_keras_names(self._module.report_batch(self._split), self._split)
 
 
 def to_keras_names(metrics: Mapping[str, float], split: str = "") -> dict[str, Any]:
@@ -145,7 +145,7 @@ class TrainingCallback:
                 self.metrics.write(position.step, position.epoch, metrics)
             at = (position.step, position.epoch, position.batch)
             self.observers.after_step(Step(*at, metrics, last=position.pending))
-        self.batch_logs = BatchLogs(self.module, "train", metrics)
+        self.batch_logs = BatchLogs(self.module, "train")
         loss = lambda: float(self.batch_logs.get("loss", math.nan))  # noqa: E731  # of this process
         self.metrics.progress.add_batches(
             position.epoch, position.batch - 1, metrics, None, self.plan.accumulate, loss
