@@ -118,11 +118,14 @@ def open_reader(name: str, folder: Path) -> Callable[[int], Iterable[Any]]:
         data, order = ours(folder)
         return lambda epoch: torch_loader(Batches(Reader(data, 3), order, True), start_epoch=epoch)
     if name == "ours in Keras":
-        from train_anywhere.data.tf.pipeline import tf_dataset
+        from train_anywhere.data.tf.unpadded_batches import training_batches
 
         data, order = ours(folder)
+        count = len(data) // BATCH
         # a new one for each epoch: it would read ahead while others take their turns
-        return lambda epoch: tf_dataset(data, order, start_epoch=epoch, epochs=epoch + 1)
+        return lambda epoch: training_batches(
+            data, order, workers=0, start_epoch=epoch, start_batch=0, per_epoch=count
+        ).take(count)
     if name == "webdataset":
         import webdataset
 

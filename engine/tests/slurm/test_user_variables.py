@@ -12,7 +12,7 @@ import pytest
 from engine.tests.slurm.scripts import run_script, snapshot
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.topology import Topology
-from train_anywhere.files import ROOT
+from train_anywhere.files import ENGINE, ROOT
 from train_anywhere.program.program_environment import build_environment
 from train_anywhere.slurm.script.job import make_job
 from train_anywhere.slurm.script.render import render
@@ -29,7 +29,9 @@ OWN = {
 """Variables that the user has exported."""
 
 PRESETS = sorted(
-    p.stem for p in (ROOT / "configs/cluster").glob("*.yaml") if p.stem not in ("current", "local")
+    p.stem
+    for p in (ENGINE / "train_anywhere/config/presets/cluster").glob("*.yaml")
+    if p.stem not in ("current", "local")
 )
 OFFLINE = {"HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE"}
 KINDS = {"training": (), "program": ("program.command=[examples/programs/main.py]",)}
