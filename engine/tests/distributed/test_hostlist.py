@@ -16,6 +16,10 @@ LISTS = {
     "gpu[0099-0101]": ["gpu0099", "gpu0100", "gpu0101"],
     "rack[1-2]node[3-4]": ["rack1node3", "rack1node4", "rack2node3", "rack2node4"],
     "alvis2-08,alvis3-[01-02]": ["alvis2-08", "alvis3-01", "alvis3-02"],
+    "r[1-2]i[0-1]n[08-09]": [f"r{r}i{i}n0{n}" for i in (0, 1) for r in (1, 2) for n in (8, 9)],
+    "a[1-2]b[1-2]c[1-2]d[1-2]": [
+        f"a{a}b{b}c{c}d{d}" for c in (1, 2) for b in (1, 2) for a in (1, 2) for d in (1, 2)
+    ],
     "a[8-11],b[1,3]": ["a8", "a9", "a10", "a11", "b1", "b3"],
 }
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.tests.slurm.login import SMALL, Login
+from train_anywhere.errors import SubmitError
 from train_anywhere.features import restarts
 from train_anywhere.runs import lock
 from train_anywhere.runs.folder import RunDir
@@ -289,3 +290,21 @@ def test_a_member_whose_script_is_gone_goes_back_to_the_queue_alone(
     assert states()[f"{array}_{1 - int(leader)}"] == "RUNNING"
     assert states()[f"{array}_{leader}"] != "RUNNING"
     testbed.run(["scancel", array])
+
+
+def test_an_option_that_sbatch_does_not_know_fails_a_dry_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another refusal, as of a cluster that is not this one, only says that the start is not known."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    for message, refused in (
+        ("unrecognized option '--het-group=0'", True),
+        ("error: invalid partition x", False),
+    ):
+        (tmp_path / "sbatch").write_text(f'#!/bin/sh\necho "sbatch: {message}" >&2\nexit 255\n')
+        (tmp_path / "sbatch").chmod(0o755)
+        if refused:
+            with pytest.raises(SubmitError, match="unrecognized option '--het-group=0'"):
+                client.estimate_start("#!/bin/sh\n")
+        else:
+            assert "not known" in client.estimate_start("#!/bin/sh\n")

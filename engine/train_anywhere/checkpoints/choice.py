@@ -106,7 +106,8 @@ def _file_problem(file: Path) -> str:
     if not file.is_file() or not os.access(file, os.R_OK):
         return "can't be read: there is no such file, or you lack the permission."
     head = b""
-    with suppress(OSError, ValueError, LookupError, TypeError, AttributeError), open(file, "rb") as opened:
+    damages = (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
+    with suppress(*damages), open(file, "rb") as opened:
         head = opened.read(32)
         if file.suffix != ".safetensors":  # a zip, or torch.serialization.MAGIC_NUMBER of torch before 1.6
             if zipfile.is_zipfile(opened) or b"l\xfc\x9cF\xf9 j\xa8P\x19" in head:

@@ -93,11 +93,14 @@ def expand_hosts(hosts: str) -> list[str]:
     for part in _split(hosts):
         pieces = _BRACKETS.split(part)  # text, ranges, text, ranges, ..., text
         _refuse_long(hosts, len(names) + math.prod(_size(p) for p in pieces[1::2]))
-        choices = [[piece] for piece in pieces]
-        for i in range(1, len(pieces), 2):
-            bounds = _bounds(pieces[i])
-            choices[i] = [f"{n:0{len(low)}}" for low, high in bounds for n in range(int(low), int(high) + 1)]
-        names += ["".join(choice) for choice in itertools.product(*choices)]
+        numbers = [
+            [f"{n:0{len(low)}}" for low, high in _bounds(ranges) for n in range(int(low), int(high) + 1)]
+            for ranges in pieces[1::2]
+        ]
+        # the numbers of the last brackets change first, then those of the first, the second, ...
+        for *others, last in itertools.product(*numbers[-2::-1], numbers[-1] if numbers else [""]):
+            found = [*others[::-1], last]
+            names.append("".join(map("".join, itertools.zip_longest(pieces[::2], found, fillvalue=""))))
     return names
 
 

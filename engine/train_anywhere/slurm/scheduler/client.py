@@ -133,6 +133,12 @@ def _submit(command: Sequence[str], script: Path) -> str:
     return match[1]
 
 
+BAD_OPTION = re.compile(
+    r"unrecognized option|invalid option|option '.*' (is ambiguous|requires|doesn't allow)"
+)
+"""Matches what sbatch says of options that it can't read, before it asks the cluster."""
+
+
 def test_only(script: str) -> str:
     """Return the answer of `sbatch --test-only`, which checks a script without submitting it.
 
@@ -147,10 +153,15 @@ def test_only(script: str) -> str:
 
 
 def estimate_start(script: str) -> str:
-    """Return one line with the start time that Slurm expects, or why it is not known."""
+    """Return one line with the start time that Slurm expects, or why it is not known.
+
+    Raises SubmitError: sbatch does not know an option, which no cluster takes.
+    """
     try:
         answer = test_only(script)
     except ProjectError as error:
+        if BAD_OPTION.search(str(error)):
+            raise
         if re.search(f"{NOT_REACHED}|configuration source", str(error)):
             return "Expected start: not known, since no Slurm answers on this machine."
         return f"Expected start: not known. {error}"
