@@ -2,12 +2,14 @@
 
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from engine.tests.slurm.login import Login, log, wait_for
 from engine.tests.slurm.test_program import LIGHTNING, folder_of, submit
+from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 from train_anywhere.testing.weights import info
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
@@ -105,10 +107,18 @@ def test_a_program_that_requeues_itself_returns_once(login: Login, kind: str) ->
     login.testbed.run(["scancel", "--signal=USR1", "--batch", asked[0]])
     for job, run in (asked, limited):
         wait_for(lambda run=run: info(run).get("restarts") == 1, run, 200)
+        login.jobs("cancel", run.name)
+        wait_for(lambda job=job: login.testbed.job_states(job)[0] in ("CANCELLED", "COMPLETED"), run, 60)
         shown = login.testbed.run(["scontrol", "show", "job", job]).stdout
         assert re.search(r"Restarts=1\b", shown), log(run)
-        login.jobs("cancel", run.name)
-        wait_for(lambda job=job: login.testbed.job_states(job) == ["CANCELLED"], run, 60)
+
+
+def test_a_script_whose_job_only_gets_a_signal_returns(login: Login) -> None:
+    """Slurm prints the same line as at a cancel."""
+    job, run = submit(login, *SIZE, "--", str(programs(login, "USR1")))
+    wait_until(login, job, run, "step")
+    login.testbed.run(["scancel", "--signal=TERM", "--batch", job])
+    wait_for(lambda: "step 0 again" in log(run), run, 120)
 
 
 def test_a_cancelled_sweep_and_chain_are_gone(login: Login) -> None:
@@ -131,3 +141,37 @@ def test_a_cancelled_sweep_and_chain_are_gone(login: Login) -> None:
     login.testbed.run(["scancel", chain[1]])
     for job in (sweep[1], *links):
         wait_for(lambda job=job: {*login.testbed.job_states(job)} == {"CANCELLED"}, run, 60)
+
+
+TOLD = """#!/bin/bash
+for name in USR1 TERM; do trap "echo told $name; exit" $name; done
+echo ready
+while :; do sleep 0.1; done
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["preempted", "cancelled"])
+def test_a_program_of_srun_is_told_what_a_term_of_slurm_means(
+    testbed_for: Callable[..., Testbed], shared_dir: Path, way: str
+) -> None:
+    """At both Slurm sends TERM to the task: the program gets USR1 if its job returns to the queue.
+
+    As with control groups, Slurm does not signal the children of a task here.
+    """
+    login = Login(testbed_for("slurm", conf="ProctrackType=proctrack/pgid"), shared_dir)
+    folder = folder_of(login, way, mine_sh=TOLD)
+    (folder / "mine.sh").chmod(0o755)
+    words = ("cluster=slurm", "trainer.nodes=2", "trainer.devices=1", "cluster.partition=preemptible")
+    job, run = submit(login, *words, "--", str(folder / "mine.sh"))
+    wait_for(lambda: log(run).count("ready") == 2, run, 120)
+    if way == "cancelled":
+        login.testbed.run(["scancel", job])
+        wait_for(lambda: login.testbed.job_states(job) == ["CANCELLED"], run, 60)
+    else:
+        urgent = ["srun", "--partition=urgent", "--nodes=4", "--exclusive", "true"]
+        assert login.testbed.run(urgent, timeout=120).returncode == 0
+        wait_for(lambda: "back to the queue" in log(run), run, 60)
+        login.jobs("cancel", run.name)
+    told = {"preempted": "told USR1\n", "cancelled": "told TERM\n"}
+    assert {line for line in told.values() if line in log(run)} == {told[way]}, log(run)

@@ -4,6 +4,7 @@ If the supervisor of a job was killed, the batch script starts a second one, whi
 """
 
 import argparse
+import math
 import os
 import re
 import shlex
@@ -46,16 +47,26 @@ class QueuedJob(Steps):
         self.signals, self.program = signals, options.program
         self._looked, self._start = 0.0, int(self.environ.get("SLURM_RESTART_COUNT") or 0)
 
+    def _is_running(self) -> bool:
+        shown = self.ask("scontrol", "show", "job", self.environ["TRAIN_JOB"])
+        return "JobState=RUNNING" in (shown or "")
+
+    def find_reason(self) -> str | None:
+        """Return why Slurm ends this job, see `Steps`; SIGNAL if it only has got one, which looks the same in the log."""
+        if self.reason is None and super().find_reason() == "" and self._is_running():
+            self.reason = "SIGNAL"
+        return self.reason
+
     def explain(self, name: str) -> str:
         """Return USR1 if this job will return to the queue after a signal, else TERM."""
         if name != "TERM" or not self.slurm:
             return "USR1" if name == "USR1" else "TERM"
         end = time.monotonic() + VERDICT_S
         while (reason := self.find_reason()) is None and time.monotonic() < end:
-            if "JobState=RUNNING" in (self.ask("scontrol", "show", "job", self.environ["TRAIN_JOB"]) or ""):
+            if self._is_running():
                 return "USR1"  # a preemption, before it requeues the job
             time.sleep(0.1)
-        return "USR1" if reason in ("JOB REQUEUE", "PREEMPTION") else "TERM"
+        return "USR1" if reason in ("JOB REQUEUE", "PREEMPTION", "SIGNAL") else "TERM"
 
     def stay_away(self, ended: bool = False) -> None:
         """Cancel a cancelled job again if its program has requeued it.
@@ -68,6 +79,9 @@ class QueuedJob(Steps):
         if self.slurm:
             started = re.search(r"\bRestarts=(\d+)", self.ask("scontrol", "show", "job", job) or "")
             if started and int(started[1]) > self._start:
+                # allowed again now; a program that handles TERM would requeue the job at each cancel
+                if self.ask("scontrol", "update", f"JobId={job}", "Requeue=0") is not None:
+                    self._looked = math.inf
                 self.ask("scancel", job)
         for one in self.find_next_jobs() if ended else ():
             self.ask(*(["scancel", "--state=PENDING"] if self.slurm else ["qdel"]), one)
