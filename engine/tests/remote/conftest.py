@@ -192,8 +192,10 @@ class Laptop:
         return found
 
     def start(self, program: str, *words: str, **options: Any) -> "subprocess.Popen[str]":
-        """Start `python src/<program>.py words...`."""
-        command = [sys.executable, str(self.project / "src" / f"{program}.py"), *words]
+        """Start `python src/<program>.py words...`, or `python -m train_anywhere <program> words...`."""
+        script = self.project / "src" / f"{program}.py"
+        start = [str(script)] if script.exists() else ["-m", "train_anywhere", program]
+        command = [sys.executable, *start, *words]
         streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         return warm.NEW(
             command, **{**streams, "env": self.environ, "cwd": self.project, "text": True, **options}
