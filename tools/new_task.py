@@ -1,7 +1,7 @@
 """Write the files of a new task: `make new-task NAME=mine`.
 
-They are a copy of the regression task and its synthetic table under the new name, which works and which you edit: data set, sums and
-metrics, the step of each framework, their configuration, a test. No existing file is changed.
+They are a copy of the regression task and its synthetic table under the new name, which works and which you edit: a module of each
+framework, a data set, their configuration, tests. No existing file is changed.
 """
 
 import keyword
@@ -13,13 +13,13 @@ from pathlib import Path
 ROOT = Path(os.environ.get("TEMPLATE_PROJECT") or Path(__file__).resolve().parents[1])
 
 FILES = {
-    "src/tasks/regression.py": "src/tasks/{name}.py",
     "src/tasks/lightning/regression.py": "src/tasks/lightning/{name}.py",
     "src/tasks/keras/regression.py": "src/tasks/keras/{name}.py",
     "src/data/friedman.py": "src/data/{name}.py",
     "configs/task/regression.yaml": "configs/task/{name}.yaml",
     "configs/data/friedman.yaml": "configs/data/{name}.yaml",
-    "tests/tasks/test_regression.py": "tests/tasks/test_{name}.py",
+    "tests/tasks/lightning/test_regression.py": "tests/tasks/lightning/test_{name}.py",
+    "tests/tasks/keras/test_regression.py": "tests/tasks/keras/test_{name}.py",
 }
 """Files to copy, and their new names. Files of a framework that was removed from the project are left out."""
 

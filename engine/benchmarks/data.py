@@ -132,8 +132,8 @@ def torch_project(config: Any) -> Callable[[], Batches]:
     from train_anywhere.distributed.topology import Topology
     from train_anywhere.training.lightning.setup import make_setup
 
-    loader = make_setup(config, Topology(rank=0, world_size=1)).splits.train.loader()
-    return lambda: (batch.rows for batch in loader)
+    loader = make_setup(config, Topology(rank=0, world_size=1)).loaders.train
+    return lambda: loader
 
 
 def torch_by_hand(config: Any, kind: str, folder: Path) -> Callable[[], Batches]:

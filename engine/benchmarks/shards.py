@@ -114,9 +114,12 @@ def open_reader(name: str, folder: Path) -> Callable[[int], Iterable[Any]]:
     if name == "ours":
         from train_anywhere.data.torch.loader import Batches, torch_loader
         from train_anywhere.data.torch.samples import Reader
+        from train_anywhere.data.torch.unpadded_batches import UnpaddedOrder
 
         data, order = ours(folder)
-        return lambda epoch: torch_loader(Batches(Reader(data, 3), order, True), start_epoch=epoch)
+        return lambda epoch: torch_loader(
+            Batches(Reader(data, 3), UnpaddedOrder(order, True), True), start_epoch=epoch
+        )
     if name == "ours in Keras":
         from train_anywhere.data.tf.unpadded_batches import training_batches
 

@@ -90,7 +90,7 @@ def batches(config: Any) -> Iterable[Any]:
     from train_anywhere.distributed.topology import Topology
     from train_anywhere.training.lightning.setup import make_setup
 
-    return make_setup(config, Topology(rank=0, world_size=1)).splits.train.loader()
+    return make_setup(config, Topology(rank=0, world_size=1)).loaders.train
 
 
 def load_config(framework: str) -> Any:
@@ -116,7 +116,7 @@ def by_hand(clock: Clock) -> None:
     net = network()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for batch in batches(load_config("lightning")):
-        rows, labels = batch.rows
+        rows, labels = batch[0].permute(0, 3, 1, 2), batch[1]
         loss = functional.cross_entropy(net(rows), labels)
         loss.backward()
         optimizer.step()
@@ -134,7 +134,7 @@ def by_fabric(clock: Clock) -> None:
     net = network()
     net, optimizer = fabric.setup(net, torch.optim.SGD(net.parameters(), lr=0.1))
     for batch in fabric.setup_dataloaders(batches(load_config("lightning"))):
-        rows, labels = batch.rows
+        rows, labels = batch[0].permute(0, 3, 1, 2), batch[1]
         loss = functional.cross_entropy(net(rows), labels)
         fabric.backward(loss)
         optimizer.step()
@@ -155,7 +155,7 @@ def by_trainer(clock: Clock) -> None:
             self.network = network()
 
         def training_step(self, batch: Any) -> Any:
-            rows, labels = batch.rows
+            rows, labels = batch[0].permute(0, 3, 1, 2), batch[1]
             loss = functional.cross_entropy(self.network(rows), labels)
             self.log("loss", loss)
             return loss

@@ -5,7 +5,7 @@ from typing import Literal
 
 __all__ = ["Task"]
 
-OLD_TASK = "{} is a task of version 0.1, and version 0.3 will not train it: make it a module, see docs/how-to/own-task.md."
+OLD_TASK = "{} is a task of version 0.1, and version 0.3 will not train it: make it a module, see docs/how-to/your-code.md."
 """The note of a run that trains such a task."""
 
 
@@ -21,20 +21,11 @@ class Task:
     sums: tuple[str, ...]
     metrics: Mapping[str, Literal["min", "max"]]
     headline: str
-    unit: str = "samples"
 
     def measure(self, sums: Sequence[float]) -> dict[str, float]:
         """Return the metrics, by the names in `metrics`, of sums over all ranks."""
         raise NotImplementedError
 
-    def units(self, sums: Sequence[float]) -> float | None:
-        """Return the number of units in the sums. None if each row is one."""
-        return sums[self.sums.index(self.unit)] if self.unit in self.sums else None
-
     def report(self, split: str, sums: Sequence[float]) -> dict[str, float]:
         """Return the metrics of a split, such as {"val/loss": 0.1}. Empty if all sums are zero."""
         return {f"{split}/{name}": value for name, value in self.measure(sums).items()} if any(sums) else {}
-
-    def names(self, *splits: str) -> list[str]:
-        """Return the names of the metrics of some splits, such as "val/loss"."""
-        return [f"{split}/{name}" for split in splits for name in self.metrics]

@@ -52,14 +52,6 @@ class TokenRows:
     def __len__(self) -> int:
         return -(-self.targets // self.length)
 
-    def sizes(self, indices: np.ndarray) -> np.ndarray:
-        """Return the number of targets in each row that count: float64 [n], at least 1."""
-        if not self.apart:
-            return np.minimum(self.length, self.targets - indices * self.length).astype(np.float64)
-        documents = self.read(indices, 0, False)["documents"]
-        counts = (documents[:, 1:] == documents[:, :-1]) & (documents[:, 1:] >= 0)
-        return np.maximum(counts.sum(1), 1).astype(np.float64)
-
     def read(self, indices: np.ndarray, epoch: int, train: bool) -> dict[str, np.ndarray]:
         """Return arrays by name, without augmentation.
 

@@ -59,4 +59,5 @@ class Sentences:
 def open_sentences(length: int = 12, rows: int = 54) -> Splits:
     """Return splits whose last batch is smaller for most batch sizes."""
     splits = Sentences(rows, length), Sentences(10, length, 1000), Sentences(10, length, 2000)
-    return Splits(*splits, {"vocabulary": VOCABULARY, "length": length})
+    facts = {"vocabulary": VOCABULARY, "length": length, "unit": "tokens", "units_per_row": length}
+    return Splits(*splits, facts)

@@ -64,7 +64,7 @@ LOSSES = [
     ("lightning", "lightning_module", "val_loss"),
     ("keras", "keras_model", "val/loss"),
     ("keras", "keras_train_step", "val/loss"),
-    ("lightning", "native_task", "val/loss"),
+    ("lightning", "lightning_own_loss", "val/loss"),
 ]
 
 
@@ -162,7 +162,7 @@ def test_wandb_keeps_its_files_in_the_run_folder(
 @pytest.mark.git
 def test_a_job_finds_them(train: Command, tmp_path: Path) -> None:
     """A submission checks the arguments without a framework, and the job's copy of the code has the files."""
-    done = train(*shlex.split(commands("native_task")[0])[2:], "cluster=slurm", "dry_run=true")
+    done = train(*shlex.split(commands("lightning_own_loss")[0])[2:], "cluster=slurm", "dry_run=true")
     assert "dry run: nothing was written" in done.stdout, done.stderr
     take_snapshot(ROOT, tmp_path / "code", tmp_path / "results")
     copied = {path.relative_to(tmp_path / "code/examples") for path in (tmp_path / "code/examples").iterdir()}

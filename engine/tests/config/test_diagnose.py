@@ -72,7 +72,7 @@ def test_dry_run_writes_nothing(train: Train, tmp_path: Path) -> None:
         "cnn",
         "digits, 1,259 training rows",
         "96 (48 per device)",
-        "210 in 15 epochs",
+        "195 in 15 epochs",
         "adamw, lr 0.002",
         "strategy ddp",
     ):

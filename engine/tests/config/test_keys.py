@@ -58,7 +58,7 @@ def test_a_train_yaml_of_an_earlier_version_runs_unchanged(tmp_path: Path, remov
     assert config(project, "--cfg", "job").stdout == new
     assert config(project, "--help").stdout.count("  # ") > 130
     shown = config(project, "dry_run=true", "trainer.nodes=1", "cluster.no_kill=false")
-    assert shown.returncode == 0 and "210 in 15 epochs" in shown.stdout, shown.stderr
+    assert shown.returncode == 0 and "195 in 15 epochs" in shown.stdout, shown.stderr
     done = config(project, "trainer.max_steps=2", "model=mlp")
     assert done.returncode == 0, done.stderr
 
@@ -96,7 +96,7 @@ def test_sections_of_the_project(tmp_path: Path, text: str, says: str) -> None:
         file.write(text)
     done = config(project, "dry_run=true")
     assert done.returncode == (2 if says else 0), done.stderr
-    assert says in done.stderr and (says or "210 in 15 epochs" in done.stdout)
+    assert says in done.stderr and (says or "195 in 15 epochs" in done.stdout)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Native tasks that write the ids of each training step's rows to $IDS, and kill their process at step $KILL of rank $KILL_RANK."""
+"""Tasks that write the ids of each training step's rows to $IDS, and kill their process at step $KILL of rank $KILL_RANK."""
 
 import os
 import signal
@@ -23,17 +23,16 @@ def note(pixels: np.ndarray, weight: np.ndarray) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def torch_task() -> Any:
+def torch_task(network: Any, make_optimizer: Any) -> Any:
     """Return the task in torch."""
     from src.tasks.lightning.classification import Classification
 
     class Ids(Classification):
-        def step(self, network: Any, batch: Any, weight: Any, training: bool) -> Any:
-            if training:
-                note(batch[0][:, 0, 0, 0].numpy(), weight.numpy())
-            return super().step(network, batch, weight, training)
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            note(batch[0][:, 0, 0, 0].numpy(), np.ones(len(batch[0])))
+            return super().training_step(batch, batch_idx)
 
-    return Ids()
+    return Ids(network, make_optimizer)
 
 
 def keras_task(network: Any, optimizer: Any) -> Any:

@@ -30,6 +30,7 @@ from train_anywhere.data.shards.index import open_index
 from train_anywhere.data.shards.open import index_ahead, open_shards
 from train_anywhere.data.torch.loader import Batches, torch_loader
 from train_anywhere.data.torch.samples import Reader
+from train_anywhere.data.torch.unpadded_batches import UnpaddedOrder
 from train_anywhere.errors import DataError
 from train_anywhere.files import ROOT
 
@@ -93,14 +94,16 @@ def test_each_id_once_per_epoch_on_any_number_of_ranks(tmp_path: Path, kind: str
     data = open_folder(write_shards(tmp_path / "data", kind), order=order, window=2).train
     read: dict[int, list[list[int]]] = {}
     for ranks in (1, 2, 3, 8):
-        batches: list[list[int]] = [[] for _ in range(batches_per_epoch(SAMPLES, 48))]
+        batches: list[list[int]] = [[] for _ in range(SAMPLES // 48)]
         for rank in range(ranks):
             batch_order = BatchOrder(48, 3, rank, ranks, True, blocks=data.blocks)
-            loader = torch_loader(Batches(Reader(data, 3), batch_order, True), start_epoch=1)
-            for found, batch in zip(batches, loader, strict=True):
-                assert len(batch.weight) == 48 // ranks
-                found += [i for i, w in zip(ids(batch.rows[0].numpy()), batch.weight, strict=True) if w > 0]
-        assert sorted(i for batch in batches for i in batch) == list(range(SAMPLES))
+            batches_of_rank = Batches(Reader(data, 3), UnpaddedOrder(batch_order, drop_last=True), True)
+            loader = torch_loader(batches_of_rank, start_epoch=1)
+            for found, (images, _) in zip(batches, loader, strict=True):
+                assert len(images) == 48 // ranks
+                found += ids(images.numpy())
+        read_ids = {i for batch in batches for i in batch}
+        assert len(read_ids) == SAMPLES // 48 * 48 and read_ids <= set(range(SAMPLES))
         read[ranks] = batches
     if order != "shards":
         assert read[1] == read[2] == read[3] == read[8]
@@ -492,8 +495,9 @@ def test_opens_are_at_most_shards_times_workers_times_ranks(
     for rank in range(2):
         sources._open.cache_clear()
         order = BatchOrder(24, 3, rank, 2, train=True, blocks=data.blocks)
-        loader = torch_loader(Batches(Reader(data, 3), order, True), workers=workers)
-        assert [len([*loader]) for _ in range(2)] == [12, 12]
+        batches = Batches(Reader(data, 3), UnpaddedOrder(order, drop_last=True), True)
+        loader = torch_loader(batches, workers=workers)
+        assert [len([*loader]) for _ in range(2)] == [SAMPLES // 24] * 2
     opens = log.read_text().splitlines()
     assert len(opens) <= len(SIZES) * max(1, workers) * 2
     assert workers == 0 or len(opens) == len({*opens})
@@ -656,7 +660,7 @@ KILLS = [(1, 2, 9), (2, 3, 14), (3, 1, 0)]
 def test_no_id_is_lost_or_read_twice_after_kills(
     tmp_path: Path, kind: str, framework: str, workers: int, train: Any
 ) -> None:
-    folder, steps = write_shards(tmp_path / "data", kind), -(-SAMPLES // 24)
+    folder, steps = write_shards(tmp_path / "data", kind), SAMPLES // 24
     words = [
         "data=shards", f"data.dir={folder}", "data.batch_size=24", f"data.workers={workers}", "data.window=2", f"framework={framework}",
         "task._target_={lightning: engine.tests.data.id_tasks.torch_task, keras: engine.tests.data.id_tasks.keras_task}",
@@ -679,7 +683,8 @@ def test_no_id_is_lost_or_read_twice_after_kills(
                 trained.setdefault(step, {}).setdefault(attempt, []).extend(map(int, line.split()))
     for epoch in (0, 1):
         found = [trained[step][max(trained[step])] for step in range(epoch * steps, (epoch + 1) * steps)]
-        assert sorted(i for batch in found for i in batch) == list(range(SAMPLES))
+        read = [i for batch in found for i in batch]
+        assert len(read) == len({*read}) == 24 * steps and {*read} <= set(range(SAMPLES))
     assert info["data"]["samples"] == SAMPLES + 30
 
 

@@ -20,7 +20,7 @@ class Noisy:
 
 def test_a_drawn_sample_depends_on_seed_epoch_and_index_alone() -> None:
     first, again = Samples(Noisy(), seed=3), Samples(Noisy(), seed=3)
-    rows = BatchOrder(4, seed=3, train=True).rows(8, 1, 0)[0]
+    rows = BatchOrder(4, seed=3, train=True).full_batch(8, 1, 0)
     whole = first.read(rows, 1, True)
     for n, row in enumerate(rows):  # as another rank would read it, or a resumed run
         alone = again.read(np.array([row]), 1, True)

@@ -14,25 +14,21 @@ from train_anywhere.data.order.assignment import BatchOrder
 from train_anywhere.data.torch.loader import Batches
 from train_anywhere.data.torch.loader import torch_loader as loader_of
 from train_anywhere.data.torch.samples import Reader
+from train_anywhere.data.torch.unpadded_batches import UnpaddedOrder
 from train_anywhere.errors import DataError
 
 
 def torch_loader(dataset: Any, order: BatchOrder, **options: Any) -> Any:
-    return loader_of(Batches(Reader(dataset, 0), order, order.train), **options)
+    return loader_of(Batches(Reader(dataset, 0), UnpaddedOrder(order, order.train), order.train), **options)
 
 
-def test_batches_have_static_shapes_and_cover_the_set_once() -> None:
+def test_an_evaluation_reads_each_row_once() -> None:
     val = open_digits().val
     batches = list(torch_loader(val, BatchOrder(64, seed=0), workers=0))
-    assert [tuple(image.shape) for (image, _), _ in batches] == [(64, 8, 8, 1)] * 3
-    for (image, label), weight in batches:
-        assert image.is_contiguous() and (image.dtype, label.dtype, weight.dtype) == (
-            torch.float32,
-            torch.int64,
-            torch.float32,
-        )
-    label, weight = torch.cat([b.rows[1] for b in batches]), torch.cat([b.weight for b in batches])
-    assert label[weight > 0].tolist() == val.labels.tolist()
+    assert [len(image) for image, _ in batches] == [64, 64, len(val) - 128]
+    for image, label in batches:
+        assert image.is_contiguous() and (image.dtype, label.dtype) == (torch.float32, torch.int64)
+    assert torch.cat([label for _, label in batches]).tolist() == val.labels.tolist()
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -44,9 +40,8 @@ def test_ranks_and_workers_do_not_change_what_is_trained_on(picture_dir: Path, w
         for r in (0, 1)
     ]
     for expected, *parts in zip(whole, *ranks, strict=True):
-        assert torch.equal(expected.weight, torch.cat([part.weight for part in parts]))
         for k in range(2):
-            assert torch.equal(expected.rows[k], torch.cat([part.rows[k] for part in parts]))
+            assert torch.equal(expected[k], torch.cat([part[k] for part in parts]))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -56,15 +51,15 @@ def test_resuming_in_the_middle_of_an_epoch(workers: int) -> None:
     uninterrupted = []
     for epoch in range(3):
         loader.sampler.set_epoch(epoch)
-        uninterrupted += [label for (_, label), _ in loader]
+        uninterrupted += [label for _, label in loader]
     resumed = torch_loader(
         train, BatchOrder(128, seed=1, train=True), workers=workers, start_epoch=1, start_batch=4
     )
-    assert len(resumed) == len(loader) == 10
-    rest = [label for (_, label), _ in resumed]
+    assert len(resumed) == len(loader) == 9
+    rest = [label for _, label in resumed]
     resumed.sampler.set_epoch(2)
-    rest += [label for (_, label), _ in resumed]
-    assert len(rest) == 16 and all(map(torch.equal, rest, uninterrupted[14:]))
+    rest += [label for _, label in resumed]
+    assert len(rest) == 14 and all(map(torch.equal, rest, uninterrupted[13:]))
 
 
 def test_stopping_early_does_not_disturb_the_next_epoch() -> None:
@@ -73,7 +68,7 @@ def test_stopping_early_does_not_disturb_the_next_epoch() -> None:
     loader.sampler.set_epoch(1)
     expected = torch_loader(open_digits().train, BatchOrder(128, seed=1, train=True), start_epoch=1)
     for got, wanted in zip(loader, expected, strict=True):
-        assert torch.equal(got.rows[0], wanted.rows[0])
+        assert torch.equal(got[0], wanted[0])
 
 
 @pytest.mark.parametrize("workers", [0, 2])

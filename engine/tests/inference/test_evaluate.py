@@ -43,8 +43,8 @@ def test_the_metrics_are_those_of_the_run_itself(framework: str, runs: Runs, eva
         code, said, _ = evaluated(run.path, "--split", split)
         assert code == 0
         assert metrics_of(said) == {k: v for k, v in known.items() if k.startswith(split)}
-    written = json.loads((run.path / "evaluations" / "test-00000028.json").read_text())
-    assert (written["step"], written["metrics"]["test/acc"]) == (28, known["test/acc"])
+    written = json.loads((run.path / "evaluations" / "test-00000026.json").read_text())
+    assert (written["step"], written["metrics"]["test/acc"]) == (26, known["test/acc"])
 
 
 @BOTH
@@ -103,7 +103,7 @@ def test_nothing_is_overwritten_and_the_run_stays_as_it_is(
     assert evaluated(run.path, "--predict", mine)[0] == 2
     assert contents(run.path) == before
     code, said, _ = evaluated(run.path, "trainer.limit_test_batches=2")
-    assert code == 0 and said.rstrip().endswith("test-00000028-2.json")
+    assert code == 0 and said.rstrip().endswith("test-00000026-2.json")
     assert contents(run.path).items() >= before.items()
     assert mine.read_text() == "mine"
 
@@ -125,13 +125,13 @@ def test_a_run_that_trains_is_read_and_not_locked(runs: Runs, evaluated: Evaluat
     """Its newest checkpoint is half-written: the one before is used."""
     folder = tmp_path / "digits" / runs["lightning"].id
     shutil.copytree(runs["lightning"].path, folder)
-    (folder / "checkpoints" / "00000028" / "model.ckpt").write_bytes(b"no")
+    (folder / "checkpoints" / "00000026" / "model.ckpt").write_bytes(b"no")
     run = RunDir(folder)
     with RunLock(run):
         before = contents(folder / "checkpoints")
         code, said, _ = evaluated(folder, "--checkpoint", "newest")
-        assert (code, json.loads(said[: said.index("\n}") + 2])["checkpoint"][-8:]) == (0, "00000014")
-        assert evaluated(folder, "--checkpoint", "28")[0] == 2
+        assert (code, json.loads(said[: said.index("\n}") + 2])["checkpoint"][-8:]) == (0, "00000013")
+        assert evaluated(folder, "--checkpoint", "26")[0] == 2
         assert contents(folder / "checkpoints") == before
 
 
@@ -178,7 +178,7 @@ def test_a_drop_in_module_is_measured_by_its_own_steps(
 REFUSED = {
     "--export savedmodel": "framework=lightning; use one of torch, safetensors, hf, peft, torch.export, onnx",
     "--generate hi": "task=classification has no generate",
-    "--checkpoint 5": "has no checkpoint of step 5; it has 14, 28",
+    "--checkpoint 5": "has no checkpoint of step 5; it has 13, 26",
     "--predict a.json": r"must end in .npz or .csv",
     "--predict nowhere/a.csv": "nowhere is not a folder",
     "model.hidden=[9]": r"model.hidden=\[9\] can't be changed",

@@ -29,7 +29,7 @@ def test_it_begins_with_the_weights_of_the_other_run(framework: str, runs: Runs,
     other = trained(f"framework={framework}", *SHORT, *STILL)
     assert largest_difference(final_weights(new.path), final_weights(old.path)) == 0
     assert largest_difference(final_weights(other.path), final_weights(old.path)) > 0
-    earlier = trained(f"framework={framework}", *SHORT, *STILL, f"init={old.path}", "init.checkpoint=14")
+    earlier = trained(f"framework={framework}", *SHORT, *STILL, f"init={old.path}", "init.checkpoint=13")
     assert largest_difference(final_weights(earlier.path), final_weights(old.path)) > 0
 
 
@@ -140,4 +140,4 @@ def test_a_run_that_is_older_than_the_key(
     assert largest_difference(final_weights(new.path), final_weights(old.path)) == 0
     resumed = train(f"resume={old.path}", "trainer.max_epochs=3", "monitor.progress=plain")
     assert resumed.returncode == 0, resumed.stderr
-    assert "resuming at step 28 of 42" in resumed.stdout
+    assert "resuming at step 26 of 39" in resumed.stdout

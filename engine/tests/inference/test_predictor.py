@@ -1,5 +1,6 @@
 """`load_model(RUN).predict`: new inputs get the run's preprocessing and class names."""
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError, DataError
 from train_anywhere.inference import load_model
 from train_anywhere.inference.predictor import Predictions, Predictor
@@ -136,10 +138,9 @@ def test_outputs_that_are_probabilities_stay() -> None:
     assert np.allclose(Predictions({"predictions": shares * 3}).probabilities.sum(axis=1), 1)
 
 
-def test_a_user_s_model_gets_the_type_it_was_trained_with() -> None:
+def test_a_user_s_model_gets_the_type_it_was_trained_with(make_config: Callable[..., Config]) -> None:
     got: list[np.ndarray] = []
-    model = SimpleNamespace(
-        network=None, facts={}, task=None, predict_arrays=lambda rows: got.append(rows) or rows
-    )
-    Predictor(model, None).predict(np.ones((2, 3)))  # type: ignore[arg-type]
+    model = SimpleNamespace(network=None, facts={}, predict_arrays=lambda rows: got.append(rows) or rows)
+    config = make_config("task._target_=examples.lightning_module.LitDigits")
+    Predictor(model, config).predict(np.ones((2, 3)))
     assert got[0].dtype == np.float32

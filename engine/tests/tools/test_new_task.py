@@ -19,8 +19,8 @@ NEW = """\
 ?? src/data/mine_own.py
 ?? src/tasks/keras/mine_own.py
 ?? src/tasks/lightning/mine_own.py
-?? src/tasks/mine_own.py
-?? tests/tasks/test_mine_own.py
+?? tests/tasks/keras/test_mine_own.py
+?? tests/tasks/lightning/test_mine_own.py
 """
 
 
@@ -70,7 +70,9 @@ def test_the_new_task_trains(project: Path, framework: str, tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_its_test_passes(project: Path) -> None:
-    done = run(project, sys.executable, "-m", "pytest", "-q", "-n", "0", "tests/tasks/test_mine_own.py")
+    done = run(
+        project, sys.executable, "-m", "pytest", "-q", "-n", "0", "tests/tasks/lightning/test_mine_own.py"
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "passed" in done.stdout
 

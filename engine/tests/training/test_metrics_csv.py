@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from src.tasks.classification import Classification
 from train_anywhere.training.reporting import metrics_csv
 from train_anywhere.training.reporting.metrics_csv import CsvLog
 
-METRICS = Classification().names("train", "val", "test")
+METRICS = [f"{part}/{name}" for part in ("train", "val", "test") for name in ("loss", "acc")]
 HEADER = "step,epoch,lr,train/loss,train/acc,val/loss,val/acc,test/loss,test/acc"
 
 

@@ -121,11 +121,12 @@ OWN_ARGUMENTS = {
     "precision": "trainer.precision", "logger": "loggers.NAME._target_", "callbacks": "callbacks.NAME._target_",
     "default_root_dir": "paths.results", "enable_checkpointing": "checkpoint.*", "enable_progress_bar": "monitor.progress",
     "use_distributed_sampler": "the data itself", "enable_model_summary": "monitor.progress", "fast_dev_run": "trainer.fast_dev_run",
-    "barebones": "trainer.fast_step", "reload_dataloaders_every_n_epochs": "a data set that changes its rows itself",
+    "reload_dataloaders_every_n_epochs": "a data set that changes its rows itself",
 }  # fmt: skip
 """Arguments of Lightning's Trainer that this project sets, and what to use instead."""
 
 REMOVED = {
+    "'trainer.fast_step' is not": "trainer.fast_step was removed: Lightning's own loop runs each step; leave it out.",
     "trainer.detect_nan='replay' ": "trainer.detect_nan=replay is not available: use trainer.detect_nan=stop, "
     "and resume the run from the checkpoint before that step.",
     "'cluster.pack_env' is not": "cluster.pack_env was removed: use a container, or let each node unpack one file with "

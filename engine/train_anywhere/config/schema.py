@@ -129,9 +129,6 @@ class Trainer:
     profiler: Annotated[str, Span(MAX_COUNT)] | None = key(
         None, "optimizer steps that rank 0 profiles, such as 10-20; a run that trains: `jobs.py profile`"
     )
-    fast_step: bool = key(
-        True, "Lightning: call only overridden hooks; false: Lightning's own loop, to compare"
-    )
     channels_last: bool = key(False, "true: channels-last memory format of convolutions, faster in 16 bits")
     find_unused_parameters: bool | None = key(
         None, "ddp, true: a step may use only some weights; null: true with manual optimization only"

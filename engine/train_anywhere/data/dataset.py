@@ -15,11 +15,7 @@ Arrays = tuple[np.ndarray, ...] | Mapping[str, np.ndarray]
 
 @runtime_checkable
 class DataSet(Protocol):
-    """Rows that are read by index; `read` must be safe in several threads and in forked workers.
-
-    A data set whose rows have different weights (such as token counts) has one more method, `sizes(indices) -> float64 [n]`: the loss
-    is then the mean weighted by size, exactly and on any number of ranks.
-    """
+    """Rows that are read by index; `read` must be safe in several threads and in forked workers."""
 
     def __len__(self) -> int: ...
 

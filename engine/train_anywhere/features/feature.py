@@ -118,13 +118,11 @@ class Rank:
     """Facts and functions of a rank, for its observers.
 
     Attributes:
-        native: whether the loop trains a task of this project, not a module of the user.
         first_device: number of this process's first device.
         devices: number of devices over all ranks.
     """
 
     run: RunDir
-    native: bool
     first_device: int
     devices: int
 

@@ -51,7 +51,7 @@ def load_model(run: str | Path, checkpoint: str | int = "best", trust: bool = Fa
     """Return the trained model of a run, on the CPU and ready to predict.
 
     `model.predict(files or arrays)` prepares new data like the run and returns labels and probabilities. `model(batch)` calls the
-    network of a native task, or the drop-in model. Outside of a project, a run that this user has run there, or trusts, uses the snapshot
+    network of `model=`, or your own module. Outside of a project, a run that this user has run there, or trusts, uses the snapshot
     of its code.
 
     Args:

@@ -187,9 +187,7 @@ def format_dry_run(config: Config, layout: Layout) -> str:
     device = {"mps": "Apple GPU"}.get(config.trainer.accelerator) or ("GPU" if gpu else cpu_name())
     length = check_data(config.data, look=True).length
     # a module with a network may leave out an incomplete batch, or have loaders of its own
-    plan = (
-        make_plan(config, -(-length // config.data.batch_size), 1, 1, devices) if length and not own else None
-    )
+    plan = make_plan(config, length // config.data.batch_size, 1, 1, devices) if length and not own else None
     facts = {"training rows": length}
     header = Header(_describe(model, config.framework), None, None, facts, device, devices, layout.strategy)
     scaled = f" (scale_lr={optimizer.scale_lr})" if optimizer.scale_lr != "none" else ""

@@ -46,7 +46,7 @@ def data_problems(config: Config, devices: int, look: bool = True) -> list[str]:
     if length and not found and batch_size % devices == 0:
         try:
             # 1, 1: the other splits are counted when they are opened
-            make_plan(config, -(-length // batch_size), 1, 1, devices)
+            make_plan(config, length // batch_size, 1, 1, devices)
         except ConfigError as error:
             return error.problems
     return found

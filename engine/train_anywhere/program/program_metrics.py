@@ -59,7 +59,7 @@ class ProgramMetrics:
         self._first: tuple[int, float] | None = None
         self._csv: CsvLog | None = None
         self._due, self._noted = 0.0, False
-        rank = Rank(run, False, 0, process.topology.world_size)
+        rank = Rank(run, 0, process.topology.world_size)
         self._observers = Observers(Features.of(config).observers(rank))
         self._live = Live(run.path, self._state, lambda: process.heartbeat.beat)
 

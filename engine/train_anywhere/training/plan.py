@@ -31,8 +31,7 @@ class Plan:
 
     Attributes:
         batch_per_rank: rows of one batch on one device that shares the global batch.
-        train_batches: training batches of an epoch. Of a native task a multiple of `accumulate`: an incomplete last window is
-            left out.
+        train_batches: training batches of an epoch.
         max_epochs: largest number of epochs; `total_steps` may end the last one early.
         val_every: optimizer steps between two validations of an epoch, or of the run if `check_val_every_n_epoch` is null.
         val_batches: validation batches; 0 turns validation off.
@@ -117,7 +116,7 @@ def unmeasured_problem(trainer: Trainer, val: int) -> str | None:
 
 
 def make_user_plan(config: Config, batches: float, validates: bool, tests: bool, batch: int | None) -> Plan:
-    """Return the plan of a user's LightningModule, whose limits Lightning applies itself.
+    """Return the plan of a LightningModule, whose limits Lightning applies itself.
 
     `batches` of an epoch may be infinite; `batch` is the rows of one, if known. Raises ConfigError for early stopping without validation.
     """
@@ -170,15 +169,8 @@ def validation_due(trainer: Trainer, plan: Plan, epoch: int, batch: int, step: i
     if step >= plan.total_steps or not plan.val_batches:
         return plan.val_batches > 0
     every = trainer.check_val_every_n_epoch
-    return steps_to_validation(trainer, plan, batch, step) == plan.val_every and (
-        every is None or (epoch + 1) % every == 0
-    )
-
-
-def steps_to_validation(trainer: Trainer, plan: Plan, batch: int, step: int) -> int:
-    """Return the optimizer steps after which a validation may be due next, 1 or more."""
-    done = step if trainer.check_val_every_n_epoch is None else batch // plan.accumulate
-    return plan.val_every - done % plan.val_every
+    done = step if every is None else batch // plan.accumulate
+    return done % plan.val_every == 0 and (every is None or (epoch + 1) % every == 0)
 
 
 def limit_batches(batches: int, limit: LimitBatches, fast_dev_run: bool) -> int:

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from benchmarks.gpu.lightning.training import CLOCK, beside_hand, ours, prepared
 from benchmarks.gpu.row import STRETCH, WARM, Place, Row
-from src.tasks.language_model import IGNORED
+from src.tasks.lightning.language_model import IGNORED, LanguageModel
 from train_anywhere.config.schema import Config
 from train_anywhere.data.open_data import open_splits
 from train_anywhere.training.plan import build_network
@@ -62,7 +62,8 @@ def by_hand(config: Config) -> float:
         network.parameters(), lr=1e-3, weight_decay=0.1, fused=device.type == "cuda"
     )
     for batch in batches:
-        tokens = {name: rows.to(device, non_blocking=True) for name, rows in batch.rows.items()}
+        rows = LanguageModel(network, lambda network: None).on_before_batch_transfer(batch, 0)
+        tokens = {name: value.to(device, non_blocking=True) for name, value in rows.items()}
         with torch.autocast(device.type, torch.bfloat16):
             logits = network(tokens["tokens"])
         loss = functional.cross_entropy(

@@ -38,18 +38,20 @@ from train_anywhere.data.open_data import open_splits
 from train_anywhere.data.order.assignment import BatchOrder
 from train_anywhere.data.torch.loader import Batches, torch_loader
 from train_anywhere.data.torch.samples import Reader
+from train_anywhere.data.torch.unpadded_batches import UnpaddedOrder
 from train_anywhere.distributed.discover import discover
 from train_anywhere.distributed.horovod.initialize import import_horovod, start_horovod
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.features.feature import Observers
 from train_anywhere.training.early_stopping import Timer
-from train_anywhere.training.lightning.loop import fast_loop
-from train_anywhere.training.lightning.loop.callbacks import Agreement, TaskMetrics
-from train_anywhere.training.lightning.module import TaskModule, make_optimizer
+from train_anywhere.training.lightning.dropin.model import ConfiguredOptimizer
+from train_anywhere.training.lightning.loop.callbacks import Agreement, MetricsCallback
+from train_anywhere.training.lightning.loop.epoch_loop import EpochLoop
+from train_anywhere.training.lightning.optim import make_optimizer
 from train_anywhere.training.lightning.strategies.choose import make_strategy
 from train_anywhere.training.lightning.strategies.fsdp import shard
 from train_anywhere.training.lightning.trainer import make_trainer
-from train_anywhere.training.plan import build_network, make_plan
+from train_anywhere.training.plan import build_network, make_user_plan
 from train_anywhere.training.reporting.display import Display
 from train_anywhere.training.reporting.progress import Progress
 from train_anywhere.training.stop import Stop
@@ -67,23 +69,21 @@ SYNTHETIC = [
 def with_trainer(config: Config, topology: Topology, flag: bool) -> None:
     """Our Trainer; with `flag`, it broadcasts the signal flag as Lightning does by itself."""
     splits = open_splits(config.data, "lightning")
-    batches = len(loader(config, topology))
-    plan = make_plan(config, batches, 0, 0, topology.world_size)
-    task = Classification()
+    plan = make_user_plan(config, len(loader(config, topology)), False, False, 8 // topology.world_size)
     cpu, world_size = torch.device("cpu"), topology.world_size
     strategy = make_strategy(config.strategy.name, config, topology, cpu, world_size)
     trainer = make_trainer(config, topology, cpu, strategy)
     if flag:
-        fast_loop.find_unsupported = lambda trainer: "Lightning's own loop asks for it"
         theirs = _TrainingEpochLoop._broadcast_sigterm_tensor
-        fast_loop.FastEpochLoop._broadcast_sigterm_tensor = theirs  # type: ignore[method-assign]
+        EpochLoop._broadcast_sigterm_tensor = theirs  # type: ignore[method-assign]
     trainer.apply_plan(plan)
     trainer.callbacks.append(Watched())
     progress = Progress(Display("none", plan.total_steps), plan)
     agreement = Agreement(Stop(), Timer(config.trainer), progress, Observers(), writes=False)
-    trainer.callbacks.append(TaskMetrics(task, config, plan, progress, agreement))
+    optimizer = ConfiguredOptimizer(trainer, config, plan, world_size)
+    trainer.callbacks += [optimizer, MetricsCallback(config, plan, progress, agreement)]
     network = build_network(config, splits.facts)
-    trainer.fit(TaskModule(task, network, config, plan, world_size), loader(config, topology))
+    trainer.fit(Classification(network, optimizer.make_optimizer), loader(config, topology))
 
 
 def raw(config: Config, topology: Topology) -> None:
@@ -100,9 +100,9 @@ def raw(config: Config, topology: Topology) -> None:
         start_horovod(topology, hvd())
         optimizer = hvd().DistributedOptimizer(optimizer, model.named_parameters())
     with watched():
-        for (image, label), weight in loader(config, topology):
+        for image, label in loader(config, topology):
             optimizer.zero_grad()
-            (cross_entropy(model(image), label, reduction="none") * weight).mean().backward()
+            cross_entropy(model(image.permute(0, 3, 1, 2).contiguous()), label).backward()
             optimizer.step()
 
 
@@ -110,7 +110,7 @@ def loader(config: Config, topology: Topology) -> torch.utils.data.DataLoader:
     """This rank's batches."""
     train = open_splits(config.data, "lightning").train
     order = BatchOrder(8, seed=0, rank=topology.rank, world_size=topology.world_size, train=True)
-    return torch_loader(Batches(Reader(train, 0, Classification().prepare), order, True))
+    return torch_loader(Batches(Reader(train, 0), UnpaddedOrder(order, True), True))
 
 
 def hvd() -> Any:

@@ -305,8 +305,7 @@ def tables(kind: str) -> dict[str, Any]:
     kinds = {
         "none": None,
         "arrays": {"columns": rows[0], "targets": rows[1]},
-        "sets": [splits.val, splits.test],
-        "loaders": [loader, loader],
+        "loader": loader,
         "sampler": DataLoader(loader.dataset, batch_sampler=Buckets()),
     }
     return {"train": splits.train, "val": kinds[kind], "facts": splits.facts}

@@ -195,7 +195,7 @@ def tags(run: RunDir) -> set[str]:
     return set(events.Tags()["scalars"])
 
 
-def test_a_native_task_reaches_every_logger_and_callback(make_run: MakeRun, fit: Fit) -> None:
+def test_a_bundled_task_reaches_every_logger_and_callback(make_run: MakeRun, fit: Fit) -> None:
     words = [
         "model=mlp", "trainer.max_epochs=9", "monitor.progress=none", "optimizer.lr=1e-9",
         "loggers.one._target_=lightning.pytorch.loggers.CSVLogger",
@@ -205,7 +205,7 @@ def test_a_native_task_reaches_every_logger_and_callback(make_run: MakeRun, fit:
     config, run = make_run(*to_hydra_overrides(words))
     assert fit(config, run).epoch == 3
     theirs = next(p for p in run.path.rglob("metrics.csv") if p != run.metrics_csv)
-    assert {"train/loss", "val/acc", "test/acc", "lr"} <= set(theirs.read_text().splitlines()[0].split(","))
+    assert {"train/loss", "val/acc", "test/acc"} <= set(theirs.read_text().splitlines()[0].split(","))
 
 
 def test_what_is_no_plain_value_is_left_out_of_checkpoints(
@@ -221,12 +221,12 @@ def test_what_is_no_plain_value_is_left_out_of_checkpoints(
 @pytest.mark.parametrize(
     ("module", "data", "words", "sentence"),
     [
-        ("Nothing", "rows", [], "returns a Nothing, which is neither a task of src/tasks nor a LightningModule"),
-        ("Rows", "rows", ["task.length=3"], "returns a Rows, which is neither"),
+        ("Nothing", "rows", [], "returns a Nothing, which is not a LightningModule"),
+        ("Rows", "rows", ["task.length=3"], "returns a Rows, which is not a Lightning"),
         ("Steppless", "rows", [], r"Lightning refuses: No `training_step\(\)` method defined"),
         ("Adversaries", "rows", ["trainer.gradient_clip_val=1.0"], "Lightning refuses: Automatic gradient clipping"),
         ("StepPlateau", "rows", [], "ReduceLROnPlateau that watches train_loss with interval='step'"),
-        ("Plain", "rows", ["strategy=dp", "trainer.devices=2"], "Plain computes its loss itself; use strategy=ddp"),
+        ("Plain", "rows", ["strategy=dp", "trainer.devices=2"], "Plain has its own; use strategy=ddp"),
         (
             "Plain", "rows", ["checkpoint.monitor=val_los", "checkpoint.mode=min"],
             "checkpoint.monitor=val_los was not measured. Did you mean 'val_loss'?",

@@ -7,7 +7,7 @@ import torch
 
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
-from train_anywhere.training.lightning.module import (
+from train_anywhere.training.lightning.optim import (
     BASE_LR,
     apply_settings,
     configure_optimizer,
@@ -123,7 +123,7 @@ def test_groups_by_pattern(make_config: MakeConfig) -> None:
 def test_the_schedule_multiplies_the_rate_of_each_group(make_config: MakeConfig) -> None:
     from types import SimpleNamespace
 
-    from train_anywhere.training.lightning.module import set_learning_rate
+    from train_anywhere.training.lightning.optim import set_learning_rate
 
     config = make_config(*GROUPS, "schedule=cosine", "schedule.warmup_epochs=1", "optimizer.scale_lr=linear")
     plan = Plan(8, 4, 1, 4, 2, 8, 4, 0, 0)

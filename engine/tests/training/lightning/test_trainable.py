@@ -182,7 +182,7 @@ def test_one_model_is_validated_tested_evaluated_and_exported(
     assert {"training_weights", "current_model_state"} & final_state(run).keys()
 
 
-def test_averages_of_a_native_task_are_evaluated(make_run: MakeRun, fit: Fit) -> None:
+def test_averages_of_a_bundled_task_are_evaluated(make_run: MakeRun, fit: Fit) -> None:
     config, run = make_run(*EVERYTHING, *to_hydra_overrides(EMA), "checkpoint.monitor=val/loss")
     outcome = fit(config, run)
     folder = run.checkpoints / (run.checkpoints / "best").read_text().strip()

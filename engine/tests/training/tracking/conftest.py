@@ -15,12 +15,12 @@ from train_anywhere.files import ROOT
 Attempt = Callable[..., "subprocess.CompletedProcess[str]"]
 
 SMALL = (
-    "task=custom",
-    "task._target_=src.tasks.regression.Regression",
+    "task=regression",
+    "model=mlp",
     "data=friedman",
     "cluster.site.internet=false",
 )
-"""The neutral task: no framework is needed to log."""
+"""A table: no framework is needed to log."""
 
 
 @pytest.fixture(autouse=True)

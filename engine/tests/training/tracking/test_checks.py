@@ -20,7 +20,7 @@ def test_the_sentence_says_what_to_install() -> None:
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])
 def test_the_choices_name_their_checks(make_config: object, name: str) -> None:
     assert callable(make_config)
-    neutral = ("task=custom", "task._target_=src.tasks.regression.Regression")
+    neutral = ("task=regression", "model=mlp")
     section = make_config(f"loggers={name}", *neutral).loggers[name]
     assert isinstance(section, Logger)
     assert section.check == f"{checks.__name__}.{name}"

@@ -11,7 +11,7 @@ from train_anywhere.errors import ConfigError
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.tracking import open_loggers
 
-NEUTRAL = ("task=custom", "task._target_=src.tasks.regression.Regression", "cluster.site.internet=false")
+NEUTRAL = ("task=regression", "model=mlp", "cluster.site.internet=false")
 HERE = "loggers.mine._target_=engine.tests.training.tracking.test_open_loggers"
 Make = Callable[..., Config]
 

@@ -2,24 +2,17 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from train_anywhere.data.order.assignment import BatchOrder, batches_per_epoch
+from train_anywhere.data.order.assignment import BatchOrder
 from train_anywhere.data.order.batch_check import check_batch
 from train_anywhere.data.order.prefetch import read_ahead
 from train_anywhere.data.torch.samples import Reader
 from train_anywhere.data.torch.unpadded_batches import UnpaddedOrder
 from train_anywhere.errors import DataError, SignalsAsErrors
-
-
-class Batch(NamedTuple):
-    """A rank's part of a batch, b rows with weights."""
-
-    rows: Any  # tuple or dict of tensors [b, ...], in the structure of the data set
-    weight: torch.Tensor  # float32 [b], see `BatchOrder.rows`
 
 
 class EpochSampler(Sampler[tuple[int, int]]):
@@ -55,25 +48,22 @@ class Batches(Dataset[Any]):
 
     Attributes:
         reader: reads rows by index.
-        order: with a `BatchOrder`, each item is a padded `Batch` of fixed size; with an `UnpaddedOrder`, only the rows.
+        order: assigns the rows.
         train: whether rows may be augmented.
     """
 
     reader: Reader
-    order: BatchOrder | UnpaddedOrder
+    order: UnpaddedOrder
     train: bool
 
     @property
     def size(self) -> BatchOrder:
         """Batch size and ranks."""
-        return self.order.order if isinstance(self.order, UnpaddedOrder) else self.order
+        return self.order.order
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch. Raises DataError if there are too few rows for the ranks."""
-        length = len(self.reader.dataset)
-        if isinstance(self.order, UnpaddedOrder):
-            return self.order.batches(length)
-        return batches_per_epoch(length, self.order.batch_size)
+        return self.order.batches(len(self.reader.dataset))
 
     def __getitem__(self, key: tuple[int, int]) -> Any:
         """Return the batch `key`, or a DataError: if raised, DataLoader would wrap it into the traceback of a worker."""
@@ -84,12 +74,7 @@ class Batches(Dataset[Any]):
             return error
 
     def _read(self, epoch: int, batch: int) -> Any:
-        length = len(self.reader.dataset)
-        if isinstance(self.order, UnpaddedOrder):
-            return self.reader.read(self.order.rows(length, epoch, batch), epoch, self.train)
-        sizes = getattr(self.reader.dataset, "sizes", None)
-        indices, weights = self.order.rows(length, epoch, batch, sizes=sizes)
-        return Batch(self.reader.read(indices, epoch, self.train), torch.from_numpy(weights))
+        return self.reader.read(self.order.rows(len(self.reader.dataset), epoch, batch), epoch, self.train)
 
 
 class BatchLoader(DataLoader[Any]):

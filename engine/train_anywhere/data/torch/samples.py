@@ -10,10 +10,7 @@ from torch.utils.data import IterableDataset, default_collate, default_convert
 
 from train_anywhere.data.dataset import DataSet
 from train_anywhere.data.torch import random_states
-from train_anywhere.data.torch.arrays import check_rows, to_arrays, to_tensors
-
-Prepare = Callable[[Any], Any] | None
-"""A task's function that changes a batch of arrays before it becomes tensors."""
+from train_anywhere.data.torch.arrays import check_rows, to_tensors
 
 
 def is_map_style(split: object) -> bool:
@@ -31,13 +28,11 @@ class Reader:
     Attributes:
         dataset: a `DataSet`, or a map-style data set.
         seed: the seed of the run.
-        prepare: the task's function from arrays to arrays, or None.
         collate: puts samples together; None: the data set's `collate_fn`, else torch's.
     """
 
     dataset: Any
     seed: int
-    prepare: Prepare = None
     collate: Callable[[list[Any]], Any] | None = None
 
     def read(self, indices: np.ndarray, epoch: int, train: bool) -> Any:
@@ -45,9 +40,8 @@ class Reader:
         if self.reads_batches:
             rows = self.dataset.read(indices, epoch, train)
             check_rows(rows, len(indices))
-            return to_tensors(self.prepare(rows) if self.prepare else rows)
-        rows = self._samples(indices.tolist(), epoch)
-        return to_tensors(self.prepare(to_arrays(rows))) if self.prepare else default_convert(rows)
+            return to_tensors(rows)
+        return default_convert(self._samples(indices.tolist(), epoch))
 
     @cached_property
     def reads_batches(self) -> bool:

@@ -261,7 +261,6 @@ def make_observers(module: Module, config: Config, run: RunDir) -> Observers:
     strategy = module.strategy
     rank = Rank(
         run=run,
-        native=module.network is not None,
         first_device=strategy.rank * (strategy.replicas // strategy.processes),
         devices=strategy.replicas,
     )

@@ -1,8 +1,8 @@
 """Training with PyTorch Lightning: `run.train`.
 
 setup            what a run needs, created from its configuration; callbacks and loggers in the order in which Lightning calls them
-module           the LightningModule of a task, optimizers and torch's schedules; `dropin` uses a user's module unchanged
-rank_splits      the splits of the data for this rank; `batches` loads them
+optim            the optimizer of the configuration and torch's schedules; `dropin` uses a user's module unchanged
+loaders          the loaders of this rank; `workers` are their processes
 trainer          Lightning's Trainer without its signals, checkpoints and output
 hardware         TF32, channels-last weights, torch.compile, fused optimizers
 weights          LoRA, and files of other programs

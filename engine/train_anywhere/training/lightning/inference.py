@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader
 
+from train_anywhere.config.checks.targets import task_has_network
 from train_anywhere.config.limits import MAX_COUNT
 from train_anywhere.config.schema import Config
 from train_anywhere.data.dataset import DataSet, Splits
@@ -24,12 +25,10 @@ from train_anywhere.data.torch.user_loader import batch_count
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError, ConfigError
 from train_anywhere.inference.output_files import check_answers
-from train_anywhere.tasks import Task
 from train_anywhere.training.lightning.checkpoint.position import seed_everything
 from train_anywhere.training.lightning.checkpoint.restorer import WEIGHTS, add_left_out, read_checkpoint
 from train_anywhere.training.lightning.dropin.model import explain_lightning_errors, make_task
-from train_anywhere.training.lightning.module import TaskModule
-from train_anywhere.training.lightning.rank_splits import Opener, find_source, from_module, list_loaders
+from train_anywhere.training.lightning.loaders import Opener, find_source, from_module, list_loaders
 from train_anywhere.training.lightning.run import load_initial_weights
 from train_anywhere.training.lightning.strategies.choose import make_strategy, pick_device
 from train_anywhere.training.lightning.trainer import Trainer, make_trainer
@@ -40,29 +39,6 @@ from train_anywhere.training.lightning.weights import (
     write_safetensors,
 )
 from train_anywhere.training.plan import Plan, build_network, limit_batches
-
-
-class CollectPredictions(pl.Callback):
-    """Callback that collects what a network returns, without padding rows."""
-
-    def __init__(self, network: nn.Module) -> None:
-        self.batches: list[Any] = []
-        self._outputs: list[Any] = []
-        self._hook = network.register_forward_hook(lambda *call: self._outputs.append(call[-1]))
-
-    def on_test_batch_end(
-        self, trainer: Any, pl_module: pl.LightningModule, outputs: Any, batch: Any, *_: Any
-    ) -> None:
-        """Keep the predictions of a batch without padding, which has weight 0."""
-        real, newest = batch.weight > 0, self._outputs[-1]
-        self._outputs.clear()
-        self.batches.append(
-            as_numpy(pytree.tree_map(lambda t: t[real] if isinstance(t, Tensor) else t, newest))
-        )
-
-    def on_test_end(self, trainer: Any, pl_module: pl.LightningModule) -> None:
-        """Forget the network."""
-        self._hook.remove()
 
 
 def as_numpy(tree: Any) -> Any:
@@ -90,28 +66,27 @@ LARGEST_ONNX = 2**30
 def open_trained_model(config: Config, folder: Path) -> "TrainedModel":
     """Return the model of a run with a checkpoint's weights. Raises CheckpointError etc."""
     seed_everything(config.seed)
-    task = make_task(config.task)
     splits = open_splits(config.data, "lightning", config.seed, batch_size=config.data.batch_size)
+    supplied: dict[str, Any] = {}
+    if not task_has_network(config.task, "lightning"):
+        supplied = {"network": build_network(config, splits.facts), "make_optimizer": lambda network: None}
+    module = make_task(config.task, **supplied)
+    network = supplied.get("network", module)
     state = read_checkpoint(folder)
-    if isinstance(task, Task):
-        network = build_network(config, splits.facts)
-        weights = {name.removeprefix("network."): value for name, value in state[WEIGHTS].items()}
-    else:
-        network, weights = task, state[WEIGHTS]
-        task.configure_model()
-        if config.checkpoint.other_objects == "leave_out":
-            with suppress(RuntimeError):  # a hook may need the Trainer, which does not exist here
-                add_left_out(state, task)
-        task.on_load_checkpoint(state)
-    if add_adapters(network, config, network is task):
-        holder = network if network is task else nn.ModuleDict({"network": network})
-        load_initial_weights(config.init, holder, lambda line: None)  # checkpoints do not hold the base
+    module.configure_model()
+    if config.checkpoint.other_objects == "leave_out":
+        with suppress(RuntimeError):  # a hook may need the Trainer, which does not exist here
+            add_left_out(state, module)
+    module.on_load_checkpoint(state)
+    if add_adapters(network, config, network is module):
+        load_initial_weights(config.init, module, lambda line: None)  # checkpoints do not hold the base
     try:
-        network.load_state_dict(weights, strict=getattr(network, "strict_loading", True))
+        module.load_state_dict(state[WEIGHTS], strict=module.strict_loading)
     except RuntimeError as error:
         message = " ".join(str(error).split())
         raise CheckpointError(f"{folder} holds the weights of another model: {message}") from error
-    return TrainedModel(config, network.eval(), task if isinstance(task, Task) else None, splits)
+    module.eval()
+    return TrainedModel(config, module, network, splits)
 
 
 @dataclass
@@ -119,12 +94,13 @@ class TrainedModel:
     """A trained model and its data.
 
     Attributes:
-        network: the network of a task, or a user's LightningModule; in eval mode, on the CPU until it is measured.
+        module: in eval mode, on the CPU until it is measured.
+        network: the network of the section `model`, or the module itself.
     """
 
     config: Config
+    module: pl.LightningModule
     network: nn.Module
-    task: Task | None
     splits: Splits
     call_arguments: ClassVar[Mapping[str, Any]] = {}
     """Arguments with which a prediction calls the network."""
@@ -140,16 +116,14 @@ class TrainedModel:
         return self.splits.train
 
     def predict_rows(self, rows: DataSet) -> Any:
-        """Return what the network of a native task returns for rows, arrays [n, ...]."""
-        trainer = replace(self.config.trainer, limit_test_batches=1.0, fast_dev_run=False)
-        splits = Splits(rows, None, rows, self.splits.facts)
-        model = replace(self, config=replace(self.config, trainer=trainer), splits=splits)
-        return model.measure("test", predicting=True)[1]
+        """Return what `predict_step` returns for rows of a data set, arrays [n, ...]."""
+        self._require_predict_step()
+        loader = Opener(self.config, Topology(), lambda line: None).open_loader(rows, "predict")
+        return self._predict(self._make_trainer(), dataloaders=loader)
 
     def predict_arrays(self, array: np.ndarray) -> Any:
         """Return what the user's own module returns for rows [n, ...], batch by batch."""
-        module, size = self.network, self.config.data.batch_size
-        assert isinstance(module, pl.LightningModule)
+        module, size = self.module, self.config.data.batch_size
         own = is_overridden("predict_step", module)
         answers = []
         with torch.inference_mode():
@@ -160,17 +134,17 @@ class TrainedModel:
 
     def predict_samples(self, samples: Sequence[Any]) -> Any:
         """Return what the user's `predict_step` returns for rows. Raises ConfigError without one."""
-        module, source = self.network, self._source()
-        assert isinstance(module, pl.LightningModule)
         self._require_predict_step()
-        trainer, loader = self._make_trainer(), DataLoader([*samples], self.config.data.batch_size)
-        data = _loader_arguments(source, loader, "predict")
+        loader = DataLoader([*samples], self.config.data.batch_size)
+        return self._predict(self._make_trainer(), **_loader_arguments(self._source(), loader, "predict"))
+
+    def _predict(self, trainer: Trainer, **data: Any) -> Any:
         with explain_lightning_errors():
-            answers: list[Any] = trainer.predict(module, **data) or []
+            answers: list[Any] = trainer.predict(self.module, **data) or []
         return concatenate([as_numpy(answer) for answer in answers])
 
     def _require_predict_step(self) -> None:
-        if not is_overridden("predict_step", self.network):
+        if not is_overridden("predict_step", self.module):
             raise ConfigError(
                 f"task._target_={self.config.task.target['lightning']} has no predict_step, which a prediction needs; add one, or call the "
                 "module yourself: load_model(RUN)(batch)."
@@ -181,26 +155,31 @@ class TrainedModel:
         topology = Topology()
         device = pick_device(self.config.trainer, topology)
         strategy = make_strategy("single", self.config, topology, device, 1)
-        return make_trainer(self.config, topology, device, strategy, self.task is not None)
+        return make_trainer(self.config, topology, device, strategy)
 
     @property
     def generate(self) -> Callable[[list[int], int, float, int], list[int]] | None:
         """A function that continues tokens, or None if the task has none."""
-        own: Any = getattr(self.task, "generate", None)
-        return own and (lambda *arguments: own(self.network, *arguments))
+        own: Any = getattr(self.module, "generate", None)
+        return None if self.network is self.module else own
 
     def list_splits(self, predicting: bool = False) -> list[str]:
         """Return the splits with data and, unless predicting, a step; the best one first."""
         source = self._source()
-        steps = {"test": "test_step", "val": "validation_step", "train": "no step"}
-        own = None if predicting or self.task else self.network
+        steps = {"test": "test_step", "val": "validation_step", "train": self._training_step}
+        own = None if predicting else self.module
         able = [s for s, step in steps.items() if own is None or is_overridden(step, own)]
         if source is None:
             return [s for s in able if getattr(self.splits, s) is not None]
         return [s for s in able if is_overridden(f"{s}_dataloader", source)]
 
+    @property
+    def _training_step(self) -> str:
+        """The step that measures training rows without augmentation, which has a name only in a task with the network of `model`."""
+        return "no step" if self.network is self.module else "validation_step"
+
     def _source(self) -> Any:
-        return find_source(self.config.data, self.splits, self.network if self.task is None else self.task)
+        return find_source(self.config.data, self.splits, self.module)
 
     def measure(
         self, split: str, predicting: bool = False, batches: int | None = None
@@ -222,28 +201,14 @@ class TrainedModel:
         trainer.limit_val_batches = trainer.limit_test_batches = count
         data = _loader_arguments(source, loader, split)
         with explain_lightning_errors():
-            if self.task is None:
-                return self._measure_dropin(trainer, split, predicting, data)
-            return self._measure_native(trainer, split, predicting, data, plan)
+            return self._measure(trainer, split, predicting, data)
 
-    def _measure_native(
-        self, trainer: Trainer, split: str, predicting: bool, data: dict[str, Any], plan: Plan
-    ) -> tuple[dict[str, float], Any]:
-        assert self.task
-        module = TaskModule(self.task, self.network, self.config, plan, 1)
-        predictions = CollectPredictions(self.network) if predicting else None
-        trainer.callbacks += [predictions] if predictions else []
-        trainer.test(module, **data, verbose=False)
-        sums = module.eval_sums.take(module.device).tolist()
-        return self.task.report(split, sums), concatenate(predictions.batches) if predictions else None
-
-    def _measure_dropin(
+    def _measure(
         self, trainer: Trainer, split: str, predicting: bool, data: dict[str, Any]
     ) -> tuple[dict[str, float], Any]:
-        module, target = self.network, self.config.task.target["lightning"]
-        assert isinstance(module, pl.LightningModule)
-        step = {"val": "validation_step", "test": "test_step"}.get(split)
-        measures = step is not None and is_overridden(step, module)
+        module, target = self.module, self.config.task.target["lightning"]
+        step = {"val": "validation_step", "test": "test_step", "train": self._training_step}[split]
+        measures = is_overridden(step, module)
         if not measures and not predicting:
             has = " or ".join(self.list_splits())
             use = f"; use --split {has}." if has else "."
@@ -251,8 +216,9 @@ class TrainedModel:
         if predicting:
             self._require_predict_step()
         if measures:
-            (trainer.validate if split == "val" else trainer.test)(module, **data, verbose=False)
-        metrics = {name: float(value) for name, value in trainer._logger_connector.collected.items()}
+            (trainer.test if split == "test" else trainer.validate)(module, **data, verbose=False)
+        found = trainer._logger_connector.collected.items()
+        metrics = {n.replace("val/", f"{split}/") if split == "train" else n: float(v) for n, v in found}
         if not predicting:
             return metrics, None
         loader = data.get("dataloaders") or getattr(data["datamodule"], f"{split}_dataloader")()
@@ -268,13 +234,9 @@ class TrainedModel:
         data = getattr(splits, split)
         if data is None:
             raise ConfigError(f"data={self.config.data.name} has no {split} split.")
-        prepare = getattr(self.task, "prepare", None)
-        opener = Opener(self.config, topology, self.task is not None, prepare, lambda _: None, source)
+        opener = Opener(self.config, topology, lambda _: None, source)
         # also training data is read in the order of its rows, without augmentation
         name = "val" if split == "train" else split
-        if self.task is not None:
-            part = opener.open_split(data, name)
-            return trainer, part.loader(), len(part)
         loader = opener.open_loader(data, name)
         return trainer, loader, None if list_loaders(loader) else batch_count(loader)
 
@@ -367,7 +329,7 @@ class TrainedModel:
             else:  # only the arguments of the network matter
                 _, loader, _ = self._open("train", self._source())
                 with suppress(Exception):
-                    self.network.training_step(next(iter(loader)), 0)
+                    self.module.training_step(next(iter(loader)), 0)
         finally:
             hook.remove()
         if not seen:

@@ -42,13 +42,9 @@ from train_anywhere.training.lightning.dropin.validated_weights import (
 from train_anywhere.training.lightning.loop.callbacks import (
     Agreement,
     MetricsCallback,
-    ModuleMetrics,
-    TaskMetrics,
 )
 from train_anywhere.training.lightning.loop.early_stop import TrainingCheck
 from train_anywhere.training.lightning.loop.tensorboard import TorchRecording
-from train_anywhere.training.lightning.module import TaskModule
-from train_anywhere.training.lightning.rank_splits import UserLoaders
 from train_anywhere.training.lightning.setup import (
     Setup,
     add_callbacks,
@@ -153,14 +149,12 @@ def train_and_test(config: Config, process: RankProcess) -> Outcome:
     writers: list[StateWriter] = []  # none before the checkpoints are opened
     with open_progress(setup, config, process, writers) as progress:
         recorder = process.recorder if progress.live else None
-        # the loaders of a user's module are opened in `fit`
-        opened = trainer.when_opened if isinstance(setup.splits, UserLoaders) else (lambda call: call(0.0))
-        opened(lambda _: print_header(setup, config, progress, recorder))
+        trainer.when_opened(lambda _: print_header(setup, config, progress, recorder))
         writer, seen = open_writer(trainer, run, config, process.recorder)
         writers.append(writer)
         metrics = make_metrics(setup, config, process, progress, writer.newest)
         checkpoints = CheckpointCallback(writer, metrics, seen)
-        opened(lambda _: note_start(trainer, checkpoints))
+        trainer.when_opened(lambda _: note_start(trainer, checkpoints))
         with writer.checkpointer or nullcontext():
             state: Literal["completed", "preempted", "failed"] = "failed"
             try:
@@ -190,9 +184,7 @@ def open_progress(
     setup: Setup, config: Config, process: RankProcess, writers: Sequence[StateWriter]
 ) -> Progress:
     """Return the progress of the run, with the checkpoints of the writer once there is one."""
-    trainer, plan, module, run = setup.trainer, setup.plan, setup.module, process.run
-    task = module.task if isinstance(module, TaskModule) else None
-    unit, counted = (task.unit, task.unit in task.sums) if task else ("samples", False)
+    trainer, plan, run = setup.trainer, setup.plan, process.run
     kind = config.monitor.progress if trainer.is_global_zero else "none"
     display, profile = Display(kind, plan.total_steps * plan.accumulate), None
     if not config.trainer.fast_dev_run:
@@ -207,9 +199,9 @@ def open_progress(
         display,
         plan,
         setup.devices,
-        unit,
-        counted,
-        min_seconds_per_token(setup, config.trainer),
+        setup.facts.get("unit", "samples"),
+        min_seconds=min_seconds_per_token(setup, config.trainer),
+        units_per_row=setup.facts.get("units_per_row", 1),
         live=run.path if trainer.is_global_zero and not config.trainer.fast_dev_run else None,
         heartbeat=process.heartbeat,
         newest=newest,
@@ -225,7 +217,7 @@ def print_header(setup: Setup, config: Config, progress: Progress, recorder: Run
         progress.note(line)
     if recorder:
         recorder.record_facts(header.record(config, setup.plan))
-    rows = None if isinstance(setup.module, TaskModule) else header.rows.get("validation")
+    rows = header.rows.get("validation")
     if rows and (uneven := uneven_rows_note("validation", rows, setup.trainer.world_size)):
         progress.note(uneven)
 
@@ -234,14 +226,13 @@ def make_metrics(
     setup: Setup, config: Config, process: RankProcess, progress: Progress, saved: SavedCheckpoint | None
 ) -> MetricsCallback:
     """Return the callback for the metrics, continued from those of the checkpoint `saved`."""
-    trainer, module = setup.trainer, setup.module
-    native = isinstance(module, TaskModule)
-    rank = Rank(process.run, native, first_device=trainer.global_rank, devices=trainer.world_size)
+    trainer = setup.trainer
+    rank = Rank(process.run, first_device=trainer.global_rank, devices=trainer.world_size)
     observers = Observers(Features.of(config).observers(rank))
     writes = trainer.is_global_zero and not config.trainer.fast_dev_run
     timer = Timer(config.trainer, saved.seconds if saved else 0.0)
-    common = (config, setup.plan, progress, Agreement(process.stop, timer, progress, observers, writes))
-    metrics = TaskMetrics(module.task, *common) if isinstance(module, TaskModule) else ModuleMetrics(*common)
+    agreement = Agreement(process.stop, timer, progress, observers, writes)
+    metrics = MetricsCallback(config, setup.plan, progress, agreement)
     if saved:
         metrics.resume(saved.metrics)
     return metrics
@@ -295,10 +286,8 @@ def fit_and_test(
 
 def fit(setup: Setup, checkpoints: CheckpointCallback, run: RunDir) -> None:
     """Train from the newest checkpoint, if any. Raises TrainingStopped after a signal."""
-    splits, newest, trainer = setup.splits, checkpoints.writer.newest, setup.trainer
-    if not trainer.native:
-        # user code draws the same numbers as after Lightning's function
-        seed_everything(checkpoints.config.seed)
+    newest, trainer = checkpoints.writer.newest, setup.trainer
+    seed_everything(checkpoints.config.seed)  # user code draws the same numbers as after Lightning's function
     report = checkpoints.metrics.progress.note
     if newest is None:
         deferred = getattr(trainer.strategy, "deferred", None)
@@ -307,9 +296,9 @@ def fit(setup: Setup, checkpoints: CheckpointCallback, run: RunDir) -> None:
         if newest:  # checkpoints do not hold the base
             load_initial_weights(checkpoints.config.init, setup.module, lambda line: None)
         report("Base:          {1}, sha256 {0:.12}".format(*adapters[1].identity))
-    loaders = splits.arguments("train", "val", start=checkpoints.start)
+    loaders = setup.loaders.arguments("train", "val")
     trainer.callbacks.append(check := TrainingCheck())
-    add_callbacks(trainer, setup.module, checkpoints, loaders.get("train_dataloaders"), setup.devices)
+    add_callbacks(trainer, setup.module, checkpoints, setup.optimizer)
     add_loggers(trainer, run, checkpoints)
     path = newest.path / FILE if newest else None
     with explain_lightning_errors():
@@ -337,7 +326,7 @@ def save_end_weights(setup: Setup, checkpoints: CheckpointCallback) -> None:
     if not trainer.strategy.broadcast(late and not writer.shards):
         return
     if setup.plan.val_batches:
-        loaders = setup.splits.arguments("val")
+        loaders = setup.loaders.arguments("val")
         named = {name.removeprefix("val_"): loader for name, loader in loaders.items()}
         with explain_lightning_errors():
             trainer.validate(module, **named, verbose=False)
@@ -351,5 +340,5 @@ def test(setup: Setup, checkpoints: CheckpointCallback) -> None:
     best = checkpoints.writer.best(setup.trainer)
     checkpoints.metrics.heartbeat.enter("test")
     with explain_lightning_errors():
-        loaders = setup.splits.arguments("test")
+        loaders = setup.loaders.arguments("test")
         setup.trainer.test(setup.module, **loaders, ckpt_path=best, weights_only=True, verbose=False)

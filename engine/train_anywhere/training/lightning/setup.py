@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -18,14 +18,14 @@ from train_anywhere.checkpoints.disk.event_files import EventFileSync
 from train_anywhere.checkpoints.disk.staging import open_staging
 from train_anywhere.checkpoints.recovery import open_checkpointer
 from train_anywhere.config.checks.monitors import describe_best_checkpoint
+from train_anywhere.config.checks.targets import task_has_network
 from train_anywhere.config.instantiate import locate
 from train_anywhere.config.schema import Config
 from train_anywhere.config.schema import Trainer as TrainerConfig
+from train_anywhere.data.class_labels import check_labels
 from train_anywhere.data.dataset import Splits
-from train_anywhere.data.first_rows import check_first_rows
 from train_anywhere.data.open_data import open_splits
 from train_anywhere.data.torch.loader import BatchLoader
-from train_anywhere.data.torch.user_loader import Stream
 from train_anywhere.distributed.layout import running_strategy
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError, ConfigError, RanksDifferError, listed
@@ -33,8 +33,6 @@ from train_anywhere.features import Features
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.recorder import RunRecorder
-from train_anywhere.tasks import Task
-from train_anywhere.training.lightning.batches import IndexedSplit
 from train_anywhere.training.lightning.checkpoint.position import RandomState, seed_everything
 from train_anywhere.training.lightning.checkpoint.rank_state import RankState
 from train_anywhere.training.lightning.checkpoint.shards import Shards
@@ -48,17 +46,15 @@ from train_anywhere.training.lightning.dropin.model import (
 )
 from train_anywhere.training.lightning.dropin.visible import RunCheckpoints
 from train_anywhere.training.lightning.hardware import apply_hardware_options
-from train_anywhere.training.lightning.loop.early_stop import EarlyStop
-from train_anywhere.training.lightning.loop.tensorboard import TensorBoard
-from train_anywhere.training.lightning.module import TaskModule
-from train_anywhere.training.lightning.rank_splits import (
-    RankSplits,
+from train_anywhere.training.lightning.loaders import (
     UserLoaders,
     count_rows,
-    open_rank_splits,
+    open_loaders,
     takes_batch_size,
 )
-from train_anywhere.training.lightning.strategies.choose import make_strategy, pick_device
+from train_anywhere.training.lightning.loop.early_stop import EarlyStop
+from train_anywhere.training.lightning.loop.tensorboard import TensorBoard
+from train_anywhere.training.lightning.strategies.choose import DataParallel, make_strategy, pick_device
 from train_anywhere.training.lightning.strategies.ddp import OneDevicePerRank
 from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
 from train_anywhere.training.lightning.trainer import Trainer, make_trainer
@@ -66,7 +62,6 @@ from train_anywhere.training.lightning.weights import add_adapters
 from train_anywhere.training.plan import (
     Plan,
     build_network,
-    make_plan,
     make_user_plan,
     refuse_other_framework,
     resume_message,
@@ -77,29 +72,38 @@ from train_anywhere.training.reporting.header import Header, cpu_name, peak_flop
 
 @dataclass(frozen=True)
 class Setup:
-    """The objects that are created before training; `devices` share the global batch."""
+    """The objects that are created before training.
+
+    Attributes:
+        optimizer: makes the optimizer of the configuration, if the module does not have its own.
+        devices: number of devices that share the global batch.
+        facts: facts of the data set.
+    """
 
     trainer: Trainer
     module: pl.LightningModule
+    optimizer: ConfiguredOptimizer
     plan: Plan
-    splits: RankSplits | UserLoaders
+    loaders: UserLoaders
     devices: int
     strategy: str
+    facts: Mapping[str, Any]
 
 
 def make_setup(config: Config, topology: Topology, heartbeat: Heartbeat | None = None) -> Setup:
-    """Create task, strategy, Trainer, data and network, the cheap checks first."""
+    """Create strategy, Trainer, data and module, the cheap checks first."""
     seed_everything(config.seed)
     name, devices = running_strategy(config, topology)
     device = pick_device(config.trainer, topology)
     strategy = make_strategy(name, config, topology, device, devices)
     build = strategy.build if isinstance(strategy, FullyShardedStrategy) else lambda make: make()
-    task = build(lambda: make_task(config.task))
-    if isinstance(task, pl.LightningModule):
-        add_adapters(task, config, whole=True)
+    module: pl.LightningModule | None = None
+    if task_has_network(config.task, "lightning"):
+        module = build(lambda: make_task(config.task))
+        add_adapters(module, config, whole=True)
         if isinstance(strategy, OneDevicePerRank):
-            strategy.allow_unused_parameters(task)
-    trainer = make_trainer(config, topology, device, strategy, isinstance(task, Task))
+            strategy.allow_unused_parameters(module)
+    trainer = make_trainer(config, topology, device, strategy)
     heartbeat = heartbeat or Heartbeat()
     heartbeat.at("meeting")
     strategy.setup_environment()  # connects the ranks
@@ -111,34 +115,29 @@ def make_setup(config: Config, topology: Topology, heartbeat: Heartbeat | None =
     data = open_splits(config.data, "lightning", config.seed, stager, batch_size=batch_size)
     silent = config.monitor.progress == "none" or not trainer.is_global_zero
     report: Callable[[str], None] = (lambda line: None) if silent else partial(print, flush=True)
-    splits = open_rank_splits(config, data, topology, task, trainer, report)
-    if isinstance(splits, UserLoaders):
-        assert isinstance(task, pl.LightningModule)
-        module, plan = task, replace(make_user_plan(config, math.inf, True, True, None), known=False)
-        if whole:
-            trainer._data_connector.share_batches(config.data.batch_size)
-        trainer.when_opened(
-            lambda batches: plan.update(opened_plan(config, trainer, splits, batches, report))
-        )
-        notes = [*data.notes]
-    else:
-        assert isinstance(task, Task)
-        plan = make_plan(config, len(splits.train), len(splits.val or ()), len(splits.test or ()), devices)
-        notes = [*data.notes, *validation_notes(config.trainer, plan)]
-        if isinstance(splits.train, IndexedSplit):  # a user's DataLoader has its own batch size
-            plan = replace(plan, batch_per_rank=splits.train.batches.size.batch_size // devices)
-        module = make_module(config, task, plan, devices, data, build)
-    for note in notes:
+    plan = replace(make_user_plan(config, math.inf, True, True, None), known=False)
+    optimizer = ConfiguredOptimizer(trainer, config, plan, devices)
+    network = None
+    if module is None:
+        network = make_network(config, data, build)
+        module = make_task(config.task, network=network, make_optimizer=optimizer.make_optimizer)
+    loaders = open_loaders(config, data, topology, module, report)
+    if whole:
+        trainer._data_connector.share_batches(config.data.batch_size)
+    trainer.when_opened(lambda batches: plan.update(opened_plan(config, trainer, loaders, batches, report)))
+    for note in data.notes:
         report(note)
     apply_hardware_options(module, config.trainer, strategy)
+    if isinstance(strategy, DataParallel) and network is not None:
+        strategy.split(network)
     trainer.apply_plan(plan)
-    return Setup(trainer, module, plan, splits, devices, name)
+    return Setup(trainer, module, optimizer, plan, loaders, devices, name, data.facts)
 
 
 def opened_plan(
     config: Config, trainer: Trainer, loaders: UserLoaders, batches: float, report: Callable[[str], None]
 ) -> Plan:
-    """Return the plan of a user's module, whose loaders Lightning has just opened."""
+    """Return the plan of a run whose loaders Lightning has just opened."""
     if math.isinf(batches):
         each = ", the same number on each rank" if trainer.world_size > 1 else ""
         report(
@@ -161,15 +160,14 @@ def opened_plan(
     return plan
 
 
-def make_module(
-    config: Config, task: Task, plan: Plan, devices: int, splits: Splits, build: Callable[..., Any]
-) -> TaskModule:
-    """Return the LightningModule of a task, whose network `build` creates.
+def make_network(config: Config, splits: Splits, build: Callable[..., Any]) -> nn.Module:
+    """Return the network of the section `model`, which `build` creates.
 
     Raises:
         ConfigError: the network is not a torch.nn.Module.
+        DataError: the first rows do not suit it.
     """
-    check_first_rows(task, splits)
+    check_labels(splits)
     network = build(lambda: build_network(config, splits.facts))
     if not isinstance(network, nn.Module):
         dotted = config.model.target["lightning"]
@@ -177,7 +175,7 @@ def make_module(
             f"model._target_={dotted} returns a {type(network).__name__}, which is not a torch.nn.Module."
         )
     add_adapters(network, config, whole=False)
-    return TaskModule(task, network, config, plan, devices)
+    return network
 
 
 def describe(setup: Setup, config: Config) -> Header:
@@ -185,19 +183,16 @@ def describe(setup: Setup, config: Config) -> Header:
     module, device = setup.module, setup.trainer.strategy.root_device
     weights = [p for p in module.parameters() if not isinstance(p, nn.UninitializedParameter)]
     complete = len(weights) == len([*module.parameters()])
-    if isinstance(setup.splits, UserLoaders):
-        loop = setup.trainer.fit_loop
-        rows = {
-            "training rows": count_rows(loop._combined_loader),
-            "validation": count_rows(loop.epoch_loop.val_loop._combined_loader),
-        }
-    else:
-        parts = (setup.splits.train, setup.splits.val, setup.splits.test)
-        names_of_parts = ("training rows", "validation", "test")
-        rows = {name: part.rows for name, part in zip(names_of_parts, parts, strict=True) if part}
+    loop, loaders = setup.trainer.fit_loop, setup.loaders
+    rows = {
+        "training rows": count_rows(loop._combined_loader),
+        "validation": count_rows(loop.epoch_loop.val_loop._combined_loader or loaders.val),
+        "test": count_rows(loaders.test),
+    }
+    own = task_has_network(config.task, "lightning")
     names = {"cuda": lambda: torch.cuda.get_device_name(device), "mps": lambda: "Apple GPU"}
     return Header(
-        model=config.model.name if isinstance(module, TaskModule) else type(module).__name__,
+        model=type(module).__name__ if own else config.model.name,
         parameters=sum(p.numel() for p in weights) if complete else None,
         trained=sum(p.numel() for p in weights if p.requires_grad),
         rows=rows,
@@ -210,10 +205,8 @@ def describe(setup: Setup, config: Config) -> Header:
 def min_seconds_per_token(setup: Setup, trainer: TrainerConfig) -> float | None:
     """Return the least seconds per token by the GPU's peak, or None if it is not known."""
     module, device = setup.module, setup.trainer.strategy.root_device
-    if not isinstance(module, TaskModule) or module.task.unit != "tokens" or device.type != "cuda":
-        return None
-    flops = getattr(module.network, "flops_per_token", None)
-    if not isinstance(flops, float):
+    flops = getattr(getattr(module, "network", None), "flops_per_token", None)
+    if not isinstance(flops, float) or setup.facts.get("unit") != "tokens" or device.type != "cuda":
         return None
     most = peak_flops(torch.cuda.get_device_name(device), trainer.precision, trainer.tf32)
     return flops / most if most else None
@@ -292,25 +285,31 @@ def note_start(trainer: Trainer, checkpoints: CheckpointCallback) -> None:
 
 
 def add_callbacks(
-    trainer: Trainer, module: pl.LightningModule, checkpoints: CheckpointCallback, training: Any, devices: int
+    trainer: Trainer,
+    module: pl.LightningModule,
+    checkpoints: CheckpointCallback,
+    optimizer: ConfiguredOptimizer,
 ) -> None:
     """Add the clock first, then the user's callbacks: the one that saves comes last.
 
-    `training` is the training loader; `devices` share the global batch.
+    `optimizer` is that of a module without one.
     """
     config, metrics = checkpoints.config, checkpoints.metrics
     trainer.callbacks.insert(0, metrics.clock)
     report, every = metrics.progress.note, config.monitor.compare_weights_every_n_epochs
-    if not isinstance(module, TaskModule) and not is_overridden("configure_optimizers", module):
-        trainer.callbacks.append(ConfiguredOptimizer(module, config, checkpoints.plan, devices))
-    elif config.optimizer.groups and not isinstance(module, TaskModule):
+    own = task_has_network(config.task, "lightning") and is_overridden("configure_optimizers", module)
+    if not is_overridden("configure_optimizers", module):
+        module.configure_optimizers = lambda: optimizer.make_optimizer(module)  # type: ignore[method-assign]
+    if not own:
+        trainer.callbacks.append(optimizer)
+    elif config.optimizer.groups:
         report("optimizer.groups has no effect: this module has its own configure_optimizers.")
     trainer.callbacks += [
         *make_callbacks(config.callbacks),
         checkpoints.seen,
         *([CompareWeights(every)] if every and not checkpoints.writer.shards else []),
         RandomState(config.seed, report),
-        RankState(training if isinstance(training, Stream) else None, report),
+        RankState(report),
         metrics,
         EarlyStop(config.trainer.early_stopping, metrics, config.trainer.min_epochs or 0),
         *([] if config.trainer.fast_dev_run else [checkpoints]),
@@ -330,6 +329,6 @@ def add_loggers(trainer: Trainer, run: RunDir, checkpoints: CheckpointCallback) 
             checkpointer = checkpoints.writer.checkpointer
             events = checkpointer.events if checkpointer else EventFileSync(None, run.tensorboard)
             # Lightning counts steps from 0
-            loggers.append(TensorBoard(events, step if metrics.native else step - 1))
+            loggers.append(TensorBoard(events, step - 1))
     trainer.use_folder(run.path)
     trainer._logger_connector.connect(loggers or [RunLogger("run", run.path, run.id)], metrics.receive)

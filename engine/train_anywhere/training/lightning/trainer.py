@@ -25,14 +25,14 @@ from train_anywhere.training.lightning.dropin.user_data import DataConnector
 from train_anywhere.training.lightning.dropin.validated_weights import ValidatedWeights
 from train_anywhere.training.lightning.dropin.visible import CallbackConnector, Callbacks
 from train_anywhere.training.lightning.hardware import precision_arguments, use_tf32
-from train_anywhere.training.lightning.loop.fast_loop import (
-    FastEpochLoop,
+from train_anywhere.training.lightning.loop.epoch_loop import (
+    EpochLoop,
     refuse_row_stop_iteration,
     refuse_user_stop_iteration,
 )
 from train_anywhere.training.lightning.loop.private import _SignalConnector, _TunerExitException
 from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
-from train_anywhere.training.plan import Plan, batches_per_step, validation_due
+from train_anywhere.training.plan import Plan, batches_per_step
 
 
 class NoSignals(_SignalConnector):
@@ -43,12 +43,10 @@ class NoSignals(_SignalConnector):
 
 
 class Trainer(pl.Trainer):
-    """A Trainer without signal handlers and with little overhead per step (see `fast_loop`).
+    """A Trainer without signal handlers.
 
     Args:
         settings: the section `trainer` of the configuration, kept as an attribute.
-        native: whether it trains a task of this project, whose limits are those of the plan. Lightning applies its own limits
-            to a user's module.
         monitors: names of the metrics that decide which checkpoint is the best, and when to stop.
         completes: whether entries left out of a checkpoint are taken from the new module when it is restored (see `Restorer`).
         **options: arguments of Lightning's Trainer.
@@ -72,11 +70,10 @@ class Trainer(pl.Trainer):
         monitors: list[str | None],
         ranks_per_node: int,
         completes: bool,
-        native: bool,
         **options: Any,
     ) -> None:
         super().__init__(**options)
-        self.settings, self.native = settings, native
+        self.settings = settings
         self.steps_done, self.validated_weights = 0, ValidatedWeights()
         self.callbacks += [self.validated_weights]
         self._ranks_per_node = ranks_per_node
@@ -86,8 +83,7 @@ class Trainer(pl.Trainer):
         self._data_connector = DataConnector(self)
         self._callback_connector = CallbackConnector(self)
         self.fit_loop: FitLoop = FitLoop(self, max_epochs=1)
-        validates = self._is_validation_due if native else None
-        self.fit_loop.epoch_loop = FastEpochLoop(self, validates, settings.fast_step)
+        self.fit_loop.epoch_loop = EpochLoop(self)
         self.fit_loop.epoch_loop.min_steps = options.get("min_steps")
         refuse_user_stop_iteration(self.fit_loop, "on_advance_start", "advance", "on_advance_end")
         refuse_user_stop_iteration(self.fit_loop.epoch_loop, "advance", "on_advance_end")
@@ -169,34 +165,9 @@ class Trainer(pl.Trainer):
                 raise
             raise user_error(error) from error
 
-    def _is_validation_due(self, batch: int | None) -> bool:
-        """Return whether a validation follows `batch` batches (None: all), or the run ends."""
-        if self.plan is None or self.should_stop:
-            return self.plan is not None and self.plan.val_batches > 0
-        done = self.plan.train_batches if batch is None else batch
-        return validation_due(self.settings, self.plan, self.current_epoch, done, self.steps_done)
-
     def apply_plan(self, plan: Plan) -> None:
-        """Apply the limits of the plan, or those of the settings for a user's module.
-
-        They are not known in `__init__`: the plan depends on the data, which one rank may prepare after the ranks are connected.
-        """
+        """Set Lightning's own limits, as the arguments of its constructor do, for a run of this size."""
         self.plan = plan
-        if not self.native:
-            self._apply_settings()
-            return
-        self.fit_loop.max_epochs = plan.max_epochs
-        self.limit_train_batches = plan.train_batches
-        self.limit_val_batches = plan.val_batches
-        self.limit_test_batches = plan.test_batches
-        self.accumulate_grad_batches = plan.accumulate
-        # callbacks such as Lightning's EarlyStopping look at these
-        self.check_val_every_n_epoch = self.settings.check_val_every_n_epoch
-        if plan.val_every < plan.steps_per_epoch:
-            self.val_check_interval = plan.val_every * plan.accumulate
-
-    def _apply_settings(self) -> None:
-        """Set Lightning's own limits, as the arguments of its constructor do."""
         t, overfit, loop = self.settings, self.settings.overfit_batches, self.fit_loop
         fast, every = t.fast_dev_run, t.val_check_interval
         loop.max_epochs, loop.min_epochs = 1 if fast else t.max_epochs, None if fast else t.min_epochs
@@ -218,7 +189,7 @@ class Trainer(pl.Trainer):
         return {"num_replicas": self.world_size, "rank": self.global_rank} if shared else None
 
     def when_opened(self, call: Callable[[float], None]) -> None:
-        """Call a function once Lightning has opened the training loaders of a user's module.
+        """Call a function once Lightning has opened the training loaders.
 
         Its argument is the number of training batches of an epoch, infinite if it is not known.
         """
@@ -237,9 +208,7 @@ def find_user_object(frame: FrameType | None) -> str | None:
     return name
 
 
-def make_trainer(
-    config: Config, topology: Topology, device: torch.device, strategy: Strategy, native: bool = True
-) -> Trainer:
+def make_trainer(config: Config, topology: Topology, device: torch.device, strategy: Strategy) -> Trainer:
     """Return the Trainer of one rank, still without callbacks, loggers and limits."""
     silence_lightning()
     use_tf32(config.trainer.tf32)
@@ -249,7 +218,6 @@ def make_trainer(
         [config.checkpoint.monitor, config.trainer.early_stopping.monitor],
         topology.local_world_size,
         config.checkpoint.other_objects == "leave_out",
-        native,
         accelerator=device.type,
         devices=[device.index] if device.type == "cuda" else 1,
         num_nodes=topology.nodes,

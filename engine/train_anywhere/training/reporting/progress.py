@@ -25,7 +25,7 @@ class Throughput:
     The first interval is left out: it includes compilation, memory allocation and the start of the input pipeline.
 
     Args:
-        rows: rows of one batch over all ranks; None: a row holds several units, and each report gives their number.
+        rows: rows, or units, of one batch over all ranks; None if not known yet.
         unit: plural name of what is counted, such as "samples".
         min_seconds: seconds that a device at its peak needs for one unit; None if unknown.
 
@@ -36,25 +36,19 @@ class Throughput:
     def __init__(
         self, rows: float | None, world_size: int, unit: str, min_seconds: float | None = None
     ) -> None:
-        self.rows, self.counts_units = rows or 0.0, rows is None
+        self.rows = rows or 0.0
         self.world_size, self.unit, self.min_seconds = world_size, unit, min_seconds
         self.rates: list[float] = []
         self.seconds = 0.0
-        self._batches = self._unreported = 0
+        self._batches = 0
         self._since: float | None = None
 
-    def add_batches(self, synchronized: bool, count: int = 1, units: float | None = None) -> None:
-        """Count trained batches. With `synchronized`, an interval ends.
-
-        `units` is the number of units over all ranks since the last interval; None if a unit is a row.
-        """
-        self._unreported += count
-        if units is not None:
-            self.rows = units / self._unreported
+    def add_batches(self, synchronized: bool, count: int = 1) -> None:
+        """Count trained batches. With `synchronized`, an interval ends."""
         self._batches += count
         if not synchronized:
             return
-        now, self._unreported = time.perf_counter(), 0
+        now = time.perf_counter()
         if self._since is not None and now > self._since:
             self.rates.append(self._batches * self.rows / (now - self._since))
             self.seconds += now - self._since
@@ -138,7 +132,6 @@ class Progress:
     Args:
         world_size: devices that share the global batch, for the speed.
         unit: plural name of what is counted in a batch, such as "samples".
-        counts_units: whether a row holds several units; each report of metrics then gives their number.
         units_per_row: number of units in a row.
         min_seconds: seconds that a device at its peak needs for one unit; None if unknown.
         live: run folder in which monitor/live.json is updated, also without a display; None to write none.
@@ -157,7 +150,6 @@ class Progress:
         plan: Plan,
         world_size: int = 1,
         unit: str = "samples",
-        counts_units: bool = False,
         min_seconds: float | None = None,
         live: Path | None = None,
         heartbeat: Heartbeat | None = None,
@@ -169,7 +161,7 @@ class Progress:
         self.units_per_row = units_per_row
         self.display, self.plan, self.profile = display, plan, profile
         self.heartbeat = heartbeat or Heartbeat()
-        rows = None if counts_units else plan.batch_per_rank * world_size
+        rows = plan.batch_per_rank * world_size * units_per_row
         self.throughput = Throughput(rows, world_size, unit, min_seconds)
         self.clock, self.requests = Clock(self.heartbeat), Requests(live)
         self._newest, self._steps_done = newest, steps_done
@@ -216,9 +208,9 @@ class Progress:
 
     def start_training(self, step: int) -> None:
         """Start the clock before the first batch, after `step` steps of earlier attempts."""
-        if not self.throughput.counts_units:  # Lightning opens the loaders in `fit`
-            rows = self.plan.batch_per_rank * self.throughput.world_size
-            self.throughput.rows = rows * self.units_per_row
+        # Lightning opens the loaders in `fit`
+        rows = self.plan.batch_per_rank * self.throughput.world_size
+        self.throughput.rows = rows * self.units_per_row
         self.display.start_training(self.plan.total_steps * self.plan.accumulate)
         self.clock.restart()
         if self.profile:
@@ -229,7 +221,6 @@ class Progress:
         epoch: int,
         batch: int,
         metrics: Mapping[str, float] | None = None,
-        units: float | None = None,
         count: int = 1,
         loss: Callable[[], float] | None = None,
     ) -> None:
@@ -239,14 +230,13 @@ class Progress:
             epoch: number of the epoch, from 0.
             batch: number of the last finished batch in the epoch, from 0.
             metrics: the metrics, if they are reported now.
-            units: number of units over all ranks since the last report; None if a unit is a row.
             count: batches finished since the last call.
             loss: returns the loss of this rank; called only if no metrics came for seconds, since it waits for the device.
         """
         if self._idle:
             return
         self._at = (epoch, batch)
-        self.throughput.add_batches(bool(metrics), count, units)
+        self.throughput.add_batches(bool(metrics), count)
         self.clock.add_batches(count, self._steps)
         if self.display.update(metrics, loss, batch >= self.plan.train_batches - 1):
             self.display.show(self._batches_done(), self._parts())

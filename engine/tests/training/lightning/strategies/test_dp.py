@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from train_anywhere.errors import ConfigError
-from train_anywhere.training.lightning.strategies.choose import SplitNetwork, list_devices
+from train_anywhere.training.lightning.strategies.choose import DataParallel, list_devices
 
 
 def test_without_gpus_the_cpu_stands_for_each_device() -> None:
@@ -33,9 +33,9 @@ class Network(nn.Module):
 
 def test_a_batch_of_any_structure_is_shared_by_the_devices() -> None:
     network = Network()
-    shared = SplitNetwork(network, list_devices(torch.device("cpu"), 2))
+    DataParallel(list_devices(torch.device("cpu"), 2)).split(network)
     x, first = torch.arange(5.0), torch.arange(10).reshape(5, 2)
-    found = shared({"x": x, "pair": [first, "same for all"]}, 2.0, shift=torch.ones(5))
+    found = network({"x": x, "pair": [first, "same for all"]}, 2.0, shift=torch.ones(5))
     assert torch.equal(found["out"][0], 2 * x + 1) and torch.equal(found["out"][1], first)
     assert found["seen"].tolist() == [3.0, 2.0]
-    assert network.calls == 2 and shared.width == 7
+    assert network.calls == 2 and network.width == 7

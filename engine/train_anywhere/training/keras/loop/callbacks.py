@@ -148,7 +148,7 @@ class TrainingCallback:
         self.batch_logs = BatchLogs(self.module, "train")
         loss = lambda: float(self.batch_logs.get("loss", math.nan))  # noqa: E731  # of this process
         self.metrics.progress.add_batches(
-            position.epoch, position.batch - 1, metrics, None, self.plan.accumulate, loss
+            position.epoch, position.batch - 1, metrics, self.plan.accumulate, loss
         )
         self.check_stop_flag()
         if (profile := self.metrics.progress.profile) and profile.is_on:

@@ -11,32 +11,14 @@ import torch
 from torch import Tensor
 
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
-from train_anywhere.config.schema import Trainer
 from train_anywhere.errors import CheckpointError
-from train_anywhere.training.plan import Plan, device_count_message, validation_due
+from train_anywhere.training.plan import Plan, device_count_message
 
 
-def resume_position(saved: SavedCheckpoint | None, config: Trainer, plan: Plan) -> tuple[int, int]:
-    """Return the epoch and batch to resume at. `plan.train_batches` is the validation.
-
-    The plan may have changed since the checkpoint was written (`resume=RUN trainer.limit_train_batches=10`).
-    An epoch or a run that is already complete by the new plan is not resumed.
-    """
-    if saved is None:
-        return 0, 0
-    epoch, batch = saved.epoch, saved.batch
-    if batch == plan.train_batches and validation_due(config, plan, epoch, batch, saved.step):
-        return epoch, batch
-    if batch >= plan.train_batches:
-        epoch, batch = epoch + 1, 0
-    over = saved.step >= plan.total_steps or epoch >= plan.max_epochs
-    return (plan.max_epochs, 0) if over else (epoch, batch)
-
-
-def user_position(
+def resume_position(
     saved: SavedCheckpoint, plan: Plan, epochs: int, ranks: float, last: bool
 ) -> tuple[int, int]:
-    """Return the epoch and batch to resume at in a user's loaders, both from 0.
+    """Return the epoch and batch to resume at, both from 0.
 
     `epochs` are those of the resumed run; `ranks` are the checkpoint's divided by those of this run: fewer ranks read more batches each.
     With `last` the validation of the epoch's end comes first.
@@ -132,8 +114,8 @@ class RandomState(pl.Callback):
         if self.saved is None or len(self.saved) != trainer.world_size:
             if self.saved is not None:
                 self.report(device_count_message(len(self.saved), trainer.world_size))
-            # rank 0 of a user's module continues with the numbers that Lightning alone would draw
-            if trainer.native or trainer.global_rank or self.saved is not None:
+            # rank 0 continues with the numbers that Lightning alone would draw
+            if trainer.global_rank or self.saved is not None:
                 sequence = np.random.SeedSequence([self.seed, trainer.steps_done, trainer.global_rank])
                 seed_everything(int(sequence.generate_state(1)[0]))
 

@@ -10,8 +10,6 @@ from lightning.fabric.utilities import move_data_to_device
 from torch import Tensor, nn
 from torchmetrics import Metric
 
-from train_anywhere.data.torch.user_loader import Stream
-
 META = ("prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx", "metric_attribute")
 """Attributes in which Lightning keeps the arguments of `self.log`."""
 
@@ -23,13 +21,10 @@ class RankState(pl.Callback):
     """Callback that saves the sums of `self.log`, torchmetrics and loader positions by rank.
 
     With it, the metrics of an interrupted epoch are those of an uninterrupted one, and so is a schedule that watches one of them.
-
-    Args:
-        stream: the training loader, if its rows are not read by index.
     """
 
-    def __init__(self, stream: Stream | None, report: Callable[[str], None]) -> None:
-        self.stream, self.report = stream, report
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self.report = report
         self.saved: dict[str, Any] | None = None
         self._kept: dict[str, Any] = {}
 
@@ -40,7 +35,7 @@ class RankState(pl.Callback):
         own = {
             "logged": _logged_metrics(trainer),
             **(self._kept or _read_metrics(trainer, pl_module)),
-            "loader": self.stream.position() if self.stream else trainer.fit_loop.loader_position(),
+            "loader": trainer.fit_loop.loader_position(),
         }
         checkpoint["rank_states"] = gather(own, trainer)
 
@@ -64,10 +59,7 @@ class RankState(pl.Callback):
             self.saved = unpack(saved[0]) | {"metrics": {}, "logged": []} if saved else None
             return
         self.saved = unpack(saved[trainer.global_rank])
-        if self.stream:
-            self.stream.restore(self.saved["loader"])
-        else:
-            trainer.fit_loop.resume_loader(self.saved["loader"] or None)
+        trainer.fit_loop.resume_loader(self.saved["loader"] or None)
 
     def training_started(self, trainer: pl.Trainer) -> None:
         """Restore the metrics after the last batch, without those that start hooks logged again."""
@@ -128,7 +120,7 @@ def _logged_metrics(trainer: pl.Trainer) -> list[dict[str, Any]]:
 
 def _read_metrics(trainer: pl.Trainer, module: pl.LightningModule) -> dict[str, Any]:
     """Return the states of torchmetrics, and the values that user code reads from the Trainer."""
-    shown = {} if trainer.native else {kind: getattr(trainer._logger_connector, kind) for kind in SHOWN}
+    shown = {kind: getattr(trainer._logger_connector, kind) for kind in SHOWN}
     return {
         "metrics": {name: _metric_state(metric) for name, metric in _metrics(module)},
         "shown": {

@@ -21,7 +21,6 @@ from train_anywhere.training.lightning.checkpoint.buffers import Buffers, keep_p
 from train_anywhere.training.lightning.checkpoint.position import (
     resume_position,
     set_loop_counters,
-    user_position,
 )
 from train_anywhere.training.lightning.checkpoint.shards import Shards
 from train_anywhere.training.lightning.dropin.validated_weights import (
@@ -31,8 +30,8 @@ from train_anywhere.training.lightning.dropin.validated_weights import (
 )
 from train_anywhere.training.lightning.dropin.visible import RunCheckpoints
 from train_anywhere.training.lightning.loop.callbacks import MetricsCallback
-from train_anywhere.training.lightning.loop.fast_loop import overrides
-from train_anywhere.training.plan import is_multiple, validation_due
+from train_anywhere.training.lightning.loop.epoch_loop import overrides
+from train_anywhere.training.plan import is_multiple
 
 FILE = "model.ckpt"
 """Lightning's file in a checkpoint folder: weights, optimizer, schedule, loops, random states."""
@@ -60,10 +59,6 @@ class CheckpointCallback(pl.Callback):
     def __init__(self, writer: "StateWriter", metrics: MetricsCallback, seen: RunCheckpoints) -> None:
         self.writer, self.metrics, self.seen, self.agreement = writer, metrics, seen, metrics.agreement
         self.config, self.plan, self.start = metrics.config, metrics.plan, (0, 0)
-        if (
-            self.plan.known
-        ):  # else the position is known when the user's loaders are open, see `restore_position`
-            self.start = resume_position(writer.newest, self.config.trainer, self.plan)
         self.pending, self._validated, self.ended = False, True, False
 
     def on_save_checkpoint(
@@ -76,21 +71,18 @@ class CheckpointCallback(pl.Callback):
 
     def restore_position(self, trainer: pl.Trainer, checkpoint: dict[str, Any]) -> tuple[int, int]:
         """Resume at the checkpoint's position. Return the epoch and the batches to skip."""
-        saved, native = self.writer.newest, trainer.native
+        saved = self.writer.newest
         assert saved
         waits = bool(checkpoint.get("validation_pending"))
         waits_last = waits and checkpoint["last_batch"]
-        if not native:
-            ranks, epochs = len(checkpoint["rank_states"]) / trainer.world_size, trainer.fit_loop.max_epochs
-            self.start = user_position(saved, self.plan, epochs or 0, ranks, waits_last)
-            self.ended = checkpoint.get("ended") == self.plan.total_steps
-            if self.ended and not waits and self.start[1]:
-                self.start = (self.start[0] + 1, 0)  # the epoch was over for all hooks
+        ranks, epochs = len(checkpoint["rank_states"]) / trainer.world_size, trainer.fit_loop.max_epochs
+        self.start = resume_position(saved, self.plan, epochs or 0, ranks, waits_last)
+        self.ended = checkpoint.get("ended") == self.plan.total_steps
+        if self.ended and not waits and self.start[1]:
+            self.start = (self.start[0] + 1, 0)  # the epoch was over for all hooks
         epoch, batch, step = *self.start, trainer.steps_done
-        last = batch == self.plan.train_batches if native else batch > 0 and waits_last
-        if waits and self.start == (saved.epoch, saved.batch):
-            self.pending = not native or validation_due(self.config.trainer, self.plan, epoch, batch, step)
-        self.pending |= last
+        last = batch > 0 and waits_last
+        self.pending = last or (waits and self.start == (saved.epoch, saved.batch))
         if any(isinstance(callback, ModelPruning) for callback in trainer.callbacks):
             self.metrics.progress.note(
                 "ModelPruning: a checkpoint has the pruned weights without their masks, so a resumed run starts the pruning again."
@@ -107,8 +99,7 @@ class CheckpointCallback(pl.Callback):
         """
         # StochasticWeightAveraging adds one
         fast, settings = self.config.trainer.fast_dev_run, self.config.trainer
-        native = trainer.native
-        trainer.fit_loop.max_epochs = self.plan.max_epochs if native or fast else settings.max_epochs
+        trainer.fit_loop.max_epochs = 1 if fast else settings.max_epochs
         if (self.agreement.timer.was_over or self.ended) and not self.pending:
             trainer.should_stop = True
         watching = [c for c in trainer.lr_scheduler_configs if c.reduce_on_plateau and c.interval == "step"]
@@ -175,8 +166,7 @@ class CheckpointCallback(pl.Callback):
 
     def _interrupt_validation(self, trainer: pl.Trainer) -> None:
         if self.agreement.stopping:  # the run resumes with the validation
-            if not self.metrics.native:
-                self.metrics.metrics.update(self.metrics.epoch_metrics)  # of the last step
+            self.metrics.metrics.update(self.metrics.epoch_metrics)  # of the last step
             self._save(trainer, value=None, validated=False)
             raise TrainingStopped
 

@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch import nn
 
 from train_anywhere.config.choices import Callback
 from train_anywhere.config.choices import Logger as LoggerConfig
@@ -23,59 +24,71 @@ from train_anywhere.errors import ConfigError, DataError
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.tasks import Task
 from train_anywhere.training.lightning.dropin.connector import RunLogger, RunWandb
+from train_anywhere.training.lightning.dropin.old_task import OldTask
 from train_anywhere.training.lightning.hardware import explain_compile_error
-from train_anywhere.training.lightning.module import apply_settings, configure_optimizer, set_learning_rate
+from train_anywhere.training.lightning.optim import apply_settings, configure_optimizer, set_learning_rate
 from train_anywhere.training.plan import Plan
 from train_anywhere.training.tracking import make_logger, open_loggers, tracker_run_id
 from train_anywhere.training.tracking.wandb import Wandb
 
 
-def make_task(section: TaskConfig) -> Task | pl.LightningModule:
-    """Return the task or LightningModule that `task` names.
+def make_task(section: TaskConfig, **supplied: Any) -> pl.LightningModule:
+    """Return the LightningModule that `task` names.
+
+    `supplied` are its arguments `network` and `make_optimizer`, for a module that takes them.
 
     Raises:
-        ConfigError: it is neither, or can't be created.
+        ConfigError: it is another object, or can't be created.
     """
     dotted = section.target["lightning"]
     with explain_target_errors(f"task._target_={dotted}"):
-        created = instantiate(section, "task", "lightning")
-    if isinstance(created, pl.LightningModule) or (isinstance(created, Task) and hasattr(created, "step")):
-        return created
+        created = instantiate(section, "task", "lightning", **supplied)
     if isinstance(created, Task):
-        raise ConfigError(
-            f"task._target_={dotted} has no step() for Lightning; write one as in src/tasks/lightning/regression.py."
-        )
+        created = OldTask(created, **supplied)
+    if isinstance(created, pl.LightningModule):
+        return created
     if isinstance(created, torch.nn.Module):
         raise ConfigError(
             f"task._target_={dotted} is a torch.nn.Module without a training_step; use it as the network of a task "
             f"(model._target_={dotted} task=NAME), or make it a LightningModule."
         )
     raise ConfigError(
-        f"task._target_={dotted} returns a {type(created).__qualname__}, which is neither a task of src/tasks nor a LightningModule."
+        f"task._target_={dotted} returns a {type(created).__qualname__}, which is not a LightningModule."
     )
 
 
 class ConfiguredOptimizer(pl.Callback):
-    """Callback that gives a module the optimizer and schedule of the configuration."""
+    """Callback for the optimizer and schedule of the configuration.
 
-    def __init__(self, module: pl.LightningModule, config: Config, plan: Plan, devices: int) -> None:
+    Attributes:
+        make_optimizer: maps a module to its optimizer and schedule. A function, because copies of a module share it.
+        trained: the module that `make_optimizer` was called with, if any.
+    """
+
+    def __init__(self, trainer: pl.Trainer, config: Config, plan: Plan, devices: int) -> None:
         self.config, self.plan, self.devices = config, plan, devices
+        self.trained: nn.Module | None = None
 
-        def configure_optimizers() -> Any:
-            module.trainer.fit_loop.setup_data()  # the plan depends on the length of the loaders
+        def make_optimizer(module: nn.Module) -> Any:
+            trainer.fit_loop.setup_data()  # the plan depends on the length of the loaders
+            self.trained = module
             return configure_optimizer(config, plan, module, devices)
 
-        module.configure_optimizers = configure_optimizers
+        self.make_optimizer = make_optimizer
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Apply the optimizer settings of the configuration, which may have changed."""
-        apply_settings(self.config.optimizer, self.config.trainer.precision, pl_module, trainer.optimizers[0])
+        if self.trained is not None:
+            apply_settings(
+                self.config.optimizer, self.config.trainer.precision, self.trained, trainer.optimizers[0]
+            )
 
     def on_before_optimizer_step(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Any
     ) -> None:
         """Set the learning rate of the next step."""
-        set_learning_rate(pl_module, self.config, self.plan, self.devices, optimizer)
+        if self.trained is not None:
+            set_learning_rate(pl_module, self.config, self.plan, self.devices, optimizer)
 
 
 def make_callbacks(sections: Mapping[str, Callback]) -> list[pl.Callback]:

@@ -14,7 +14,6 @@ from torch.optim import Optimizer
 
 from train_anywhere.data.torch.loader import BatchLoader
 from train_anywhere.errors import ConfigError, DataError, RanksDifferError
-from train_anywhere.training.lightning.batches import protect_workers
 from train_anywhere.training.lightning.checkpoint.rank_state import gather, unpack
 from train_anywhere.training.lightning.dropin.user_data import (
     agree_on_end,
@@ -24,6 +23,7 @@ from train_anywhere.training.lightning.dropin.user_data import (
     skip_batches,
 )
 from train_anywhere.training.lightning.loop.private import _FitLoop, _PrefetchDataFetcher, _set_sampler_epoch
+from train_anywhere.training.lightning.workers import protect_workers
 
 KEY = "trained"
 """Checkpoint key of this state."""
@@ -58,7 +58,7 @@ class FitLoop(_FitLoop):
         before = self._data_fetcher
         super().setup_data()
         trainer, fetcher = self.trainer, self._data_fetcher
-        if trainer.world_size > 1 and not trainer.native and fetcher is not None and fetcher is not before:  # type: ignore[attr-defined]
+        if trainer.world_size > 1 and fetcher is not None and fetcher is not before:
             lengths = [unpack(rank)["batches"] for rank in gather({"batches": self.max_batches}, trainer)]
             if len({*lengths}) > 1:
                 raise DataError(
@@ -90,9 +90,9 @@ class FitLoop(_FitLoop):
         self._resumed_loader = position
 
     def loader_position(self) -> dict[str, Any]:
-        """Return the state of the loaders after the last batch trained."""
+        """Return the state of the loaders after the last batch trained. Empty for those that start at any batch."""
         combined, fetcher = self._combined_loader, self._data_fetcher
-        if self.trainer.native or combined is None or fetcher is None:
+        if combined is None or fetcher is None or all(isinstance(c, BatchLoader) for c in combined.flattened):
             return {}
         # after the last batch the next epoch starts from the loader's first batch
         over = self.epoch_loop._num_ready_batches_reached()
@@ -109,7 +109,7 @@ class FitLoop(_FitLoop):
             for loader in own:
                 loader.sampler.start_at(epoch, batches)
             iter(fetcher)
-        if own or self.trainer.native:  # the stream of a native task starts at its position by itself
+        if own:
             return
         for loader in combined.flattened:
             _set_sampler_epoch(loader, epoch)
@@ -135,7 +135,7 @@ class FitLoop(_FitLoop):
     def advance(self) -> None:
         """Run an epoch, after keeping the random states at its start."""
         combined, fetcher = self._combined_loader, self._data_fetcher
-        if not self.trainer.native and not self.restarting and combined is not None and fetcher is not None:
+        if not self.restarting and combined is not None and fetcher is not None:
             first = self.trainer.current_epoch == 0
             self._position["first" if first else "opened"] = capture_random(combined)
             if not first:

@@ -10,30 +10,23 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.trainer.states import TrainerFn
 
-from train_anywhere.config.choices import OtherSchedule
 from train_anywhere.config.schema import Config
 from train_anywhere.features.feature import Step
-from train_anywhere.tasks import Task
 from train_anywhere.training.early_stopping import monitored_value
 from train_anywhere.training.lightning.loop.agreement import Agreement
 from train_anywhere.training.lightning.loop.clock import Clock
-from train_anywhere.training.plan import Plan, learning_rate
+from train_anywhere.training.plan import Plan
 from train_anywhere.training.reporting.metrics_csv import CsvLog, prefix_reserved_names
 from train_anywhere.training.reporting.progress import Progress
 
 
 class MetricsCallback(pl.Callback):
-    """Callback that collects, writes and shows the metrics.
-
-    Subclasses define where the metrics come from.
+    """Callback that collects, writes and shows the metrics, which the `Connector` receives.
 
     Attributes:
-        native: whether a task of this project is trained, whose metrics are reduced here.
         epoch_metrics: metrics at the end of the current epoch: of its last steps, and of the validation if any.
     """
 
-    native = False
-    _units: float | None = None
     _validated = False
 
     def __init__(self, config: Config, plan: Plan, progress: Progress, agreement: Agreement) -> None:
@@ -57,7 +50,7 @@ class MetricsCallback(pl.Callback):
 
     def names(self) -> list[str]:
         """Return the names of the metrics that are known before training."""
-        return []
+        return [f"{part}/{name}" for part in ("train", "val", "test") for name in self.config.task.monitors]
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
@@ -97,9 +90,8 @@ class MetricsCallback(pl.Callback):
         """Count a batch, and the optimizer step that it may complete."""
         stepped = not trainer.fit_loop.epoch_loop._should_accumulate()
         fresh = self._step_end(trainer, pl_module, batch_idx) if stepped else None
-        units, self._units = self._units, None
         loss = partial(_loss_of, outputs)
-        self.progress.add_batches(trainer.current_epoch, batch_idx, fresh, units, loss=loss)
+        self.progress.add_batches(trainer.current_epoch, batch_idx, fresh, loss=loss)
         self.heartbeat.trained_batch(trainer.steps_done)
         if stepped and (profile := self.progress.profile) and profile.is_on:
             profile.after_step(trainer.steps_done)
@@ -112,16 +104,14 @@ class MetricsCallback(pl.Callback):
     def _step_end(self, trainer: pl.Trainer, module: Any, batch_idx: int) -> dict[str, float] | None:
         """Count an optimizer step. Return the metrics if they are due, else None."""
         step = trainer.count_step()
-        if self.native and step >= self.plan.total_steps and batch_idx + 1 < self.plan.train_batches:
-            trainer.should_stop = True  # max_steps may end the run within an epoch
         self.agreement.check(trainer)
         if step % self.config.trainer.log_every_n_steps and not self._is_last(trainer):
             return None
-        fresh = {**self._reduce(trainer, module, "train"), **self._learning_rate(module, step)}
-        last = self._is_last(trainer)
-        if last:
+        self.agreement.reduce(trainer, module.device)
+        self.agreement.check(trainer)
+        fresh = self._learning_rate()
+        if self._is_last(trainer):
             self.epoch_metrics, self._unlogged, self._epoch_ending = fresh, {}, True
-        self._use_metrics(trainer, Step(step, trainer.current_epoch, batch_idx + 1, fresh, last=last))
         return fresh
 
     def _is_last(self, trainer: pl.Trainer) -> bool:
@@ -129,18 +119,9 @@ class MetricsCallback(pl.Callback):
         loop: Any = trainer.fit_loop.epoch_loop
         return trainer.should_stop or loop._num_ready_batches_reached() or loop.validation_follows()
 
-    def _use_metrics(self, trainer: pl.Trainer, step: Step) -> None:
-        """Use the metrics that were reduced at a step."""
-
-    def _learning_rate(self, module: pl.LightningModule, step: int) -> dict[str, float]:
+    def _learning_rate(self) -> dict[str, float]:
         """Return the learning rate used by the last step."""
         return {} if self._lr is None else {"lr": float(self._lr)}
-
-    def _reduce(self, trainer: pl.Trainer, module: pl.LightningModule, part: str) -> dict[str, float]:
-        """Return metrics over all ranks, and agree to stop."""
-        self.agreement.reduce(trainer, module.device)
-        self.agreement.check(trainer)
-        return {}
 
     def on_validation_batch_end(
         self,
@@ -174,9 +155,10 @@ class MetricsCallback(pl.Callback):
             self._even = low == -high
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Reduce the metrics of the validation."""
+        """Let the ranks agree to stop."""
         self._validated = True
-        self.epoch_metrics |= self._reduce(trainer, pl_module, "val")
+        self.agreement.reduce(trainer, pl_module.device)
+        self.agreement.check(trainer)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Collect the values that a module has logged during validation."""
@@ -192,12 +174,11 @@ class MetricsCallback(pl.Callback):
     def epoch_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Write one row for the end of the epoch, or for a validation within it."""
         self._collect(trainer)
-        self.epoch_metrics = self._learning_rate(pl_module, trainer.steps_done) | self.epoch_metrics
+        self.epoch_metrics = self._learning_rate() | self.epoch_metrics
         for name, value in self._unlogged.items():
             if not {name, f"{name}_step", f"{name}_epoch"} & self.epoch_metrics.keys():
                 self.epoch_metrics[name] = value
-        if not self.native:
-            self.metrics |= self.epoch_metrics
+        self.metrics |= self.epoch_metrics
         self._write(trainer, self.epoch_metrics)
         fitting = trainer.state.fn == TrainerFn.FITTING
         if fitting:
@@ -211,15 +192,10 @@ class MetricsCallback(pl.Callback):
     validation_over = epoch_over
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Reduce and write the metrics of the test."""
+        """Write the metrics of the test."""
         self._collect(trainer)
-        tested = self._test_metrics(trainer, pl_module)
-        self.metrics |= tested
-        self._write(trainer, tested)
-
-    def _test_metrics(self, trainer: pl.Trainer, module: pl.LightningModule) -> dict[str, float]:
-        """Return the metrics of the test."""
-        return dict(self._unlogged)
+        self.metrics |= self._unlogged
+        self._write(trainer, dict(self._unlogged))
 
     def on_test_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Forget values from before the test."""
@@ -227,11 +203,18 @@ class MetricsCallback(pl.Callback):
         self._compare_batches(trainer)
 
     def monitored_metrics(self, key: str, monitor: str) -> dict[str, float]:
-        """Return the metrics of this epoch. Raises ConfigError if `monitor` is unknown."""
-        return self._unlogged | self.epoch_metrics
+        """Return the metrics of this epoch. Raises ConfigError if `monitor` was never logged."""
+        known = self._unlogged | self.epoch_metrics
+        # without a validation, its metrics may be missing
+        is_training_metric = not self.plan.val_batches and "val" not in monitor
+        if self._validated or is_training_metric:
+            monitored_value(self.metrics | known, monitor, key)
+        return known
 
     def _collect(self, trainer: pl.Trainer) -> None:
         """Collect values that were logged in this loop but not passed to the loggers."""
+        collected = prefix_reserved_names(trainer._logger_connector.collected, trainer.is_global_zero)
+        self._unlogged |= {name: float(value) for name, value in collected.items()}
 
     def receive(self, trainer_logs: bool, trainer: pl.Trainer, values: Mapping[str, float]) -> None:
         """Handle values that Lightning or a callback passes to the loggers."""
@@ -241,7 +224,7 @@ class MetricsCallback(pl.Callback):
         elif trainer.validating or self._epoch_ending:
             self.epoch_metrics |= values
         elif trainer.training:
-            fresh = {**values, **self._learning_rate(trainer.lightning_module, 0)}
+            fresh = {**values, **self._learning_rate()}
             self.metrics |= values
             self.progress.display.metrics.update(fresh)
             self._write(trainer, fresh)
@@ -252,89 +235,6 @@ class MetricsCallback(pl.Callback):
         epoch = trainer.current_epoch + (trainer.state.fn == TrainerFn.FITTING)
         if self._csv:
             self._csv.write(trainer.steps_done, epoch, metrics)
-
-
-class TaskMetrics(MetricsCallback):
-    """Metrics of a task of this project: sums, reduced together with the requests."""
-
-    native = True
-
-    def __init__(self, task: Task, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.task = task
-
-    def resume(self, metrics: dict[str, float]) -> None:
-        """Start with the metrics of the checkpoint, and those of its training for the epoch."""
-        super().resume(metrics)
-        train = self.task.names("train")
-        self.epoch_metrics = {name: value for name, value in metrics.items() if name in train}
-
-    def names(self) -> list[str]:
-        """Return the names of all metrics of the task."""
-        return self.task.names("train", "val", "test")
-
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Provide the metrics from before a resume to schedules, and start the first epoch."""
-        _provide(trainer, self.metrics)
-        super().on_train_start(trainer, pl_module)
-
-    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Reduce the metrics of the validation, and provide them to schedules and callbacks."""
-        super().on_validation_epoch_end(trainer, pl_module)
-        _provide(trainer, self.epoch_metrics)
-
-    def _use_metrics(self, trainer: pl.Trainer, step: Step) -> None:
-        if not step.last:
-            self._write(trainer, dict(step.metrics))
-        self.agreement.observers.after_step(step)
-
-    def _learning_rate(self, module: Any, step: int) -> dict[str, float]:
-        optimizer, schedule = self.config.optimizer, self.config.schedule
-        if isinstance(schedule, OtherSchedule):
-            return super()._learning_rate(module, step)
-        return {"lr": learning_rate(optimizer, schedule, self.plan, step - 1, module.devices)}
-
-    def _reduce(self, trainer: pl.Trainer, module: Any, part: str) -> dict[str, float]:
-        """Return metrics over all ranks, and agree to stop: one reduction, one wait for the device."""
-        running = module.train_sums if part == "train" else module.eval_sums
-        requests = self.agreement.numbers(module.device)
-        own = torch.cat([running.take(module.device), requests])
-        reduced = trainer.strategy.reduce(own, reduce_op="sum").tolist()
-        sums = reduced[: -len(requests)]
-        self.agreement.apply(trainer, reduced[-len(requests) :])
-        fresh = self.task.report(part, sums)
-        self._units = self.task.units(sums) if part == "train" else None
-        self.metrics |= fresh
-        return fresh
-
-    def _test_metrics(self, trainer: pl.Trainer, module: pl.LightningModule) -> dict[str, float]:
-        return self._reduce(trainer, module, "test")
-
-    def _write(self, trainer: pl.Trainer, metrics: dict[str, float]) -> None:
-        trainer._logger_connector.send(metrics, trainer.steps_done)
-        super()._write(trainer, metrics)
-
-
-class ModuleMetrics(MetricsCallback):
-    """Metrics that a user's module logs, received from the `Connector`."""
-
-    def monitored_metrics(self, key: str, monitor: str) -> dict[str, float]:
-        """Return the metrics of this epoch. Raises ConfigError if `monitor` was never logged."""
-        known = super().monitored_metrics(key, monitor)
-        # without a validation, its metrics may be missing
-        is_training_metric = not self.plan.val_batches and "val" not in monitor
-        if self._validated or is_training_metric:
-            monitored_value(self.metrics | known, monitor, key)
-        return known
-
-    def _collect(self, trainer: pl.Trainer) -> None:
-        collected = prefix_reserved_names(trainer._logger_connector.collected, trainer.is_global_zero)
-        self._unlogged |= {name: float(value) for name, value in collected.items()}
-
-
-def _provide(trainer: pl.Trainer, metrics: dict[str, float]) -> None:
-    """Let schedules and callbacks watch metrics."""
-    trainer.callback_metrics.update({n: torch.tensor(v, dtype=torch.float64) for n, v in metrics.items()})
 
 
 def _loss_of(outputs: Any) -> float:

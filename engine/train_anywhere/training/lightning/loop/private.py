@@ -16,7 +16,6 @@ try:
     )
     from lightning.pytorch.loops.fit_loop import _FitLoop
     from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
-    from lightning.pytorch.loops.utilities import _block_parallel_sync_behavior
     from lightning.pytorch.trainer.connectors.callback_connector import _CallbackConnector
     from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
     from lightning.pytorch.trainer.connectors.data_connector import _DataConnector, _get_distributed_sampler

@@ -16,7 +16,6 @@ from train_anywhere.config.schema import Config, Trainer
 from train_anywhere.distributed.layout import no_gpu_message
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError
-from train_anywhere.training.lightning.module import TaskModule
 from train_anywhere.training.lightning.strategies.ddp import OneDevicePerRank, TopologyEnvironment
 from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
 
@@ -36,34 +35,33 @@ class DataParallel(SingleDeviceStrategy):
     def __init__(self, devices: list[torch.device]) -> None:
         super().__init__(devices[0])
         self.devices = devices
+        self._splits = False
 
     def setup(self, trainer: pl.Trainer) -> None:
-        """Set up for one device, and split the network. Raises ConfigError for a user's module."""
+        """Set up for one device. Raises ConfigError for a module with a network of its own."""
         super().setup(trainer)
-        module = self.lightning_module
-        if not isinstance(module, TaskModule):
+        if not self._splits:
             raise ConfigError(
-                f"strategy=dp splits only the network of a task, and {type(module).__qualname__} computes its loss itself; use "
-                "strategy=ddp."
+                f"strategy=dp splits only the network of a task that takes one, and {type(self.lightning_module).__qualname__} has its "
+                "own; use strategy=ddp."
             )
-        module.wrapped = [SplitNetwork(module.network, self.devices)]
 
+    def split(self, network: nn.Module) -> None:
+        """Let a network run on all devices, with parts of its inputs [b, ...]; it keeps its attributes."""
+        self._splits = True
+        forward: Any = network.forward
 
-class SplitNetwork:
-    """A network that runs on all devices and has the attributes of the network."""
+        def on_all(*inputs: Any, **named: Any) -> Any:
+            network.forward = forward  # also that of the copies on the devices
+            try:
+                if self.devices[0].type == "cuda":
+                    return data_parallel(network, inputs, self.devices, module_kwargs=named)
+                parts = _split((inputs, named), len(self.devices))
+                return _join([forward(*args, **kwargs) for args, kwargs in parts])
+            finally:
+                network.forward = on_all
 
-    def __init__(self, network: nn.Module, devices: list[torch.device]) -> None:
-        self.network, self.devices = network, devices
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.network, name)
-
-    def __call__(self, *inputs: Any, **named: Any) -> Any:
-        """Return predictions for the whole batch [b, ...] on the first device."""
-        if self.devices[0].type == "cuda":
-            return data_parallel(self.network, inputs, self.devices, module_kwargs=named)
-        parts = _split((inputs, named), len(self.devices))
-        return _join([self.network(*args, **kwargs) for args, kwargs in parts])
+        network.forward = on_all
 
 
 def _split(tree: Any, count: int) -> list[Any]:

@@ -6,8 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from torch.utils.data import DataLoader
-from torch.utils.data.distributed import DistributedSampler
 
 from train_anywhere.config.command.command_line import to_hydra_overrides
 from train_anywhere.config.schema import Config
@@ -15,7 +13,7 @@ from train_anywhere.data.dataset import Splits
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError, ConfigError, DataError
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.training.lightning.rank_splits import Opener, from_module
+from train_anywhere.training.lightning.loaders import Opener, from_module
 
 from .conftest import Fit
 from .data_strangers import EVALUATED, ROWS, VAL, Passing, pairs
@@ -102,17 +100,6 @@ def test_a_data_module_has_its_trainer(reading: MakeRun, fit: Fit) -> None:
     assert (outcome.step, outcome.metrics["val_rows"]) == (2 * ROWS // 16, float(VAL))
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_the_batch_of_a_data_loader_is_printed(ranks: int, reading: MakeRun) -> None:
-    config, _ = reading("only_train")
-    told: list[str] = []
-    topology = Topology(world_size=ranks, local_world_size=ranks)
-    opener = Opener(config, topology, False, None, told.append)
-    part = opener.open_split(DataLoader(pairs(ROWS), 8, shuffle=True), "train")
-    assert len(part) == ROWS // 8 // ranks
-    assert told == [f"batch 8 per rank, {8 * ranks} in all: data comes from your DataLoader."]
-
-
 @pytest.mark.parametrize("module", ["Dividing", "Passing"])
 def test_a_data_module_s_own_batch_size_stays(module: str, make_run: MakeRun, fit: Fit) -> None:
     words = [f"task._target_={HERE}.Lit", f"data._target_={HERE}.{module}", *SHORT[1:]]
@@ -141,23 +128,6 @@ def test_data_is_prepared_once_for_each_disk(per_node: bool, ranks: list[int]) -
 
 def test_a_stream_of_a_data_module_gives_batches(reading: MakeRun, fit: Fit) -> None:
     assert fit(*reading("Streaming")).metrics["val_rows"] == VAL
-
-
-def test_a_loader_of_each_rank_prints_what_a_step_is(reading: MakeRun) -> None:
-    config, _ = reading("only_train", "trainer.limit_train_batches=2")
-    told: list[str] = []
-    opener = Opener(config, Topology(world_size=2, local_world_size=2), False, None, told.append)
-
-    class Own(DistributedSampler[Any]):
-        """A user's sampler that splits the rows."""
-
-    rows = pairs(ROWS)
-    opener.open_split(DataLoader(rows, 8, sampler=Own(rows, num_replicas=2, rank=0)), "train")
-    assert (
-        told[0]
-        == "each step reads a batch of the loader on each of 2 ranks: with more ranks, steps are fewer and larger, so resume "
-        "in the middle of an epoch on the same number."
-    )
 
 
 def test_a_stream_of_rows_prints_its_batch(
@@ -222,8 +192,8 @@ def test_several_loaders_need_a_step_that_takes_their_number(make_run: MakeRun, 
         fit(*make_run(*to_hydra_overrides([f"task._target_={HERE}.NoIndex", *SHORT[1:]])))
 
 
-@pytest.mark.parametrize("kind", ["none", "arrays", "sets", "loaders", "sampler"])
-def test_a_native_task_validates_on_any_of_them(kind: str, make_run: MakeRun, fit: Fit) -> None:
+@pytest.mark.parametrize("kind", ["none", "arrays", "loader", "sampler"])
+def test_a_bundled_task_validates_on_any_of_them(kind: str, make_run: MakeRun, fit: Fit) -> None:
     words = [
         "task=regression",
         "model=mlp",
@@ -236,10 +206,12 @@ def test_a_native_task_validates_on_any_of_them(kind: str, make_run: MakeRun, fi
     assert ("val/mae" in outcome.metrics) == (kind != "none")
 
 
-@pytest.mark.parametrize("data", [DataLoader(pairs(40), 4, shuffle=True), pairs(40)])
-def test_overfitting_reads_the_same_rows_in_each_epoch(data: object, make_run: MakeRun) -> None:
+def test_overfitting_reads_the_same_rows_in_each_epoch(make_run: MakeRun) -> None:
     words = (f"task._target_={HERE}.Lit", f"data._target_={HERE}.evaluated", *SHORT)
     config, _ = make_run(*to_hydra_overrides([*words, "data.kind=rows", "trainer.overfit_batches=2"]))
-    split = Opener(config, Topology(), False, None, lambda _: None).open_split(data, "train")
-    epochs = [[x.tolist() for x, _ in itertools.islice(split.loader((epoch, 0)), 2)] for epoch in (0, 1)]
+    loader = Opener(config, Topology(), lambda _: None).open_loader(pairs(40), "train")
+    epochs = []
+    for epoch in (0, 1):
+        loader.sampler.set_epoch(epoch)
+        epochs.append([x.tolist() for x, _ in itertools.islice(loader, 2)])
     assert epochs[0] == epochs[1]

@@ -1,4 +1,4 @@
-"""Metrics over batches of different sizes are those of all rows."""
+"""Regression: metrics over batches of different sizes are those of all rows."""
 
 from typing import Any
 
@@ -21,17 +21,7 @@ def identity(columns: int) -> Any:
     return keras.Model(row, keras.layers.Activation("linear")(row))
 
 
-def test_classification() -> None:
-    from src.tasks.keras.classification import classification
-
-    random = np.random.default_rng(0)
-    logits, labels = random.normal(size=(10, 3)).astype("float32"), random.integers(0, 3, 10)
-    found = classification(identity(3)).evaluate(batches((logits, labels), 4), verbose=0, return_dict=True)
-    losses = np.log(np.exp(logits).sum(1)) - logits[np.arange(10), labels]
-    assert found == pytest.approx({"loss": losses.mean(), "acc": (logits.argmax(1) == labels).mean()})
-
-
-def test_regression() -> None:
+def test_metrics_are_those_of_all_rows() -> None:
     from src.tasks.keras.regression import Regression
 
     random = np.random.default_rng(0)

@@ -1,0 +1,238 @@
+"""The loaders of a run as this rank reads them."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch.utils.data import DataLoader, IterableDataset
+
+from train_anywhere.config.schema import Config, Data
+from train_anywhere.data.dataset import DataSet, ModuleLoaders, Splits
+from train_anywhere.data.order.assignment import BatchOrder
+from train_anywhere.data.order.batch_check import check_batch
+from train_anywhere.data.order.blocks import block_order
+from train_anywhere.data.torch.loader import Batches, BatchLoader, torch_loader
+from train_anywhere.data.torch.samples import Reader, is_map_style
+from train_anywhere.data.torch.unpadded_batches import UnpaddedOrder
+from train_anywhere.data.torch.user_loader import is_sharded, is_source, yields_batches
+from train_anywhere.distributed.topology import Topology
+from train_anywhere.errors import ConfigError
+from train_anywhere.training.lightning.workers import WorkerInit
+
+
+@dataclass(frozen=True)
+class UserLoaders:
+    """The loaders of a run, which Lightning opens and reads itself.
+
+    Attributes:
+        train, val, test: what `data._target_` returned; None: Lightning asks `source` for it.
+        source: the LightningDataModule, or the module itself.
+    """
+
+    train: Any
+    val: Any
+    test: Any
+    source: pl.LightningDataModule | pl.LightningModule
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a split with the name "train", "val" or "test"."""
+        return getattr(self, name) is not None or is_overridden(f"{name}_dataloader", self.source)
+
+    def arguments(self, *names: str) -> dict[str, Any]:
+        """Return the Trainer's arguments for the loaders of these splits."""
+        if isinstance(self.source, pl.LightningDataModule):
+            return {"datamodule": self.source}
+        given = {LOADERS[name]: getattr(self, name) for name in names}
+        return {name: loader for name, loader in given.items() if loader is not None}
+
+
+LOADERS = {"train": "train_dataloaders", "val": "val_dataloaders", "test": "dataloaders"}
+"""Names of the Trainer's arguments for the loaders of a split."""
+
+
+@dataclass(frozen=True)
+class Opener:
+    """Turns data sets and loaders into loaders of this rank.
+
+    Attributes:
+        source: the data module or module that returned the loaders, if any.
+    """
+
+    config: Config
+    topology: Topology
+    report: Callable[[str], None]
+    source: pl.LightningDataModule | pl.LightningModule | None = None
+
+    @property
+    def _target(self) -> str:
+        return f"data._target_={self.config.data.target['lightning']}"
+
+    def open_loader(self, split: Any, name: str) -> Any:
+        """Return the loaders of a split for Lightning. Raises ConfigError if it can't be read."""
+        if is_collection(split):
+            if isinstance(split, dict):
+                return {key: self.open_loader(one, name) for key, one in split.items()}
+            return [self.open_loader(one, name) for one in split]
+        if isinstance(split, DataSet) or is_map_style(split):
+            return self._open_rows(split, name == "train")
+        self._check_iterable(split, name)
+        ranks, combined = self.topology.world_size, isinstance(split, CombinedLoader)
+        again = name != "train" or self.config.trainer.max_epochs > 1
+        if again and not combined and not self.config.trainer.fast_dev_run:
+            self._refuse_iterator(split, name)
+        stream = not isinstance(split, DataLoader) or isinstance(split.dataset, IterableDataset)
+        if ranks > 1 and not combined and stream and not is_sharded(split, ranks):
+            self.report(
+                f"each rank reads all of the {name} loader, unless it returns another part on each rank by itself."
+            )
+        return self._batched(split, name)
+
+    def _batched(self, split: Any, name: str) -> Any:
+        """Return a stream of rows as a loader of batches, and anything else as it is."""
+        if not isinstance(split, IterableDataset) or self.source is not None or yields_batches(split):
+            return split
+        rows, kind = self.config.data.batch_size // self.topology.world_size, type(split).__name__
+        if name == "train":
+            self.report(
+                f"batches of {rows} rows of a {kind}; if it returns batches, use DataLoader(..., batch_size=None)."
+            )
+        return DataLoader(split, batch_size=rows)
+
+    def _refuse_iterator(self, split: Any, name: str) -> None:
+        if hasattr(split, "__next__"):
+            raise ConfigError(
+                f"the {name} loader of {self._target} is a {type(split).__name__}, which can be read only once; return the function that "
+                "creates it."
+            )
+
+    def _check_iterable(self, split: Any, name: str) -> None:
+        if isinstance(split, dict) or not hasattr(split, "__iter__"):
+            raise ConfigError(
+                f"the {name} split of {self._target} is a {type(split).__qualname__}, which is neither a data set (__len__ and "
+                "__getitem__ or read) nor a loader (__iter__)."
+            )
+
+    def _open_rows(self, data: Any, train: bool) -> BatchLoader:
+        """Return the loader of a data set: global batches by seed and epoch, the same on any number of ranks."""
+        topology, rows, size = self.topology, len(data), self.config.data.batch_size
+        check_batch(rows, size, topology.world_size, train)
+        if train and rows % size:
+            self.report(
+                f"each epoch leaves out {rows % size} of {rows} rows, in a new order: they do not fill a batch."
+            )
+        shuffle = train and self.config.trainer.overfit_batches is None
+        blocks = block_order(data)
+        order = BatchOrder(size, self.config.seed, topology.rank, topology.world_size, shuffle, blocks=blocks)
+        batches = Batches(Reader(data, self.config.seed), UnpaddedOrder(order, drop_last=train), train)
+        loader = torch_loader(batches, workers=self.config.data.workers)
+        # The loader draws a number at each start, and a resumed epoch starts twice: do not draw from the model's generator.
+        loader.generator = torch.Generator()
+        loader.worker_init_fn = WorkerInit(None)
+        return loader
+
+
+def open_loaders(
+    config: Config,
+    splits: Splits,
+    topology: Topology,
+    module: pl.LightningModule,
+    report: Callable[[str], None],
+) -> UserLoaders:
+    """Return the loaders of this rank.
+
+    Raises:
+        ConfigError, DataError: a split can't be read, or not on this number of ranks.
+    """
+    if (source := find_source(config.data, splits, module)) is not None:
+        return UserLoaders(None, None, None, source)
+    opener = Opener(config, topology, report)
+    if is_overridden("train_dataloader", module):
+        report(
+            f"the train_dataloader of {type(module).__name__} is not used: data={config.data.name} replaces it; data=module uses it."
+        )
+    opened = {name: getattr(splits, name) for name in LOADERS}
+    loaders = {name: None if one is None else opener.open_loader(one, name) for name, one in opened.items()}
+    return UserLoaders(**loaders, source=module)
+
+
+def count_rows(opened: Any) -> int | None:
+    """Return the number of rows of a loader or of several opened ones, or None if one is not known."""
+    known = opened.flattened if isinstance(opened, CombinedLoader) else [opened]
+    found: list[Any] = [getattr(one, "dataset", None) for one in known]
+    rows = [len(d.reader.dataset) if isinstance(d, Batches) else len(d) for d in found if is_map_style(d)]
+    return sum(rows) if len(rows) == len(found) else None
+
+
+def is_collection(split: Any) -> bool:
+    """Return whether this is a list, tuple or dict of loaders and data sets, also a nested one."""
+    if not isinstance(split, dict | list | tuple) or not split:
+        return False
+    named = isinstance(split, dict)
+    inner = split.values() if isinstance(split, dict) else split
+    return all(is_source(one, named) or is_collection(one) for one in inner)
+
+
+def list_loaders(split: Any) -> dict[Any, Any]:
+    """Return the loaders or data sets in a list, tuple or dict by their keys."""
+    if not isinstance(split, dict | list | tuple):
+        return {}
+    named = isinstance(split, dict)
+    inner = dict(split) if isinstance(split, dict) else dict(enumerate(split))
+    return inner if all(is_source(one, named) for one in inner.values()) else {}
+
+
+def find_source(
+    data: Data, splits: Splits, task: object
+) -> pl.LightningDataModule | pl.LightningModule | None:
+    """Return the module or data module with the loaders, or None.
+
+    Raises:
+        ConfigError: the data is another object, or the module has no training loader.
+    """
+    source = task if isinstance(splits.train, ModuleLoaders) else splits.train
+    modules = pl.LightningDataModule | pl.LightningModule
+    if isinstance(source, modules) and is_overridden("train_dataloader", source):
+        return source
+    if source is task:
+        raise ConfigError(
+            f"data=module reads the loaders of a LightningModule, and {type(task).__name__} has no train_dataloader; name the data, "
+            "such as data._target_=mine.open_data."
+        )
+    if splits.train is splits.val is splits.test:
+        raise ConfigError(
+            f"data._target_={data.target['lightning']} returns a {type(source).__qualname__}, which has no attribute train and is not a "
+            "data set, loader or LightningDataModule."
+        )
+    return None
+
+
+def from_module(
+    module: pl.LightningDataModule | pl.LightningModule,
+    splits: Splits,
+    topology: Topology,
+    trainer: pl.Trainer,
+) -> Splits:
+    """Return the loaders of a module after calling its hooks once."""
+    module.trainer = trainer
+    if topology.rank == 0 or (topology.local_rank == 0 and module.prepare_data_per_node):
+        module.prepare_data()
+    trainer.strategy.barrier("prepare_data")
+    module.setup("fit")
+    train = module.train_dataloader()
+    val = module.val_dataloader() if is_overridden("val_dataloader", module) else None
+    test = None
+    if is_overridden("test_dataloader", module):
+        module.setup("test")
+        test = module.test_dataloader()
+    return replace(splits, train=train, val=val, test=test)
+
+
+def takes_batch_size(kind: Any) -> bool:
+    """Return whether a data module takes a batch_size, which is that of all ranks together."""
+    module = isinstance(kind, type) and issubclass(kind, pl.LightningDataModule)
+    return module and "batch_size" in inspect.signature(kind).parameters

@@ -1,0 +1,48 @@
+"""Loading processes that ignore the signals which stop training."""
+
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from multiprocessing import util
+from typing import Any
+
+from torch.utils.data import DataLoader
+
+from train_anywhere.training.stop import SIGNALS
+
+
+@dataclass(frozen=True)
+class WorkerInit:
+    """The `worker_init_fn` of a loader: ignores stop signals, then calls the user's function."""
+
+    inner: Callable[[int], None] | None
+
+    def __call__(self, worker: int) -> None:
+        """Initialize worker number `worker`."""
+        for number in SIGNALS:  # workers are needed until training has stopped
+            signal.signal(number, signal.SIG_IGN)
+        if self.inner:
+            self.inner(worker)
+
+
+def protect_workers(loaders: Iterable[Any]) -> None:
+    """Let the workers of a user's loaders ignore stop signals, which Slurm sends to them too."""
+    for loader in loaders:
+        if (
+            isinstance(loader, DataLoader)
+            and loader.num_workers
+            and not isinstance(loader.worker_init_fn, WorkerInit)
+        ):
+            loader.worker_init_fn = WorkerInit(loader.worker_init_fn)
+
+
+def kill_workers() -> None:
+    """Kill the remaining workers at exit. Python would wait for them, since they ignore SIGTERM."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would report a crash
+    for worker in multiprocessing.active_children():
+        if worker.daemon:
+            worker.kill()
+
+
+util.Finalize(None, kill_workers, exitpriority=100)  # runs before Python waits for its children
