@@ -198,15 +198,19 @@ def change_environment(text: str, words: dict[str, str]) -> str:
     return re.sub(r"^name: .*$", f"name: {words['slug']}", text, flags=re.M)
 
 
+def change_settings(text: str, words: dict[str, str]) -> str:
+    """Name the project, and leave the installed engine out of its checks."""
+    text = text.replace('name = "my-training"', f'name = "{words["slug"]}"', 1)
+    return text.replace(', "hydra_plugins", "train_anywhere"]', ', "hydra_plugins"]', 1)
+
+
 CHANGES = {
     "README.md": fill,
     "Makefile": change_makefile,
     "AGENTS.md": change_guide,
     "configs/train.yaml": change_train,
     "environment.yml": change_environment,
-    "pyproject.toml": lambda text, words: text.replace(
-        'name = "my-training"', f'name = "{words["slug"]}"', 1
-    ),
+    "pyproject.toml": change_settings,
     ".editorconfig": lambda text, words: text.partition("\n[tests/template")[0],
 }
 """Files that differ from the product's."""

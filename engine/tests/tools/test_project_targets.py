@@ -56,7 +56,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project with its own environment, which sees this one's packages."""
     folder = tmp_path_factory.mktemp("own") / "mine"
     assert make(folder).returncode == 0
-    install(folder)
+    binary = install(folder)
+    (binary / "ruff").symlink_to(Path(sys.executable).with_name("ruff"))
+    (binary / "mypy").write_text(f'#!/bin/sh\nexec {binary}/python -m mypy "$@"\n')
+    (binary / "mypy").chmod(0o755)
     git(folder, "commit", "-qm", "start")
     return folder
 
