@@ -54,7 +54,9 @@ ROWS = {
     "19 a feature knows no framework": Row(FEATURES, LOWER | {"features", "data", "checkpoints", "monitor"}, OF_MONITOR),
     "6 checkpoints are bytes in folders": Row({"checkpoints"}, GROUND | {"config", "runs"}, set()),
     "7 the shared rules of training are free of frameworks": Row({"training"}, LOWER | SHARED, TRACKERS | {"rich"}),
-    "8 the loops of the two frameworks never import each other": Row(LOOP, LOOPS, HEAVY | {"tensorboard", "peft", "safetensors"}),
+    "8 the loops of the two frameworks never import each other": Row(
+        LOOP, LOOPS, HEAVY | {"tensorboard", "peft", "safetensors", "onnxruntime"}
+    ),
     "20 a program in place of a training": Row({"program"}, LOWER | {"checkpoints", "features", "monitor", "training"}, {"tensorboard"}),
     "9 launch runs on this machine": Row({"launch"}, LOOPS | {"program", "job"}, set()),
     "21 the supervisor of a run imports no framework": Row({"job"}, LOWER | {"features", "features.each", "monitor", "slurm"}, set()),
@@ -224,6 +226,7 @@ REASONS = {
     "tokenizers": "bytes are tokens without it",
     "pyarrow": "only Parquet needs it",
     "peft": "only model.lora needs it",
+    "onnxruntime": "only an export to ONNX needs it",
     "safetensors": "only files of this format need it",
     "train_anywhere.launch.build_once": "only the process that downloads imports a framework",
     "train_anywhere.data.shards.open": "a rank indexes shards only if it trains on them",

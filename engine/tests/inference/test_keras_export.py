@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from train_anywhere.data.answers import check_answers
 from train_anywhere.errors import CheckpointError
-from train_anywhere.inference.output_files import check_answers, draft_export
+from train_anywhere.inference.output_files import draft_export
 from train_anywhere.training.keras.export import export_model
 
 layers = keras.layers

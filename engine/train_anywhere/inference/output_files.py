@@ -111,35 +111,6 @@ def draft_export(path: Path) -> Iterator[Path]:
             written.rename(check_new_file(path.parent / written.name))
 
 
-def check_answers(format: str, expected: Sequence[Any], written: Any, half: bool = False) -> None:
-    """Raise CheckpointError unless an exported model answers as the trained one.
-
-    Args:
-        format: the export's format.
-        expected: what the trained model returned for the same rows in two calls, arrays [n, ...] in any nesting. If they differ, as those
-            of a model that draws random numbers, nothing is compared, and a line is printed.
-        written: what the exported model returned for these rows.
-        half: the model computes with 16 bits.
-    """
-    import numpy as np
-
-    first, second, other = (
-        [np.asarray(a, np.float64) for a in flatten_arrays(tree).values() if a.dtype.kind in "biuf"]
-        for tree in (*expected, written)
-    )
-    if any(not np.array_equal(a, b, equal_nan=True) for a, b in zip(first, second, strict=True)):
-        print(f"{format}: not compared with the trained model, whose answers differ from call to call.")
-        return
-    for a, b in zip(first, other, strict=False):  # a graph may return more, such as caches
-        size = float(np.abs(a).max(initial=1e-3))
-        off = float(np.abs(a - b).max(initial=0)) if a.shape == b.shape else np.inf
-        if not off <= (5e-2 if half else 1e-3) * size and not np.array_equal(a, b, equal_nan=True):
-            raise CheckpointError(
-                f"--export {format}: the written model answers differently from the trained one, by {off:.2g} for values up to "
-                f"{size:.2g}; it was removed. Use another format."
-            )
-
-
 def write_predictions(
     path: Path, arrays: "Mapping[str, np.ndarray]", names: Sequence[str] = (), classes: Sequence[str] = ()
 ) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from train_anywhere.data.answers import check_answers
 from train_anywhere.errors import CheckpointError
-from train_anywhere.inference.output_files import check_answers
 
 
 def inference_arguments(model: keras.Model) -> dict[str, bool]:

@@ -19,12 +19,12 @@ from torch.utils.data import DataLoader
 from train_anywhere.config.checks.targets import task_has_network
 from train_anywhere.config.limits import MAX_COUNT
 from train_anywhere.config.schema import Config
+from train_anywhere.data.answers import check_answers
 from train_anywhere.data.dataset import DataSet, Splits
 from train_anywhere.data.open_data import open_splits
 from train_anywhere.data.torch.user_loader import batch_count
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError, ConfigError
-from train_anywhere.inference.output_files import check_answers
 from train_anywhere.training.lightning.checkpoint.position import seed_everything
 from train_anywhere.training.lightning.checkpoint.restorer import WEIGHTS, add_left_out, read_checkpoint
 from train_anywhere.training.lightning.dropin.model import explain_lightning_errors, make_task
