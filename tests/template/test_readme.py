@@ -235,7 +235,7 @@ def test_jobs_commands_serve_a_run(
     tree = compose(["checkpoint.monitor=val/acc", "checkpoint.mode=max"])
     (run / "config.yaml").write_text(yaml.safe_dump(tree))
     (run / "overrides.txt").touch()
-    (run / "run.json").write_text('{"format": 1, "state": "completed", "metrics": {"val/acc": 0.5}}')
+    (run / "run.json").write_text('{"format": 2, "state": "completed", "metrics": {"val/acc": 0.5}}')
     (run / "metrics.csv").write_text("step,epoch,val/acc,val/loss\n7,1,0.5,0.25\n")
     (tmp_path / "results" / "latest").symlink_to(run)
     monkeypatch.chdir(tmp_path)
