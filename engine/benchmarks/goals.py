@@ -69,16 +69,6 @@ def growth_ratio(found: Found) -> float:
 
 
 GOALS = (
-    Goal(
-        "step",
-        "Lightning: µs per step more than a loop by hand",
-        value_at("lightning", "ours", "over_us"),
-        350,
-        100,
-    ),
-    Goal(
-        "step", "Keras: a step / a tf.function for each step", value_at("keras", "ours", "ratio"), 0.35, 0.25
-    ),
     Goal("sweep", "Lightning: further member / Hydra's basic launcher", value_at("lightning", "ratio"), 1.2),
     Goal("sweep", "Keras: further member / Hydra's basic launcher", value_at("keras", "ratio"), 1.2),
     Goal(
