@@ -20,7 +20,7 @@ LABELS = ("classes", "outputs")
 
 def digits() -> Known:
     """Return the number of training images, of 1,797 in all, and their shape."""
-    return Known(1259, {"shape": (8, 8, 1)}, later=LABELS)
+    return Known(1259, {"shape": (8, 8, 1), "unit": "images"}, later=LABELS)
 
 
 def mnist(dir: str, download: bool, look: bool) -> Known:
@@ -32,7 +32,7 @@ def mnist(dir: str, download: bool, look: bool) -> Known:
         DataError: files are missing, or their headers are wrong.
     """
     length = _mnist_length(raw_folder(Path(resolve_node_path(dir))), download) if look else None
-    return Known(length, {"shape": (28, 28, 1)}, later=LABELS)
+    return Known(length, {"shape": (28, 28, 1), "unit": "images"}, later=LABELS)
 
 
 def _mnist_length(folder: Path, download: bool) -> int | None:
@@ -68,14 +68,13 @@ def imagefolder(
             raise DataError(
                 f"data.dir={dir} has the folders {', '.join(names)}, which would be classes; use data.val_fraction=null."
             )
-    return Known(
-        None, {"shape": (image_size, image_size, channels)}, later=(*LABELS, "class_names", "row_names")
-    )
+    facts = {"shape": (image_size, image_size, channels), "unit": "images"}
+    return Known(None, facts, later=(*LABELS, "class_names", "row_names"))
 
 
 def friedman(length: int) -> Known:
     """Return the length of the table, its ten columns and its one output."""
-    return Known(length, {"shape": (10,), "outputs": 1}, later=())
+    return Known(length, {"shape": (10,), "outputs": 1, "unit": "rows"}, later=())
 
 
 def text(
@@ -109,5 +108,7 @@ def text(
     ready = not look or cache.startswith("$") or any(Path(cache).glob("tokens-*"))
     if words := None if ready else write_problem(Path(cache)):
         problems.append(f"data.cache: tokens can't be written to {cache}: {words}; use data.cache=FOLDER.")
-    facts = {"length": length} | ({"vocabulary": sizes[tokenizer]} if tokenizer in sizes else {})
+    facts = {"length": length, "unit": "tokens", "units_per_row": length}
+    if tokenizer in sizes:
+        facts["vocabulary"] = sizes[tokenizer]
     return Known(None, facts, tuple(problems), ("vocabulary", "text"))

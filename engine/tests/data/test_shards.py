@@ -22,7 +22,7 @@ from engine.tests.properties.cases import bounded
 from src.data.shards import Decoder
 from train_anywhere.commands.index import main as index_command
 from train_anywhere.data.dataset import Splits
-from train_anywhere.data.order.assignment import BatchOrder, batches_per_epoch
+from train_anywhere.data.order.assignment import BatchOrder
 from train_anywhere.data.order.blocks import BlockOrder
 from train_anywhere.data.shards import index, sources
 from train_anywhere.data.shards.checks import list_shards, parse_size, shards
@@ -120,9 +120,9 @@ def test_orders_of_blocks(sizes: list[int], window: int, by_rank: bool, epoch: i
     blocks = BlockOrder(np.concatenate([[0], np.cumsum(sizes)]), window, by_rank)
     for ranks in (1, 2, 3, 8):
         orders = [BatchOrder(24, 1, rank, ranks, True, blocks=blocks) for rank in range(ranks)]
-        parts = [one.rows(length, epoch, b) for b in range(batches_per_epoch(length, 24)) for one in orders]
-        rows = np.concatenate([rows[weights > 0] for rows, weights in parts])
-        assert sorted(rows.tolist()) == list(range(length))
+        parts = [one.full_batch(length, epoch, b) for b in range(length // 24) for one in orders]
+        left_out = orders[0].samples(length, epoch, length - length % 24, length)
+        assert sorted(np.concatenate([*parts, left_out]).tolist()) == list(range(length))
 
 
 def test_a_window_has_rows_of_few_shards_and_epochs_differ() -> None:
@@ -141,7 +141,7 @@ def test_whole_shards_per_rank() -> None:
         {
             int(r) // 100
             for b in range(20)
-            for r in BatchOrder(100, 1, rank, 2, True, blocks=blocks).rows(2000, 0, b)[0]
+            for r in BatchOrder(100, 1, rank, 2, True, blocks=blocks).full_batch(2000, 0, b)
         }
         for rank in (0, 1)
     ]
@@ -448,8 +448,8 @@ def test_row_groups_are_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
         lambda self, number, *a, **k: decoded.append((id(self), number)) or read(self, number, *a, **k),
     )
     order = BatchOrder(24, 3, train=True, blocks=data.blocks)
-    for batch in range(batches_per_epoch(SAMPLES, 24)):
-        data.read(order.rows(SAMPLES, 0, batch)[0], 0, True)
+    for start in range(0, SAMPLES, 24):
+        data.read(order.samples(SAMPLES, 0, start, min(start + 24, SAMPLES)), 0, True)
     assert len(decoded) == len({*decoded}) == 16
     small = open_folder(tmp_path / "data", cache="20kB")
     assert "data.window=" in small.notes[0] and small.train.blocks.window < 16
@@ -475,7 +475,7 @@ def test_one_open_file_per_shard(tmp_path: Path) -> None:
     data = open_folder(write_shards(tmp_path / "data"), window=3).train
     sources._open.cache_clear()
     for batch in range(10):
-        data.read(BatchOrder(24, 3, train=True, blocks=data.blocks).rows(SAMPLES, 0, batch)[0], 0, True)
+        data.read(BatchOrder(24, 3, train=True, blocks=data.blocks).full_batch(SAMPLES, 0, batch), 0, True)
     assert sources._open.cache_info().misses == len(SIZES)
 
 

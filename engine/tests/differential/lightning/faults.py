@@ -16,8 +16,8 @@ def hook_out_of_order() -> None:
 
     def make_setup(*arguments: Any) -> Any:
         made = make(*arguments)
-        source = getattr(made.splits, "source", None)
-        if source is not None and not isinstance(source, type(made.module)):
+        source = made.loaders.source
+        if not isinstance(source, type(made.module)):
             source.setup("test")
         return made
 
