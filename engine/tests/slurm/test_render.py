@@ -258,7 +258,7 @@ def test_idle_ranks_that_were_killed_lose_no_complete_checkpoint(
     """Ranks that exited by themselves have published it."""
     called = tmp_path / "called"
     (tmp_path / "monitor").mkdir()
-    ranks = f'case "$*" in *checkpoints.recovery*) touch {called}; exit ;; esac; echo 7/0 >{tmp_path}/monitor/stop'
+    ranks = f'case "$*" in *checkpoints.recovery*) touch {called}; exit ;; esac; echo 7/$TRAIN_STARTED >{tmp_path}/monitor/stop'
     ranks += f"; {python(RECORD_STOP)}; exit {code}"
     environ = {"ENVIRONMENT": "BATCH"}
     done = run_script(make_config, tmp_path, ranks, words=("monitor.idle=stop",), environ=environ)
@@ -319,7 +319,7 @@ def test_idle_ranks_cancel_only_the_next_jobs_of_their_own_script(
     listed = [f"7|RUNNING|{own}", f"8|PENDING|{own}", f"777|PENDING|{copy}/job.sbatch", "5555|PENDING|/x"]
     tool(tmp_path / "squeue", "printf '%s\\n' " + shlex.join(listed))
     tool(tmp_path / "scancel", f'echo "$@" >>{tmp_path}/cancelled')
-    ranks = f"echo 7/0 >{tmp_path}/monitor/stop; {python(RECORD_STOP)}; exit 75"
+    ranks = f"echo 7/$TRAIN_STARTED >{tmp_path}/monitor/stop; {python(RECORD_STOP)}; exit 75"
     done = run_script(make_config, tmp_path, ranks, words=("monitor.idle=stop", "cluster.chain=2"))
     assert done.returncode == 75, done.stderr
     assert (tmp_path / "cancelled").read_text() == "--state=PENDING 8\n"
@@ -583,9 +583,11 @@ def test_a_checkpoint_is_named_only_if_one_was_saved(
 ) -> None:
     for name in there:
         (tmp_path / name).parent.mkdir()
-        (tmp_path / name).write_text("7/0\n")
+    marks = "".join(f"; echo 7/$TRAIN_STARTED >{tmp_path / name}" for name in there)
     running = f"printf '#!/bin/sh\\necho JobState=RUNNING BatchFlag=1\\n' >{tmp_path}/scontrol"
-    ranks = f'case "$*" in *checkpoints.recovery*) exit ;; esac; {running}; {python(RECORD_STOP)}; exit 75'
+    ranks = (
+        f'case "$*" in *checkpoints.recovery*) exit ;; esac; {running}{marks}; {python(RECORD_STOP)}; exit 75'
+    )
     done = run_script(
         make_config, tmp_path, ranks, words=words, environ={"ENVIRONMENT": "BATCH", "SLURM_JOB_ID": "7"}
     )
