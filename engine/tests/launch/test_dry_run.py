@@ -24,7 +24,7 @@ def test_the_facts_of_a_run(make_config: MakeConfig) -> None:
     assert shown["Data"] == "digits, 1,259 training rows"
     assert shown["Device"].startswith("2 x cpu (") and shown["Device"].endswith("precision 32, strategy ddp")
     assert shown["Batch"] == "96 (48 per device), 2 batches per step"
-    assert shown["Steps"] == "70 in 10 epochs"
+    assert shown["Steps"] == "70 in 12 epochs"
     assert shown["Optimizer"] == "adamw, lr 0.002 (scale_lr=linear), schedule cosine"
     assert shown["Framework"] == "lightning, 2 processes"
     assert shown["Run folder"].endswith("results/digits/<run id>")

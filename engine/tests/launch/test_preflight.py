@@ -21,7 +21,7 @@ PROBLEMS = [
     ("data.batch_size=5000", 4, "use data.batch_size=1256 or less."),
     (f"{TABLE} data.length=10", 1, "which has 10 samples; use data.batch_size=10 or less."),
     (f"{TABLE} data.length=10 data.batch_size=32", 16, "use 10 ranks or fewer."),
-    ("trainer.accumulate_grad_batches=15", 1, "an epoch has 14 batches, fewer than"),
+    ("trainer.accumulate_grad_batches=14", 1, "an epoch has 13 batches, fewer than"),
     ("trainer.limit_train_batches=1 trainer.accumulate_grad_batches=2", 1, "no step would be made"),
     (f"{MNIST} data.batch_size=3000000", 1, "use data.batch_size=2739137 or less."),
     ("data=imagefolder data.dir=/nope", 1, "/nope/train can't be listed (No such file or directory)"),
@@ -42,7 +42,7 @@ def test_what_can_be_trained_passes(make_config: Make) -> None:
         "data.batch_size=1259",
         MNIST,
         "data=synthetic",
-        "trainer.accumulate_grad_batches=14",
+        "trainer.accumulate_grad_batches=13",
         "trainer.early_stopping.patience=3",
     ):
         assert data_problems(make_config(*words.split()), 1) == []

@@ -65,6 +65,7 @@ def test_a_run_of_an_earlier_commit_whose_keys_became_strings_resumes(make_run: 
     frozen = {
         "name": "custom",
         "_target_": "builtins.dict",
+        "monitors": {},
         "weights": {"0": 1.0, "1": 5.0},
         "names": {"0": "cat"},
     }

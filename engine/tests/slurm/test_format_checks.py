@@ -54,6 +54,7 @@ IMPOSSIBLE = [
     ("site:", "site:\n  notes: [2024-01-01]", "cluster.site.notes[0]='2024-01-01' is not a string; put it in quotes."),
     ("scheduler: slurm", "scheduler: none", "cluster.scheduler=none can't take jobs, and cluster=site submits one"),
     ("scheduler: slurm", "scheduler: pbs\nmem: 0", "cluster.mem=0 has a meaning for Slurm only"),
+    ("scheduler: slurm", "scheduler: pbs\nmem_per_cpu: 0", "cluster.mem_per_cpu=0 has a meaning for Slurm only"),
     ("scheduler: slurm", "scheduler: pbs\ntime: 0", "cluster.time=0 has a meaning for Slurm only"),
     ("scheduler: slurm", "scheduler: slurm\nmem_per_gpu: 0", "cluster.mem_per_gpu=0 must be above 0"),
     ("scheduler: slurm", "scheduler: slurm\ntime: 24:00:00", 'cluster.time: 86400 is a number'),

@@ -378,6 +378,10 @@ NOTED = {
         "cluster=sockeye cluster.account=mine",
         "does not have the usual form of an account of sockeye, st-<alloc>-1-gpu",
     ),
+    "nodes_for_batch": (
+        "cluster=slurm strategy=ddp trainer.nodes=2-4 data.batch_size=64",
+        "data.batch_size=64 is shared evenly by 2, 4 of 2 to 4 nodes",
+    ),
     "set_by_site": ("cluster=neuron cluster.mem=10G", "may ignore or reject cluster.mem."),
     "set_by_site: partition": (
         "cluster=narval cluster.partition=gpu",

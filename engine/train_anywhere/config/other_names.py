@@ -121,7 +121,7 @@ OWN_ARGUMENTS = {
     "precision": "trainer.precision", "logger": "loggers.NAME._target_", "callbacks": "callbacks.NAME._target_",
     "default_root_dir": "paths.results", "enable_checkpointing": "checkpoint.*", "enable_progress_bar": "monitor.progress",
     "use_distributed_sampler": "the data itself", "enable_model_summary": "monitor.progress", "fast_dev_run": "trainer.fast_dev_run",
-    "reload_dataloaders_every_n_epochs": "a data set that changes its rows itself",
+    "reload_dataloaders_every_n_epochs": "a data set that changes its rows itself", "barebones": "monitor.* and checkpoint.*",
 }  # fmt: skip
 """Arguments of Lightning's Trainer that this project sets, and what to use instead."""
 

@@ -133,7 +133,7 @@ def format_problems(cluster: Cluster) -> list[str]:
     patterns = {"site.account": site.account, "site.comment": site.comment}
     found = [
         *_problems_of_kind(times, seconds, may_be_0=("time",)),
-        *_problems_of_kind({**sizes(cluster), **of_nodes}, megabytes, may_be_0=("mem",)),
+        *_problems_of_kind({**sizes(cluster), **of_nodes}, megabytes, may_be_0=("mem", "mem_per_cpu")),
         *_problems_of_kind({"begin": cluster.begin}, check_begin_time),
         *_problems_of_kind(patterns, _compile_pattern),
     ]
@@ -175,9 +175,9 @@ def _problems_of_kind(
 
 def _zero_key(cluster: Cluster) -> str:
     """Return the key that is 0: for Slurm, all memory of a node, or no time limit."""
-    if cluster.mem is not None and megabytes(cluster.mem) == 0:
-        return "mem"
-    return "time" if cluster.time is not None and seconds(cluster.time) == 0 else ""
+    zero = [key for key, size in sizes(cluster).items() if size is not None and megabytes(size) == 0]
+    time = ["time"] if cluster.time is not None and seconds(cluster.time) == 0 else []
+    return next(iter(zero + time), "")
 
 
 def _compile_pattern(pattern: str) -> re.Pattern[str]:

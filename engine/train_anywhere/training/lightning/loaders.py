@@ -122,9 +122,7 @@ class Opener:
         topology, rows, size = self.topology, len(data), self.config.data.batch_size
         check_batch(rows, size, topology.world_size, train)
         if train and rows % size:
-            self.report(
-                f"each epoch leaves out {rows % size} of {rows} rows, in a new order: they do not fill a batch."
-            )
+            self.report(f"each epoch leaves out {rows % size} of {rows} rows: they fill no batch.")
         shuffle = train and self.config.trainer.overfit_batches is None
         blocks = block_order(data)
         order = BatchOrder(size, self.config.seed, topology.rank, topology.world_size, shuffle, blocks=blocks)
