@@ -636,7 +636,7 @@ def test_a_real_run_of_this_machine_while_it_trains_and_after(
             assert (one["state"], one["alive"]) == ("running", True)
             assert "jobs.py cancel" in one["next"][0]
             assert progress["section"] in ("train", "validation", "checkpoint")
-            assert 0 < progress["step"] < progress["steps"] == 1400000
+            assert 0 < progress["step"] < progress["steps"] == 1300000
             assert progress["rate"] > 0 and progress["seconds_left"] > 0 and progress["moved"] < 30
             assert 0 <= progress["data_wait"] <= 1
             assert run(results, "status") == 0

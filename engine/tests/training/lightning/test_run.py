@@ -155,7 +155,7 @@ def test_only_some_epochs_are_validated(make_run: MakeRun, fit: Fit) -> None:
 
 def test_a_run_without_validation_and_test(make_run: MakeRun, fit: Fit) -> None:
     config, run = make_run(*SHORT, "trainer.limit_val_batches=0", "trainer.limit_test_batches=0")
-    assert fit(config, run).metrics.keys() == {"train/loss", "train/acc", "lr"}
+    assert fit(config, run).metrics.keys() == {"train/loss", "train/acc"}
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, SequentialSampler
 
 from train_anywhere.data.order.assignment import BatchOrder
 from train_anywhere.data.order.batch_check import check_batch
@@ -15,7 +15,7 @@ from train_anywhere.data.torch.unpadded_batches import UnpaddedOrder
 from train_anywhere.errors import DataError, SignalsAsErrors
 
 
-class EpochSampler(Sampler[tuple[int, int]]):
+class EpochSampler(SequentialSampler):  # Lightning's overfit_batches replaces any other kind
     """The (epoch, batch) pairs of one epoch. Workers get the epoch from the pair, so they can persist across epochs.
 
     `len` is always a whole epoch; only `start_epoch`, in which a run resumes, starts at `start_batch`.
@@ -37,7 +37,7 @@ class EpochSampler(Sampler[tuple[int, int]]):
     def __len__(self) -> int:
         return self.batches
 
-    def __iter__(self) -> Iterator[tuple[int, int]]:
+    def __iter__(self) -> Iterator[tuple[int, int]]:  # type: ignore[override]
         first = self.start_batch if self.epoch == self.start_epoch else 0
         return ((self.epoch, batch) for batch in range(first, self.batches))
 

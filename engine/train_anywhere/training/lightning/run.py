@@ -172,7 +172,7 @@ def train_and_test(config: Config, process: RankProcess) -> Outcome:
         state=state,
         epoch=writer.newest.epoch if writer.newest else trainer.current_epoch,
         step=trainer.steps_done,
-        metrics=metrics.metrics,
+        metrics={name: value for name, value in metrics.metrics.items() if name != "lr"},
         checkpoint=str(writer.newest.path) if writer.newest else None,
         rate=progress.throughput.mean(),
         unit=progress.throughput.unit,

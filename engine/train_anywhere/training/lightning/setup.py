@@ -184,15 +184,15 @@ def describe(setup: Setup, config: Config) -> Header:
     weights = [p for p in module.parameters() if not isinstance(p, nn.UninitializedParameter)]
     complete = len(weights) == len([*module.parameters()])
     loop, loaders = setup.trainer.fit_loop, setup.loaders
+    val = loop.epoch_loop.val_loop._combined_loader  # no `or`: a stream has no length, so no truth value
     rows = {
         "training rows": count_rows(loop._combined_loader),
-        "validation": count_rows(loop.epoch_loop.val_loop._combined_loader or loaders.val),
+        "validation": count_rows(loaders.val if val is None else val),
         "test": count_rows(loaders.test),
     }
-    own = task_has_network(config.task, "lightning")
     names = {"cuda": lambda: torch.cuda.get_device_name(device), "mps": lambda: "Apple GPU"}
     return Header(
-        model=type(module).__name__ if own else config.model.name,
+        model=type(module).__name__ if task_has_network(config.task, "lightning") else config.model.name,
         parameters=sum(p.numel() for p in weights) if complete else None,
         trained=sum(p.numel() for p in weights if p.requires_grad),
         rows=rows,
