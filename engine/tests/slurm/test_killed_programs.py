@@ -19,10 +19,12 @@ def processes(login: Login, node: str, pattern: str) -> list[str]:
     return login.testbed.run(["pgrep", "-f", pattern], node=node).stdout.split()
 
 
-@pytest.mark.parametrize("what", ["[r]esumable.py --epochs", "[t]rain.py --run"], ids=["program", "rank"])
+@pytest.mark.parametrize(
+    "what", ["[r]esumable.py --epochs", "^[^ ]+ -u [^ ]*[t]rain.py --run"], ids=["program", "rank"]
+)
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_a_killed_rank_is_named_with_the_memory_limit(login: Login, what: str, nodes: int) -> None:
-    """On two nodes the last rank is killed, and srun ends the first one."""
+    """On two nodes the last rank is killed, and srun ends the first one. A killed srun comes back."""
     words = ("cluster=slurm", f"trainer.nodes={nodes}", "trainer.devices=1")
     job, run = submit(login, *words, "--", script("resumable.py"), *WAITS)
     wait_for(lambda: log(run).count("epoch 5/1000") == nodes, run, 90)
