@@ -197,16 +197,16 @@ def update_folder(source: str, scratch: Path) -> int:
             f"these files of engine/ were edited: {', '.join(edited)}. Undo the edits (git checkout), move them to files outside "
             "engine/, or merge the new version with git."
         )
-    if changed := uncommitted_files(["engine"]):
-        raise Refusal(
-            f"these files of engine/ have changes that git does not have, and the update would replace them: {', '.join(changed)}. "
-            "Commit them, or undo them (git checkout)."
-        )
     new_engine = fetch_sources(source, scratch)
     write_sums(new_engine)
     before, after = (version_of(folder) for folder in (Path("engine"), new_engine))
     if file_digests(Path("engine")) == file_digests(new_engine):
         return print_nothing_new(before)
+    if changed := uncommitted_files(["engine"]):
+        raise Refusal(
+            f"these files of engine/ have changes that git does not have, and the update would replace them: {', '.join(changed)}. "
+            "Commit them, or undo them (git checkout)."
+        )
     old, changes = ((folder / "CHANGELOG.md").read_text() for folder in (Path("engine"), new_engine))
     merge = Merge(Path("engine"), new_engine, scratch)
     exchange(new_engine)

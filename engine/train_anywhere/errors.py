@@ -15,7 +15,6 @@ __all__ = [
     "ProjectError",
     "SchedulerError",
     "SubmitError",
-    "listed",
 ]
 
 REFUSED = 2

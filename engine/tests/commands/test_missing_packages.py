@@ -14,7 +14,7 @@ from train_anywhere import commands
 from train_anywhere.files import ROOT
 
 DECLARED = tomllib.loads((ROOT / "engine/pyproject.toml").read_text())["project"]
-OPTIONAL = {"pynvml", "horovod"}
+OPTIONAL = {"pynvml", "horovod", "onnxruntime"}
 """Modules that the engine imports if they are installed."""
 INSTALLED = packages_distributions()
 WITH_ANOTHER = {"torchmetrics": "lightning"}

@@ -181,7 +181,6 @@ OUTSIDE = {
     "engine/train_anywhere/remote/remote_command.py": "the user's own state",
     "engine/train_anywhere/remote/sent_files.py": "the user's own state",
     "engine/train_anywhere/remote/request_there.py": "the new folder of a request",
-    "engine/train_anywhere/remote/run_copies.py": "the folders above a copied run, and the run's",
     "engine/train_anywhere/commands/plot.py": "a new file that the user names",
     "engine/train_anywhere/commands/fetch.py": "the folder of the cache",
     "engine/train_anywhere/training/lightning/weights.py": "a new file or folder of an export",

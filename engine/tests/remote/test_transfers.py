@@ -226,7 +226,7 @@ def wrap_rsync(laptop: Laptop, first: str) -> None:
 
 
 OF_MACOS = r"""
-known='-ltz|-p|-rltz|-c|-e|--(from0|keep-dirlinks|safe-links|version)|--(files-from|out-format|partial-dir|exclude)=.*'
+known='-ltz|-p|-rtz|-c|-e|--(from0|keep-dirlinks|safe-links|version)|--(files-from|out-format|partial-dir|exclude)=.*'
 [ "$1" = --version ] && { echo "openrsync: protocol version 29"; exit; }
 words=()
 for word; do

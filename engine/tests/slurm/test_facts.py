@@ -308,10 +308,7 @@ def test_no_partition_accepts_jobs(site: Site, differences: Compare) -> None:
         for name in names:
             site.testbed.run(["scontrol", "update", f"PartitionName={name}", "State=UP"])
     assert (code, errors) == (0, "note: no partition with GPUs is UP and open to your groups and accounts.\n")
-    assert (
-        "not checked: account_example, cpus, gpu_mem, gpu_type, gpus, login, mem, needs_gpu_type, partition\n"
-        in printed
-    )
+    assert "not checked: account_example, cpus, gpu_mem, gpu_type, gpus, login and 3 more\n" in printed
 
 
 REFUSED = {

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.config.paths import write_problem
 from train_anywhere.errors import CheckpointError
-from train_anywhere.files.atomic import dumps, make_folder, read_text, write_atomic
+from train_anywhere.files.atomic import dumps, make_folder, move, read_text, write_atomic
 from train_anywhere.files.root import shell_folder
 from train_anywhere.runs.folder import RunDir
 
@@ -108,7 +108,7 @@ def draft_export(path: Path) -> Iterator[Path]:
     with TemporaryDirectory(prefix=".export-", dir=path.parent) as folder:
         yield Path(folder) / path.name
         for written in sorted(Path(folder).iterdir()):  # ONNX may write a second file with the weights
-            written.rename(check_new_file(path.parent / written.name))
+            move(written, check_new_file(path.parent / written.name))
 
 
 def write_predictions(
