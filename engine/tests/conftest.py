@@ -1,12 +1,16 @@
 """Fixtures and marks of the engine's tests besides `train_anywhere.testing.plugin`."""
 
 import re
+import signal
 from collections.abc import Iterator
 
 import pytest
 
 from engine.tests.bad_inputs import summary
 from train_anywhere.files import with_engine
+
+# a shell starts `make test &` with Ctrl-C ignored, and programs would inherit that
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="package", autouse=True)
