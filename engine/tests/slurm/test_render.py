@@ -226,7 +226,7 @@ def test_a_stop_told_by_rank_0_is_75_whatever_the_launcher_says(
 def test_a_killed_rank_0_leaves_a_failedrun_script(
     make_config: Callable[..., Config], tmp_path: Path
 ) -> None:
-    once = f'[ -e "$0.ran" ] && exit 1; touch "$0.ran"; {python(RECORD_START)}; kill -9 $$'
+    once = f'[ -e "$0.ran" ] && exit 1; touch "$0.ran"; {python(RECORD_START)}; exit 137'
     assert run_script(make_config, tmp_path, once).returncode == 137
     run = RunDir(tmp_path)
     info = run.read_info()
