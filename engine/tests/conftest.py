@@ -21,13 +21,6 @@ def engine_on_the_path() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
-def ctrl_c_is_heard() -> None:
-    """Let commands of these tests get Ctrl-C, which a shell lets its background jobs ignore."""
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
 NEEDS = {"mpi": "mpirun", "horovod": "horovod|hvd"}
 """What the parameters of a test with a real job contain if the job needs a tool that the test may not have as its mark."""
 
