@@ -56,5 +56,5 @@ job "multiworker_mirrored on two nodes" framework=keras strategy=multiworker_mir
 job "fsdp" strategy=fsdp trainer.nodes=2
 job "3 ranks on 2 nodes" trainer.nodes=2 trainer.total_devices=3 data.batch_size=96
 job "elastic, 1 to 2 nodes" trainer.nodes=1-2
-job "LoRA" experiment=gpt_text 'model.lora={rank: 4, alpha: 8, targets: [query, value]}' trainer.max_epochs=1 trainer.limit_train_batches=20
+job "LoRA" framework=keras experiment=gpt_text 'model.lora={rank: 4, alpha: 8, targets: [query, value]}' trainer.max_epochs=1 trainer.limit_train_batches=20
 exit $failed
