@@ -42,7 +42,7 @@ def importing(name, *arguments, **options):
     module = found(name, *arguments, **options)
     if name == "train_anywhere.features.idle.idle_gpus":
         builtins.__import__ = found
-        vars(sys.modules[name]).update(WARN_MINUTES={warn}, STOP_MINUTES={stop}, EVERY_S=0.2)
+        vars(sys.modules[name]).update(WARN_MINUTES={warn}, EVERY_S=0.2)
     return module
 
 if "train_anywhere.features.node" in sys.orig_argv:
@@ -50,8 +50,8 @@ if "train_anywhere.features.node" in sys.orig_argv:
 """
 
 
-def idle_gpus(folder: Path, warn: float, stop: float) -> dict[str, str]:
+def idle_gpus(folder: Path, warn: float) -> dict[str, str]:
     """Return the environment of a run on a stand-in's idle GPUs and a monitor that waits less."""
     fake_nvidia_smi(folder / "bin", rows=IDLE_ROWS)
-    (folder / "sitecustomize.py").write_text(HURRY.format(warn=warn, stop=stop))
+    (folder / "sitecustomize.py").write_text(HURRY.format(warn=warn))
     return {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(folder)}

@@ -15,8 +15,8 @@ from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError, SubmitError, SubmitInterrupted
 from train_anywhere.files import ROOT
 from train_anywhere.launch.processes import ForkServers
-from train_anywhere.runs.folder import ATTEMPTS, RunDir, now
-from train_anywhere.search.loop import RESUMABLE, Search, option_problems
+from train_anywhere.runs.folder import RunDir
+from train_anywhere.search.loop import Search, option_problems
 from train_anywhere.search.study import Settings, Space, Study, find_folder, make_folder
 from train_anywhere.search.trials import LocalTrials
 from train_anywhere.testing.weights import info
@@ -201,18 +201,6 @@ def test_on_this_machine(train: Train, tmp_path: Path) -> None:
     best = results / "digits" / found.stdout.split()[2]
     assert train(*shlex.split(again[1])).returncode == 0
     assert info((results / "latest").resolve())["metrics"] == info(best)["metrics"]
-
-
-@pytest.mark.parametrize(
-    "ended_by, state", [("idle", "interrupted"), ("SIGINT", "preempted"), ("SIGTERM", "preempted")]
-)
-def test_a_trial_that_kept_gpus_idle_is_not_resumed(
-    make_run: Callable[..., tuple[Config, RunDir]], ended_by: str, state: str
-) -> None:
-    run = make_run()[1]
-    run.update(state="preempted", **{ATTEMPTS: [{"started": now(), "ended_by": ended_by}]})
-    assert LocalTrials(1).read_ended([run]) == {run.id: state}
-    assert (state in RESUMABLE) == (ended_by != "idle")
 
 
 @pytest.mark.new_process

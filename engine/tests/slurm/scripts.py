@@ -87,4 +87,10 @@ def run_script(
     script.write_text(render_supervised(job, supervisor or job.supervisor))
     own = {"PATH": f"{folder}:/usr/bin:/bin", "SLURM_JOB_ID": "7"}
     environ = {"SLURM_JOB_NODELIST": "node1", **environ, **own}
-    return subprocess.run(["bash", str(script)], env=environ, capture_output=True, text=True, timeout=30)
+    # like Slurm, which writes a file: the supervisor reads its own log
+    with open(folder / "errors", "w") as log:
+        done = subprocess.run(
+            ["bash", str(script)], env=environ, stdout=subprocess.PIPE, stderr=log, text=True, timeout=30
+        )
+    done.stderr = (folder / "errors").read_text()
+    return done

@@ -117,7 +117,8 @@ def test_three_commands_that_return_at_once(
     held = f"until [ -e {go} ]; do sleep 0.2; done"
     _, first = login.submit(*words, f'cluster.setup=["{held}"]')
     second_job, second = login.submit(*words, f"init={first}", f"after={first}")
-    evaluated = login.command("evaluate", str(second), "cluster=slurm", f"after={second}")
+    job_words = ("cluster=slurm", f"after={second}", f"paths.results={login.results}")
+    evaluated = login.command("run", *job_words, "--", "src/evaluate.py", str(second))
     assert evaluated.returncode == 0, evaluated.stderr
     assert (
         f"it starts when results/{second.parent.name}/{second.name} is complete (job {second_job})"

@@ -188,14 +188,13 @@ def test_a_job_whose_record_is_missing_is_found_after_its_end(fakes: Fakes) -> N
     assert "kept: " in ask(fakes, "prune", str(run), "--yes") and run.is_dir()
 
 
-def test_a_run_that_a_job_evaluates_is_kept(fakes: Fakes) -> None:
+def test_a_run_that_the_job_of_another_run_names_is_kept(fakes: Fakes) -> None:
     run = ended(fakes)
-    (job := run / "evaluations/job-1").mkdir(parents=True)
-    (job / "job.sbatch").touch()
-    for text in ("?\n", "9\n"):
-        (job / "jobs.txt").write_text(text)
-        fakes.queue.write_text(f"9|PENDING|{job}/job.sbatch\n")
-        assert "a job that evaluates it is queued" in ask(fakes, "prune", str(run), "--yes")
+    fakes.submit()
+    [job] = set(fakes.runs()) - {run}
+    with open(job / "config.yaml", "a") as config:
+        config.write(f"program: {{command: [src/evaluate.py, {run}]}}\n")
+    assert f"{job.name} names it, and its job is queued" in ask(fakes, "prune", str(run), "--yes")
     fakes("squeue", "exit 1")
     assert "kept: " in ask(fakes, "prune", str(run), "--yes") and run.is_dir()
 

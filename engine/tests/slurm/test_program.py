@@ -45,6 +45,18 @@ def finished(login: Login, *words: str) -> Path:
     return run
 
 
+def test_a_run_is_evaluated_by_a_job(login: Login) -> None:
+    """The metrics are those of the training, and the file of predictions is where it was named."""
+    login.train("model=mlp", "trainer.max_epochs=1", "trainer.accelerator=cpu")
+    trained, answers = (login.results / "latest").resolve(), login.folder / "answers.csv"
+    words = ("src/evaluate.py", str(trained), "--split", "val", "--predict", str(answers))
+    run = finished(login, "cluster=slurm", "--", *words)
+    (written,) = trained.glob("evaluations/val-*.json")
+    expected = {name: value for name, value in info(trained)["metrics"].items() if name.startswith("val")}
+    assert json.loads(written.read_text())["metrics"] == expected
+    assert str(written) in log(run) and len(answers.read_text().splitlines()) == 1 + 179
+
+
 def test_a_program_is_killed_requeued_and_goes_on(login: Login) -> None:
     """It handles no signal. Its checkpoints go to the node's disk and are copied at the end."""
     words = ("--epochs", "120", "--seconds", "0.1")

@@ -251,21 +251,6 @@ def test_a_python_that_does_not_start_leaves_the_run_queued(
     assert RunDir(tmp_path).read_info()["state"] == "queued"
 
 
-@pytest.mark.parametrize("code", [0, 137])
-def test_idle_ranks_that_were_killed_lose_no_complete_checkpoint(
-    make_config: Callable[..., Config], tmp_path: Path, code: int
-) -> None:
-    """Ranks that exited by themselves have published it."""
-    called = tmp_path / "called"
-    (tmp_path / "monitor").mkdir()
-    ranks = f'case "$*" in *checkpoints.recovery*) touch {called}; exit ;; esac; echo 7/$TRAIN_STARTED >{tmp_path}/monitor/stop'
-    ranks += f"; {python(RECORD_STOP)}; exit {code}"
-    environ = {"ENVIRONMENT": "BATCH"}
-    done = run_script(make_config, tmp_path, ranks, words=("monitor.idle=stop",), environ=environ)
-    assert done.returncode == 75 and "back to the queue" not in done.stdout, done.stderr
-    assert called.exists() == bool(code)
-
-
 @pytest.mark.parametrize("batch", [0, 1])
 @pytest.mark.parametrize("value", ["production", "BATCH"])
 @pytest.mark.quick("production-1", "BATCH-0")
@@ -307,11 +292,10 @@ def test_the_gpus_of_an_allocation_are_kept(
     assert f"gpus={'3' if allocation else 'none'}" in done.stdout, done.stderr
 
 
-def test_idle_ranks_cancel_only_the_next_jobs_of_their_own_script(
+def test_a_cancelled_job_cancels_only_the_next_jobs_of_its_own_script(
     make_config: Callable[..., Config], tmp_path: Path
 ) -> None:
     """jobs.txt has no effect: a copied folder lists another run's jobs, and users may edit it."""
-    (tmp_path / "monitor").mkdir()
     (tmp_path / "jobs.txt").write_text("7\n8\n777\n--me\n--user=root\n")
     (copy := tmp_path / "copy").mkdir()
     (copy / "job.sbatch").touch()
@@ -319,8 +303,8 @@ def test_idle_ranks_cancel_only_the_next_jobs_of_their_own_script(
     listed = [f"7|RUNNING|{own}", f"8|PENDING|{own}", f"777|PENDING|{copy}/job.sbatch", "5555|PENDING|/x"]
     tool(tmp_path / "squeue", "printf '%s\\n' " + shlex.join(listed))
     tool(tmp_path / "scancel", f'echo "$@" >>{tmp_path}/cancelled')
-    ranks = f"echo 7/$TRAIN_STARTED >{tmp_path}/monitor/stop; {python(RECORD_STOP)}; exit 75"
-    done = run_script(make_config, tmp_path, ranks, words=("monitor.idle=stop", "cluster.chain=2"))
+    ranks = f"echo 'slurmstepd: error: *** JOB 7 ON node1 CANCELLED AT now ***' >&2; {python(RECORD_STOP)}; exit 75"
+    done = run_script(make_config, tmp_path, ranks, words=("cluster.chain=2",))
     assert done.returncode == 75, done.stderr
     assert (tmp_path / "cancelled").read_text() == "--state=PENDING 8\n"
 

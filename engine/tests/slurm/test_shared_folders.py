@@ -139,8 +139,8 @@ def test_a_named_environment_and_an_image(find, disk: Path) -> None:
     assert f"the image ({disk}/image.sif) is below" in find(*image)[0]
 
 
-def test_runs_that_a_job_reads(find, disk: Path, tmp_path: Path, make_config: MakeConfig) -> None:
-    """The run of `init=` and an evaluated run are not named by `paths.results`."""
+def test_the_run_that_a_job_starts_from(find, disk: Path, tmp_path: Path, make_config: MakeConfig) -> None:
+    """The run of `init=` is not named by `paths.results`."""
     config = make_config("cluster=slurm", f"cluster.local_disk={disk}", f"paths.results={tmp_path}/results")
     begun = replace(config, init=replace(config.init, run=f"{disk}/results/digits/1"))
     request = Request(begun, placeholder_job(begun, None, None), data_problems)
@@ -148,9 +148,6 @@ def test_runs_that_a_job_reads(find, disk: Path, tmp_path: Path, make_config: Ma
     assert (
         f"the run of init= ({disk}/results/digits/1) is below" in problem and "paths.results" not in problem
     )
-    job = replace(request.job, program="src/evaluate.py", run=f"{disk}/results/digits/1/evaluations/job-1")
-    [problem] = local_rules.own_disk(Request(config, job, data_problems))
-    assert f"the run folder ({disk}/results/digits/1) is below" in problem and "paths.results" not in problem
 
 
 def test_a_job_on_this_node_shares_nothing(find, disk: Path, make_config: MakeConfig) -> None:

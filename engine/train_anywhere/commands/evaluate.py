@@ -6,15 +6,15 @@
     python src/evaluate.py RUN --predict-files 'photos/*.jpg'   print file, label and probability of new files
     python src/evaluate.py RUN --generate "Once upon" --temperature 0.8
     python src/evaluate.py RUN --export torch                   write the weights as a file of plain tensors
-    python src/evaluate.py RUN cluster=neuron                   run as a job with one device
     python src/evaluate.py RUN on=neuron                        run on a host of configs/hosts/, over ssh
-    python src/evaluate.py RUN cluster=neuron after=RUN         run as a job that starts when RUN is complete
+    python src/run.py cluster=neuron -- src/evaluate.py RUN     run as a job; RUN is an absolute path
 
 RUN is a run folder or a run id; without it, the newest run. Exit codes: 0 done, 1 an error in user code,
 2 refused (nothing was written).
 """
 
 import argparse
+import sys
 from typing import NoReturn
 
 from train_anywhere.commands.elsewhere import here_or_there
@@ -22,34 +22,25 @@ from train_anywhere.errors import ProjectError
 from train_anywhere.files.root import refuse_deleted_folder
 from train_anywhere.files.terminal.output import user_frame
 from train_anywhere.files.terminal.printable import printable_output
-from train_anywhere.inference.request import (
-    build_words,
-    check_request,
-    make_job_config,
-    make_parser,
-    read_after,
-    select_job_words,
-)
+from train_anywhere.inference.request import check_request, make_parser, refuse_job
 from train_anywhere.launch.command import run_command
 from train_anywhere.launch.exits import leave
 from train_anywhere.launch.failure import print_traceback
-from train_anywhere.launch.preflight import data_problems
-from train_anywhere.slurm.presets import resolve_current
-from train_anywhere.slurm.submission import evaluation
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command and return the exit code; a refusal is one message."""
     parsed = make_parser(__doc__ or "").parse_intermixed_args(arguments)
     with printable_output(log=True):  # the project's code prints too
-        return run_command(lambda: carry_out(parsed), overrides=False)
+        return run_command(
+            lambda: carry_out(parsed, sys.argv[1:] if arguments is None else arguments), overrides=False
+        )
 
 
-def carry_out(parsed: argparse.Namespace) -> int:
-    """Evaluate here or submit a job; return the exit code."""
+def carry_out(parsed: argparse.Namespace, typed: list[str]) -> int:
+    """Evaluate here and return the exit code."""
     refuse_deleted_folder()
-    if job := select_job_words(parsed.words):
-        return submit(parsed, job)
+    refuse_job(parsed.words, typed)
     # imports numpy, which a submission does not need
     from train_anywhere.inference.evaluate_run import evaluate
 
@@ -61,13 +52,6 @@ def carry_out(parsed: argparse.Namespace) -> int:
             raise
         print_traceback(request.run, "evaluate", error)
         return 1
-
-
-def submit(parsed: argparse.Namespace, job: list[str]) -> int:
-    """Submit a job with one device; `job` are the overrides for the job."""
-    request = check_request(parsed, [word for word in parsed.words if word not in job], read_after(job))
-    where = resolve_current(job) if "cluster=current" in job else job
-    return evaluation.start(make_job_config(request, where), request.run, build_words(request), data_problems)
 
 
 def run() -> NoReturn:

@@ -7,12 +7,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from train_anywhere.errors import CheckpointError, SchedulerError, SubmitError
+from train_anywhere.files.atomic import read_text
 from train_anywhere.files.terminal.printable import one_line
-from train_anywhere.runs.folder import JOBS, RunDir, delete, point_latest, sweep_folder
+from train_anywhere.runs.folder import RunDir, delete, point_latest, sweep_folder
 from train_anywhere.runs.lock import RunLock
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.scheduler.client import QUEUE
-from train_anywhere.slurm.status.find_runs import RunEntry, find_all, query_scheduler, read_entry
+from train_anywhere.slurm.status.find_runs import RunEntry, find_all, query_scheduler, recorded_state
 from train_anywhere.slurm.status.gather import Report
 from train_anywhere.slurm.status.text_page import align_columns
 
@@ -30,9 +31,9 @@ def prune(pairs: Sequence[tuple[RunEntry, Report]], yes: bool) -> int:
     Raises:
         SubmitError: no folder can be deleted, or standard input is not a terminal and `yes` is False.
     """
-    evaluated = runs_being_evaluated([run for run, _ in pairs])
+    used = runs_in_use([run.folder.path for run, _ in pairs])
     reasons = {
-        run.folder.path: evaluated.get(run.folder.path) or keep_reason(run, report) for run, report in pairs
+        run.folder.path: used.get(run.folder.path) or keep_reason(run, report) for run, report in pairs
     }
     for path, reason in reasons.items():
         if reason:
@@ -58,16 +59,31 @@ def prune(pairs: Sequence[tuple[RunEntry, Report]], yes: bool) -> int:
     return int(len(deleted) < len(chosen))
 
 
-def runs_being_evaluated(runs: Sequence[RunEntry]) -> dict[Path, str]:
-    """Return why runs must be kept whose evaluation is queued or running, or may be, by their folders."""
-    files = {file: run.folder.path for run in runs for file in run.folder.path.glob(f"evaluations/*/{JOBS}")}
+def runs_in_use(paths: Sequence[Path]) -> dict[Path, str]:
+    """Return why run folders must be kept that the job of another run names in its configuration."""
+    entries = [run for top in {path.parents[1] for path in paths} for run in find_all(top)]
+    waiting = [
+        run for run in entries if run.scheduler and recorded_state(run.folder) in ("queued", "running")
+    ]
+    texts = [read_text(run.folder.config) for run in waiting]
+    pairs = [
+        (path, run)
+        for run, text in zip(waiting, texts, strict=True)
+        for path in paths
+        if path != run.folder.path and str(path) in text
+    ]
     try:
-        found, known = query_scheduler([read_entry(file.parent) for file in files])
+        found, known = query_scheduler([run for _, run in pairs])
     except SchedulerError as error:
-        return dict.fromkeys(files.values(), f"whether a job evaluates it is not known: {error}")
+        return {
+            path: f"whether the job of {run.folder.id} uses it is not known: {error}" for path, run in pairs
+        }
     used = [bool(one.unclear or one.trouble or known.active(one.job_ids)) for one in found]
-    named = [(file, path) for (file, path), is_used in zip(files.items(), used, strict=True) if is_used]
-    return {path: f"a job that evaluates it is queued or running, or may be: {file}" for file, path in named}
+    return {
+        path: f"{run.folder.id} names it, and its job is queued or running, or may be"
+        for (path, run), is_used in zip(pairs, used, strict=True)
+        if is_used
+    }
 
 
 def keep_reason(run: RunEntry, report: Report) -> str:

@@ -131,6 +131,8 @@ REMOVED = {
     "and resume the run from the checkpoint before that step.",
     "'cluster.pack_env' is not": "cluster.pack_env was removed: use a container, or let each node unpack one file with "
     "cluster.setup, see docs/how-to/environments.md.",
+    "monitor.idle='stop' ": "monitor.idle=stop was removed: use monitor.idle=warn, which prints a line when GPUs do nothing, and "
+    "`python src/jobs.py cancel`, which saves a checkpoint.",
     "'monitor.notify' is not": "monitor.notify was removed: use cluster.mail_type=ALL, or the alerts of your tracker.",
 }
 """Messages for keys and values that were removed, by how the general message begins."""

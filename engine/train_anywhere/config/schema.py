@@ -214,10 +214,7 @@ class Monitor:
         30, "minutes without a step before a rank counts as hung; null: off"
     )
     hang: Literal["warn", "requeue"] = key("warn", "what to do about a hung job: warn | requeue")
-    idle: Literal["off", "warn", "stop"] = key(
-        "warn",
-        "what to do about GPUs that do nothing for 15 minutes: off | warn | stop: save, and end the job after 45",
-    )
+    idle: Literal["off", "warn"] = key("warn", "print a line when GPUs do nothing for 15 minutes: warn | off")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@
     model = load_model("results/latest")
     model.predict(["a.jpg", "b.jpg"]).labels
 
-request          checks the arguments of `src/evaluate.py`; prepares an evaluation as a job
+request          checks the arguments of `src/evaluate.py`
 predictor        predicts for new files and arrays: what `load_model` returns
 trained_model    opens a run folder and loads a checkpoint into its model
 evaluate_run     runs an evaluation here

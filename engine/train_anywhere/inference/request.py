@@ -1,28 +1,25 @@
-"""The arguments of `src/evaluate.py`, checked without a framework, here or for a job."""
+"""The arguments of `src/evaluate.py`, checked without a framework."""
 
 import argparse
 import glob
 import math
 import os
 import re
+import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from train_anywhere.checkpoints.choice import choose
-from train_anywhere.config.command.compose import compose, quote_value
-from train_anywhere.config.command.diagnose import diagnose, is_configuration_error
 from train_anywhere.config.limits import MAX_COUNT
-from train_anywhere.config.load import load
-from train_anywhere.config.paths import make_absolute
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.files import ROOT
-from train_anywhere.files.root import resolve_as_typed, shell_folder
+from train_anywhere.files.root import shell_folder
 from train_anywhere.files.terminal.fit import FittedHelp
 from train_anywhere.inference.output_files import check_new_file, prediction_file
-from train_anywhere.inference.trained_model import find_run, read_config, refuse_export, use_one_device
-from train_anywhere.runs.folder import RunDir, is_waited_for
+from train_anywhere.inference.trained_model import find_run, read_config, refuse_export
+from train_anywhere.runs.folder import RunDir
 
 FORMATS = {
     "lightning": {
@@ -93,12 +90,10 @@ class EvaluationRequest:
     typed: argparse.Namespace
 
 
-def check_request(
-    parsed: argparse.Namespace, words: Sequence[str], after: str | None = None
-) -> EvaluationRequest:
-    """Check the arguments. Raises ConfigError, CheckpointError.
+def check_request(parsed: argparse.Namespace, words: Sequence[str]) -> EvaluationRequest:
+    """Check the arguments: `words` are the run and the changes to its configuration.
 
-    The `words` are the run and the changes to its configuration. If the job waits for the run, `after`, a checkpoint need not exist yet.
+    Raises ConfigError, CheckpointError.
     """
     run, changes = split_run(words)
     refuse_bad_values(parsed)
@@ -108,8 +103,7 @@ def check_request(
         refuse_export(config.framework, export, list(FORMATS[config.framework]))
     to = check_new_file(Path(parsed.to)) if parsed.to else None
     predictions = prediction_file(parsed.predict) if parsed.predict else None
-    if not is_waited_for(after, run):
-        choose(run, parsed.checkpoint, checksums=False)
+    choose(run, parsed.checkpoint, checksums=False)
     output = check_new_file(Path(parsed.output)) if parsed.output else None
     files = matching_files(parsed.predict_files)
     return EvaluationRequest(run, config, changes, export, predictions, to, files, output, parsed)
@@ -158,70 +152,19 @@ def refuse_bad_values(parsed: argparse.Namespace) -> None:
 
 
 SECTIONS, KEYS = ("cluster", "container"), ("wait", "dry_run", "after")
-"""Sections and keys that are of a job."""
+"""Sections and keys of a job, which `src/run.py` submits."""
 
 
-def select_job_words(words: Sequence[str]) -> list[str]:
-    """Return the overrides of the job's resources. Empty if it runs on this machine."""
-    found = [w for w in words if _key(w).partition(".")[0] in SECTIONS or _key(w) in KEYS]
-    clusters = [w.partition("=")[2] for w in found if _key(w) == "cluster"]
-    if clusters and clusters[-1] != "local":
-        return found
-    if read_after(words):
-        raise ConfigError(
-            "after=RUN lets a job wait for a run, and this evaluation runs here; add cluster=..., or leave it out."
-        )
-    return []
-
-
-def _key(word: str) -> str:
-    return word.partition("=")[0]
-
-
-def read_after(words: Sequence[str]) -> str | None:
-    """Return the run that the job waits for, as `load` reads it, or None."""
-    runs = [w.partition("=")[2] for w in words if w.startswith("after=")]
-    return str(resolve_as_typed(make_absolute(runs[-1]))) if runs and runs[-1] != "null" else None
-
-
-def make_job_config(request: EvaluationRequest, words: Sequence[str]) -> Config:
-    """Return the run's configuration for a job on one device.
-
-    Raises:
-        ConfigError: the cluster's configuration is wrong.
-    """
-    words = ["trainer.nodes=1", "trainer.devices=1", *map(quote_value, words)]
-    try:
-        job = load(compose(words))
-    except Exception as error:
-        if is_configuration_error(error):
-            raise diagnose(words, error, False) from None
-        raise
-    return replace(
-        use_one_device(request.config),
-        cluster=replace(job.cluster, chain=1),
-        container=job.container,
-        init=replace(request.config.init, run=None),  # the run has already used it
-        after=job.after,
-        launch="mpirun" if job.cluster.scheduler == "pbs" else "srun",
-        wait=job.wait,
-        dry_run=job.dry_run,
-        resume=None,
+def refuse_job(words: Sequence[str], typed: Sequence[str]) -> None:
+    """Raise ConfigError for keys of a job among the `words`, with the command that replaces the one `typed`."""
+    keys = {word: word.partition("=")[0] for word in words if "=" in word and not os.path.exists(word)}
+    job = [word for word, key in keys.items() if key.partition(".")[0] in SECTIONS or key in KEYS]
+    if all(word == "cluster=local" for word in job):
+        return
+    run, _ = split_run([word for word in words if word not in job])
+    rest = [word for word in typed if word not in (*job, *words)]
+    own = [word for word in words if word not in job and word in keys]
+    command = ["python", "src/run.py", *job, "--", "src/evaluate.py", str(run.path), *rest, *own]
+    raise ConfigError(
+        f"{job[0]} was removed from evaluate.py, which evaluates here: `{shlex.join(command)}` submits it as a job."
     )
-
-
-def build_words(request: EvaluationRequest) -> list[str]:
-    """Return the arguments of `src/evaluate.py` in the job, with absolute paths."""
-    typed = request.typed
-    words = [str(request.run.path), "--checkpoint", typed.checkpoint]
-    options = {
-        "--export": request.export,
-        "--to": request.to,
-        "--predict": request.predictions,
-        "--split": typed.split,
-    }
-    words += [word for name, value in options.items() if value for word in (name, str(value))]
-    if typed.generate is not None:
-        words += [f"--generate={typed.generate}", "--tokens", str(typed.tokens)]
-        words += ["--temperature", str(typed.temperature), "--seed", str(typed.seed)]
-    return words + request.words

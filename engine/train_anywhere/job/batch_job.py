@@ -76,9 +76,9 @@ def supervise_job(options: argparse.Namespace, report_launcher: Callable[[int], 
             job.close()
     supervisor.note_end()
     once = job.launcher_killed and code not in (0, STOPPED) and is_first(job.run)
-    if (code == STOPPED or once) and options.requeue and not supervisor.idle:
+    if (code == STOPPED or once) and options.requeue:
         job.come_back(supervisor)
-    if job.is_cancelled() or (code == STOPPED and supervisor.idle):  # no job of the run takes GPUs again
+    if job.is_cancelled():  # no job of the run takes GPUs again
         job.stay_away(ended=True)
     elif code == STOPPED and not options.requeue and job.find_next_jobs():
         print("The next job of the chain continues.", flush=True)

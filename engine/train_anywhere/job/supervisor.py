@@ -21,7 +21,6 @@ from train_anywhere.runs.attempts import (
     CAUSE,
     ENDS,
     STARTED,
-    STOP,
     add_bad_node,
     describe_exit_code,
     extend_newest,
@@ -161,15 +160,14 @@ class Supervisor:
     Attributes:
         told: the signal that asked to stop; empty if none did.
         ended: exit code of the launcher at the last start; None if the ranks did not start.
-        hung: whether the ranks were killed because they hung or did nothing, and saved no checkpoint.
-        idle: whether the monitor has stopped the run because its GPUs did nothing: the job must not come back.
+        hung: whether the ranks were killed because they hung, and saved no checkpoint.
         reason: the first cause of the failure of the last start; empty if it did not fail, or the cause is not known.
     """
 
     def __init__(self, place: Place, signals: Signals) -> None:
         self.place, self.signals, self.run = place, signals, place.run
         self.ended: int | None = None
-        self.hung = self.idle = False
+        self.hung = False
         self.reason = ""
         self._starts, self._reached, self._used, self._seen = 0, -1, 0, 0.0
         # whether a signal has ended the first rank, rank 0 has recorded the failure, and checkpoints may be left on a node's disk
@@ -209,7 +207,7 @@ class Supervisor:
             info = self.read_info()
             complete = info.get("state") == "completed"
             # where the ranks of this machine hung, the monitor is not started again
-            hung = self.hung and not self.idle and self.place.announces
+            hung = self.hung and self.place.announces
             final = code != STOPPED if hung else self.hung or code == STOPPED
             if code == 0 or final or complete or self.told or self.place.retries is None:
                 return code
@@ -282,7 +280,6 @@ class Supervisor:
         place, info, begun = self.place, self.read_info(), self._begun(before)
         state, self.ended, self.reason = info.get("state"), code, ""
         self._killed = self._recorded = False
-        self.idle = was_killed(self.run, place.start_id, STOP)
         self.hung = was_killed(self.run, place.start_id)
         ranks_of_program = place.program and place.several
         # a rank was killed, and the launcher has stopped the others, for which that looks like a preemption
@@ -299,9 +296,6 @@ class Supervisor:
             end = code
             if code and code != NOT_FINITE and (running or (begun and state == "failed")):
                 self._record_failure(code, ranks.first_exit(), recorded=state == "failed")
-        if self.idle and end == STOPPED:
-            # its ranks may have been killed, because they did not end
-            self.hung = self.hung or code not in (0, STOPPED)
         finished = ranks_of_program and ((code == 0 and running) or (code == STOPPED and not self.told))
         self._left_files = (
             (code not in (0, STOPPED, REFUSED) and state != "preempted") or self.hung or finished

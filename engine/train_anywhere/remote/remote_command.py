@@ -62,7 +62,7 @@ def run_elsewhere(start: str, words: Sequence[str]) -> int | None:
         raise ConfigError(f"{' '.join(f'on={name}' for name in named)}: name one host, such as on=neuron.")
     hosts, files = [read_host(name) for name in named[0].split(",")], find_files()
     keys = {word.lstrip("+").partition("=")[0] for word in own}
-    shows = program == "scaling" and len(own) == 1 and "=" not in own[0]  # a table
+    shows = program == "evaluate" or (program == "scaling" and len(own) == 1 and "=" not in own[0])
 
     def command(host: Host, *more: str) -> list[str]:
         preset = [f"cluster={host.cluster}"] if host.cluster and "cluster" not in keys and not shows else []

@@ -39,15 +39,12 @@ ALLOCATION = "TRAIN_ALLOCATION"
 STARTED = "TRAIN_STARTED"
 """Environment variable with the start of the batch script in unix seconds: the allocation's time counts from there."""
 
-STOP = "stop"
-"""File in RUN/monitor/ with the start of the job that the monitor has stopped, and the reason, each in a line, for the batch script."""
-
 KILLED = "hang"
 """File in RUN/monitor/ with the start of the ranks that the monitor has killed, and the node that hung for the second time, each in a line,
 for the batch script and the other nodes."""
 
 IDLE = "idle"
-"""Value of `ended_by` of an attempt that the monitor has stopped because its GPUs did nothing."""
+"""Value of `ended_by` of an attempt that an earlier version has stopped because its GPUs did nothing."""
 
 BAD_NODES = "bad_nodes"
 """File in the run folder: one line of node names, separated by commas, that the job must not get again."""
@@ -93,23 +90,15 @@ def recorded_reason(info: Mapping[str, Any]) -> str:
     return newest.get("reason") or "" if ended else ""
 
 
-def request_stop(run: RunDir, start: str, reason: str) -> None:
-    """Record why the monitor stops the ranks of this start of the job. Raises OSError."""
-    write_atomic(run.monitor / STOP, f"{start}\n{reason}\n")
-
-
-def stop_request(run: RunDir, start: str = "") -> str:
-    """Return why the monitor has stopped the ranks at this start of the job, or at any."""
-    with suppress(OSError, ValueError):
-        there, reason, *_ = read_text(run.monitor / STOP).splitlines()
-        return reason if start in ("", there) else ""
+def stop_request(run: RunDir) -> str:
+    """Return "": no monitor stops a run."""
     return ""
 
 
-def was_killed(run: RunDir, start: str, name: str = KILLED) -> bool:
-    """Return whether the monitor has killed its ranks at this start, or with `STOP` stopped."""
+def was_killed(run: RunDir, start: str) -> bool:
+    """Return whether the monitor has killed the ranks of this start."""
     with suppress(OSError, ValueError):
-        return read_text(run.monitor / name).split()[:1] == [start]
+        return read_text(run.monitor / KILLED).split()[:1] == [start]
     return False
 
 

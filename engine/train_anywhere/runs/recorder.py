@@ -22,10 +22,8 @@ from train_anywhere.files.atomic import (
 )
 from train_anywhere.runs.attempts import (
     ENDS,
-    IDLE,
     KILLED,
     STARTED,
-    STOP,
     TIMES,
     Outcome,
     extend_newest,
@@ -36,7 +34,6 @@ from train_anywhere.runs.attempts import (
     read_recorded_step,
     record_step,
     running_job,
-    stop_request,
     with_times,
 )
 from train_anywhere.runs.folder import ATTEMPTS, RunDir, now
@@ -69,9 +66,8 @@ class RunRecorder:
         # replaces a hard link by a copy, because the batch script appends to this file
         with suppress(OSError):
             open_file(run.monitor / ENDS, "rb+").close()
-        for name in (STOP, KILLED):  # they were for an earlier attempt
-            with suppress(OSError):
-                overwrite(run.monitor / name, b"")
+        with suppress(OSError):
+            overwrite(run.monitor / KILLED, b"")  # it was for an earlier attempt
         info = run.read_info()
         attempts = info.get(ATTEMPTS, [])
         if attempts:
@@ -121,7 +117,6 @@ class RunRecorder:
         """Record how a program ended, and return whether run.json could be written."""
         self._note_times()
         fields = {"step": facts["step"]} if facts else {}
-        fields |= {"reason": stop_request(self.run)} if cause == IDLE else {}
         attempts = extend_newest(self.run, ended_by=cause, **fields)
         return self.run.update_or_defer(state=state, ended=now(), **facts, **{ATTEMPTS: attempts})
 

@@ -22,8 +22,7 @@ from train_anywhere.launch.exits import rank_environment
 from train_anywhere.launch.forkserver import Process
 from train_anywhere.launch.preflight import data_problems
 from train_anywhere.launch.processes import ForkServers, build_rank_command, run_monitor
-from train_anywhere.runs.attempts import IDLE, describe_state
-from train_anywhere.runs.folder import ATTEMPTS, RunDir, claim, point_latest
+from train_anywhere.runs.folder import RunDir, claim, point_latest
 from train_anywhere.runs.reopen.frozen import load_frozen, read_frozen
 from train_anywhere.runs.reopen.resume import read_run_overrides, select_group_choices
 from train_anywhere.runs.reopen.trust import refuse_untrusted
@@ -118,10 +117,7 @@ class LocalTrials:
                 continue
             process, contexts = self._processes.pop(run.id, (None, ExitStack()))
             contexts.close()
-            info = run.read_info()
-            state = str(info.get("state"))
-            if (info.get(ATTEMPTS) or [{}])[-1].get("ended_by") == IDLE:
-                state = describe_state(state, info)
+            state = str(run.read_info().get("state"))
             crashed = process is not None and state == "running"
             found[run.id] = state if state in ENDED_STATES else "failed" if crashed else "preempted"
         return found

@@ -47,6 +47,7 @@ SITES = {
     "data=mnist data.stage=2": "data.stage=.?2.? is not true or false",
     "data=imagefolder data.dir=/etc/hostname data.stage=true": "/etc/hostname/train can't be listed .Not a directory",
     "cluster=slurm cluster.pack_env=true": "cluster.pack_env was removed: use a container, or let each node unpack one file",
+    "monitor.idle=stop": "monitor.idle=stop was removed: use monitor.idle=warn, .* `python src/jobs.py cancel`",
     "monitor.notify=https://x": "monitor.notify was removed: use cluster.mail_type=ALL",
 }
 TIMES = (

@@ -1,36 +1,23 @@
-"""Find GPUs of the job that do nothing in its samples, and end the run if asked to.
+"""Find GPUs of the job that do nothing in its samples.
 
-first node    reads the newest sample of each node, prints one line per idle time, and decides
-every node    signals its ranks once the first node has decided; they save a checkpoint and stop, or are killed after `KILL_MINUTES`
-
+The first node reads the newest sample of each node and prints one line per idle time.
 A GPU without a reading counts as busy. Only samples count, so a node whose monitor has died does not look idle.
 """
 
 import os
-import signal
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from train_anywhere.config.cluster import SIGNAL_S
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.discover import hosts_by_rank
 from train_anywhere.features.feature import NodeService
 from train_anywhere.features.hangs.rank_watch import WRITES_PER_S, unwatched_ranks
-from train_anywhere.features.hangs.stacks import end_run, kill, send
 from train_anywhere.features.hangs.supervisor import print_line
 from train_anywhere.features.serve import is_first
 from train_anywhere.files.atomic import read_json
-from train_anywhere.monitor.ranks import ENDED, GONE, NodeRanks, RankStatus, mappings
-from train_anywhere.runs.attempts import (
-    IDLE,
-    hosts,
-    request_stop,
-    running_job,
-    start_of_job,
-    stop_request,
-    was_killed,
-)
+from train_anywhere.monitor.ranks import ENDED, GONE, NodeRanks, mappings
+from train_anywhere.runs.attempts import hosts, running_job
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.summary import display_path
 
@@ -42,18 +29,11 @@ WARN_MINUTES = 15
 """A site that cancels such jobs checks them every 15 minutes, and mails after 60: the example in
 https://github.com/PrincetonUniversity/job_defense_shield, page "Cancel GPU Jobs at 0% Utilization"."""
 
-STOP_MINUTES = 45
-"""Before Berzelius cancels a job, after its first hour: https://www.nsc.liu.se/support/systems/berzelius-gpu. Princeton does after two:
-https://researchcomputing.princeton.edu/get-started/utilization-policies"""
-
-KILL_MINUTES = 10
-"""Least time for ranks to save a checkpoint and exit. One that hangs never does, and training reads the signal between two batches."""
-
 GAP_S = 60.0
 """A node without samples for this much longer than expected may have worked meanwhile."""
 
 SAMPLE_S = 60
-"""Longest interval of samples in seconds with which a run may be ended: between two samples a GPU may have worked."""
+"""Samples further apart than this show no idle time: between two of them a GPU may have worked."""
 
 EVERY_S = 10.0
 """Least seconds between two looks, which is the default interval of the samples."""
@@ -63,53 +43,32 @@ Gpu = tuple[str, int]
 
 
 class IdleWatch(NodeService):
-    """Service that watches the GPUs, on the first node, and stops the ranks of its node."""
+    """Service that watches the GPUs, on the first node."""
 
     def __init__(
         self, run: RunDir, config: Config, host: str, environ: Mapping[str, str] = os.environ
     ) -> None:
         self.run, self.first = run, is_first(host)
         self.every_seconds = max(EVERY_S, len(hosts(environ)) / WRITES_PER_S)
-        self.node, self.start = NodeRanks(run, host), start_of_job(environ)
+        self.node = NodeRanks(run, host)
         self.in_job = bool(running_job(environ))
-        # on PBS the other nodes have no monitor: a training tells its other ranks to stop, a program can't
+        # on PBS the other nodes have no monitor
         others = unwatched_ranks(hosts_by_rank(environ.get("TRAIN_HOSTS", "")), host, environ)
         self.where = " of the first node" if others else ""
-        self.stops = config.monitor.idle == "stop" and not (others and config.program)
         sampled = min(config.monitor.sample_seconds or 0, SAMPLE_S)
         self.longest_gap = GAP_S + 3 * sampled + 2 * self.every_seconds
-        self.patience = max(60.0 * KILL_MINUTES, config.cluster.signal_seconds or SIGNAL_S)
         self._samples = {name: sample for name, sample, _ in self._read()}
         self._spans: dict[Gpu, tuple[float, float]] = {}
         self._reported: set[Gpu] = set()
-        self._stopped_at: float | None = None
-        self._killed = False
 
     def poll(self, now: float) -> None:
-        """Look at new samples on the first node, and signal ranks that must stop. Raises OSError."""
+        """Look at new samples, on the first node. Raises OSError."""
+        if not self.first:
+            return
         ranks = [rank for rank in self.node.read() if rank.process not in (GONE, ENDED)]
-        if not ranks:
-            return
-        if self._stopped_at is not None:
-            self._kill_late(ranks, time.monotonic() - self._stopped_at)
-            return
-        if self.first and all(rank.section != "start" for rank in ranks):
+        if ranks and all(rank.section != "start" for rank in ranks):
             self._add_samples(time.monotonic())
-            self._judge()
-        if stop_request(self.run, self.start):
-            self._stopped_at = time.monotonic()
-            send(ranks, signal.SIGTERM)
-
-    def _kill_late(self, ranks: list[RankStatus], seconds: float) -> None:
-        """Kill ranks that do not end, as the first node decides and records."""
-        if self._killed or (not self.first and was_killed(self.run, self.start)):
-            kill(ranks)
-        elif self.first and seconds > self.patience:
-            self._killed = True
-            late = f"the ranks did not end within {seconds / 60:.0f} min"
-            print_line(f"{late}, so they are killed without a new checkpoint.")
-            reason, step = stop_request(self.run, self.start), max(rank.step for rank in ranks)
-            end_run(self.run, ranks, "preempted", ended_by=IDLE, reason=reason, step=step)
+            self._report()
 
     def _add_samples(self, now: float) -> None:
         """Update the idle time of each GPU, from its first to its newest idle sample."""
@@ -123,18 +82,12 @@ class IdleWatch(NodeService):
                 idle = isinstance(use, int | float) and use < BUSY_PERCENT
                 self._spans[host, gpu] = (begin if idle and now - last <= self.longest_gap else now, now)
 
-    def _judge(self) -> None:
-        """Print GPUs that have become idle, and decide to stop."""
+    def _report(self) -> None:
+        """Print GPUs that have become idle."""
         lengths = {gpu: (last - begin) / 60 for gpu, (begin, last) in self._spans.items()}
         idle = {gpu for gpu, minutes in lengths.items() if minutes >= WARN_MINUTES}
         new, self._reported = idle - self._reported, idle
-        shortest = min(lengths.values(), default=0.0)
-        if self.stops and shortest >= STOP_MINUTES:
-            reason = f"all GPUs{self.where} did nothing for {int(shortest)} min (monitor.idle=stop)"
-            queue = ", and its job is not requeued" if self.in_job else ""
-            print_line(f"{reason}: the run saves a checkpoint and ends{queue}.")
-            request_stop(self.run, self.start, reason)
-        elif new and (self.in_job or len(idle) == len(lengths)):  # here, other GPUs are not the run's
+        if new and (self.in_job or len(idle) == len(lengths)):  # here, other GPUs are not the run's
             print_line(self._describe(sorted(idle), len(lengths)))
 
     def _describe(self, idle: list[Gpu], number: int) -> str:

@@ -193,11 +193,9 @@ def _mounts(top: Path) -> list[Path]:
 def _needed(request: Request) -> Iterator[tuple[str, Path, str]]:
     """Yield what each node must find: its name, its folder, and the setting for another one."""
     c, job = request.config, request.job
-    results, run = Path(c.paths.results), Path(job.run)
-    if job.program:  # an evaluation, whose folder is RUN/evaluations/job-1
-        yield "the run folder", run.parents[1], ""
-    elif c.resume:
-        yield "the run folder", run, ""
+    results = Path(c.paths.results)
+    if c.resume:
+        yield "the run folder", Path(job.run), ""
     else:
         yield "the folder of the results", results, "paths.results=FOLDER"
         if c.init.run:
@@ -206,7 +204,7 @@ def _needed(request: Request) -> Iterator[tuple[str, Path, str]]:
             yield "the cache of weights", Path(c.cluster.cache), "cluster.cache=FOLDER"
     own = next((f for f in _folders_of_python(job) if _is_below(f, c.cluster.local_disk)), None)
     other = c.cluster.conda or c.cluster.venv or c.cluster.setup
-    if own and (c.container.name != "none" or other) and not job.program:
+    if own and (c.container.name != "none" or other):
         yield "the Python that submits", own, ""  # it also supervises the job
     if c.container.name != "none":
         if c.container.image and os.path.isfile(c.container.image):

@@ -23,9 +23,6 @@ TEMPLATES = ROOT / "slurm" / "templates"
 OUTLINE = 3
 """Version of the outline, its includes and variables, that this engine needs: docs/how-to/batch-script.md."""
 
-IN_CONTAINER = ("PYTHONPATH", "OMP_NUM_THREADS", "TRAIN_LOCAL_DISK")
-"""Variables that each script exports."""
-
 INCLUDES = ("environment", "ranks")
 """Templates that an outline must include, in this order."""
 
@@ -121,7 +118,6 @@ def _render(job: Job) -> str:
         distribution=distribution(job),
         pyxis=pyxis(job),
         inside=apptainer(job),
-        exported=exported(job),
         supervisor=job.supervisor,
         job_options=job_options(job),
         supervised=ranks_options(job),
@@ -242,10 +238,7 @@ def pyxis(job: Job) -> str:
     """Return a line of srun options that run the ranks in a container. Empty without one."""
     if job.container.name != "pyxis":
         return ""
-    words = pyxis_options(str(job.container.image), job.mounts, job.code)
-    if job.program:  # without a supervisor, which fills in the names
-        words = words.replace("{names}", ",".join([*IN_CONTAINER, *exported(job)]))
-    return " \\\n    " + words
+    return " \\\n    " + pyxis_options(str(job.container.image), job.mounts, job.code)
 
 
 def pyxis_options(image: str, mounts: Sequence[str], folder: str) -> str:

@@ -5,5 +5,4 @@ submit        creates the run folder, submits, prints; `rollback` undoes that if
 snapshot      copies the code: the files that `git` lists, without secrets, data and tests
 allocation    detects an allocation (salloc, qsub -I), where the script runs without being submitted
 resubmit      submits a run again, and the trials of a search
-evaluation    submits `src/evaluate.py`
 """
