@@ -11,6 +11,7 @@ import pytest
 from engine.tests.slurm.fakes import Fakes
 from engine.tests.slurm.login import SMALL, Login, log, wait_for
 from train_anywhere.errors import ConfigError, ProjectError
+from train_anywhere.files import ROOT
 from train_anywhere.slurm.scheduler.client import submit_script
 from train_anywhere.slurm.status.dependency import find_dependency
 from train_anywhere.testing.weights import info
@@ -118,7 +119,7 @@ def test_three_commands_that_return_at_once(
     _, first = login.submit(*words, f'cluster.setup=["{held}"]')
     second_job, second = login.submit(*words, f"init={first}", f"after={first}")
     job_words = ("cluster=slurm", f"after={second}", f"paths.results={login.results}")
-    evaluated = login.command("run", *job_words, "--", "src/evaluate.py", str(second))
+    evaluated = login.command("run", *job_words, "--", str(ROOT / "src/evaluate.py"), str(second))
     assert evaluated.returncode == 0, evaluated.stderr
     assert (
         f"it starts when results/{second.parent.name}/{second.name} is complete (job {second_job})"

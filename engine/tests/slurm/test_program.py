@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from engine.tests.slurm.login import Login, log, wait_for
+from train_anywhere.files import ROOT
 from train_anywhere.testing.weights import info
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
@@ -32,8 +33,6 @@ def submit(login: Login, *words: str) -> tuple[str, Path]:
 
 def script(name: str) -> str:
     """The path of an example, as it is typed from another folder."""
-    from train_anywhere.files import ROOT
-
     return str(ROOT / PROGRAMS / name)
 
 
@@ -49,7 +48,7 @@ def test_a_run_is_evaluated_by_a_job(login: Login) -> None:
     """The metrics are those of the training, and the file of predictions is where it was named."""
     login.train("model=mlp", "trainer.max_epochs=1", "trainer.accelerator=cpu")
     trained, answers = (login.results / "latest").resolve(), login.folder / "answers.csv"
-    words = ("src/evaluate.py", str(trained), "--split", "val", "--predict", str(answers))
+    words = (str(ROOT / "src/evaluate.py"), str(trained), "--split", "val", "--predict", str(answers))
     run = finished(login, "cluster=slurm", "--", *words)
     (written,) = trained.glob("evaluations/val-*.json")
     expected = {name: value for name, value in info(trained)["metrics"].items() if name.startswith("val")}
@@ -251,8 +250,6 @@ def test_the_environment_is_that_of_a_plain_srun(
     login: Login, launch: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Variables, ignored and blocked signals and umask: only the ranks' variables are added."""
-    from train_anywhere.files import ROOT
-
     monkeypatch.setenv("KERAS_BACKEND", "jax")
     own = login.folder / "plain"
     own.mkdir()
