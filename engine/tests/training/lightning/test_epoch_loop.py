@@ -55,7 +55,7 @@ def test_the_loop_s_part_of_a_checkpoint_is_lightning_s(make_run: MakeRun, fit: 
 def test_an_unknown_version_of_lightning_is_one_message() -> None:
     code = (
         "import lightning.pytorch  # Lightning's own loop has imported the name\n"
-        "import lightning.fabric.utilities.data as u; del u._set_sampler_epoch\n"
+        "import lightning.pytorch.loops.fit_loop as u; del u._FitLoop\n"
         "from train_anywhere.errors import ConfigError\n"
         "try: import train_anywhere.training.lightning.run\n"
         "except ConfigError as error: print(error)"
@@ -64,6 +64,6 @@ def test_an_unknown_version_of_lightning_is_one_message() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, env=with_engine(), cwd=ROOT
     )
     assert re.fullmatch(
-        r"this engine does not support lightning \S+ .*_set_sampler_epoch.*\n",
+        r"this engine does not support lightning \S+ .*_FitLoop.*\n",
         done.stdout,
     ), done.stderr

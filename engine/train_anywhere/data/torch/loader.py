@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, SequentialSampler
+from torch.utils.data.distributed import DistributedSampler
 
 from train_anywhere.data.order.assignment import BatchOrder
 from train_anywhere.data.order.batch_check import check_batch
@@ -15,7 +16,8 @@ from train_anywhere.data.torch.unpadded_batches import UnpaddedOrder
 from train_anywhere.errors import DataError, SignalsAsErrors
 
 
-class EpochSampler(SequentialSampler):  # Lightning's overfit_batches replaces any other kind
+# Lightning's overfit_batches replaces any but a SequentialSampler, and several ranks any but a DistributedSampler
+class EpochSampler(SequentialSampler, DistributedSampler[Any]):
     """The (epoch, batch) pairs of one epoch. Workers get the epoch from the pair, so they can persist across epochs.
 
     `len` is always a whole epoch; only `start_epoch`, in which a run resumes, starts at `start_batch`.

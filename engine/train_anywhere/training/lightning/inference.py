@@ -26,11 +26,12 @@ from train_anywhere.data.torch.user_loader import batch_count
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError, ConfigError
 from train_anywhere.training.lightning.checkpoint.position import seed_everything
-from train_anywhere.training.lightning.checkpoint.restorer import WEIGHTS, add_left_out, read_checkpoint
+from train_anywhere.training.lightning.checkpoint.restorer import WEIGHTS, read_checkpoint
 from train_anywhere.training.lightning.dropin.model import explain_lightning_errors, make_task
 from train_anywhere.training.lightning.loaders import Opener, find_source, from_module, list_loaders
 from train_anywhere.training.lightning.run import load_initial_weights
 from train_anywhere.training.lightning.strategies.choose import make_strategy, pick_device
+from train_anywhere.training.lightning.strategies.hooks import add_left_out
 from train_anywhere.training.lightning.trainer import Trainer, make_trainer
 from train_anywhere.training.lightning.weights import (
     add_adapters,

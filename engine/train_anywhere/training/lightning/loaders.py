@@ -160,7 +160,7 @@ def open_loaders(
 
 def count_rows(opened: Any) -> int | None:
     """Return the number of rows of a loader or of several opened ones, or None if one is not known."""
-    known = opened.flattened if isinstance(opened, CombinedLoader) else [opened]
+    known = (opened if isinstance(opened, CombinedLoader) else CombinedLoader(opened)).flattened
     found: list[Any] = [getattr(one, "dataset", None) for one in known]
     rows = [len(d.reader.dataset) if isinstance(d, Batches) else len(d) for d in found if is_map_style(d)]
     return sum(rows) if len(rows) == len(found) else None

@@ -53,6 +53,7 @@ from train_anywhere.training.lightning.loaders import (
     takes_batch_size,
 )
 from train_anywhere.training.lightning.loop.early_stop import EarlyStop
+from train_anywhere.training.lightning.loop.steps import training_loaders
 from train_anywhere.training.lightning.loop.tensorboard import TensorBoard
 from train_anywhere.training.lightning.strategies.choose import DataParallel, make_strategy, pick_device
 from train_anywhere.training.lightning.strategies.ddp import OneDevicePerRank
@@ -123,7 +124,7 @@ def make_setup(config: Config, topology: Topology, heartbeat: Heartbeat | None =
         module = make_task(config.task, network=network, make_optimizer=optimizer.make_optimizer)
     loaders = open_loaders(config, data, topology, module, report)
     if whole:
-        trainer._data_connector.share_batches(config.data.batch_size)
+        strategy.share_batches(config.data.batch_size)
     trainer.when_opened(lambda batches: plan.update(opened_plan(config, trainer, loaders, batches, report)))
     for note in data.notes:
         report(note)
@@ -144,14 +145,13 @@ def opened_plan(
             f"the training loader has no length: an epoch is all batches that it returns{each}; "
             "trainer.limit_train_batches=N sets a number."
         )
-    module, combined = trainer.lightning_module, trainer.fit_loop._combined_loader
+    module = trainer.lightning_module
     tests = is_overridden("test_step", module) and loaders.has("test") and bool(trainer.limit_test_batches)
-    assert combined is not None
     sizes = [
         loader.dataset.size.batch_size // trainer.world_size
         if isinstance(loader, BatchLoader)
         else getattr(loader, "batch_size", None)
-        for loader in combined.flattened
+        for loader in training_loaders(trainer)
     ]
     size = sizes[0] if len(sizes) == 1 else None
     plan = make_user_plan(config, batches, trainer.enable_validation, tests, size)
@@ -183,11 +183,10 @@ def describe(setup: Setup, config: Config) -> Header:
     module, device = setup.module, setup.trainer.strategy.root_device
     weights = [p for p in module.parameters() if not isinstance(p, nn.UninitializedParameter)]
     complete = len(weights) == len([*module.parameters()])
-    loop, loaders = setup.trainer.fit_loop, setup.loaders
-    val = loop.epoch_loop.val_loop._combined_loader  # no `or`: a stream has no length, so no truth value
+    loaders, val = setup.loaders, setup.trainer.val_dataloaders
     rows = {
-        "training rows": count_rows(loop._combined_loader),
-        "validation": count_rows(loaders.val if val is None else val),
+        "training rows": count_rows(setup.trainer.train_dataloader),
+        "validation": count_rows(loaders.val if val is None else val),  # no `or`: a stream has no truth value
         "test": count_rows(loaders.test),
     }
     names = {"cuda": lambda: torch.cuda.get_device_name(device), "mps": lambda: "Apple GPU"}

@@ -1,4 +1,4 @@
-"""Lightning's Trainer without signal handlers, its own checkpoint files and console output."""
+"""Lightning's Trainer without its own checkpoint files and console output."""
 
 import logging
 import sys
@@ -16,39 +16,27 @@ from lightning.pytorch.strategies import Strategy
 from train_anywhere.config.schema import Config
 from train_anywhere.config.schema import Trainer as TrainerConfig
 from train_anywhere.distributed.topology import Topology
-from train_anywhere.errors import user_error, was_interrupted
 from train_anywhere.training.early_stopping import describe_early_end
-from train_anywhere.training.lightning.checkpoint.restorer import Restorer
 from train_anywhere.training.lightning.dropin.connector import Connector, Results
 from train_anywhere.training.lightning.dropin.trainable import FitLoop
-from train_anywhere.training.lightning.dropin.user_data import DataConnector
 from train_anywhere.training.lightning.dropin.validated_weights import ValidatedWeights
-from train_anywhere.training.lightning.dropin.visible import CallbackConnector, Callbacks
+from train_anywhere.training.lightning.dropin.visible import Callbacks
 from train_anywhere.training.lightning.hardware import precision_arguments, use_tf32
 from train_anywhere.training.lightning.loop.epoch_loop import (
     EpochLoop,
     refuse_row_stop_iteration,
     refuse_user_stop_iteration,
 )
-from train_anywhere.training.lightning.loop.private import _SignalConnector, _TunerExitException
 from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
 from train_anywhere.training.plan import Plan, batches_per_step
 
 
-class NoSignals(_SignalConnector):
-    """A connector that leaves signals to `train_anywhere.training.stop`."""
-
-    def register_signal_handlers(self) -> None:
-        """Register no handlers."""
-
-
 class Trainer(pl.Trainer):
-    """A Trainer without signal handlers.
+    """A Trainer with this project's loops and values.
 
     Args:
         settings: the section `trainer` of the configuration, kept as an attribute.
         monitors: names of the metrics that decide which checkpoint is the best, and when to stop.
-        completes: whether entries left out of a checkpoint are taken from the new module when it is restored (see `Restorer`).
         **options: arguments of Lightning's Trainer.
 
     Attributes:
@@ -69,7 +57,6 @@ class Trainer(pl.Trainer):
         settings: TrainerConfig,
         monitors: list[str | None],
         ranks_per_node: int,
-        completes: bool,
         **options: Any,
     ) -> None:
         super().__init__(**options)
@@ -78,10 +65,6 @@ class Trainer(pl.Trainer):
         self.callbacks += [self.validated_weights]
         self._ranks_per_node = ranks_per_node
         self._logger_connector = Connector(self, [name for name in monitors if name])
-        self._signal_connector = NoSignals(self)
-        self._checkpoint_connector = Restorer(self, completes)
-        self._data_connector = DataConnector(self)
-        self._callback_connector = CallbackConnector(self)
         self.fit_loop: FitLoop = FitLoop(self, max_epochs=1)
         self.fit_loop.epoch_loop = EpochLoop(self)
         self.fit_loop.epoch_loop.min_steps = options.get("min_steps")
@@ -153,18 +136,6 @@ class Trainer(pl.Trainer):
             done = loop.batch_progress.current
             self.skips |= done.completed < done.ready
 
-    def _run(self, *arguments: Any, **named: Any) -> Any:
-        """Run a loop. Raises RuntimeError for a KeyboardInterrupt or tuner exit of user code.
-
-        For these, Lightning would exit with code 1, or return as if the run were complete.
-        """
-        try:
-            return super()._run(*arguments, **named)
-        except (KeyboardInterrupt, _TunerExitException) as error:
-            if isinstance(error, KeyboardInterrupt) and was_interrupted():
-                raise
-            raise user_error(error) from error
-
     def apply_plan(self, plan: Plan) -> None:
         """Set Lightning's own limits, as the arguments of its constructor do, for a run of this size."""
         self.plan = plan
@@ -181,12 +152,6 @@ class Trainer(pl.Trainer):
         self.check_val_every_n_epoch = t.check_val_every_n_epoch
         batches: Any = every * t.accumulate_grad_batches if isinstance(every, int) else every
         self.val_check_interval = 1.0 if fast else batches  # type: ignore[assignment]
-
-    @property
-    def distributed_sampler_kwargs(self) -> dict[str, Any] | None:
-        """Arguments of the samplers that share the rows, also among uneven nodes, or None."""
-        shared = super().distributed_sampler_kwargs is not None
-        return {"num_replicas": self.world_size, "rank": self.global_rank} if shared else None
 
     def when_opened(self, call: Callable[[float], None]) -> None:
         """Call a function once Lightning has opened the training loaders.
@@ -217,7 +182,6 @@ def make_trainer(config: Config, topology: Topology, device: torch.device, strat
         config.trainer,
         [config.checkpoint.monitor, config.trainer.early_stopping.monitor],
         topology.local_world_size,
-        config.checkpoint.other_objects == "leave_out",
         accelerator=device.type,
         devices=[device.index] if device.type == "cuda" else 1,
         num_nodes=topology.nodes,
@@ -231,7 +195,7 @@ def make_trainer(config: Config, topology: Topology, device: torch.device, strat
         log_every_n_steps=config.trainer.log_every_n_steps,
         logger=False,
         num_sanity_val_steps=0 if config.trainer.fast_dev_run else config.trainer.num_sanity_val_steps,
-        use_distributed_sampler=False,  # see `DataConnector`
+        use_distributed_sampler=topology.world_size > 1,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,

@@ -1,12 +1,15 @@
 """Loading processes that ignore the signals which stop training."""
 
 import multiprocessing
+import os
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import util
 from typing import Any
 
+from lightning.fabric.utilities.seed import pl_worker_init_function
 from torch.utils.data import DataLoader
 
 from train_anywhere.training.stop import SIGNALS
@@ -26,15 +29,17 @@ class WorkerInit:
             self.inner(worker)
 
 
-def protect_workers(loaders: Iterable[Any]) -> None:
-    """Let the workers of a user's loaders ignore stop signals, which Slurm sends to them too."""
-    for loader in loaders:
-        if (
-            isinstance(loader, DataLoader)
-            and loader.num_workers
-            and not isinstance(loader.worker_init_fn, WorkerInit)
-        ):
-            loader.worker_init_fn = WorkerInit(loader.worker_init_fn)
+def protect_workers(loader: Any, rank: int) -> None:
+    """Let the workers of a user's loader ignore stop signals, which Slurm sends to them too."""
+    if not isinstance(loader, DataLoader) or not loader.num_workers:
+        return
+    inner = loader.worker_init_fn
+    if inner is None and int(
+        os.environ.get("PL_SEED_WORKERS", 0)
+    ):  # Lightning seeds only workers without a function
+        inner = partial(pl_worker_init_function, rank=rank)
+    if not isinstance(inner, WorkerInit):
+        loader.worker_init_fn = WorkerInit(inner)
 
 
 def kill_workers() -> None:

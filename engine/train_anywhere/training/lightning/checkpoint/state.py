@@ -31,6 +31,7 @@ from train_anywhere.training.lightning.dropin.validated_weights import (
 from train_anywhere.training.lightning.dropin.visible import RunCheckpoints
 from train_anywhere.training.lightning.loop.callbacks import MetricsCallback
 from train_anywhere.training.lightning.loop.epoch_loop import overrides
+from train_anywhere.training.lightning.loop.steps import accumulates, is_last_batch, steps_are_over
 from train_anywhere.training.plan import is_multiple
 
 FILE = "model.ckpt"
@@ -66,7 +67,7 @@ class CheckpointCallback(pl.Callback):
     ) -> None:
         """Save whether a validation is still to be run, and whether it is that of the epoch's end."""
         checkpoint["validation_pending"] = not self._validated
-        checkpoint["last_batch"] = trainer.fit_loop.epoch_loop._num_ready_batches_reached()
+        checkpoint["last_batch"] = is_last_batch(trainer)
         checkpoint["ended"] = self.plan.total_steps if trainer.should_stop else 0
 
     def restore_position(self, trainer: pl.Trainer, checkpoint: dict[str, Any]) -> tuple[int, int]:
@@ -119,7 +120,8 @@ class CheckpointCallback(pl.Callback):
         if not data and not any(overrides(one, "on_save_checkpoint") for one in users):
             return
         with random_states.preserve(), trainer._logger_connector.metrics_kept():
-            checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=True)
+            checkpoint = dict[str, Any]()
+            trainer.save_checkpoint(FILE, weights_only=True, storage_options=checkpoint.update)
             for callback in users[1:]:
                 callback.on_save_checkpoint(trainer, pl_module, checkpoint)
         self.writer.plain(checkpoint)
@@ -127,14 +129,13 @@ class CheckpointCallback(pl.Callback):
     def after_batch(self, trainer: pl.Trainer, batch_idx: int) -> None:
         """Save or raise TrainingStopped if due, after an optimizer step and its hooks."""
         self.writer.check()
-        loop: Any = trainer.fit_loop.epoch_loop
-        if loop._should_accumulate() and not trainer.should_stop:
+        if accumulates(trainer) and not trainer.should_stop:
             return
-        last = loop._num_ready_batches_reached()
+        last = is_last_batch(trainer)
         validates = trainer.fit_loop.epoch_loop.validation_follows()
         if validates and (last or not trainer.should_stop):
             self._interrupt_validation(trainer)
-        if validates or trainer.should_stop or loop._is_training_done:
+        if validates or trainer.should_stop or last or steps_are_over(trainer):
             return
         if self._is_due(trainer):
             self._save(trainer, value=None)
@@ -142,7 +143,7 @@ class CheckpointCallback(pl.Callback):
 
     def validation_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save or raise TrainingStopped if due, after a validation within an epoch."""
-        if trainer.fit_loop.epoch_loop._should_accumulate():
+        if accumulates(trainer):
             return  # a checkpoint does not hold accumulated gradients
         if self._is_due(trainer, trainer.current_epoch + 1):
             self._save(trainer, value=self._monitored_value())
@@ -160,7 +161,7 @@ class CheckpointCallback(pl.Callback):
         if trainer.state.fn != TrainerFn.FITTING or trainer.sanity_checking:
             self._raise_if_stopping()
         elif not trainer.validated_weights.swapped and (
-            loop._num_ready_batches_reached() or (loop.mid_epoch and not loop._should_accumulate())
+            is_last_batch(trainer) or (loop.mid_epoch and not accumulates(trainer))
         ):
             self._interrupt_validation(trainer)
 
@@ -173,8 +174,7 @@ class CheckpointCallback(pl.Callback):
     def epoch_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Save or raise TrainingStopped if due, at the end of an epoch and of all hooks."""
         epochs = trainer.current_epoch + 1
-        loop: Any = trainer.fit_loop
-        over = trainer.should_stop or epochs >= loop.max_epochs or 0 <= loop.max_steps <= trainer.global_step
+        over = trainer.should_stop or epochs >= trainer.fit_loop.max_epochs or steps_are_over(trainer)
         if over or self._is_due(trainer, epochs):
             self._save(trainer, value=self._monitored_value())
         self.seen.end_epoch(over)
@@ -202,7 +202,7 @@ class CheckpointCallback(pl.Callback):
     def _save(self, trainer: pl.Trainer, value: float | None, validated: bool = True) -> None:
         """Save a checkpoint, with the monitored value of exactly these weights."""
         step, epoch, batch = trainer.steps_done, trainer.current_epoch, trainer.fit_loop.batch_idx + 1
-        if trainer.fit_loop.epoch_loop._num_ready_batches_reached() and validated:
+        if is_last_batch(trainer) and validated:
             epoch, batch = epoch + 1, 0
         start, self._validated = time.monotonic(), validated
         with self.metrics.heartbeat.within("checkpoint"):

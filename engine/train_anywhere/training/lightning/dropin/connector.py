@@ -280,9 +280,7 @@ class Connector(_LoggerConnector):
         super().epoch_end_reached()
         if self.trainer.training:
             # in a resumed epoch Lightning would not update schedules that watch a metric
-            self.trainer.fit_loop._restarting = False
-        elif not self.trainer._evaluation_loop._logged_outputs:  # the first of several loaders
-            self.collected = {}
+            self.trainer.fit_loop.restarting = False
         self._reduce(on_step=False)
 
     def on_epoch_end(self) -> None:

@@ -12,8 +12,10 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler, Stochasti
 from torch import nn
 from torch.optim import Optimizer
 
+from train_anywhere.data.torch import random_states
 from train_anywhere.data.torch.loader import BatchLoader
 from train_anywhere.errors import ConfigError, DataError, RanksDifferError
+from train_anywhere.training.lightning.checkpoint.load_errors import as_checkpoint_error
 from train_anywhere.training.lightning.checkpoint.rank_state import gather, unpack
 from train_anywhere.training.lightning.dropin.user_data import (
     agree_on_end,
@@ -22,8 +24,8 @@ from train_anywhere.training.lightning.dropin.user_data import (
     restore_random,
     skip_batches,
 )
-from train_anywhere.training.lightning.loop.private import _FitLoop, _PrefetchDataFetcher, _set_sampler_epoch
-from train_anywhere.training.lightning.workers import protect_workers
+from train_anywhere.training.lightning.loop.private import _FitLoop
+from train_anywhere.training.lightning.loop.steps import is_last_batch, takes_iterator
 
 KEY = "trained"
 """Checkpoint key of this state."""
@@ -48,6 +50,29 @@ class FitLoop(_FitLoop):
         self._resumed_loader: dict[str, Any] | None = None
         self._position: dict[str, Any] = {}
         self._restored = False
+        self._trainable, self._callbacks = dict[str, Any](), dict[str, Any]()
+
+    def load_state_dict(self, state_dict: dict[str, Any], prefix: str = "") -> None:
+        """Restore what is trainable and the position, before the optimizers are restored."""
+        trainer: Any = self.trainer
+        with as_checkpoint_error(trainer.ckpt_path):
+            checkpoint = trainer.strategy.take_loaded(state_dict)
+            self._trainable, self._callbacks = checkpoint.get(KEY, {}), checkpoint.get("callbacks", {})
+            set_flags(trainer.lightning_module, self._trainable)
+            restore_groups(trainer.lightning_module, trainer.optimizers, self._trainable)
+            self._restore_position(checkpoint)
+            super().load_state_dict(state_dict, prefix)
+
+    def _restore_position(self, checkpoint: dict[str, Any]) -> None:
+        """Open the loaders of a user's module, whose length decides where training continues."""
+        trainer: Any = self.trainer
+        callbacks = [c for c in trainer.callbacks if hasattr(c, "restore_position") and c.writer.newest]
+        if not callbacks:
+            return  # one like LearningRateFinder restores a checkpoint of its own
+        with random_states.preserve():  # a new run opens them after the validation loaders
+            self.setup_data()
+            for callback in callbacks:
+                self.skip_batches(*callback.restore_position(trainer, checkpoint))
 
     def setup_data(self) -> None:
         """Open the loaders, and report their length the first time.
@@ -66,7 +91,7 @@ class FitLoop(_FitLoop):
                     f"same steps; use trainer.limit_train_batches={min(lengths)}."
                 )
             streams = any(sized_len(loader) is None for loader in fetcher.combined_loader.flattened)
-            if streams and type(fetcher) is _PrefetchDataFetcher:
+            if streams and not takes_iterator(trainer):
                 agree_on_end(fetcher, trainer.strategy)
         while self._combined_loader is not None and self.opened:
             self.opened.pop(0)(self.max_batches)
@@ -75,14 +100,14 @@ class FitLoop(_FitLoop):
         """Restore random states and loaders right before the first epoch's iterator is made."""
         combined, self._position = self._combined_loader, {}
         assert combined is not None
-        protect_workers(combined.flattened)
         self._restored = self._resumed_loader is not None
         if saved := self._resumed_loader or {}:
             for loader in combined.flattened:
-                _set_sampler_epoch(loader, saved["epoch"])
+                set_epoch(loader, saved["epoch"])
             restore_random(combined, saved["opened"])
             if saved["states"]:
-                combined._load_state_dicts(saved["states"])
+                for loader, state in zip(combined.flattened, saved["states"], strict=True):
+                    loader.load_state_dict(state)
         self._position["opened"] = capture_random(combined)
 
     def resume_loader(self, position: dict[str, Any] | None) -> None:
@@ -95,7 +120,7 @@ class FitLoop(_FitLoop):
         if combined is None or fetcher is None or all(isinstance(c, BatchLoader) for c in combined.flattened):
             return {}
         # after the last batch the next epoch starts from the loader's first batch
-        over = self.epoch_loop._num_ready_batches_reached()
+        over = is_last_batch(self.trainer)
         states = [] if over else loader_states(combined, fetcher)
         found = {"first": None, "ahead": None, **self._position}
         return {"epoch": self.trainer.current_epoch, **found, "states": states}
@@ -112,7 +137,7 @@ class FitLoop(_FitLoop):
         if own:
             return
         for loader in combined.flattened:
-            _set_sampler_epoch(loader, epoch)
+            set_epoch(loader, epoch)
         if (saved is not None) != self._restored or (saved is None and batches):
             self._load_combined_loader_states()  # opened before the checkpoint was read, or for other ranks
             iter(fetcher)
@@ -170,14 +195,15 @@ class FitLoop(_FitLoop):
         for callback in self.trainer.callbacks:
             if hasattr(callback, "training_started"):
                 callback.training_started(self.trainer)
-        set_flags(self.trainer.lightning_module, self.trainer._checkpoint_connector.take_trainable())
+        set_flags(self.trainer.lightning_module, self._trainable)
+        self._trainable = {}
 
     def on_advance_start(self) -> None:
         """Check the trainable state after the epoch's start hooks."""
         trainer: Any = self.trainer
         if self.restarted_mid_epoch or self.restarted_on_epoch_end:  # Lightning skips the start hooks then
             for callback in trainer.callbacks:
-                if isinstance(callback, StochasticWeightAveraging) and callback._scheduler_state is not None:
+                if isinstance(callback, StochasticWeightAveraging) and self._averaged(callback):
                     groups = trainer.optimizers[0].param_groups
                     rates = [group["lr"] for group in groups]
                     callback.on_train_epoch_start(trainer, trainer.lightning_module)
@@ -188,6 +214,18 @@ class FitLoop(_FitLoop):
         super().on_advance_start()
         check_trainable(trainer)
 
+    def _averaged(self, callback: pl.Callback) -> bool:
+        """Return whether the checkpoint has weights that were averaged."""
+        return self._callbacks.get(callback.state_key, {}).get("scheduler_state") is not None
+
+
+def set_epoch(loader: Any, epoch: int) -> None:
+    """Set the epoch of a loader's samplers, as Lightning does."""
+    inner: list[Any] = [getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)]
+    for sampler in {id(one): one for one in (inner[0], getattr(inner[1], "sampler", None))}.values():
+        if callable(getattr(sampler, "set_epoch", None)):
+            sampler.set_epoch(epoch)
+
 
 def read_flags(trainer: pl.Trainer) -> dict[str, Any]:
     """Return `requires_grad` of each parameter and the modes of each layer, by name."""
@@ -197,7 +235,7 @@ def read_flags(trainer: pl.Trainer) -> dict[str, Any]:
         for name, layer in module.named_modules()
     }
     if trainer.validating:  # all layers are in eval mode until validation ends
-        for name, training in trainer.fit_loop.epoch_loop.val_loop._module_mode.mode.items():
+        for name, training in trainer.fit_loop.epoch_loop.modes.items():
             modes.setdefault(name, {})["training"] = training
     return {"requires_grad": {n: p.requires_grad for n, p in module.named_parameters()}, "modes": modes}
 

@@ -1,92 +1,19 @@
-"""The loaders of a user's module, shared by the ranks and continued at any batch."""
+"""The loaders of a user's module, continued at any batch."""
 
-import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from lightning.pytorch.trainer.states import RunningStage
 from lightning.pytorch.utilities.combined_loader import CombinedLoader
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 from torch.utils.data.dataloader import _DatasetKind, _SingleProcessDataLoaderIter
-from torch.utils.data.distributed import DistributedSampler
 
-from train_anywhere.data.order.assignment import BatchOrder
 from train_anywhere.data.torch import random_states
-from train_anywhere.data.torch.loader import BatchLoader
-from train_anywhere.data.torch.unpadded_batches import UnpaddedOrder
 from train_anywhere.data.torch.user_loader import raised_by_row, samplers
 from train_anywhere.errors import DataError
-from train_anywhere.training.lightning.loop.private import (
-    _DataConnector,
-    _DataFetcher,
-    _get_distributed_sampler,
-)
 
 
-class DataConnector(_DataConnector):
-    """Lightning's data connector, changed so that evaluations measure each row once.
-
-    Lightning would repeat rows to give all ranks the same number, which changes means.
-    """
-
-    _whole_batch: int | None = None
-
-    def share_batches(self, batch_size: int) -> None:
-        """Let the ranks share the batches of loaders that have the batch size of all ranks together."""
-        self._whole_batch = batch_size
-
-    def _requires_distributed_sampler(self, dataloader: DataLoader[Any]) -> bool:
-        return (
-            self.trainer.world_size > 1
-            and not isinstance(dataloader, BatchLoader)
-            and not isinstance(dataloader.sampler, DistributedSampler)
-            and not isinstance(dataloader.dataset, IterableDataset)
-        )
-
-    def _prepare_dataloader(self, dataloader: object, shuffle: bool, mode: RunningStage) -> object:
-        trainer, evaluates = self.trainer, mode != RunningStage.TRAINING
-        if (
-            not isinstance(dataloader, DataLoader)
-            or not self._requires_distributed_sampler(dataloader)
-            or type(dataloader.batch_sampler) is not BatchSampler
-            or mode == RunningStage.PREDICTING
-        ):
-            return super()._prepare_dataloader(dataloader, shuffle, mode)
-        size, drop_last, ranks = dataloader.batch_size, dataloader.drop_last, trainer.world_size
-        divides = size == self._whole_batch
-        if not evaluates and not divides:
-            return super()._prepare_dataloader(dataloader, shuffle, mode)
-        places = {"num_replicas": 1, "rank": 0} if evaluates else trainer.distributed_sampler_kwargs
-        sampler = _get_distributed_sampler(dataloader, shuffle, trainer.overfit_batches, mode, **places)
-        assert size
-        size = size // ranks if divides else size
-        batches = BatchSampler(sampler, size, drop_last)
-        if evaluates:
-            batches = SharedBatches(sampler, size, drop_last, trainer.global_rank, ranks)
-        shared = copy.copy(dataloader)  # a new one would need the arguments of the user's class
-        vars(shared).update(batch_size=size, batch_sampler=batches)
-        return shared
-
-
-class SharedBatches(BatchSampler):
-    """One rank's part of the batches of a sampler: each row once, as many on every rank."""
-
-    def __init__(self, sampler: Any, batch_size: int, drop_last: bool, rank: int, ranks: int) -> None:
-        super().__init__(sampler, batch_size, drop_last)
-        self.order = UnpaddedOrder(BatchOrder(batch_size * ranks, 0, rank, ranks, False), drop_last)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        rows = list(self.sampler)
-        for batch in range(self.order.batches(len(rows))):
-            yield [rows[n] for n in self.order.rows(len(rows), 0, batch)]
-
-    def __len__(self) -> int:
-        return self.order.batches(len(self.sampler))
-
-
-def agree_on_end(fetcher: _DataFetcher, strategy: Any) -> None:
+def agree_on_end(fetcher: Any, strategy: Any) -> None:
     """End an epoch on all ranks when the loader of one of them ends: the others would wait for its next step.
 
     Raises:
@@ -139,7 +66,7 @@ def _generators(combined: CombinedLoader) -> list[torch.Generator]:
     return [*unique.values()]
 
 
-def loader_states(combined: CombinedLoader, fetcher: _DataFetcher) -> list[Any]:
+def loader_states(combined: CombinedLoader, fetcher: Any) -> list[Any]:
     """Return the states of loaders that save their own position. Empty unless all do.
 
     Lightning reads one batch ahead of a loader without a length, and its state is then not that of the trained batches.
@@ -148,7 +75,7 @@ def loader_states(combined: CombinedLoader, fetcher: _DataFetcher) -> list[Any]:
     return [one.state_dict() for one in combined.flattened] if states and fetcher.length is not None else []
 
 
-def skip_batches(fetcher: _DataFetcher, batches: int) -> None:
+def skip_batches(fetcher: Any, batches: int) -> None:
     """Advance by batches that are trained already, if possible without reading rows."""
     with _without_reading(fetcher):
         for _ in range(batches):
@@ -157,7 +84,7 @@ def skip_batches(fetcher: _DataFetcher, batches: int) -> None:
 
 
 @contextmanager
-def _without_reading(fetcher: _DataFetcher) -> Iterator[None]:
+def _without_reading(fetcher: Any) -> Iterator[None]:
     inner = getattr(fetcher.combined_loader._iterator, "iterators", [])
     # without a length a batch is read ahead; rows of one loader may draw numbers before another one draws its order
     inner = inner if fetcher.length is not None and len(inner) == 1 else []

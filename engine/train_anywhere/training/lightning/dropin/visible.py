@@ -10,9 +10,9 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+from lightning.pytorch.utilities import rank_zero_only
 
 from train_anywhere.files.removal import print_once
-from train_anywhere.training.lightning.loop.private import _CallbackConnector
 
 INTERNAL = ("train_anywhere", "lightning", "lightning_fabric")
 """Packages whose code sees all callbacks."""
@@ -54,7 +54,20 @@ class Callbacks(list[pl.Callback]):
             hidden = [(n, c) for n, c in enumerate(list.__getitem__(self, slice(None))) if not is_visible(c)]
             first = [c for place, (n, c) in enumerate(hidden) if n == place]
             chosen = [*first, *filter(is_visible, chosen), *(c for _, c in hidden[len(first) :])]
+        else:
+            chosen = self._with_savers_last(chosen)
         list.__setitem__(self, slice(None), chosen)
+
+    def _with_savers_last(self, chosen: list[pl.Callback]) -> list[pl.Callback]:
+        """Return the callbacks with those of a module before the ones that save: they must see the results of all others."""
+        before = list.__getitem__(self, slice(None))
+        place = next((n for n, c in enumerate(before) if isinstance(c, RunCheckpoints)), len(before))
+        savers = [callback for callback in before[place:] if callback in chosen]
+        others = [c for c in chosen if c not in savers]
+        kept = [c for c in others if isinstance(c, RunCheckpoints) or not isinstance(c, Checkpoint)]
+        if len(kept) < len(others) and rank_zero_only.rank == 0:
+            print_once("the module's checkpoint callback is left out: this project saves checkpoints.")
+        return [*kept, *savers]
 
 
 def _on_seen(name: str) -> Callable[..., Any]:
@@ -127,24 +140,6 @@ class RunCheckpoints(ModelCheckpoint):
                 self.best_model_score = self.kth_value = self.current_score
                 self.best_model_path = self.kth_best_model_path = str(path)
                 self.best_k_models = {str(path): self.current_score}
-
-
-class CallbackConnector(_CallbackConnector):
-    """Lightning's connector, changed to put a module's callbacks before this project's.
-
-    The one that saves comes last: it must see the results of all others.
-    """
-
-    def _attach_model_callbacks(self) -> None:
-        before = [*self.trainer.callbacks]
-        super()._attach_model_callbacks()
-        after = [*self.trainer.callbacks]
-        kept, added = [c for c in before if c in after], [c for c in after if c not in before]
-        users = [callback for callback in added if not isinstance(callback, Checkpoint)]
-        if len(users) < len(added) and self.trainer.is_global_zero:
-            print_once("the module's checkpoint callback is left out: this project saves checkpoints.")
-        place = next((n for n, c in enumerate(kept) if isinstance(c, RunCheckpoints)), len(kept))
-        self.trainer.callbacks = Callbacks([*kept[:place], *users, *kept[place:]])
 
 
 _OWN = ("setup", "state_dict", "load_state_dict")

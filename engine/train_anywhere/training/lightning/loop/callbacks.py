@@ -15,6 +15,7 @@ from train_anywhere.features.feature import Step
 from train_anywhere.training.early_stopping import monitored_value
 from train_anywhere.training.lightning.loop.agreement import Agreement
 from train_anywhere.training.lightning.loop.clock import Clock
+from train_anywhere.training.lightning.loop.steps import accumulates, is_last_batch
 from train_anywhere.training.plan import Plan
 from train_anywhere.training.reporting.metrics_csv import CsvLog, prefix_reserved_names
 from train_anywhere.training.reporting.progress import Progress
@@ -88,7 +89,7 @@ class MetricsCallback(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Count a batch, and the optimizer step that it may complete."""
-        stepped = not trainer.fit_loop.epoch_loop._should_accumulate()
+        stepped = not accumulates(trainer)
         fresh = self._step_end(trainer, pl_module, batch_idx) if stepped else None
         loss = partial(_loss_of, outputs)
         self.progress.add_batches(trainer.current_epoch, batch_idx, fresh, loss=loss)
@@ -117,7 +118,7 @@ class MetricsCallback(pl.Callback):
     def _is_last(self, trainer: pl.Trainer) -> bool:
         """Return whether a step is the last one before a validation, or of the epoch or run."""
         loop: Any = trainer.fit_loop.epoch_loop
-        return trainer.should_stop or loop._num_ready_batches_reached() or loop.validation_follows()
+        return trainer.should_stop or is_last_batch(trainer) or loop.validation_follows()
 
     def _learning_rate(self) -> dict[str, float]:
         """Return the learning rate used by the last step."""
@@ -142,13 +143,14 @@ class MetricsCallback(pl.Callback):
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Report the start of a validation."""
+        trainer._logger_connector.collected = {}
         self.heartbeat.enter("validation")
         self._compare_batches(trainer)
 
     def _compare_batches(self, trainer: pl.Trainer) -> None:
         """Compare the numbers of batches of an evaluation over the ranks: those of streams may differ."""
         if trainer.world_size > 1:
-            counts: Any = trainer._evaluation_loop.max_batches
+            counts: Any = trainer.num_test_batches if trainer.testing else trainer.num_val_batches
             own = trainer.global_rank + 0.5 if math.inf in counts else float(hash(tuple(counts)) % 2**20)
             numbers = torch.tensor([own, -own], device=trainer.strategy.root_device)
             low, high = trainer.strategy.reduce(numbers, reduce_op="min").tolist()
@@ -199,7 +201,7 @@ class MetricsCallback(pl.Callback):
 
     def on_test_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Forget values from before the test."""
-        self._unlogged = {}
+        self._unlogged, trainer._logger_connector.collected = {}, {}
         self._compare_batches(trainer)
 
     def monitored_metrics(self, key: str, monitor: str) -> dict[str, float]:

@@ -7,6 +7,7 @@ import lightning.pytorch as pl
 import torch
 
 from train_anywhere.monitor.heartbeat import Heartbeat
+from train_anywhere.training.lightning.loop.steps import accumulates
 from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
 
 
@@ -195,7 +196,7 @@ class Clock(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Report the end of an optimizer step, if the batch completes one."""
-        if self.pace and self.wait_timer and not trainer.fit_loop.epoch_loop._should_accumulate():
+        if self.pace and self.wait_timer and not accumulates(trainer):
             self._timing = False
             self.wait_timer.end()
             self.pace.watch(self.wait_timer.last)

@@ -10,12 +10,8 @@ import lightning.pytorch as pl
 
 from train_anywhere.data.torch.user_loader import raised_by_row
 from train_anywhere.errors import user_error
-from train_anywhere.training.lightning.loop.private import (
-    _DataFetcher,
-    _DataLoaderIterDataFetcher,
-    _TrainingEpochLoop,
-)
-from train_anywhere.training.lightning.workers import protect_workers
+from train_anywhere.training.lightning.loop.private import _TrainingEpochLoop
+from train_anywhere.training.lightning.loop.steps import is_last_batch, takes_iterator
 
 
 class EpochLoop(_TrainingEpochLoop):
@@ -23,11 +19,16 @@ class EpochLoop(_TrainingEpochLoop):
 
     Attributes:
         mid_epoch: whether a validation is running after which the epoch continues.
+        modes: whether each layer was in training mode before the newest validation.
     """
 
     mid_epoch = False
 
-    def advance(self, data_fetcher: _DataFetcher) -> None:
+    def __init__(self, trainer: pl.Trainer) -> None:
+        super().__init__(trainer)
+        self.modes: dict[str, bool] = {}
+
+    def advance(self, data_fetcher: Any) -> None:
         """Train on one batch. Raises StopIteration if none is left."""
         if self.restarting:  # type: ignore[has-type]
             if self.val_loop.restarted_mid_evaluation:
@@ -36,16 +37,17 @@ class EpochLoop(_TrainingEpochLoop):
         self.trainer.fit_loop.reads_batch()
         super().advance(data_fetcher)
 
-    def on_advance_end(self, data_fetcher: _DataFetcher) -> None:
+    def on_advance_end(self, data_fetcher: Any) -> None:
         """Call `after_batch` of callbacks after all hooks of a batch, then validate if due.
 
         After a validation within the epoch, call `validation_over` of callbacks, unless the run ends with it.
         """
         trainer: Any = self.trainer
         self._call("after_batch", trainer, self.batch_idx)
-        over, validates = self._num_ready_batches_reached() or trainer.should_stop, self.validation_follows()
+        over, validates = is_last_batch(trainer) or trainer.should_stop, self.validation_follows()
         self.mid_epoch = not over and validates
         if validates:
+            self.modes = {n: layer.training for n, layer in trainer.lightning_module.named_modules()}
             self._call("before_validation", trainer)
         super().on_advance_end(data_fetcher)
         if self.mid_epoch and not trainer.should_stop:
@@ -83,8 +85,7 @@ def _call_without_user_stop(owner: Any, method: Callable[..., Any], *arguments: 
     try:
         return method(*arguments)
     except StopIteration as end:
-        loop = owner if hasattr(owner, "_data_fetcher") else owner.trainer.fit_loop
-        if isinstance(loop._data_fetcher, _DataLoaderIterDataFetcher):
+        if takes_iterator(owner.trainer):
             raise
         frames = [frame.f_code for frame, _ in traceback.walk_tb(end.__traceback__)]
         # on_train_batch_start has returned -1
@@ -102,7 +103,6 @@ def refuse_row_stop_iteration(loop: Any) -> None:
 
 
 def _check_fetcher(loop: Any, reset: Callable[[], None]) -> None:
-    protect_workers(loop._combined_loader.flattened)
     reset()
     kind: Any = type(loop._data_fetcher)
 

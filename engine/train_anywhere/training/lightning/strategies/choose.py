@@ -18,9 +18,14 @@ from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError
 from train_anywhere.training.lightning.strategies.ddp import OneDevicePerRank, TopologyEnvironment
 from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
+from train_anywhere.training.lightning.strategies.hooks import StrategyHooks
 
 
-class DataParallel(SingleDeviceStrategy):
+class OneDevice(StrategyHooks, SingleDeviceStrategy):
+    """One device in one process."""
+
+
+class DataParallel(OneDevice):
     """Runs the network on parts of the batch, one per device. All else uses the whole batch.
 
     As in torch's DataParallel, each part of a batch has its own batch statistics. Without GPUs the parts are computed one after
@@ -32,8 +37,8 @@ class DataParallel(SingleDeviceStrategy):
 
     strategy_name = "dp"
 
-    def __init__(self, devices: list[torch.device]) -> None:
-        super().__init__(devices[0])
+    def __init__(self, devices: list[torch.device], **options: Any) -> None:
+        super().__init__(devices[0], **options)
         self.devices = devices
         self._splits = False
 
@@ -120,21 +125,21 @@ def make_strategy(
         ConfigError: the strategy does not work with these options.
     """
     trainer, chosen = config.trainer, config.strategy
+    options: dict[str, Any] = {"completes": config.checkpoint.other_objects == "leave_out"}
     if name == "single":
-        return SingleDeviceStrategy(device)
+        return OneDevice(device, **options)
     if name == "dp":
-        return DataParallel(list_devices(device, devices))
+        return DataParallel(list_devices(device, devices), **options)
     if name == "horovod":
         assert chosen.name == "horovod"
         # imported here, because Horovod is optional
         from train_anywhere.training.lightning.strategies.horovod import HorovodStrategy
 
-        return HorovodStrategy(topology, device, chosen.compression)
+        return HorovodStrategy(topology, device, chosen.compression, **options)
     # torch's SyncBatchNorm would fail in the first step, see torch/nn/modules/batchnorm.py
     if trainer.sync_batchnorm and topology.world_size > 1 and device.type == "cpu":
         raise ConfigError(needs_gpus_problem("this rank computes on the CPU"))
-    options: dict[str, Any] = {"cluster_environment": TopologyEnvironment(topology)}
-    options["parallel_devices"] = [device]
+    options |= {"cluster_environment": TopologyEnvironment(topology), "parallel_devices": [device]}
     if name == "fsdp":
         assert chosen.name == "fsdp"
         group = ranks_per_node(topology) if chosen.shard_within_node else None

@@ -1,6 +1,7 @@
 """torch's DistributedDataParallel: whole models, averaging during the backward pass."""
 
 import gc
+import os
 from datetime import timedelta
 from typing import Any, cast
 
@@ -20,7 +21,7 @@ from train_anywhere.distributed.network.addresses import listen, rendezvous_addr
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError, listed
 from train_anywhere.training.lightning.dropin.trainable import late_unfreeze_error
-from train_anywhere.training.lightning.loop.private import _init_dist_connection
+from train_anywhere.training.lightning.strategies.hooks import StrategyHooks
 
 
 class TopologyEnvironment(ClusterEnvironment):
@@ -101,7 +102,7 @@ MAX_DIMENSIONS = 8
 """Most dimensions of a tensor whose shape is compared over the ranks before it is gathered."""
 
 
-class OneDevicePerRank(DDPStrategy):
+class OneDevicePerRank(StrategyHooks, DDPStrategy):
     """DistributedDataParallel over ranks that are already running, with one device each.
 
     Lightning's DDPStrategy computes ranks as node * devices + local rank, which is wrong for uneven jobs. It indexes its
@@ -113,6 +114,8 @@ class OneDevicePerRank(DDPStrategy):
     """
 
     def __init__(self, *, compression: str = "none", **options: Any) -> None:
+        own = ("find_unused_parameters", "gradient_as_bucket_view", "static_graph", "bucket_cap_mb")
+        self.ddp_options = {name: options.pop(name) for name in own if name in options}
         super().__init__(**options)
         self.compression = compression
         self.averaged: set[nn.Parameter] = set()  # parameters whose gradients DDP averages
@@ -124,15 +127,14 @@ class OneDevicePerRank(DDPStrategy):
         named = list(self.lightning_module.named_parameters())
         self.averaged = {p for _, p in named if p.requires_grad}
         self._frozen = {p: name for name, p in named if not p.requires_grad}
-        super().configure_ddp()
+        self.model = DistributedDataParallel(self.lightning_module, **self.ddp_options)
         if self.compression != "none":
-            assert isinstance(self.model, DistributedDataParallel)
             self.model.register_comm_hook(None, COMPRESSION_HOOKS[self.compression])
 
     def allow_unused_parameters(self, module: pl.LightningModule) -> None:
         """Find unused parameters with manual optimization, which may train one of two networks."""
         if not module.automatic_optimization:
-            self._ddp_kwargs.setdefault("find_unused_parameters", True)
+            self.ddp_options.setdefault("find_unused_parameters", True)
 
     def update_trainable(self) -> None:
         """Wrap the module again if other parameters are trainable. All ranks must call this.
@@ -175,10 +177,7 @@ class OneDevicePerRank(DDPStrategy):
         return self.parallel_devices[0]
 
     def determine_ddp_device_ids(self) -> None:
-        """Return None: batches are already on the device.
-
-        With device ids, Lightning would create DDP in its own CUDA stream, and each backward pass would wait for it.
-        """
+        """Return None: batches are already on the device."""
 
     def set_world_ranks(self) -> None:
         """Set Lightning's `rank_zero_only`."""
@@ -190,14 +189,16 @@ class OneDevicePerRank(DDPStrategy):
         assert isinstance(environment, TopologyEnvironment)
         reset_seed()
         self.set_world_ranks()
-        self._process_group_backend = self._get_process_group_backend()
+        backend = self.process_group_backend or distributed.get_default_backend_for_device(self.root_device)
         if distributed.is_initialized():
             return
-        store = open_store(environment.topology, self._timeout or default_pg_timeout)
-        _init_dist_connection(
-            environment,
-            self._process_group_backend,
-            timeout=self._timeout,
+        store = open_store(environment.topology, default_pg_timeout)
+        os.environ |= {"MASTER_ADDR": environment.main_address, "MASTER_PORT": str(environment.main_port)}
+        distributed.init_process_group(
+            backend,
+            rank=environment.global_rank(),
+            world_size=environment.world_size(),
+            timeout=default_pg_timeout,
             device_id=self.root_device if self.root_device.type != "cpu" else None,
             store=store,
         )
@@ -232,9 +233,6 @@ class OneDevicePerRank(DDPStrategy):
         padded = torch.cat([tensor, tensor.new_zeros(max(rows) - len(tensor), *tensor.shape[1:])])
         gathered = super().all_gather(padded, group, sync_grads)
         return join_ranks([part[:count] for part, count in zip(gathered, rows, strict=True)])
-
-    def _configure_launcher(self) -> None:
-        pass
 
 
 def join_ranks(parts: list[Tensor]) -> Tensor:

@@ -32,11 +32,12 @@ from torch.optim import Optimizer
 
 from train_anywhere.config.strict import did_you_mean
 from train_anywhere.errors import ConfigError
+from train_anywhere.training.lightning.checkpoint.load_errors import as_checkpoint_error
 from train_anywhere.training.lightning.checkpoint.shards import ShardPlanner, ShardReader
 from train_anywhere.training.lightning.dropin.trainable import KEY, restore_groups, set_flags
-from train_anywhere.training.lightning.loop.private import _optimizers_to_device
 from train_anywhere.training.lightning.strategies.ddp import OneDevicePerRank
 from train_anywhere.training.lightning.strategies.deferred_weights import DeferredWeights, build_deferred
+from train_anywhere.training.lightning.strategies.hooks import move_optimizers
 
 CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 """Layers that only contain others: a list is never called, and the layers of a chain can be gathered one after another."""
@@ -114,6 +115,7 @@ class FullyShardedStrategy(OneDevicePerRank):
 
     strategy_name = "fsdp"
     restore_checkpoint_after_setup = True  # shards are loaded into a split model
+    saves_on_all_ranks = True
     lightning_restore_optimizer = False  # `load_checkpoint` restores it
 
     def __init__(self, *, blocks: Sequence[str] = (), group: int | None = None, **options: Any) -> None:
@@ -158,7 +160,7 @@ class FullyShardedStrategy(OneDevicePerRank):
             )
         self.setup_precision_plugin()
         if fitting:
-            _optimizers_to_device(self.optimizers, self.root_device)
+            move_optimizers(self)
 
     def _fill(self, part: nn.Module) -> None:
         """Fill the weights of a part that are not split yet with rank 0's values."""
@@ -231,24 +233,21 @@ class FullyShardedStrategy(OneDevicePerRank):
         assert self.model
         return get_optimizer_state_dict(self.model, plain)
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        """Pass each rank's state to `checkpoint_io`, not only rank 0's."""
-        self.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options)
-
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         """Load the shards of any number of ranks, and return the content of the file."""
         state = super().load_checkpoint(checkpoint_path, weights_only)
-        assert self.model and self.lightning_module
-        if self.optimizers:  # the optimizer has a state only for trainable parameters
-            set_flags(self.lightning_module, state.get(KEY, {}))
-            restore_groups(self.lightning_module, self.optimizers, state.get(KEY, {}))
-        shards: dict[str, Any] = {"state_dict": get_model_state_dict(self.model)}
-        if self.optimizers:
-            shards["optimizer"] = self.optimizer_state(self.optimizers[0])
-        dcp.load(shards, storage_reader=ShardReader(Path(checkpoint_path).parent), planner=ShardPlanner())
-        set_model_state_dict(self.model, shards["state_dict"])
-        if self.optimizers:
-            set_optimizer_state_dict(self.model, self.optimizers[0], shards["optimizer"])
+        with as_checkpoint_error(checkpoint_path):
+            assert self.model and self.lightning_module
+            if self.optimizers:  # the optimizer has a state only for trainable parameters
+                set_flags(self.lightning_module, state.get(KEY, {}))
+                restore_groups(self.lightning_module, self.optimizers, state.get(KEY, {}))
+            shards: dict[str, Any] = {"state_dict": get_model_state_dict(self.model)}
+            if self.optimizers:
+                shards["optimizer"] = self.optimizer_state(self.optimizers[0])
+            dcp.load(shards, storage_reader=ShardReader(Path(checkpoint_path).parent), planner=ShardPlanner())
+            set_model_state_dict(self.model, shards["state_dict"])
+            if self.optimizers:
+                set_optimizer_state_dict(self.model, self.optimizers[0], shards["optimizer"])
         return state
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:

@@ -23,8 +23,8 @@ from train_anywhere.distributed.horovod.initialize import explain_lost_ranks, im
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError
 from train_anywhere.training.lightning.dropin.trainable import late_unfreeze_error
-from train_anywhere.training.lightning.loop.private import _optimizers_to_device
 from train_anywhere.training.lightning.strategies.ddp import AFTER_SAVE, TopologyEnvironment, join_ranks
+from train_anywhere.training.lightning.strategies.hooks import StrategyHooks, move_optimizers
 
 hvd = import_horovod("torch")
 
@@ -135,7 +135,7 @@ class GradientExchange:
             gradient.copy_(average)
 
 
-class HorovodStrategy(ParallelStrategy):
+class HorovodStrategy(StrategyHooks, ParallelStrategy):
     """Data parallelism over ranks that are already running, with one device each."""
 
     strategy_name = "horovod"
@@ -154,11 +154,6 @@ class HorovodStrategy(ParallelStrategy):
         """The device of this rank."""
         assert self.parallel_devices
         return self.parallel_devices[0]
-
-    @property
-    def distributed_sampler_kwargs(self) -> dict[str, Any]:
-        """Arguments for a `DistributedSampler`, for which Lightning would count one rank."""
-        return {"num_replicas": self.world_size, "rank": self.global_rank}
 
     # --- set-up -------------------------------------------------------------------------------------------------
 
@@ -187,7 +182,7 @@ class HorovodStrategy(ParallelStrategy):
             self.setup_optimizers(trainer)
         self.setup_precision_plugin()
         if fitting:
-            _optimizers_to_device(self.optimizers, self.root_device)
+            move_optimizers(self)
 
     def model_to_device(self) -> None:
         """Move the model to this rank's device."""
@@ -254,9 +249,10 @@ class HorovodStrategy(ParallelStrategy):
 
     def barrier(self, name: str | None = None) -> None:
         """Wait for all ranks, except after a checkpoint."""
-        if self.world_size > 1 and name != AFTER_SAVE:
-            with self._collective():
-                hvd.allreduce(torch.zeros(1), name="barrier")
+        with self.keep_handlers(name):
+            if self.world_size > 1 and name != AFTER_SAVE:
+                with self._collective():
+                    hvd.allreduce(torch.zeros(1), name="barrier")
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
         """Send any object that can be pickled from rank `src` to all ranks."""

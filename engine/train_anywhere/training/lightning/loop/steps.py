@@ -1,0 +1,38 @@
+"""Where in an epoch the Trainer is, from the counters that it shows."""
+
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.pytorch.utilities.combined_loader import CombinedLoader
+from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
+
+
+def is_last_batch(trainer: pl.Trainer) -> bool:
+    """Return whether the newest batch is the last one of its epoch."""
+    batches = trainer.fit_loop.epoch_loop.batch_progress
+    return batches.current.ready == trainer.num_training_batches or batches.is_last_batch
+
+
+def accumulates(trainer: pl.Trainer) -> bool:
+    """Return whether the gradients of the newest batch wait for those of further batches."""
+    if trainer.fit_loop.epoch_loop.batch_progress.current.ready % trainer.accumulate_grad_batches == 0:
+        return False
+    return trainer.strategy.handles_gradient_accumulation or not is_last_batch(trainer)
+
+
+def steps_are_over(trainer: pl.Trainer) -> bool:
+    """Return whether `max_steps` optimizer steps are done."""
+    return 0 <= trainer.fit_loop.max_steps <= trainer.global_step
+
+
+def training_loaders(trainer: pl.Trainer) -> list[Any]:
+    """Return the opened training loaders, also those of a nested collection. Empty before they are opened."""
+    opened = trainer.train_dataloader
+    return [] if opened is None else CombinedLoader(opened).flattened
+
+
+def takes_iterator(trainer: pl.Trainer) -> bool:
+    """Return whether the step of this stage reads the batches itself, by an argument `dataloader_iter`."""
+    name = "training" if trainer.training else "test" if trainer.testing else "validation"
+    step = getattr(trainer.lightning_module, f"{name}_step")
+    return is_param_in_hook_signature(step, "dataloader_iter", explicit=True)

@@ -1,0 +1,239 @@
+"""What a run does in public hooks of a strategy, which the Trainer calls where no callback has a hook."""
+
+import copy
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+from lightning.fabric.utilities.apply_func import move_data_to_device
+from lightning.fabric.utilities.distributed import DistributedSamplerWrapper
+from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities.exceptions import MisconfigurationException, SIGTERMException
+from torch.utils.data import BatchSampler, DataLoader
+from torch.utils.data.distributed import DistributedSampler
+
+from train_anywhere.checkpoints.disk.copy_files import refuse_compressed
+from train_anywhere.data.order.assignment import BatchOrder
+from train_anywhere.data.torch.unpadded_batches import UnpaddedOrder
+from train_anywhere.errors import listed, user_error, was_interrupted
+from train_anywhere.training.lightning.checkpoint.load_errors import as_checkpoint_error
+from train_anywhere.training.lightning.dropin.trainable import KEY, trainable_state
+from train_anywhere.training.lightning.dropin.validated_weights import (
+    ValidatedWeights,
+    with_training_weights,
+    with_validated_weights,
+)
+from train_anywhere.training.lightning.workers import protect_workers
+
+Probe = Callable[[dict[str, Any]], Any]
+"""A function that gets a checkpoint instead of a file."""
+
+RESTORED, RUNS = "_CheckpointConnector.resume_end", "run-stage"
+"""Lightning's names of the barriers before and after it sets its signal handlers."""
+
+
+class StrategyHooks:
+    """The first base of each strategy: signals, loaders and checkpoints.
+
+    Signal handlers of the run stay: on TERM, Lightning's own would broadcast within the handler, for which a rank without the signal never
+    waits. Evaluations measure each row once: Lightning's sampler repeats rows to give all ranks the same number.
+
+    Args:
+        completes: take what a checkpoint has left out from the new module (see `checkpoint.other_objects`).
+
+    Attributes:
+        loaded: the checkpoint that training resumes from, until it has started.
+    """
+
+    saves_on_all_ranks = False
+    launcher: Any = None
+
+    def __init__(self, *arguments: Any, completes: bool = False, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.completes, self.loaded = completes, dict[str, Any]()
+        self._whole_batch: int | None = None
+        self._handlers: dict[int, Any] = {}
+        self.launcher = Launcher()
+
+    def share_batches(self, batch_size: int) -> None:
+        """Let the ranks share the batches of loaders that have the batch size of all ranks together."""
+        self._whole_batch = batch_size
+
+    @property
+    def distributed_sampler_kwargs(self) -> dict[str, Any]:
+        """Arguments of the samplers that share the rows, also among uneven nodes."""
+        own: Any = self
+        return {"num_replicas": own.world_size, "rank": own.global_rank}
+
+    def process_dataloader(self, dataloader: Any) -> Any:
+        """Return the loader of this rank. Lightning has put its sampler in."""
+        own: Any = self
+        protect_workers(dataloader, own.global_rank)
+        loader, trainer = super().process_dataloader(dataloader), own.lightning_module.trainer  # type: ignore[misc]
+        if trainer.predicting or not shares_rows(loader, own.world_size):
+            return loader
+        divides, size = loader.batch_size == self._whole_batch, loader.batch_size
+        if trainer.training and not divides:
+            return loader
+        size = size // own.world_size if divides else size
+        batches = BatchSampler(loader.sampler, size, loader.drop_last)
+        if not trainer.training:
+            batches = SharedBatches(loader.sampler, size, loader.drop_last, own.global_rank, own.world_size)
+        shared = copy.copy(loader)  # a new one would need the arguments of the user's class
+        vars(shared).update(batch_size=size, batch_sampler=batches)
+        return shared
+
+    def barrier(self, name: str | None = None) -> None:
+        """Wait for all ranks."""
+        with self.keep_handlers(name):
+            super().barrier(name)  # type: ignore[misc]
+
+    @contextmanager
+    def keep_handlers(self, name: str | None) -> Iterator[None]:
+        """Keep the signal handlers, which Lightning replaces between two barriers. None runs in between."""
+        if name == RUNS:
+            for number, handler in self._handlers.items():
+                signal.signal(number, handler)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, self._handlers)
+        yield
+        if name == RESTORED and threading.current_thread() is threading.main_thread():
+            known = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+            self._handlers = {number: handler for number, handler in known.items() if handler is not None}
+            signal.pthread_sigmask(signal.SIG_BLOCK, self._handlers)
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any | Probe = None
+    ) -> None:
+        """Add what is trainable and the validated weights, then save, or call a `Probe`."""
+        own: Any = self
+        trainer = own.lightning_module.trainer
+        checkpoint[KEY] = trainable_state(trainer)
+        found = (c.validated for c in trainer.callbacks if isinstance(c, ValidatedWeights))
+        checkpoint = with_validated_weights(checkpoint, next(found, {}))
+        if callable(storage_options):
+            storage_options(checkpoint)
+        elif own.is_global_zero or self.saves_on_all_ranks:
+            own.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options=storage_options)
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        """Return a checkpoint, which holds only tensors and plain values.
+
+        Training continues from the training weights. A test gets no states of callbacks: one could replace the weights.
+
+        Raises:
+            CheckpointError: the file is damaged.
+        """
+        own: Any = self
+        module = own.lightning_module
+        with as_checkpoint_error(checkpoint_path):
+            refuse_compressed(Path(checkpoint_path))
+            state: dict[str, Any] = super().load_checkpoint(checkpoint_path, weights_only=True)  # type: ignore[misc]
+            if module.trainer.state.fn == TrainerFn.FITTING:
+                self.loaded = with_training_weights(state)
+                parts = ["loops", "lr_schedulers", *["optimizer_states"] * own.lightning_restore_optimizer]
+                if missing := [name for name in parts if not isinstance(state.get(name), dict | list)]:
+                    raise ValueError(f"it has no {listed(missing)}.")
+                if "fit_loop" not in state["loops"]:
+                    raise ValueError("it has no fit_loop.")
+            else:
+                state.pop("callbacks", None)
+            if self.completes:
+                add_left_out(state, module)
+        return state
+
+    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
+        """Load the weights. Raises CheckpointError for those of another model."""
+        own: Any = self
+        with as_checkpoint_error(own.lightning_module.trainer.ckpt_path):
+            super().load_model_state_dict(checkpoint, strict)  # type: ignore[misc]
+
+    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+        """Load the state of the optimizers. Raises CheckpointError if it does not fit."""
+        own: Any = self
+        with as_checkpoint_error(own.lightning_module.trainer.ckpt_path):
+            super().load_optimizer_state_dict(checkpoint)  # type: ignore[misc]
+
+    def take_loaded(self, loops: dict[str, Any]) -> dict[str, Any]:
+        """Return the checkpoint with this state of the loops, once. Empty if the state is that of another object."""
+        if not self.loaded or self.loaded["loops"]["fit_loop"] is not loops:
+            return {}
+        loaded, self.loaded = self.loaded, {}
+        return loaded
+
+
+def shares_rows(loader: Any, ranks: int) -> bool:
+    """Return whether Lightning's or torch's sampler gives each of these ranks a part of the rows."""
+    return (
+        ranks > 1
+        and isinstance(loader, DataLoader)
+        and type(loader.batch_sampler) is BatchSampler
+        and type(loader.sampler) in (DistributedSampler, DistributedSamplerWrapper)
+        and loader.sampler.num_replicas == ranks
+    )
+
+
+class Launcher:
+    """Calls the functions of the Trainer in this process: the ranks are running."""
+
+    is_interactive_compatible = True
+
+    def launch(self, function: Callable[..., Any], *arguments: Any, trainer: pl.Trainer, **named: Any) -> Any:
+        """Call a function. Raises RuntimeError for an exception of user code that Lightning would take for an end.
+
+        At a KeyboardInterrupt it would exit with code 1, and at the exit of its tuner return as if the run were complete.
+        """
+        try:
+            return function(*arguments, **named)
+        except KeyboardInterrupt as error:
+            if was_interrupted():
+                raise
+            raise user_error(error) from error
+        except Exception as error:
+            flow = type(error).__module__ == MisconfigurationException.__module__
+            if flow and not isinstance(error, MisconfigurationException | SIGTERMException):
+                raise user_error(error) from error
+            raise
+
+    def kill(self, number: int) -> None:
+        """Send no signal: there are no processes of Lightning."""
+
+
+class SharedBatches(BatchSampler):
+    """One rank's part of the batches of a distributed sampler: each row once, as many on every rank."""
+
+    def __init__(
+        self, sampler: DistributedSampler[Any], batch_size: int, drop_last: bool, rank: int, ranks: int
+    ) -> None:
+        whole = copy.copy(sampler)
+        whole.num_replicas, whole.rank = 1, 0
+        whole.num_samples = whole.total_size = len(whole.dataset)  # type: ignore[arg-type]
+        super().__init__(whole, batch_size, drop_last)
+        self.order = UnpaddedOrder(BatchOrder(batch_size * ranks, 0, rank, ranks, False), drop_last)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        rows = list(self.sampler)
+        for batch in range(self.order.batches(len(rows))):
+            yield [rows[n] for n in self.order.rows(len(rows), 0, batch)]
+
+    def __len__(self) -> int:
+        return self.order.batches(len(self.sampler))  # type: ignore[arg-type]
+
+
+def add_left_out(checkpoint: dict[str, Any], module: pl.LightningModule) -> None:
+    """Add the entries of on_save_checkpoint that `checkpoint.other_objects` left out."""
+    fresh = {k: dict(v) if isinstance(v, dict) else v for k, v in checkpoint.items()}
+    module.on_save_checkpoint(fresh)
+    checkpoint |= {k: v for k, v in fresh.items() if k not in checkpoint}
+
+
+def move_optimizers(strategy: pl.strategies.Strategy) -> None:
+    """Move the state of the optimizers to the device, except for their number of steps."""
+    for state in (one for optimizer in strategy.optimizers for one in optimizer.state.values()):
+        with suppress(AttributeError):  # of a user's optimizer, which may be of any kind
+            state.update(
+                {k: move_data_to_device(v, strategy.root_device) for k, v in state.items() if k != "step"}
+            )
