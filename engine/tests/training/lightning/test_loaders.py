@@ -85,6 +85,6 @@ def note_call(worker: int) -> None:
 
 def test_workers_of_a_user_s_loader_ignore_stop_signals() -> None:
     loader = torch.utils.data.DataLoader(Dispositions(), num_workers=1, worker_init_fn=note_call)
-    for _ in range(2):
-        protect_workers([loader, [1, 2]])
+    for one in (loader, [1, 2], loader):
+        protect_workers(one, rank=0)
     assert torch.cat(list(loader)).tolist() == [1, 1, 1, 1]

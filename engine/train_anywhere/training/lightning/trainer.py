@@ -24,7 +24,6 @@ from train_anywhere.training.lightning.dropin.visible import Callbacks
 from train_anywhere.training.lightning.hardware import precision_arguments, use_tf32
 from train_anywhere.training.lightning.loop.epoch_loop import (
     EpochLoop,
-    refuse_row_stop_iteration,
     refuse_user_stop_iteration,
 )
 from train_anywhere.training.lightning.strategies.fsdp import FullyShardedStrategy
@@ -74,7 +73,6 @@ class Trainer(pl.Trainer):
         evaluations = (self.fit_loop.epoch_loop.val_loop, self.validate_loop, self.test_loop)
         for loop in evaluations:
             refuse_user_stop_iteration(loop, "_evaluation_step")
-            refuse_row_stop_iteration(loop)
         if self.world_size > 1:
             self.fit_loop.epoch_loop._results = Results(training=True)
             for loop in evaluations:

@@ -35,7 +35,7 @@ class RankState(pl.Callback):
         own = {
             "logged": _logged_metrics(trainer),
             **(self._kept or _read_metrics(trainer, pl_module)),
-            "loader": trainer.fit_loop.loader_position(),
+            "loader": trainer.strategy.training_loaders.state(),
         }
         checkpoint["rank_states"] = gather(own, trainer)
 
@@ -59,7 +59,7 @@ class RankState(pl.Callback):
             self.saved = unpack(saved[0]) | {"metrics": {}, "logged": []} if saved else None
             return
         self.saved = unpack(saved[trainer.global_rank])
-        trainer.fit_loop.resume_loader(self.saved["loader"] or None)
+        trainer.strategy.training_loaders.keep(self.saved["loader"])
 
     def training_started(self, trainer: pl.Trainer) -> None:
         """Restore the metrics after the last batch, without those that start hooks logged again."""

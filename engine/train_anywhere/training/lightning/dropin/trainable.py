@@ -17,15 +17,9 @@ from train_anywhere.data.torch.loader import BatchLoader
 from train_anywhere.errors import ConfigError, DataError, RanksDifferError
 from train_anywhere.training.lightning.checkpoint.load_errors import as_checkpoint_error
 from train_anywhere.training.lightning.checkpoint.rank_state import gather, unpack
-from train_anywhere.training.lightning.dropin.user_data import (
-    agree_on_end,
-    capture_random,
-    loader_states,
-    restore_random,
-    skip_batches,
-)
+from train_anywhere.training.lightning.dropin.user_data import agree_on_end, set_epoch
 from train_anywhere.training.lightning.loop.private import _FitLoop
-from train_anywhere.training.lightning.loop.steps import is_last_batch, takes_iterator
+from train_anywhere.training.lightning.loop.steps import takes_iterator, training_loaders
 
 KEY = "trained"
 """Checkpoint key of this state."""
@@ -37,9 +31,6 @@ MODES = ("training", "track_running_stats")
 class FitLoop(_FitLoop):
     """Lightning's loop over epochs, changed to restore and check the trainable state.
 
-    Loaders of a user's module continue after a resume at the batch that follows the checkpoint. An epoch's iterator depends on the
-    random states when it is created and when its first batch is read, so a checkpoint holds both.
-
     Attributes:
         opened: called with the number of training batches when the loaders are open, once.
     """
@@ -47,9 +38,6 @@ class FitLoop(_FitLoop):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.opened: list[Callable[[float], None]] = []
-        self._resumed_loader: dict[str, Any] | None = None
-        self._position: dict[str, Any] = {}
-        self._restored = False
         self._trainable, self._callbacks = dict[str, Any](), dict[str, Any]()
 
     def load_state_dict(self, state_dict: dict[str, Any], prefix: str = "") -> None:
@@ -97,76 +85,23 @@ class FitLoop(_FitLoop):
             self.opened.pop(0)(self.max_batches)
 
     def _load_combined_loader_states(self) -> None:
-        """Restore random states and loaders right before the first epoch's iterator is made."""
-        combined, self._position = self._combined_loader, {}
-        assert combined is not None
-        self._restored = self._resumed_loader is not None
-        if saved := self._resumed_loader or {}:
-            for loader in combined.flattened:
-                set_epoch(loader, saved["epoch"])
-            restore_random(combined, saved["opened"])
-            if saved["states"]:
-                for loader, state in zip(combined.flattened, saved["states"], strict=True):
-                    loader.load_state_dict(state)
-        self._position["opened"] = capture_random(combined)
-
-    def resume_loader(self, position: dict[str, Any] | None) -> None:
-        """Continue at a `loader_position`, or None: it is for another number of ranks."""
-        self._resumed_loader = position
-
-    def loader_position(self) -> dict[str, Any]:
-        """Return the state of the loaders after the last batch trained. Empty for those that start at any batch."""
-        combined, fetcher = self._combined_loader, self._data_fetcher
-        if combined is None or fetcher is None or all(isinstance(c, BatchLoader) for c in combined.flattened):
-            return {}
-        # after the last batch the next epoch starts from the loader's first batch
-        over = is_last_batch(self.trainer)
-        states = [] if over else loader_states(combined, fetcher)
-        found = {"first": None, "ahead": None, **self._position}
-        return {"epoch": self.trainer.current_epoch, **found, "states": states}
+        """Restore no states of Lightning: each rank has its own, see `TrainingLoaders`."""
 
     def skip_batches(self, epoch: int, batches: int) -> None:
         """Continue the first epoch of a resumed run after batches that are trained already."""
-        combined, fetcher, saved = self._combined_loader, self._data_fetcher, self._resumed_loader
-        assert combined is not None and fetcher is not None
-        own = [loader for loader in combined.flattened if isinstance(loader, BatchLoader)]
-        if own:
-            for loader in own:
+        trainer: Any = self.trainer
+        for loader in training_loaders(trainer):
+            if isinstance(loader, BatchLoader):
                 loader.sampler.start_at(epoch, batches)
-            iter(fetcher)
-        if own:
-            return
-        for loader in combined.flattened:
-            set_epoch(loader, epoch)
-        if (saved is not None) != self._restored or (saved is None and batches):
-            self._load_combined_loader_states()  # opened before the checkpoint was read, or for other ranks
-            iter(fetcher)
-        if saved and saved["first"]:
-            restore_random(combined, saved["first"])
-            self._position["first"] = saved["first"]
-        if saved and saved["ahead"] and batches:
-            skip_batches(fetcher, batches - 1)
-            restore_random(combined, saved["ahead"])
-            skip_batches(fetcher, 1)
-        elif not (saved and saved["states"]):
-            skip_batches(fetcher, batches)
-
-    def reads_batch(self) -> None:
-        """Keep the random states before a loader without a length is read ahead."""
-        combined, fetcher = self._combined_loader, self._data_fetcher
-        if combined is not None and fetcher is not None and fetcher.length is None:
-            self._position["ahead"] = capture_random(combined)
+            else:
+                set_epoch(loader, epoch)
+        trainer.strategy.training_loaders.start_at(epoch, batches)
+        iter(self._data_fetcher)
 
     def advance(self) -> None:
-        """Run an epoch, after keeping the random states at its start."""
-        combined, fetcher = self._combined_loader, self._data_fetcher
-        if not self.restarting and combined is not None and fetcher is not None:
-            first = self.trainer.current_epoch == 0
-            self._position["first" if first else "opened"] = capture_random(combined)
-            if not first:
-                self._position["first"] = None
-                if self.is_resuming:
-                    iter(fetcher)  # Lightning would use the iterator that was created before the start hooks
+        """Run an epoch. The first one of a resumed run opens the loaders after the start hooks."""
+        if not self.restarting and self.is_resuming and self.trainer.current_epoch > 0:
+            iter(self._data_fetcher)
         super().advance()
 
     def on_save_checkpoint(self) -> dict[str, Any]:
@@ -191,7 +126,6 @@ class FitLoop(_FitLoop):
     def on_run_start(self) -> None:
         """Restore flags and random states, because the start hooks run as in a new run."""
         super().on_run_start()
-        self._resumed_loader = None  # loaders that are opened later are not those of the checkpoint
         for callback in self.trainer.callbacks:
             if hasattr(callback, "training_started"):
                 callback.training_started(self.trainer)
@@ -217,14 +151,6 @@ class FitLoop(_FitLoop):
     def _averaged(self, callback: pl.Callback) -> bool:
         """Return whether the checkpoint has weights that were averaged."""
         return self._callbacks.get(callback.state_key, {}).get("scheduler_state") is not None
-
-
-def set_epoch(loader: Any, epoch: int) -> None:
-    """Set the epoch of a loader's samplers, as Lightning does."""
-    inner: list[Any] = [getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)]
-    for sampler in {id(one): one for one in (inner[0], getattr(inner[1], "sampler", None))}.values():
-        if callable(getattr(sampler, "set_epoch", None)):
-            sampler.set_epoch(epoch)
 
 
 def read_flags(trainer: pl.Trainer) -> dict[str, Any]:

@@ -1,16 +1,18 @@
 """The loaders of a user's module, continued at any batch."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
+import lightning.pytorch as pl
 import torch
-from lightning.pytorch.utilities.combined_loader import CombinedLoader
-from torch.utils.data.dataloader import _DatasetKind, _SingleProcessDataLoaderIter
+from lightning.fabric.utilities.distributed import DistributedSamplerWrapper
+from torch.utils.data import DataLoader, IterableDataset
 
 from train_anywhere.data.torch import random_states
 from train_anywhere.data.torch.user_loader import raised_by_row, samplers
-from train_anywhere.errors import DataError
+from train_anywhere.errors import DataError, user_error
+from train_anywhere.training.lightning.loop.steps import is_last_batch, takes_iterator
 
 
 def agree_on_end(fetcher: Any, strategy: Any) -> None:
@@ -25,9 +27,7 @@ def agree_on_end(fetcher: Any, strategy: Any) -> None:
         batch = None
         try:
             batch = kind.__next__(fetcher)
-        except StopIteration as end:
-            if raised_by_row(end):
-                raise
+        except StopIteration:
             fetcher.done = True
         over = batch is None
         own = torch.tensor([fetcher.done, over, over and not fetcher.fetched], device=strategy.root_device)
@@ -44,64 +44,282 @@ def agree_on_end(fetcher: Any, strategy: Any) -> None:
     fetcher.__class__ = type(kind.__name__, (kind,), {"__next__": read})
 
 
-def capture_random(combined: CombinedLoader) -> list[Any]:
-    """Return the random states that decide what a new iterator returns, as plain values."""
-    return [
-        random_states.pack(random_states.get_states()),
-        [g.get_state() for g in _generators(combined)],
-    ]
+class Loader:
+    """A user's loader as the Trainer reads it, with the attributes and the class of that loader.
 
-
-def restore_random(combined: CombinedLoader, captured: list[Any]) -> None:
-    """Set the random states of `capture_random`."""
-    random_states.restore(random_states.unpack(captured[0]))
-    for generator, state in zip(_generators(combined), captured[1], strict=False):
-        generator.set_state(state)
-
-
-def _generators(combined: CombinedLoader) -> list[torch.Generator]:
-    owners = [owner for loader in combined.flattened for owner in samplers(loader)]
-    found = [value for owner in owners for value in getattr(owner, "__dict__", {}).values()]
-    unique = {id(value): value for value in found if isinstance(value, torch.Generator)}
-    return [*unique.values()]
-
-
-def loader_states(combined: CombinedLoader, fetcher: Any) -> list[Any]:
-    """Return the states of loaders that save their own position. Empty unless all do.
-
-    Lightning reads one batch ahead of a loader without a length, and its state is then not that of the trained batches.
+    An iterator that user code opens by itself is one of the user's loader: it starts at the first batch.
     """
-    states = all(hasattr(one, "state_dict") and hasattr(one, "load_state_dict") for one in combined.flattened)
-    return [one.state_dict() for one in combined.flattened] if states and fetcher.length is not None else []
+
+    def __init__(self, inner: Any, place: "Place | None") -> None:
+        vars(self).update(inner=inner, place=place)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """The class of the user's loader."""
+        return type(vars(self)["inner"])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(vars(self)["inner"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(vars(self)["inner"], name, value)
+
+    def __iter__(self) -> Iterator[Any]:
+        place = vars(self)["place"]
+        return read(iter(vars(self)["inner"])) if place is None else place.open(vars(self)["inner"])
 
 
-def skip_batches(fetcher: Any, batches: int) -> None:
-    """Advance by batches that are trained already, if possible without reading rows."""
-    with _without_reading(fetcher):
-        for _ in range(batches):
-            next(fetcher, None)
-    fetcher.fetched -= batches  # the loop adds them
+def wrap(loader: Any, place: "Place | None" = None) -> Any:
+    """Return a `Loader`, whose class has the name and the length of the user's."""
+    kind = type(loader)
+    length = {"__len__": lambda self: len(vars(self)["inner"])} if hasattr(kind, "__len__") else {}
+    return type(kind.__name__, (Loader,), {"__module__": kind.__module__, **length})(loader, place)
 
 
-@contextmanager
-def _without_reading(fetcher: Any) -> Iterator[None]:
-    inner = getattr(fetcher.combined_loader._iterator, "iterators", [])
-    # without a length a batch is read ahead; rows of one loader may draw numbers before another one draws its order
-    inner = inner if fetcher.length is not None and len(inner) == 1 else []
-    found = [
-        (one, one._dataset_fetcher)
-        for one in inner
-        if type(one) is _SingleProcessDataLoaderIter and one._dataset_kind == _DatasetKind.Map
-    ]
-    for one, _ in found:
-        one._dataset_fetcher = _NoRows()
-    try:
-        yield
-    finally:
-        for one, reader in found:
-            one._dataset_fetcher = reader
+def read(batches: Iterator[Any]) -> Iterator[Any]:
+    """Yield the batches. Raises RuntimeError if a row raises StopIteration, which would end the epoch."""
+    while True:
+        try:
+            batch = next(batches)
+        except StopIteration as end:
+            if raised_by_row(end):
+                raise user_error(end) from end
+            return
+        yield batch
 
 
-class _NoRows:
-    def fetch(self, indices: Any) -> None:
-        """Read nothing."""
+class TrainingLoaders:
+    """The user's training loaders that the Trainer has opened, and where they are."""
+
+    def __init__(self) -> None:
+        self.places: list[Place] = []
+        self.saved: list[dict[str, Any]] = []
+
+    def wrap(self, loader: Any, trainer: pl.Trainer) -> Any:
+        """Return the loader that the Trainer reads."""
+        if any(place.is_open for place in self.places):  # these are new loaders
+            self.places = []
+        self.places.append(Place(loader, trainer, self))
+        return wrap(loader, self.places[-1])
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether Lightning reads a batch before the step of the batch before: the end of a loader is not known."""
+        trainer = self.places[0].trainer
+        return trainer.num_training_batches == float("inf") and not takes_iterator(trainer)
+
+    def state(self) -> list[dict[str, Any]]:
+        """Return where the loaders are after the last batch trained. Empty for rows by index."""
+        return [place.state() for place in self.places if place.is_open]
+
+    def keep(self, saved: list[dict[str, Any]]) -> None:
+        """Keep the state of a checkpoint of the same number of ranks, for `start_at`."""
+        self.saved = saved
+
+    def start_at(self, epoch: int, batches: int) -> None:
+        """Continue at a batch of an epoch, as saved if `keep` has got a state."""
+        for n, place in enumerate(self.places):
+            place.start_at(self.saved[n] if n < len(self.saved) else {}, epoch, batches)
+
+
+class Place:
+    """Where a training loader is.
+
+    An iterator depends on the random states when it is opened and when its first batch is read, so a position holds both. A loader with a
+    state of its own continues by that.
+    """
+
+    def __init__(self, loader: Any, trainer: pl.Trainer, loaders: TrainingLoaders) -> None:
+        self.loader, self.trainer, self.loaders = loader, trainer, loaders
+        self.is_open, self.passed = False, True
+        self.saved: dict[str, Any] | None = None
+        self.opened: list[Any] | None = None
+        self.first: list[Any] | None = None
+        self.ahead: list[Any] | None = None
+        self.served = self.total = (
+            0  # batches of this iterator, and of the epoch if CombinedLoader opens a short one again
+        )
+        self.stateful = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
+
+    def start_at(self, saved: dict[str, Any], epoch: int, batches: int) -> None:
+        """Continue at a batch of an epoch, from the next time that the loader is opened."""
+        if batches and not saved.get("over"):
+            started = {"opened": None, "first": None, "ahead": None, "served": batches, "total": batches}
+            self.saved = {"again": False, "epoch": epoch, "generators": [], "state": None, **started, **saved}
+        else:
+            self.saved = {
+                "over": True,
+                "epoch": epoch + (batches > 0),
+                "generators": saved.get("generators", []),
+            }
+        self.passed = not self.saved.get("again")
+
+    def state(self) -> dict[str, Any]:
+        """Return the position after the last batch trained."""
+        generators = [generator.get_state() for generator in self._generators()]
+        if is_last_batch(self.trainer):  # the next epoch starts from the loader's first batch
+            return {"over": True, "generators": generators}
+        waits = self.loaders.reads_ahead and self.total > self.trainer.fit_loop.batch_idx + 1
+        own = self.stateful and not self.loaders.reads_ahead
+        return {
+            "over": False,
+            "epoch": self.trainer.current_epoch,
+            "again": self.total > self.served,
+            "opened": self.opened,
+            "first": self.first,
+            "ahead": self.ahead if waits else None,
+            "served": self.served - waits,
+            "total": self.total - waits,
+            "state": self.loader.state_dict() if own else None,
+            "generators": generators,
+        }
+
+    def open(self, loader: Any) -> Iterator[Any]:
+        """Return the batches of an epoch, from the position if one was saved."""
+        saved = self.saved
+        if not self.passed:
+            return self._end()
+        if not (self.total and self.trainer.fit_loop.batch_idx >= 0):
+            self.total = 0
+        self.is_open, self.served = True, 0
+        if saved is None or saved.get("over"):
+            if (
+                saved and saved["epoch"] == self.trainer.current_epoch
+            ):  # the loader is opened before the counters are restored, too
+                self._set_generators(saved["generators"])
+            self.opened = self._capture()
+            return self._read(iter(loader), saved)
+        with random_states.preserve():
+            set_epoch(loader, saved["epoch"])
+            self._restore(saved["opened"])
+            if saved["state"] is not None:
+                loader.load_state_dict(saved["state"])
+            self.opened = self._capture()
+            skipping = Skipping(loader) if len(self.loaders.places) == 1 and not saved["ahead"] else None
+            with skipping.inserted() if skipping else nullcontext():
+                batches = iter(loader)
+            return self._read(batches, saved, skipping)
+
+    def _end(self) -> Iterator[Any]:
+        """Yield nothing, once: CombinedLoader then opens a loader again that had ended before in this epoch."""
+        self.passed = True
+        yield from ()
+
+    def _read(
+        self, batches: Iterator[Any], saved: dict[str, Any] | None, skipping: "Skipping | None" = None
+    ) -> Iterator[Any]:
+        ahead = []
+        if saved is None or saved.get("over"):
+            self.first = self._capture()
+        else:
+            self.saved = None
+            with random_states.preserve():
+                ahead = self._skip(batches, saved, skipping)
+        yield from ahead
+        while True:
+            if self.loaders.reads_ahead:
+                self.ahead = self._capture()
+            try:
+                batch = next(batches)
+            except StopIteration as end:
+                if raised_by_row(end):
+                    raise user_error(end) from end
+                return
+            self.served, self.total = self.served + 1, self.total + 1
+            yield batch
+
+    def _skip(self, batches: Iterator[Any], saved: dict[str, Any], skipping: "Skipping | None") -> list[Any]:
+        """Skip the batches that are trained. Return the one that had been read ahead, if any."""
+        self._restore(saved["first"])
+        self.first, self.served, self.total = self._capture(), saved["served"], saved["total"]
+        for _ in range(self.served if saved["state"] is None else 0):
+            next(batches, None)
+        if skipping:
+            skipping.active = False
+        ahead = []
+        if saved["ahead"]:
+            self._restore(saved["ahead"])
+            self.ahead = saved["ahead"]
+            ahead = [next(batches)]
+            self.served, self.total = self.served + 1, self.total + 1
+        self._set_generators(saved["generators"])
+        return ahead
+
+    def _capture(self) -> list[Any]:
+        states = random_states.pack(random_states.get_states())
+        return [states, [generator.get_state() for generator in self._generators()]]
+
+    def _restore(self, captured: list[Any] | None) -> None:
+        if captured:
+            random_states.restore(random_states.unpack(captured[0]))
+            self._set_generators(captured[1])
+
+    def _set_generators(self, states: Iterable[Any]) -> None:
+        for generator, state in zip(self._generators(), states, strict=False):
+            generator.set_state(state)
+
+    def _generators(self) -> list[torch.Generator]:
+        owners = samplers(self.loader)
+        wrapped = [one.dataset for one in owners if isinstance(one, DistributedSamplerWrapper)]
+        owners += [
+            inner for one in wrapped for inner in vars(one).values()
+        ]  # a user's sampler, on several ranks
+        found = [value for owner in owners for value in getattr(owner, "__dict__", {}).values()]
+        return [*{id(value): value for value in found if isinstance(value, torch.Generator)}.values()]
+
+
+def set_epoch(loader: Any, epoch: int) -> None:
+    """Set the epoch of a loader's samplers, as Lightning does."""
+    inner: list[Any] = [getattr(loader, "sampler", None), getattr(loader, "batch_sampler", None)]
+    known: list[Any] = [inner[0], getattr(inner[1], "sampler", None)]
+    for sampler in {id(one): one for one in known}.values():
+        if callable(getattr(sampler, "set_epoch", None)):
+            sampler.set_epoch(epoch)
+
+
+class Skipping:
+    """Lets a DataLoader without workers skip batches of rows by index without reading the rows.
+
+    Attributes:
+        active: whether rows are skipped.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        self.loader, self.active = loader, True
+        self.can = (
+            isinstance(loader, DataLoader)
+            and type(loader).__iter__ is DataLoader.__iter__
+            and loader.num_workers == 0
+            and not isinstance(loader.dataset, IterableDataset)
+        )
+
+    def inserted(self) -> Any:
+        """Let the iterator that is opened within the block read rows through this object."""
+        return _Inserted(self) if self.can else nullcontext()
+
+
+class _Inserted:
+    def __init__(self, skipping: Skipping) -> None:
+        loader = skipping.loader
+        self.attributes, self.kept = vars(loader), {n: vars(loader)[n] for n in ("dataset", "collate_fn")}
+        rows, collate = self.kept["dataset"], self.kept["collate_fn"]
+
+        class Rows:
+            def __getitem__(self, index: Any) -> Any:
+                return None if skipping.active else rows[index]
+
+            def __len__(self) -> int:
+                return len(rows)
+
+        if hasattr(rows, "__getitems__") and rows.__getitems__:
+            Rows.__getitems__ = lambda self, indices: None if skipping.active else rows.__getitems__(indices)  # type: ignore[attr-defined]
+        self.own = {
+            "dataset": Rows(),
+            "collate_fn": lambda found: None if skipping.active else collate(found),
+        }
+
+    def __enter__(self) -> None:
+        self.attributes.update(self.own)
+
+    def __exit__(self, *_: object) -> None:
+        self.attributes.update(self.kept)

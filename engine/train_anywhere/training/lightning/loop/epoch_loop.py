@@ -34,7 +34,6 @@ class EpochLoop(_TrainingEpochLoop):
             if self.val_loop.restarted_mid_evaluation:
                 return  # `on_advance_end` runs the validation before or in which the run was stopped
             self.restarting = False
-        self.trainer.fit_loop.reads_batch()
         super().advance(data_fetcher)
 
     def on_advance_end(self, data_fetcher: Any) -> None:
@@ -85,7 +84,9 @@ def _call_without_user_stop(owner: Any, method: Callable[..., Any], *arguments: 
     try:
         return method(*arguments)
     except StopIteration as end:
-        if takes_iterator(owner.trainer):
+        trainer = owner.trainer
+        stage = "training" if trainer.training else "test" if trainer.testing else "validation"
+        if takes_iterator(trainer, stage):
             raise
         frames = [frame.f_code for frame, _ in traceback.walk_tb(end.__traceback__)]
         # on_train_batch_start has returned -1
@@ -95,26 +96,6 @@ def _call_without_user_stop(owner: Any, method: Callable[..., Any], *arguments: 
         if own or (fetched and not raised_by_row(end)):
             raise
         raise user_error(end) from end
-
-
-def refuse_row_stop_iteration(loop: Any) -> None:
-    """Turn a StopIteration of a row into an error in an evaluation loop."""
-    loop.reset = partial(_check_fetcher, loop, loop.reset)
-
-
-def _check_fetcher(loop: Any, reset: Callable[[], None]) -> None:
-    reset()
-    kind: Any = type(loop._data_fetcher)
-
-    def read(fetcher: Any) -> Any:
-        try:
-            return kind.__next__(fetcher)
-        except StopIteration as end:
-            if raised_by_row(end):
-                raise user_error(end) from end
-            raise
-
-    loop._data_fetcher.__class__ = type(kind.__name__, (kind,), {"__next__": read})
 
 
 def overrides(owner: Any, name: str) -> bool:

@@ -31,8 +31,7 @@ def training_loaders(trainer: pl.Trainer) -> list[Any]:
     return [] if opened is None else CombinedLoader(opened).flattened
 
 
-def takes_iterator(trainer: pl.Trainer) -> bool:
-    """Return whether the step of this stage reads the batches itself, by an argument `dataloader_iter`."""
-    name = "training" if trainer.training else "test" if trainer.testing else "validation"
-    step = getattr(trainer.lightning_module, f"{name}_step")
+def takes_iterator(trainer: pl.Trainer, stage: str = "training") -> bool:
+    """Return whether a step reads the batches itself, by an argument `dataloader_iter`."""
+    step = getattr(trainer.lightning_module, f"{stage}_step")
     return is_param_in_hook_signature(step, "dataloader_iter", explicit=True)

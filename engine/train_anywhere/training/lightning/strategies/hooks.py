@@ -18,10 +18,12 @@ from torch.utils.data.distributed import DistributedSampler
 
 from train_anywhere.checkpoints.disk.copy_files import refuse_compressed
 from train_anywhere.data.order.assignment import BatchOrder
+from train_anywhere.data.torch.loader import BatchLoader
 from train_anywhere.data.torch.unpadded_batches import UnpaddedOrder
 from train_anywhere.errors import listed, user_error, was_interrupted
 from train_anywhere.training.lightning.checkpoint.load_errors import as_checkpoint_error
 from train_anywhere.training.lightning.dropin.trainable import KEY, trainable_state
+from train_anywhere.training.lightning.dropin.user_data import TrainingLoaders, wrap
 from train_anywhere.training.lightning.dropin.validated_weights import (
     ValidatedWeights,
     with_training_weights,
@@ -47,6 +49,7 @@ class StrategyHooks:
 
     Attributes:
         loaded: the checkpoint that training resumes from, until it has started.
+        training_loaders: where the training loaders of a user are.
     """
 
     saves_on_all_ranks = False
@@ -57,7 +60,7 @@ class StrategyHooks:
         self.completes, self.loaded = completes, dict[str, Any]()
         self._whole_batch: int | None = None
         self._handlers: dict[int, Any] = {}
-        self.launcher = Launcher()
+        self.launcher, self.training_loaders = Launcher(), TrainingLoaders()
 
     def share_batches(self, batch_size: int) -> None:
         """Let the ranks share the batches of loaders that have the batch size of all ranks together."""
@@ -70,18 +73,24 @@ class StrategyHooks:
         return {"num_replicas": own.world_size, "rank": own.global_rank}
 
     def process_dataloader(self, dataloader: Any) -> Any:
-        """Return the loader of this rank. Lightning has put its sampler in."""
+        """Return the loader that the Trainer reads on this rank. Lightning has put its sampler in."""
         own: Any = self
         protect_workers(dataloader, own.global_rank)
         loader, trainer = super().process_dataloader(dataloader), own.lightning_module.trainer  # type: ignore[misc]
-        if trainer.predicting or not shares_rows(loader, own.world_size):
+        if trainer.predicting or isinstance(loader, BatchLoader):
             return loader
+        if shares_rows(loader, own.world_size):
+            loader = self._share_rows(loader, trainer.training)
+        return self.training_loaders.wrap(loader, trainer) if trainer.training else wrap(loader)
+
+    def _share_rows(self, loader: Any, trains: bool) -> Any:
+        own: Any = self
         divides, size = loader.batch_size == self._whole_batch, loader.batch_size
-        if trainer.training and not divides:
+        if trains and not divides:
             return loader
         size = size // own.world_size if divides else size
         batches = BatchSampler(loader.sampler, size, loader.drop_last)
-        if not trainer.training:
+        if not trains:
             batches = SharedBatches(loader.sampler, size, loader.drop_last, own.global_rank, own.world_size)
         shared = copy.copy(loader)  # a new one would need the arguments of the user's class
         vars(shared).update(batch_size=size, batch_sampler=batches)
@@ -193,7 +202,7 @@ class Launcher:
                 raise
             raise user_error(error) from error
         except Exception as error:
-            flow = type(error).__module__ == MisconfigurationException.__module__
+            flow = type(error).__module__ == SIGTERMException.__module__
             if flow and not isinstance(error, MisconfigurationException | SIGTERMException):
                 raise user_error(error) from error
             raise
