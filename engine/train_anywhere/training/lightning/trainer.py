@@ -1,7 +1,6 @@
 """Lightning's Trainer without its own checkpoint files and console output."""
 
 import logging
-import sys
 import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -20,7 +19,7 @@ from train_anywhere.training.early_stopping import describe_early_end
 from train_anywhere.training.lightning.dropin.connector import Connector, Results
 from train_anywhere.training.lightning.dropin.trainable import FitLoop
 from train_anywhere.training.lightning.dropin.validated_weights import ValidatedWeights
-from train_anywhere.training.lightning.dropin.visible import Callbacks
+from train_anywhere.training.lightning.dropin.visible import Callbacks, caller
 from train_anywhere.training.lightning.hardware import precision_arguments, use_tf32
 from train_anywhere.training.lightning.loop.epoch_loop import (
     EpochLoop,
@@ -86,7 +85,7 @@ class Trainer(pl.Trainer):
 
     @callbacks.setter
     def callbacks(self, chosen: Iterable[pl.Callback]) -> None:
-        self._callbacks = self._callbacks.replaced(chosen, sys._getframe(1))
+        self._callbacks = self._callbacks.replaced(chosen, caller())
 
     @property
     def device_ids(self) -> list[int]:
@@ -101,7 +100,7 @@ class Trainer(pl.Trainer):
     @should_stop.setter
     def should_stop(self, value: bool) -> None:
         if value != self._should_stop:
-            self.stopped_by = find_user_object(sys._getframe(1)) if value else None
+            self.stopped_by = find_user_object(caller()) if value else None
         self._should_stop = value
 
     @property

@@ -38,16 +38,16 @@ class FitLoop(_FitLoop):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.opened: list[Callable[[float], None]] = []
-        self._trainable, self._callbacks = dict[str, Any](), dict[str, Any]()
+        self._callbacks: dict[str, Any] = {}
 
     def load_state_dict(self, state_dict: dict[str, Any], prefix: str = "") -> None:
         """Restore what is trainable and the position, before the optimizers are restored."""
         trainer: Any = self.trainer
         with as_checkpoint_error(trainer.ckpt_path):
             checkpoint = trainer.strategy.take_loaded(state_dict)
-            self._trainable, self._callbacks = checkpoint.get(KEY, {}), checkpoint.get("callbacks", {})
-            set_flags(trainer.lightning_module, self._trainable)
-            restore_groups(trainer.lightning_module, trainer.optimizers, self._trainable)
+            self._callbacks, trainable = checkpoint.get("callbacks", {}), checkpoint.get(KEY, {})
+            set_flags(trainer.lightning_module, trainable)
+            restore_groups(trainer.lightning_module, trainer.optimizers, trainable)
             self._restore_position(checkpoint)
             super().load_state_dict(state_dict, prefix)
 
@@ -122,15 +122,6 @@ class FitLoop(_FitLoop):
     def skip(self) -> bool:
         """Whether nothing is left to do. A run that resumes at its end calls the end hooks."""
         return super().skip and not self.trainer.ckpt_path
-
-    def on_run_start(self) -> None:
-        """Restore flags and random states, because the start hooks run as in a new run."""
-        super().on_run_start()
-        for callback in self.trainer.callbacks:
-            if hasattr(callback, "training_started"):
-                callback.training_started(self.trainer)
-        set_flags(self.trainer.lightning_module, self._trainable)
-        self._trainable = {}
 
     def on_advance_start(self) -> None:
         """Check the trainable state after the epoch's start hooks."""

@@ -1,7 +1,7 @@
 """What user code sees of the Trainer's callbacks and of the run's checkpoints."""
 
+import inspect
 import operator
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -25,16 +25,16 @@ class Callbacks(list[pl.Callback]):
     """
 
     def __iter__(self) -> Iterator[pl.Callback]:
-        return iter(self._seen_by(sys._getframe(1)))
+        return iter(self._seen_by(caller()))
 
     def __len__(self) -> int:
-        return len(self._seen_by(sys._getframe(1)))
+        return len(self._seen_by(caller()))
 
     def __radd__(self, others: list[Any]) -> list[Any]:
-        return [*others, *self._seen_by(sys._getframe(1))]
+        return [*others, *self._seen_by(caller())]
 
     def __iadd__(self, others: Any) -> "Callbacks":  # type: ignore[misc]
-        self._replace([*self._seen_by(sys._getframe(1)), *others], sys._getframe(1))
+        self._replace([*self._seen_by(caller()), *others], caller())
         return self
 
     def replaced(self, chosen: Iterable[pl.Callback], frame: FrameType) -> "Callbacks":
@@ -72,7 +72,7 @@ class Callbacks(list[pl.Callback]):
 
 def _on_seen(name: str) -> Callable[..., Any]:
     def method(self: Callbacks, *arguments: Any, **named: Any) -> Any:
-        frame = sys._getframe(1)
+        frame = caller()
         seen = self._seen_by(frame)
         before = [*seen]
         values = [one._seen_by(frame) if isinstance(one, Callbacks) else one for one in arguments]
@@ -87,6 +87,13 @@ def _on_seen(name: str) -> Callable[..., Any]:
 for _method in ("__add__", "__contains__", "__delitem__", "__eq__", "__getitem__", "__ne__", "__repr__", "__reversed__", "__setitem__",
                 "append", "clear", "copy", "count", "extend", "index", "insert", "pop", "remove", "reverse", "sort"):  # fmt: skip
     setattr(Callbacks, _method, _on_seen(_method))
+
+
+def caller() -> FrameType:
+    """Return the frame that has called the function that calls this one."""
+    frame = inspect.currentframe()
+    assert frame and frame.f_back and frame.f_back.f_back
+    return frame.f_back.f_back
 
 
 def _is_internal(frame: FrameType) -> bool:

@@ -126,11 +126,18 @@ class FullyShardedStrategy(OneDevicePerRank):
 
     def _step(self, name: str, context: str, *args: Any, **kwargs: Any) -> Any:
         """Run a step within the module's forward call, which gathers a whole module."""
-        module = self.lightning_module
+        module: Any = self.lightning_module
+        forward, step = module.forward, getattr(module, name)
+
+        def instead(*args: Any, **kwargs: Any) -> Any:
+            module.forward = forward  # the step may call it
+            return step(*args, **kwargs)
+
         with getattr(self.precision_plugin, f"{context}_step_context")():
-            if self.network is module:
-                return self._forward_redirection(module, module, name, *args, **kwargs)
-            return getattr(module, name)(*args, **kwargs)
+            if self.network is not module:
+                return step(*args, **kwargs)
+            module.forward = instead
+            return module(*args, **kwargs)
 
     def build(self, make: Callable[[], Any]) -> Any:
         """Return the result of `make`, if possible without memory for its weights."""

@@ -22,7 +22,7 @@ from train_anywhere.data.torch.loader import BatchLoader
 from train_anywhere.data.torch.unpadded_batches import UnpaddedOrder
 from train_anywhere.errors import listed, user_error, was_interrupted
 from train_anywhere.training.lightning.checkpoint.load_errors import as_checkpoint_error
-from train_anywhere.training.lightning.dropin.trainable import KEY, trainable_state
+from train_anywhere.training.lightning.dropin.trainable import KEY, set_flags, trainable_state
 from train_anywhere.training.lightning.dropin.user_data import TrainingLoaders, wrap
 from train_anywhere.training.lightning.dropin.validated_weights import (
     ValidatedWeights,
@@ -59,6 +59,7 @@ class StrategyHooks:
         super().__init__(*arguments, **named)
         self.completes, self.loaded = completes, dict[str, Any]()
         self._whole_batch: int | None = None
+        self._trainable: dict[str, Any] = {}
         self._handlers: dict[int, Any] = {}
         self.launcher, self.training_loaders = Launcher(), TrainingLoaders()
 
@@ -95,6 +96,17 @@ class StrategyHooks:
         shared = copy.copy(loader)  # a new one would need the arguments of the user's class
         vars(shared).update(batch_size=size, batch_sampler=batches)
         return shared
+
+    def on_train_start(self) -> None:
+        """Restore flags and random states, after all start hooks of callbacks and module."""
+        own: Any = self
+        super().on_train_start()  # type: ignore[misc]
+        trainer = own.lightning_module.trainer
+        for callback in trainer.callbacks:
+            if hasattr(callback, "training_started"):
+                callback.training_started(trainer)
+        set_flags(own.lightning_module, self._trainable)
+        self._trainable = {}
 
     def barrier(self, name: str | None = None) -> None:
         """Wait for all ranks."""
@@ -171,6 +183,7 @@ class StrategyHooks:
         if not self.loaded or self.loaded["loops"]["fit_loop"] is not loops:
             return {}
         loaded, self.loaded = self.loaded, {}
+        self._trainable = loaded.get(KEY, {})
         return loaded
 
 
