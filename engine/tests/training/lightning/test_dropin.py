@@ -233,7 +233,7 @@ def test_what_is_no_plain_value_is_left_out_of_checkpoints(
         ),
         ("Plain", "rows", ["data.batch_size=200"], r"data\.batch_size=200"),
         (
-            "Plain", "rows", ["callbacks.c._target_=lightning.pytorch.callbacks.ModelCheckpoint"],
+            "Plain", "rows", ["callbacks.c._target_=lightning.pytorch.callbacks.OnExceptionCheckpoint", "callbacks.c.dirpath=x"],
             "would write checkpoints that a run can't resume from",
         ),
         ("Plain", "rows", [f"callbacks.c._target_={HERE}.Nothing"], "is not a lightning.pytorch.Callback"),

@@ -10,6 +10,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import pytest
+import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from engine.tests.training.tracking.wandb_log import read_history
@@ -99,6 +100,24 @@ def test_a_run_keeps_its_own_callbacks_if_user_code_assigns_others(run: Any, fit
     words = [f"callbacks.{n}._target_={HERE}.{name}" for n, name in (("a", "Replaces"), ("b", "Other"))]
     outcome = fit(*run("Plain", *words, "trainer.max_epochs=1"))
     assert outcome.checkpoint and strangers.SEEN.pop("limits")["max_epochs"] == 1
+
+
+def test_a_checkpoint_callback_of_the_user_works(run: Any, fit: Fit, tmp_path: Path) -> None:
+    saver = f"callbacks.a={{_target_: lightning.pytorch.callbacks.ModelCheckpoint, dirpath: {tmp_path}, monitor: val_loss, filename: own}}"
+    words = [saver, f"callbacks.b._target_={HERE}.Saver", "checkpoint.keep_last=1"]
+    config, folder = run("Watching", *words)
+    outcome = fit(config, folder)
+    assert Path(strangers.SEEN.pop("saver")) == tmp_path / "own.ckpt" and outcome.checkpoint
+    assert strangers.Watching.load_from_checkpoint(tmp_path / "own.ckpt")
+    state = torch.load(tmp_path / "own.ckpt", weights_only=True)
+    assert state["optimizer_states"] and any(
+        name.startswith("ModelCheckpoint") for name in state["callbacks"]
+    )
+    longer = replace(config, trainer=replace(config.trainer, max_epochs=3))
+    assert fit(longer, folder).state == "completed"
+    assert [file.name for file in tmp_path.glob("*.ckpt")] == [
+        "own.ckpt"
+    ]  # the resumed callback replaces its file
 
 
 def test_two_callbacks_with_one_state_are_refused(run: Any, fit: Fit) -> None:

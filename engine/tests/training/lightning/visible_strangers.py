@@ -90,6 +90,15 @@ class Other(pl.callbacks.Callback):
     """Another one."""
 
 
+class Saver(pl.Callback):
+    """Looks at the first checkpoint callback."""
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        SEEN["saver"] = (
+            trainer.checkpoint_callback.last_model_path or trainer.checkpoint_callback.best_model_path
+        )  # type: ignore[union-attr]
+
+
 class Limits(pl.callbacks.Callback):
     """Reads the limits of the training."""
 

@@ -304,7 +304,7 @@ def add_callbacks(
     elif config.optimizer.groups:
         report("optimizer.groups has no effect: this module has its own configure_optimizers.")
     trainer.callbacks += [
-        *make_callbacks(config.callbacks),
+        *make_callbacks(config.callbacks, isinstance(trainer.strategy, FullyShardedStrategy)),
         checkpoints.seen,
         *([CompareWeights(every)] if every and not checkpoints.writer.shards else []),
         RandomState(config.seed, report),

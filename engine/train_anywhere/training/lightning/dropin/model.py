@@ -8,7 +8,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.callbacks import Checkpoint, OnExceptionCheckpoint
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
@@ -91,8 +91,11 @@ class ConfiguredOptimizer(pl.Callback):
             set_learning_rate(pl_module, self.config, self.plan, self.devices, optimizer)
 
 
-def make_callbacks(sections: Mapping[str, Callback]) -> list[pl.Callback]:
-    """Return the callbacks of the configuration. Raises ConfigError for one of another kind."""
+def make_callbacks(sections: Mapping[str, Callback], fsdp: bool = False) -> list[pl.Callback]:
+    """Return the callbacks of the configuration. Raises ConfigError for one of another kind.
+
+    With `fsdp` each rank has a part of the weights, which a ModelCheckpoint can't write.
+    """
     chosen: list[pl.Callback] = []
     keys: dict[str, str] = {}
     for name, section in sections.items():
@@ -103,10 +106,10 @@ def make_callbacks(sections: Mapping[str, Callback]) -> list[pl.Callback]:
             raise ConfigError(
                 f"{where}._target_={dotted} returns a {type(callback).__qualname__}, which is not a lightning.pytorch.Callback."
             )
-        if isinstance(callback, Checkpoint):
+        if isinstance(callback, OnExceptionCheckpoint) or (fsdp and isinstance(callback, Checkpoint)):
             raise ConfigError(
-                f"{where}._target_={dotted} would write checkpoints that a run can't resume from; leave it out, and use "
-                "checkpoint.monitor, checkpoint.every_n_steps and checkpoint.keep_last."
+                f"{where}._target_={dotted} would write checkpoints that a run can't resume from; leave it out: this project saves "
+                "checkpoints, also when a run stops."
             )
         if is_overridden("state_dict", callback, pl.Callback):
             other = keys.setdefault(callback.state_key, name)

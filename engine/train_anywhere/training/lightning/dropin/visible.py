@@ -9,10 +9,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
-from lightning.pytorch.utilities import rank_zero_only
-
-from train_anywhere.files.removal import print_once
+from lightning.pytorch.callbacks import ModelCheckpoint
 
 INTERNAL = ("train_anywhere", "lightning", "lightning_fabric")
 """Packages whose code sees all callbacks."""
@@ -63,11 +60,7 @@ class Callbacks(list[pl.Callback]):
         before = list.__getitem__(self, slice(None))
         place = next((n for n, c in enumerate(before) if isinstance(c, RunCheckpoints)), len(before))
         savers = [callback for callback in before[place:] if callback in chosen]
-        others = [c for c in chosen if c not in savers]
-        kept = [c for c in others if isinstance(c, RunCheckpoints) or not isinstance(c, Checkpoint)]
-        if len(kept) < len(others) and rank_zero_only.rank == 0:
-            print_once("the module's checkpoint callback is left out: this project saves checkpoints.")
-        return [*kept, *savers]
+        return [*(callback for callback in chosen if callback not in savers), *savers]
 
 
 def _on_seen(name: str) -> Callable[..., Any]:
