@@ -1,20 +1,29 @@
-"""Run a command of the engine in a project: `python -m train_anywhere VERB`.
+"""Run a command of the engine: `python -m train_anywhere VERB`.
 
-    doctor    check this machine or a cluster, down to a job of two steps
-    fetch     download the weights and data of a run on a login node
-    index     write the index of a folder of shards
-    report    write the page of a run or a sweep
-    scaling   compare numbers of devices, strategies and launchers
+    doctor       check this machine or a cluster, down to a job of two steps
+    fetch        download the weights and data of a run on a login node
+    index        write the index of a folder of shards
+    new-cluster  write a preset for the cluster whose login node this is
+    report       write the page of a run or a sweep
+    scaling      compare numbers of devices, strategies and launchers
+    status, list, best, diff, plot, logs, save, debug, shell, profile, cancel, resubmit, pull, push, prune
+                 show and control runs, as `python src/jobs.py` does
 
-`python -m train_anywhere VERB --help` explains one. Trainings start with `python src/train.py`.
+`python -m train_anywhere VERB --help` explains one. Trainings start with `python src/train.py`. For programs without a project, the runs
+are those of `hydra/launcher=anywhere` in the current repository: its folder results/.
 """
 
 import importlib
 import sys
 
-from train_anywhere.errors import ProjectError
+from train_anywhere.errors import ConfigError, ProjectError
 
-VERBS = ("doctor", "fetch", "index", "report", "scaling")
+JOBS = (
+    "status", "list", "best", "diff", "plot", "logs", "save", "debug", "shell", "profile", "cancel", "resubmit", "pull", "push", "prune",
+)  # fmt: skip
+"""Verbs of `src/jobs.py`."""
+OF_PROJECTS = ("doctor", "fetch", "index", "scaling")
+VERBS = (*OF_PROJECTS, "new-cluster", "report", *JOBS)
 
 
 def main() -> int:
@@ -23,11 +32,16 @@ def main() -> int:
     if verb in ("-h", "--help"):
         print(__doc__)
         return 0
-    if verb not in VERBS:
+    if verb not in (*VERBS, "submit"):
         print(f"error: '{verb}' is not a command; use one of {', '.join(VERBS)}.", file=sys.stderr)
         return 2
     try:
-        from train_anywhere.files import ROOT
+        from train_anywhere.files import HAS_PROJECT, ROOT
+
+        if not HAS_PROJECT and verb in OF_PROJECTS:
+            raise ConfigError(
+                "no project here: no folder above this one has configs/train.yaml; change to the project's folder, or set TRAIN_ROOT to it."
+            )
     except ProjectError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
@@ -35,8 +49,12 @@ def main() -> int:
     sys.path[0] = str(
         ROOT
     )  # `-m` puts the current folder there; the project's modules are found from any folder below
-    sys.argv[:2] = [f"train_anywhere {verb}"]
-    return int(importlib.import_module(f"train_anywhere.commands.{verb}").main(sys.argv[1:]))
+    module = (
+        "jobs" if verb in JOBS else {"new-cluster": "new_cluster", "submit": "submit_program"}.get(verb, verb)
+    )
+    words = sys.argv[1:] if verb in JOBS else sys.argv[2:]
+    sys.argv = [f"train_anywhere {verb}"[: None if verb not in JOBS else len("train_anywhere")], *words]
+    return int(importlib.import_module(f"train_anywhere.commands.{module}").main(words))
 
 
 if __name__ == "__main__":

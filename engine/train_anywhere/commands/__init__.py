@@ -20,7 +20,7 @@ __all__ = [
     "train",
 ]
 
-PACKAGES = {"hydra", "omegaconf", "yaml", "jinja2", "pygal", "numpy", "PIL", "rich", "tensorboard", "psutil"}
+PACKAGES = {"hydra", "omegaconf", "yaml", "jinja2", "pygal", "rich", "psutil"}
 """Modules of the packages that pip installs with the engine."""
 
 

@@ -9,7 +9,7 @@ import argparse
 import sys
 
 from train_anywhere.errors import ProjectError
-from train_anywhere.files import ROOT
+from train_anywhere.files import WORK
 from train_anywhere.files.root import shell_folder
 from train_anywhere.files.terminal.fit import FittedHelp
 from train_anywhere.files.terminal.printable import printable_output
@@ -21,7 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("dir", metavar="DIR", help="folder of *.tar, *.parquet or *.jsonl")
     parser.add_argument(
         "--results",
-        default=ROOT / "results",
+        default=WORK / "results",
         help="where the index is kept if DIR can't be written (%(default)s)",
     )
     parsed = parser.parse_args(arguments)

@@ -47,14 +47,14 @@ from train_anywhere.errors import (
     SubmitError,
     listed,
 )
-from train_anywhere.files import ROOT
+from train_anywhere.files import WORK
 from train_anywhere.files.atomic import dumps
 from train_anywhere.files.root import shell_folder
 from train_anywhere.files.terminal.fit import FittedHelp, fit, terminal_width
 from train_anywhere.files.terminal.printable import one_line, printable, printable_output
 from train_anywhere.monitor.report.compare_runs import compare_runs
 from train_anywhere.runs.folder import finish_deletions
-from train_anywhere.runs.summary import display_path, resume_command
+from train_anywhere.runs.summary import as_typed, display_path, resume_command
 from train_anywhere.slurm.status import find_runs, local_runs, show_logs
 from train_anywhere.slurm.status.best import find_best as best_of
 from train_anywhere.slurm.status.gather import FAILED, RunReports, gather
@@ -111,7 +111,7 @@ def _serve(parsed: argparse.Namespace, words: Sequence[str]) -> int:
         found = find_runs.find_all(results) if every else find_runs.find(parsed.run, results)
         return int(parsed.verb(found, parsed) or 0)
     except ProjectError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(as_typed(f"error: {error}"), file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:  # `| head`
         sys.stderr.close()
@@ -130,7 +130,7 @@ def _serve(parsed: argparse.Namespace, words: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        usage="%(prog)s [-h] VERB ...", description=__doc__, formatter_class=FittedHelp
+        usage="%(prog)s [-h] VERB ...", description=as_typed(__doc__ or ""), formatter_class=FittedHelp
     )
     verbs = parser.add_subparsers(prog=parser.prog, required=True, metavar="VERB", help=argparse.SUPPRESS)
     for verb in (
@@ -159,7 +159,7 @@ def _parser() -> argparse.ArgumentParser:
                 metavar="RUN",
                 help=f"run folder, run id, job id or sweep (default: {newest})",
             )
-        sub.add_argument("--results", default=ROOT / "results", help="where run folders are (%(default)s)")
+        sub.add_argument("--results", default=WORK / "results", help="where run folders are (%(default)s)")
         sub.set_defaults(verb=verb, run=None)
         OPTIONS.get(verb.__name__, lambda sub: None)(sub)
     return parser

@@ -21,25 +21,26 @@ from typing import Any
 
 import yaml
 
-from train_anywhere.config.command.compose import CONFIGS, compose, list_groups, parse_override, quote_value
+from train_anywhere.config.command.compose import compose, list_groups, parse_override, quote_value
 from train_anywhere.config.command.diagnose import diagnose
 from train_anywhere.config.command.yaml_files import read_mapping, read_text
 from train_anywhere.config.load import load
 from train_anywhere.errors import REFUSED, ConfigError, ProjectError, SubmitError, listed
-from train_anywhere.files import ROOT
+from train_anywhere.files import HAS_PROJECT, OWN, WORK
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.terminal.fit import FittedHelp
-from train_anywhere.runs.summary import display_path
+from train_anywhere.runs.summary import as_typed, display_path
 from train_anywhere.slurm.script import units
 from train_anywhere.slurm.site_facts import Kind, SlurmFacts, edit_text, format_scalar
 
-PRESETS = CONFIGS / "cluster"
+START = ["slurm/new_cluster.py"] if HAS_PROJECT else ["-m", "train_anywhere", "new-cluster"]
+PRESETS = OWN / ("cluster" if HAS_PROJECT else "clusters")
 BY_HAND = "write the preset by hand, after the example of configs/cluster/slurm.yaml."
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print or write the preset and return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=FittedHelp)
+    parser = argparse.ArgumentParser(description=as_typed(__doc__ or ""), formatter_class=FittedHelp)
     parser.add_argument("name", metavar="NAME", help="name of the preset, for cluster=NAME")
     parser.add_argument("--partition", help="its default partition (default: the one with the most GPUs)")
     parser.add_argument("--on", metavar="HOST", help="write the host that ssh calls HOST, and its preset")
@@ -120,7 +121,7 @@ def keep_settings(name: str, settings: Sequence[str]) -> int:
     """Write values of `cluster` into the user's own file for a preset, whose other lines stay. Raises ProjectError."""
     if name not in (presets := list_groups()["cluster"]):
         raise SubmitError(f"there is no preset '{name}'; name one of {listed(presets)}.")
-    path = CONFIGS / "local" / f"{name}.yaml"
+    path = OWN / "local" / f"{name}.yaml"
     if (old := read_text(path).strip() if path.exists() else "") and read_mapping(path):
         old += "\n"
     try:
@@ -140,7 +141,7 @@ def keep_settings(name: str, settings: Sequence[str]) -> int:
         raise ConfigError(*problems)
     lines = "".join(f"{key}: {format_scalar(value)}\n" for key, value in values.items())
     try:
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, edit_text(old, {(key,): value for key, value in values.items()}) if old else lines)
     except OSError as error:
         raise SubmitError(f"{path} can't be written: {error.strerror}.") from None
@@ -161,13 +162,18 @@ def write_host(name: str, ssh: str, words: Sequence[str]) -> int:
     from train_anywhere.remote import hosts, remote_command  # a login node needs no ssh
 
     if not (file := hosts.HOSTS / f"{name}.yaml").exists():
-        file.parent.mkdir(exist_ok=True)
         _write(
-            file, f"ssh: {format_scalar(ssh)}\nfolder: {format_scalar(f'~/{ROOT.name}')}\ncluster: {name}\n"
+            file,
+            f"ssh: {format_scalar(ssh)}\nfolder: {format_scalar(f'~/{WORK.name}')}\ncluster: {name}\n"
+            + (
+                ""
+                if HAS_PROJECT
+                else "python: .venv/bin/python  # with train-anywhere and the program's packages\nsetup: null\n"
+            ),
         )
     if name in list_groups()["cluster"]:
         return 0
-    done = remote_command.run_new(hosts.read_host(name), ["slurm/new_cluster.py", name, *words])
+    done = remote_command.run_new(hosts.read_host(name), [*START, name, *words])
     if done.returncode:
         raise SubmitError(f"{name}: {done.stderr.strip().rpartition('error: ')[2]}")
     if not _is_preset(done.stdout):
@@ -199,6 +205,7 @@ def _write(path: Path, text: str) -> int:
     if path.exists():
         raise SubmitError(f"{path} already exists; remove it first, or choose another name.")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "x") as file:
             file.write(text)
     except OSError as error:
@@ -206,5 +213,7 @@ def _write(path: Path, text: str) -> int:
             f"{path} can't be written: {error.strerror}; without --write it is printed."
         ) from None
     key = "on" if path.parent.name == "hosts" else "cluster"
-    print(f"wrote {path}; try: python src/train.py {key}={path.stem} dry_run=test", flush=True)
+    own = f"src/train.py {key}={path.stem} dry_run=test"
+    other = f"app.py -m hydra/launcher=anywhere hydra.launcher.{key}={path.stem} hydra.launcher.dry_run=test"
+    print(f"wrote {path}; try: python {own if HAS_PROJECT else other}", flush=True)
     return 0

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from train_anywhere.errors import REFUSED, ProjectError
 from train_anywhere.features import describe
-from train_anywhere.files import ROOT
+from train_anywhere.files import WORK
 from train_anywhere.files.root import shell_folder
 from train_anywhere.files.terminal.fit import FittedHelp
 from train_anywhere.files.terminal.printable import printable_output
@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "run", nargs="?", metavar="RUN", help="run folder, run id, job id or sweep (default: the newest run)"
     )
-    parser.add_argument("--results", default=ROOT / "results", help="where run folders are (%(default)s)")
+    parser.add_argument("--results", default=WORK / "results", help="where run folders are (%(default)s)")
     parsed = parser.parse_args(arguments)
     with printable_output():
         return write(parsed.run, shell_folder() / parsed.results)

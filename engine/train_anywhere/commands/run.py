@@ -93,7 +93,7 @@ def main() -> int:
         from train_anywhere.launch.local_run import start as start_here  # a submission does not need it
 
         return start_here(tree, words)
-    start([tree], [words], _job_problems, refuse_unreadable)
+    start([tree], [words], job_problems, refuse_unreadable)
     return 0
 
 
@@ -127,7 +127,7 @@ def _sweep(words: Sequence[str], search: Sequence[str], program: Mapping[str, An
     members = list_members(overrides)
     trees = [_compose(member, program) for member in members]
     if submits:
-        results = start(trees, members, _job_problems, refuse_unreadable)
+        results = start(trees, members, job_problems, refuse_unreadable)
         if failed := [one for one in results if isinstance(one, Exception)]:
             raise failed[0]
     else:
@@ -137,7 +137,7 @@ def _sweep(words: Sequence[str], search: Sequence[str], program: Mapping[str, An
     return 0
 
 
-def _job_problems(config: Config, devices: int, look: bool) -> list[str]:
+def job_problems(config: Config, devices: int, look: bool) -> list[str]:
     """Return a message if a job would not have the program; takes the place of the check of a data set."""
     program, c = config.program, config.cluster
     if not program:

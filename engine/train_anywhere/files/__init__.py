@@ -7,6 +7,6 @@ root           the folders of the project and of the engine; paths that keep the
 terminal       output that survives a closed terminal; printable strings; progress in bytes
 """
 
-from train_anywhere.files.root import ENGINE, ROOT, STANDALONE, with_engine
+from train_anywhere.files.root import ENGINE, HAS_PROJECT, OWN, ROOT, STANDALONE, WORK, with_engine
 
-__all__ = ["ENGINE", "ROOT", "STANDALONE", "with_engine"]
+__all__ = ["ENGINE", "HAS_PROJECT", "OWN", "ROOT", "STANDALONE", "WORK", "with_engine"]

@@ -59,6 +59,9 @@ ENGINE = resolve_as_typed(Path(__file__).parents[1]).parent
 PROJECT_FILE = Path("configs", "train.yaml")
 """A folder with this file is a project."""
 
+BARE = ENGINE / "train_anywhere" / "program" / "bare"
+"""The project of programs that have none, for `python -m train_anywhere`; a job has a copy of it."""
+
 
 def find_root() -> Path:
     """Return the folder of the project.
@@ -66,8 +69,8 @@ def find_root() -> Path:
     It is the first with a project file: above the program, the current folder, $TRAIN_ROOT, above the current one.
 
     Only a program of the project counts, such as src/train.py, not one of the engine (`python -m train_anywhere.x`) or of the environment
-    (pytest, jupyter). `from train_anywhere.inference import load_model` needs no project: it is the current folder then. Raises
-    ConfigError: none of these folders has a configs/train.yaml.
+    (pytest, jupyter). `from train_anywhere.inference import load_model` needs no project: it is the current folder then, and `BARE` for
+    `python -m train_anywhere`. Raises ConfigError: none of these folders has a configs/train.yaml.
     """
     file = getattr(sys.modules.get("__main__"), "__file__", None)
     program = resolve_as_typed(file) if file and os.path.exists(file) else None
@@ -77,8 +80,10 @@ def find_root() -> Path:
     ):
         program = None
     for folder in _candidates(program):
-        if (folder / PROJECT_FILE).is_file():
+        if is_project(folder):
             return folder
+    if _main_module() == "train_anywhere.__main__":
+        return BARE
     if program and not _is_inference():
         return program.parent.parent  # the program reports what is missing there
     if _is_inference():
@@ -87,6 +92,19 @@ def find_root() -> Path:
         f"no project here: neither {Path.cwd()} nor a folder above it has {PROJECT_FILE}; change to the project's folder, or set "
         "TRAIN_ROOT to it."
     )
+
+
+def is_project(folder: Path) -> bool:
+    """Return whether a folder is a project. Another template may have a configs/train.yaml too, which chooses no cluster."""
+    try:
+        text = (folder / PROJECT_FILE).read_text(errors="replace")
+    except OSError:
+        return False
+    return "defaults:" not in text or "cluster" in text
+
+
+def _main_module() -> str:
+    return getattr(getattr(sys.modules.get("__main__"), "__spec__", None), "name", "")
 
 
 def _is_inference() -> bool:
@@ -117,3 +135,18 @@ ROOT = find_root()
 
 STANDALONE = not (ROOT / PROJECT_FILE).is_file()
 """Whether there is no project."""
+
+HAS_PROJECT = not (ROOT / "configs" / "bare.md").is_file()
+"""Whether the runs are those of a project, and not of other programs."""
+
+
+def find_top(folder: Path) -> Path:
+    """Return the git repository of a folder, or else the folder."""
+    return next((one for one in (folder, *folder.parents) if (one / ".git").exists()), folder)
+
+
+WORK = ROOT if HAS_PROJECT else find_top(resolve_as_typed(shell_folder()))
+"""The folder with the user's code and results: the project, or the repository in which a command is typed."""
+
+OWN = ROOT / "configs" if HAS_PROJECT else Path("~/.config/train-anywhere").expanduser()
+"""The folder with the user's presets, settings and hosts."""

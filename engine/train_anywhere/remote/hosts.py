@@ -4,12 +4,12 @@ import re
 import shlex
 from dataclasses import dataclass, field, replace
 
-from train_anywhere.config.command.compose import CONFIGS
 from train_anywhere.config.command.yaml_files import read_mapping
 from train_anywhere.config.strict import build, did_you_mean
 from train_anywhere.errors import ConfigError, listed
+from train_anywhere.files import OWN
 
-HOSTS = CONFIGS / "hosts"
+HOSTS = OWN / "hosts"
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 from train_anywhere.errors import REFUSED, ConfigError, SubmitError, SubmitInterrupted, UnclearError
-from train_anywhere.files import ROOT
+from train_anywhere.files import WORK
 from train_anywhere.files.terminal.printable import printable
 from train_anywhere.remote import request_there
 from train_anywhere.remote.answers import read_expected_start
@@ -110,7 +110,7 @@ def _earliest(hosts: Sequence[Host], command: Callable[..., list[str]], files: S
 
 def _records(host: Host, command: Sequence[str]) -> Path:
     """Return the start of the paths of the records of a command, which `_open_record` makes."""
-    digest = hashlib.sha256("\0".join([str(ROOT), host.name, *command]).encode(errors="surrogateescape"))
+    digest = hashlib.sha256("\0".join([str(WORK), host.name, *command]).encode(errors="surrogateescape"))
     return state_folder() / "remote" / digest.hexdigest()[:16]
 
 
@@ -199,7 +199,7 @@ def _script(host: Host, folder: str, request: Sequence[str], files: SentFiles | 
         digest = hashlib.sha256(f"{host.setup} {host.python} {host.modules} {host.conda}".encode())
         for name in sorted(name for name in files.names if name.startswith(("requirements/", "wheels/"))):
             with suppress(OSError):  # such as a broken link
-                digest.update(os.fsencode(name) + (ROOT / name).read_bytes())
+                digest.update(os.fsencode(name) + (WORK / name).read_bytes())
         setup = SETUP.format(
             digest=digest.hexdigest()[:16],
             python=python,

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from train_anywhere.errors import REFUSED, ProjectError, SubmitError
+from train_anywhere.files import HAS_PROJECT
 from train_anywhere.files.terminal.printable import one_line
 from train_anywhere.remote.answers import read_reports
 from train_anywhere.remote.connection import LOST, Connection, LostConnectionError
@@ -18,6 +19,9 @@ from train_anywhere.slurm.status.gather import Report, RunReports
 
 LIMIT_S = 30.0
 """Time that each host has for its part of the table of all hosts."""
+
+START = ["src/jobs.py"] if HAS_PROJECT else ["-m", "train_anywhere"]
+"""Start of a verb's command, for Python."""
 
 FOLLOWING = {"-f", "--follow", "--watch"}
 
@@ -30,13 +34,13 @@ def run_verb(name: str, verb: str, words: Sequence[str]) -> int:
     """
     host = read_host(name)
     if verb == "resubmit":
-        return run_once(host, ["src/jobs.py", *words], None)
+        return run_once(host, [*START, *words], None)
     connection = Connection(host)
     query(connection, ["-c", ""])
     tty = verb in ("shell", "prune") or (
         bool(FOLLOWING & {*words}) and sys.stdin.isatty() and sys.stdout.isatty()
     )
-    code = connection.run(in_folder(host, ["src/jobs.py", *words]), tty)
+    code = connection.run(in_folder(host, [*START, *words]), tty)
     if code == LOST:
         raise SubmitError(f"the connection to {name} was lost; the run there is not affected.")
     return code
@@ -56,7 +60,7 @@ def list_everywhere(words: Sequence[str]) -> RunReports:
 
     def ask(name: str, pause: float = 1.0) -> list[Report] | str:
         try:
-            answer = query(Connection(read_host(name), LIMIT_S), ["src/jobs.py", *words, "--json"])
+            answer = query(Connection(read_host(name), LIMIT_S), [*START, *words, "--json"])
             found = [run for run in read_reports(name, answer) if not run.trouble]
             return [replace(run, name=f"{name}:{run.name}") for run in found]
         except LostConnectionError as error:  # a log-in node takes few log-ins at a time

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TextIO
 
 from train_anywhere.errors import SubmitError
-from train_anywhere.files import ROOT
+from train_anywhere.files import WORK
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.removal import MARKER
 from train_anywhere.files.terminal.printable import printable
@@ -102,7 +102,7 @@ class SentFiles:
     commit: str
 
 
-def find_files(root: Path = ROOT) -> SentFiles:
+def find_files(root: Path = WORK) -> SentFiles:
     """Return the files that git tracks or does not ignore and those of configs/local, without keys, data and environments.
 
     Notes are printed about what is left out.
@@ -158,7 +158,7 @@ def remote_folder(host: Host) -> str:
 
 @cache
 def _branch() -> str:
-    asked = ["git", "-C", str(ROOT), "symbolic-ref", "--short", "-q", "HEAD"]
+    asked = ["git", "-C", str(WORK), "symbolic-ref", "--short", "-q", "HEAD"]
     with suppress(OSError):  # no git
         return os.fsdecode(subprocess.run(asked, capture_output=True).stdout).strip()
     return ""
@@ -173,13 +173,13 @@ def transfer(connection: Connection, files: SentFiles) -> str:
     """
     name, protocol = connection.host.name, connection.rsync_protocol()
     exists = os.path.lexists if protocol >= 30 else os.path.exists  # openrsync rejects a broken link
-    present = [one for one in files.names if exists(ROOT / one)]
+    present = [one for one in files.names if exists(WORK / one)]
     names = b"".join(sorted({os.fsencode(one) + b"\0" for one in present}))  # as .remote/sent
     state = state_folder() / "remote"
     state.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not (machine := state / "machine").exists():
         write_atomic(machine, os.urandom(8).hex())
-    mark = hashlib.sha256(f"{machine.read_text()} {ROOT} {_branch()}".encode(errors="surrogateescape"))
+    mark = hashlib.sha256(f"{machine.read_text()} {WORK} {_branch()}".encode(errors="surrogateescape"))
     owner = mark.hexdigest()[:16]
     key = hashlib.sha256(f"{owner} {connection.host.folder}".encode(errors="surrogateescape"))
     path = state / f"{name}-{key.hexdigest()[:16]}.lock"
@@ -192,7 +192,7 @@ def transfer(connection: Connection, files: SentFiles) -> str:
 
         def send(provided: str = "") -> str | None:
             _record(lock, f"{folder}\nrecent")
-            return connection.rsync(folder, options, (f"{ROOT}/", ":."), names, finish, provided)
+            return connection.rsync(folder, options, (f"{WORK}/", ":."), names, finish, provided)
 
         printed = None
         if folder and "$" not in connection.host.folder:  # nothing to prepare if the same files were sent
@@ -201,7 +201,7 @@ def transfer(connection: Connection, files: SentFiles) -> str:
             folder = _prepare(connection, names, owner)
             printed = send()
         # rsync compares sizes and full seconds: a later change in the same second would not be seen
-        if all(_changed(ROOT / one) < int(start) for one in present):
+        if all(_changed(WORK / one) < int(start) for one in present):
             _record(lock, f"{folder}\n")
     sent = [printable(line) for line in (printed or "").splitlines() if not line.endswith("/")]
     shown = f": {', '.join(sent)}" if 0 < len(sent) <= LISTED else ""
@@ -225,7 +225,7 @@ def _changed(path: Path) -> float:
 
 def _prepare(connection: Connection, names: bytes, owner: str) -> str:
     """Check and mark the folder there, and return it."""
-    host, described = connection.host, f"branch {_branch() or '(none)'} of {socket.gethostname()}:{ROOT}"
+    host, described = connection.host, f"branch {_branch() or '(none)'} of {socket.gethostname()}:{WORK}"
     script = PREPARE.format(owner=owner, described=shlex.quote(described), folder=remote_folder(host))
     done = connection.capture(script, names, login="$" in host.folder)  # a profile may take seconds
     where, file = f"{host.folder} on {host.name}", f"configs/hosts/{host.name}.yaml"

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import CheckpointError, ProjectError
-from train_anywhere.files import ROOT
+from train_anywhere.files import HAS_PROJECT, ROOT
 from train_anywhere.files.root import shell_folder
 from train_anywhere.files.terminal.fit import fit, terminal_width
 from train_anywhere.files.terminal.output import user_frame
@@ -88,13 +89,26 @@ def not_recorded_message(run: RunDir, state: str) -> str:
 
 def train_command(script: str = "train.py", there: str | None = None) -> str:
     """Return the command that calls a script of src from the current folder, or on a host from the machine that knows it by a name."""
+    if not HAS_PROJECT:
+        return "python -m train_anywhere"
     if there := there or os.environ.get(ON):
         return f"python src/{script} {'--on ' if script == 'jobs.py' else 'on='}{there}"
     return f"{command_path('python')} {shlex.quote(display_path(ROOT / 'src' / script))}"
 
 
+def as_typed(message: str) -> str:
+    """Return a message with the commands that exist here: without a project they are those of `python -m train_anywhere`."""
+    if HAS_PROJECT:
+        return message
+    message = re.sub(r"(?<![/\w])configs/(?=hosts/|local/)", "~/.config/train-anywhere/", message)
+    message = re.sub(r"(?:python )?(?:src/)?\bjobs\.py", "python -m train_anywhere", message)
+    return re.sub(r"python \S*slurm/new_cluster\.py", "python -m train_anywhere new-cluster", message)
+
+
 def resume_command(run: RunDir, there: str | None = None, path: str = "") -> str:
     """Return the command that resumes a training or a program here, or its copy at `path` on a host."""
+    if not HAS_PROJECT:
+        return f"{train_command()} resubmit {shlex.quote(path or display_path(run.path))}"
     script = "run.py" if is_program(run) else "train.py"
     return f"{train_command(script, there)} resume={shlex.quote(path or display_path(run.path))}"
 

@@ -1,7 +1,10 @@
 """Compose overrides with Hydra, and list the groups of the configuration."""
 
+import atexit
 import json
 import re
+import shutil
+import tempfile
 import typing
 from collections.abc import Sequence
 from functools import cache
@@ -13,7 +16,7 @@ from train_anywhere.config.keys import CUSTOM, LIST_GROUPS, SINGLE_GROUPS, TARGE
 from train_anywhere.config.load import read_target, to_plain_tree
 from train_anywhere.config.schema import Config
 from train_anywhere.config.strict import field_types, section_class
-from train_anywhere.files import ROOT
+from train_anywhere.files import HAS_PROJECT, OWN, ROOT, WORK
 from train_anywhere.files.root import refuse_deleted_folder
 
 if TYPE_CHECKING:
@@ -26,6 +29,9 @@ CONFIGS = ROOT / "configs"
 
 BUNDLED = Path(__file__).parents[1] / "presets"
 """Choices that come with the engine, such as `cluster=neuron`; a file of the project with the same name replaces one."""
+
+PROGRAM_FOLDERS = [WORK]
+"""Without a project: folders whose conf/cluster/ may have presets."""
 
 CHOICE_GROUPS = (*SINGLE_GROUPS, "strategy", "container")
 """Groups whose choices have a class with the defaults of their keys."""
@@ -50,12 +56,16 @@ def compose(overrides: Sequence[str]) -> dict[str, Any]:
 def install_choice_loader() -> None:
     """Let Hydra find the bundled presets, and read files of configs/ with only a target, and `${own_default:...}`."""
     from hydra._internal.sources_registry import SourcesRegistry
+    from hydra.core.config_store import ConfigStore
     from hydra.core.plugins import Plugins
     from hydra.plugins.search_path_plugin import SearchPathPlugin
     from omegaconf import OmegaConf
 
     OmegaConf.register_new_resolver("own_default", _own_default, replace=True)
     OmegaConf.register_new_resolver("unset", lambda value: value, replace=True)
+    if not HAS_PROJECT:  # presets name the launchers of a project
+        for name in ("slurm", "here"):
+            ConfigStore.instance().store(group="hydra/launcher", name=name, node={"_target_": name})
     Plugins.instance()  # the first call creates the classes that are patched below
     files: Any = SourcesRegistry.instance().resolve("file")
     if not hasattr(files, "load_written"):
@@ -63,9 +73,32 @@ def install_choice_loader() -> None:
 
         class BundledPresets(SearchPathPlugin):
             def manipulate_search_path(self, search_path: "ConfigSearchPath") -> None:
-                search_path.append("train_anywhere", f"file://{BUNDLED}")  # after the project's own
+                for folder in presets():  # after the project's own
+                    search_path.append("train_anywhere", f"file://{folder}")
 
         Plugins.instance().register(BundledPresets)
+
+
+@cache
+def presets() -> tuple[Path, ...]:
+    """Return the folders of presets besides configs/: without a project the user's own, as links, then the bundled ones."""
+    if HAS_PROJECT:
+        return (BUNDLED,)
+    links = Path(tempfile.mkdtemp(prefix="train-anywhere-"))
+    atexit.register(shutil.rmtree, links, ignore_errors=True)
+    of_program = [folder / "conf" / "cluster" for folder in PROGRAM_FOLDERS]
+    for group, folders in (("cluster", [*of_program, OWN / "clusters"]), ("local", [OWN / "local"])):
+        (links / group).mkdir()
+        files = [file for folder in reversed(folders) for file in folder.glob("*.yaml")]
+        for name, file in {file.name: file for file in files if group == "local" or _is_preset(file)}.items():
+            (links / group / name).symlink_to(file.absolute())
+    return (links, BUNDLED)
+
+
+def _is_preset(file: Path) -> bool:
+    """Return whether a file of a group `cluster` is a preset: the program may have a group of this name."""
+    text = file.read_text(errors="replace")
+    return "@package _global_" in text and bool(re.search(r"^cluster:", text, re.M))
 
 
 def _own_default(section: str, argument: str, otherwise: Any, *, _root_: Any) -> Any:
@@ -138,13 +171,13 @@ def _put_above(known: Any, written: Any) -> Any:
 
 def list_groups() -> dict[str, list[str]]:
     """Return the config groups and the choices of each, without hosts."""
-    folders = [p.relative_to(top) for top in (CONFIGS, BUNDLED) for p in top.rglob("*") if p.is_dir()]
+    folders = [p.relative_to(top) for top in (CONFIGS, *presets()) for p in top.rglob("*") if p.is_dir()]
     return {str(folder): [*choice_files(str(folder))] for folder in folders if folder.name != "hosts"}
 
 
 def choice_files(group: str) -> dict[str, Path]:
     """Return the file of each choice of a group, by its name: the project's, or else the engine's."""
-    files = {f.stem: f for top in (BUNDLED, CONFIGS) for f in (top / group).glob("*.yaml")}
+    files = {f.stem: f for top in (*reversed(presets()), CONFIGS) for f in (top / group).glob("*.yaml")}
     return dict(sorted(files.items()))
 
 

@@ -199,7 +199,7 @@ def downloads(request: Request) -> Iterator[str]:
 
 def unchecked_targets(request: Request) -> Iterator[str]:
     """Report targets that can't be checked before the job runs."""
-    yield from unreadable_target_notes(request.config)
+    yield from () if request.config.program else unreadable_target_notes(request.config)
     yield from import_call_notes(request.config)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from train_anywhere.config.checks.monitors import from_keras_name
 from train_anywhere.config.schema import Checkpoint
 from train_anywhere.errors import CheckpointError, SubmitError
+from train_anywhere.files import HAS_PROJECT
 from train_anywhere.runs import facts
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import typed_overrides
@@ -83,7 +84,10 @@ def rerun_command(run: RunDir) -> str:
     if not is_program(run):
         return f"{train_command()} {shlex.join(words)}".rstrip()
     program = facts.read_config(run).get("program") or {}
-    return f"{train_command('run.py')} {shlex.join([w.lstrip('+') for w in words])} -- {shlex.join(program.get('command') or [])}"
+    command = shlex.join(program.get("command") or [])
+    if not HAS_PROJECT:
+        return f"python {command}"
+    return f"{train_command('run.py')} {shlex.join([w.lstrip('+') for w in words])} -- {command}"
 
 
 def metric_values(run: RunDir, metric: str) -> list[tuple[int, float]]:

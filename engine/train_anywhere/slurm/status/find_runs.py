@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from train_anywhere.errors import CheckpointError, SubmitError
-from train_anywhere.files import ROOT
+from train_anywhere.files import ROOT, WORK
 from train_anywhere.files.root import resolve_as_typed
 from train_anywhere.runs.attempts import describe_state
 from train_anywhere.runs.facts import read_config
@@ -91,7 +91,7 @@ def find(name: str | None, results: Path) -> list[RunEntry]:
 
 def jobs_command(verb: str, name: str, results: Path) -> str:
     """Return `python src/jobs.py VERB NAME`, with `--results` if needed."""
-    there = "" if results == ROOT / "results" else f" --results {shlex.quote(display_path(results))}"
+    there = "" if results == WORK / "results" else f" --results {shlex.quote(display_path(results))}"
     return f"{train_command('jobs.py')} {verb} {shlex.quote(name)}{there}"
 
 

@@ -175,7 +175,7 @@ def common_job(jobs: Sequence[Job]) -> Job:
     return first
 
 
-MEMBER_FIELDS = {"name", "run", "code", "batch", "framework", "layout", "features"}
+MEMBER_FIELDS = {"name", "run", "code", "batch", "framework", "layout", "features", "command"}
 """Fields of a job that may differ in one array: the script does not contain them, or computes them for each member."""
 
 

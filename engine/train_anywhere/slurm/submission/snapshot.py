@@ -18,11 +18,17 @@ from pathlib import Path, PurePath
 
 from train_anywhere.config.checks.program import OUTSIDE
 from train_anywhere.errors import SubmitError
-from train_anywhere.files import ENGINE, ROOT
+from train_anywhere.files import ENGINE, HAS_PROJECT, ROOT
 from train_anywhere.runs import provenance
 
 CHUNK = 2**20
 """Bytes copied at a time."""
+
+LAUNCHER = "hydra_plugins/train_anywhere_launcher"
+"""Folder of the package's plugin for Hydra programs."""
+
+HYDRA_OUTPUT = () if HAS_PROJECT else ("multirun", "outputs")
+"""Folders in which Hydra programs write."""
 
 MAX_LISTED = 20
 """Largest number of paths in notes, and of tracked files whose permissions are checked."""
@@ -118,11 +124,17 @@ def take_snapshot(root: Path, code: Path, results: Path, outside: str | None = N
     Raises SubmitError: a file can't be read, the disk is full, or git does not answer; a part of the copy may exist.
     """
     try:
-        taken = _take_snapshot(root, code, results, provenance.read_state(root))
+        # without a project the package's is copied, which no git tracks
+        taken = _take_snapshot(root, code, results, provenance.read_state(root) if HAS_PROJECT else None)
+        taken = taken if HAS_PROJECT else Snapshot(None, False, ())
         if outside is None:
             return taken
         top, left_out = Path(outside), dict[str, str]()
-        _, names = list_names(top, results, _read_state_of(top), left_out)
+        known = _read_state_of(top)
+        new, names = list_names(top, results, known, left_out)
+        if not HAS_PROJECT:
+            names = _link_data(top, code / OUTSIDE / top.name, results, names)
+            taken = Snapshot(known.commit, known.changed or bool(new), ()) if known else taken
         _copy(top, code / OUTSIDE / top.name, names, left_out)
         return replace(taken, notes=(*taken.notes, *_notes(left_out)))
     except PermissionError as error:
@@ -132,6 +144,21 @@ def take_snapshot(root: Path, code: Path, results: Path, outside: str | None = N
         ) from error
     except OSError as error:
         raise SubmitError(f"the project's files can't be copied to {code}: {error}.") from error
+
+
+def _link_data(top: Path, copy: Path, results: Path, names: Sequence[str]) -> list[str]:
+    """Link the folders of a program that have no file to copy, or only a .gitkeep, and return the other files.
+
+    They are such as data/ and logs/, whose paths a program may know relative to its own.
+    """
+    os.makedirs(copy)
+    code = {name.partition("/")[0] for name in names if os.path.basename(name.rstrip("/"))[0] != "."}
+    with os.scandir(top) as entries:
+        for entry in entries:
+            hidden = entry.name[0] == "." or entry.path == str(results) or may_hold_secrets(entry.name)
+            if entry.is_dir() and not hidden and entry.name not in code:
+                (copy / entry.name).symlink_to(entry.path)
+    return [name for name in names if not (copy / name.partition("/")[0]).is_symlink()]
 
 
 def _take_snapshot(root: Path, code: Path, results: Path, known: provenance.GitState | None) -> Snapshot:
@@ -171,7 +198,7 @@ def list_names(
     others = (os.path.relpath(results, root) + "/", *unused)
     tracked = [name for name in known.tracked if not name.startswith(others)] if known else []
     found = known.untracked if known else _walk(root, left_out)
-    new = [name for name in found if not name.startswith(others)]
+    new = [name for name in found if not name.startswith((*others, *(f"{name}/" for name in HYDRA_OUTPUT)))]
     shared = is_group_readable(root, tracked[:MAX_LISTED] if known else new)
     return new, [*tracked, *_code_only(root, new, left_out, shared)]
 
@@ -195,11 +222,11 @@ def missing_problem(name: str, results: str, top: Path = ROOT) -> list[str]:
 def _engine_files(root: Path, names: Sequence[str], left_out: dict[str, str]) -> Iterator[str]:
     """Yield the files of the running engine, relative to `ENGINE`."""
     if ENGINE.resolve() == (root / "engine").resolve():
-        yield from (n.removeprefix("engine/") for n in names if n.startswith("engine/train_anywhere/"))
+        tops = ("engine/train_anywhere/", f"engine/{LAUNCHER}/")
+        yield from (n.removeprefix("engine/") for n in names if n.startswith(tops))
     else:
-        yield from (
-            f"train_anywhere/{name}" for name in _walk(ENGINE / "train_anywhere", left_out, excluded=())
-        )
+        for top in ("train_anywhere", LAUNCHER):
+            yield from (f"{top}/{name}" for name in _walk(ENGINE / top, left_out, excluded=()))
 
 
 def _notes(left_out: dict[str, str]) -> Iterator[str]:
@@ -224,7 +251,7 @@ def _code_only(root: Path, names: Iterable[str], left_out: dict[str, str], share
 
 
 def _walk(
-    root: Path, left_out: dict[str, str], excluded: Collection[str] = ("data", "results")
+    root: Path, left_out: dict[str, str], excluded: Collection[str] = ("data", "results", *HYDRA_OUTPUT)
 ) -> Iterator[str]:
     """Yield the files of a project without git, without hidden files and environments."""
 

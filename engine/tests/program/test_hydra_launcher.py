@@ -1,0 +1,145 @@
+"""`hydra/launcher=anywhere` in a program without a project: dry runs, refusals, presets, verbs."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from train_anywhere.files import ENGINE, ROOT, with_engine
+
+APP = """
+import hydra
+
+@hydra.main(version_base="1.3", config_path="../configs", config_name="train")
+def main(cfg):
+    return cfg.lr
+
+if __name__ == "__main__":
+    main()
+"""
+DRY = ("-m", "hydra/launcher=anywhere", "hydra.launcher.dry_run=true")
+Start = Callable[..., str]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a program in the layout of another template, whose configs/train.yaml is not that of a project."""
+    place = tmp_path / "program"
+    (place / "src").mkdir(parents=True)
+    (place / "src" / "__init__.py").touch()
+    (place / "src" / "app.py").write_text(APP)
+    (place / "configs").mkdir()
+    (place / "configs" / "train.yaml").write_text("defaults: [_self_]\nlr: 0.1\ntext: none\n")
+    return place
+
+
+@pytest.fixture
+def start(folder: Path) -> Start:
+    def run(*words: str, code: int = 0, **environ: str) -> str:
+        known = with_engine({**environ_without_root(), "HOME": str(folder / "home"), **environ})
+        done = subprocess.run(
+            [sys.executable, *words], cwd=folder, env=known, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+        return done.stdout if code == 0 else done.stderr
+
+    return run
+
+
+def environ_without_root() -> dict[str, str]:
+    import os
+
+    return {name: value for name, value in os.environ.items() if name != "TRAIN_ROOT"}
+
+
+@pytest.mark.parametrize("how", [("src/app.py",), ("-m", "src.app")])
+def test_a_dry_run_shows_one_array_and_writes_nothing(
+    start: Start, folder: Path, how: tuple[str, ...]
+) -> None:
+    keys = (
+        "cluster=neuron",
+        "nodes=2",
+        "devices=8",
+        "comment=pytorch",
+        "check=warn",
+        "local_disk=/scratch",
+        "results=/var/tmp/r",
+    )
+    shown = start(*how, *DRY, *(f"hydra.launcher.{key}" for key in keys), "lr=0.1,0.01")
+    for line in ("--array=0-1", "--nodes=2", "--ntasks=16", "--gres=gpu:8", "--partition=amd_a100nv_8"):
+        assert f"#SBATCH {line}\n" in shown
+    assert "{args.member}" in shown and "builtins" not in shown
+    assert {p.name for p in folder.iterdir()} <= {"src", "configs", "multirun", "home"}
+
+
+def test_keys_of_another_launcher_and_wrong_values_are_one_message(start: Start) -> None:
+    words = ("timeout_min=60", "mem_gb=3", "submitit_folder=x", "stderr_to_stdout=true", "nods=2")
+    said = start("src/app.py", *DRY, *(f"hydra.launcher.{word}" for word in words), code=2)
+    for one in (
+        "use hydra.launcher.time.",
+        "hydra.launcher.mem.",
+        "hydra.launcher.results.",
+        "leave it out",
+        "'nodes'",
+        "cluster is missing",
+    ):
+        assert one in said
+    said = start(
+        "src/app.py",
+        *DRY,
+        "hydra.launcher.cluster=slurm",
+        "hydra.launcher.nodes=x",
+        "hydra.launcher.time=1-x",
+        code=2,
+    )
+    assert "hydra.launcher.nodes=x" in said and "hydra.launcher.time: '1-x' is" in said
+
+
+def test_own_presets(start: Start, folder: Path) -> None:
+    """That next to the program hides that of the home folder, and a group `cluster` of the program is none."""
+    preset = "# @package _global_\ndefaults: [slurm, _self_]\ncluster:\n  name: mine\n  partition: {}\n"
+    files = {
+        "src/conf/cluster/mine.yaml": preset.format("near"),
+        "src/conf/cluster/slurm.yaml": "kind: of the program\n",
+    }
+    files["home/.config/train-anywhere/clusters/mine.yaml"] = preset.format("home")
+    files["home/.config/train-anywhere/local/mine.yaml"] = "account: abc\n"
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True) if not (folder / name).parent.is_dir() else None
+        (folder / name).write_text(text)
+    words = (
+        *DRY,
+        "hydra.launcher.cluster=mine",
+        "hydra.launcher.local_disk=/scratch",
+        "hydra.launcher.accelerator=cpu",
+    )
+    shown = start("src/app.py", *words)
+    assert "--partition=near" in shown and "--account=abc" in shown
+    (folder / "src/conf/cluster/mine.yaml").unlink()
+    assert "--partition=home" in start("src/app.py", *words)
+
+
+def test_verbs_without_a_project(start: Start) -> None:
+    said = start("-m", "train_anywhere", "status", code=2)
+    assert said.startswith("error: there is no run in ") and "program/results" in said
+    assert "no project here" in start("-m", "train_anywhere", "doctor", code=2)
+    said = start("-m", "train_anywhere", "new-cluster", "slurm", "--local", "account=abc")
+    assert "home/.config/train-anywhere/local/slurm.yaml" in said
+    assert "--account=abc" in start(
+        "src/app.py", *DRY, "hydra.launcher.cluster=slurm", "hydra.launcher.local_disk=/scratch"
+    )
+
+
+def test_hydra_loads_nothing_of_the_engine_for_other_launchers(start: Start) -> None:
+    code = "import sys, hydra_plugins.train_anywhere_launcher; print(*sorted(m for m in sys.modules if m.startswith('train_anywhere')))"
+    assert start("-c", code) == "train_anywhere train_anywhere.plugins train_anywhere.plugins.anywhere\n"
+
+
+def test_templates_of_the_package_are_those_of_the_project() -> None:
+    bare = ENGINE / "train_anywhere/program/bare"
+    for top in ("slurm/templates", "configs/container"):
+        for file in (bare / top).glob("*.*"):
+            assert file.read_text() == (ROOT / top / file.name).read_text(), file
