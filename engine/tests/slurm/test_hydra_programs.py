@@ -182,7 +182,7 @@ def hydra_yaml(folder: Path) -> dict[str, object]:
     """What a program may read of Hydra's configuration, without what names the launcher."""
     tree = yaml.safe_load((folder / ".hydra" / "hydra.yaml").read_text())["hydra"]
     job, runtime = tree["job"], tree["runtime"]
-    name = job["override_dirname"].replace(",slow=false", "").replace("slow=false,", "")
+    name = job["override_dirname"].replace(",slow=False", "")
     choices = {k: v for k, v in runtime["choices"].items() if k != "hydra/launcher"}
     kept = {k: tree[k] for k in ("mode", "run", "verbose", "job_logging", "callbacks", "output_subdir")}
     return {

@@ -24,8 +24,8 @@ from train_anywhere.runs import provenance
 CHUNK = 2**20
 """Bytes copied at a time."""
 
-LAUNCHER = "hydra_plugins/train_anywhere_launcher"
-"""Folder of the package's plugin for Hydra programs."""
+OWN_TOPS = ("train_anywhere", *(() if HAS_PROJECT else ("hydra_plugins/train_anywhere_launcher",)))
+"""Folders of the engine that a job copies: without a project also the plugin for Hydra programs."""
 
 HYDRA_OUTPUT = () if HAS_PROJECT else ("multirun", "outputs")
 """Folders in which Hydra programs write."""
@@ -222,10 +222,9 @@ def missing_problem(name: str, results: str, top: Path = ROOT) -> list[str]:
 def _engine_files(root: Path, names: Sequence[str], left_out: dict[str, str]) -> Iterator[str]:
     """Yield the files of the running engine, relative to `ENGINE`."""
     if ENGINE.resolve() == (root / "engine").resolve():
-        tops = ("engine/train_anywhere/", f"engine/{LAUNCHER}/")
-        yield from (n.removeprefix("engine/") for n in names if n.startswith(tops))
+        yield from (n.removeprefix("engine/") for n in names if n.startswith("engine/train_anywhere/"))
     else:
-        for top in ("train_anywhere", LAUNCHER):
+        for top in OWN_TOPS:
             yield from (f"{top}/{name}" for name in _walk(ENGINE / top, left_out, excluded=()))
 
 
