@@ -44,7 +44,7 @@ def register(module: str) -> None:
     node = OmegaConf.create({"_target_": f"{module}.AnywhereLauncher"}, flags={"struct": False})
     ConfigStore.instance().store(group="hydra/launcher", name="anywhere", node=node)
     if any(word.startswith(MEMBER) for word in sys.argv[1:]):
-        Hydra.multirun = run_member  # type: ignore[method-assign]
+        Hydra.multirun = run_member  # type: ignore[method-assign, assignment]
 
 
 class AnywhereLauncher(Launcher):
