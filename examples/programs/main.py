@@ -4,6 +4,7 @@ python src/run.py cluster=sockeye trainer.nodes=2 launch=torchrun -- examples/pr
 """
 
 import argparse
+import gc
 import os
 
 import torch
@@ -56,3 +57,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    gc.collect()  # else a thread of Gloo may abort the end of Python: github.com/pytorch/pytorch/issues/190489

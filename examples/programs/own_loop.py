@@ -5,6 +5,7 @@ python src/run.py trainer.devices=2 trainer.accelerator=cpu program.resume_args=
 """
 
 import argparse
+import gc
 import os
 import time
 from pathlib import Path
@@ -66,3 +67,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    gc.collect()  # else a thread of Gloo may abort the end of Python: github.com/pytorch/pytorch/issues/190489

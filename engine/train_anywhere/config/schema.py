@@ -277,6 +277,10 @@ class Config:
         "auto",
         "what starts the ranks: auto | srun | torchrun | mpirun | horovodrun (docs/concepts/strategies.md)",
     )
+    train: str | None = key(
+        None,
+        "the function that trains, such as src.train.train; null: the engine's own order (docs/how-to/own-loop.md)",
+    )
     program: Program = section("a program in place of a training: src/run.py")
     args: Mapping[str, Any] = key({}, "src/run.py: values for {args.NAME} in the arguments of the program")
     wait: bool = key(False, "true: a submission waits until its jobs end")

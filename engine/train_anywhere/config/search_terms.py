@@ -11,6 +11,7 @@ sample weight, validation split, validation data | how-to/keras-fit | keras.io/a
 initial epoch, steps per execution, validation freq | how-to/keras-fit | keras.io/api/models/model_training_apis
 model.fit, model.compile, save_best_only, TerminateOnNaN | how-to/keras-fit | keras.io/api/callbacks
 KERAS_BACKEND, jax, torch backend, backend, keras torch | how-to/keras-fit | keras.io/getting_started
+custom training loop, own training loop, training loop | how-to/own-loop | lightning.ai: own loop
 train_step, custom train step, add_loss | how-to/your-code | keras.io/guides/custom_train_step_in_tensorflow
 ReduceLROnPlateau, BackupAndRestore, LearningRateScheduler | how-to/keras-fit | keras.io/api/callbacks
 EarlyStopping, early stopping, patience | how-to/early-stopping | keras.io/api/callbacks/early_stopping

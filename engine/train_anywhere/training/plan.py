@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
+from train_anywhere.checkpoints.disk.manifest import OWN_LOOP, SavedCheckpoint
 from train_anywhere.config.checks.contradictions import batch_size_problem
 from train_anywhere.config.checks.strategy_table import FrameworkName
 from train_anywhere.config.choices import (
@@ -266,6 +266,11 @@ RISE = 1.5
 
 def refuse_other_framework(saved: SavedCheckpoint, framework: FrameworkName) -> None:
     """Raise CheckpointError for a checkpoint that `framework` can't read."""
+    if saved.framework == OWN_LOOP:
+        raise CheckpointError(
+            f"{saved.path} was written by a loop of your own, and only that loop can read its files; resume it with the same "
+            "train=, and let the loop call run.test to test."
+        )
     if saved.framework != framework:
         raise CheckpointError(
             f"{saved.path} was written with framework={saved.framework}; resume with that, or start a new run."

@@ -9,6 +9,10 @@ from types import FrameType
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
+class TrainingStopped(Exception):
+    """A signal has ended training, and the state is saved."""
+
+
 class Stop:
     """A request to stop: Ctrl-C, USR1 before a time limit, TERM at preemption.
 

@@ -19,6 +19,9 @@ from train_anywhere.files.atomic import dumps, open_file, read_text, write_atomi
 from train_anywhere.files.removal import MARKER
 from train_anywhere.runs.folder import FORMAT
 
+OWN_LOOP = "own loop"
+"""The framework of a checkpoint whose files a loop of the user's has written."""
+
 
 @dataclass(frozen=True)
 class CheckpointInfo:

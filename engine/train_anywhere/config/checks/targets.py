@@ -81,6 +81,11 @@ def check_targets(config: Config, problems: list[str]) -> Config:
         new = _check_section(key, section, config.framework, problems)
         group, _, name = key.partition(".")
         changed[group] = {**changed.get(group, getattr(config, group)), name: new} if name else new
+    if config.train and not config.program:
+        try:
+            read(config.train)
+        except TargetError as error:
+            problems.append(f"train={config.train}: {error}")
     return replace(config, **changed)
 
 

@@ -29,7 +29,7 @@ SHELL = ("cluster.setup", "cluster.modules", "cluster.conda", "cluster.venv", "c
 """Keys whose values become part of the batch script or of the options of the scheduler."""
 
 COMMANDS = (
-    "monitor.dashboard", "program.command", "program.copied", "program.folder", "program.resume_args", "args",
+    "monitor.dashboard", "program.command", "program.copied", "program.folder", "program.resume_args", "args", "train",
 )  # fmt: skip
 """Keys whose values are commands that run as the ranks or next to them, in a job or not."""
 

@@ -14,11 +14,11 @@ from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.checkpoints.recovery import open_checkpointer
 from train_anywhere.config.checks.monitors import describe_best_checkpoint
 from train_anywhere.config.schema import Config, Init, Trainer
-from train_anywhere.data.dataset import DataSet
+from train_anywhere.data.dataset import DataSet, Splits
 from train_anywhere.data.open_data import open_splits
 from train_anywhere.data.tf.pipeline import plain_data_errors
 from train_anywhere.distributed.layout import running_strategy
-from train_anywhere.errors import ProjectError
+from train_anywhere.errors import ConfigError, ProjectError
 from train_anywhere.features import Features
 from train_anywhere.features.feature import Observers, Rank
 from train_anywhere.runs.attempts import Outcome
@@ -46,6 +46,7 @@ from train_anywhere.training.keras.loop.tensorboard import MetricsWriter, Tensor
 from train_anywhere.training.keras.module import Module
 from train_anywhere.training.keras.strategies.base import Strategy
 from train_anywhere.training.keras.strategies.choose import make_strategy
+from train_anywhere.training.order import State, Training
 from train_anywhere.training.plan import (
     Plan,
     device_count_message,
@@ -58,6 +59,7 @@ from train_anywhere.training.rank_process import RankProcess
 from train_anywhere.training.reporting.display import Display
 from train_anywhere.training.reporting.header import Header, cpu_name, peak_flops
 from train_anywhere.training.reporting.progress import Progress
+from train_anywhere.training.stop import TrainingStopped
 
 SEED_STATE = "seed_generator_state"
 """Suffix of the names of random states, which are not loaded: a new run uses its own seed."""
@@ -113,22 +115,100 @@ def train(config: Config, process: RankProcess) -> Outcome:
 
 def train_and_test(strategy: Strategy, name: str, config: Config, process: RankProcess) -> Outcome:
     """Train and test, after the devices are chosen and the ranks are connected."""
-    run, recorder = process.run, process.recorder
-    keras.utils.clear_session()  # resets the numbers in layer names, and so in the paths of variables
-    keras.utils.set_random_seed(config.seed)
-    module, loader, plan = open_task(config, strategy)
-    writes = strategy.rank == 0 and not config.trainer.fast_dev_run
-    checkpointer = open_checkpointer(config.checkpoint, run) if writes else None
-    newest = checkpointer.store.newest_good() if checkpointer else None
-    if writes and recorder:
-        recorder.record_first_step(newest.step if newest else 0)
-    position, state = restore_or_initialize(config, module, newest)
-    if writes and recorder:
-        recorder.follow(lambda: position.step)
-    newest_written = lambda: checkpointer.newest if checkpointer else None  # noqa: E731
-    progress = open_progress(module, config, plan, process, newest_written)
-    header = describe(module, loader, strategy, name, config)
-    with checkpointer or nullcontext(), progress:
+    return KerasTraining(strategy, name, config, process).run()
+
+
+class KerasTraining(Training):
+    """A run with Keras, in the steps that src/train.py calls."""
+
+    _callback: TrainingCallback | None = None
+    _newest: SavedCheckpoint | None = None
+
+    def __init__(self, strategy: Strategy, name: str, config: Config, process: RankProcess) -> None:
+        super().__init__(config, process)
+        self.strategy, self._name = strategy, name
+
+    def make_trainer(self) -> Strategy:
+        """Return the strategy, whose ranks have connected."""
+        keras.utils.clear_session()  # resets the numbers in layer names, and so in the paths of variables
+        keras.utils.set_random_seed(self.config.seed)
+        return self.strategy
+
+    def open_data(self) -> Splits:
+        """Return the splits of `data=`. Raises DataError."""
+        return open_splits(self.config.data, "keras", self.config.seed, Features.of(self.config).stager)
+
+    def make_model(self, data: Splits) -> keras.Model:
+        """Return the compiled model of `task=`. Raises ConfigError, DataError."""
+        self._module, self._loader, self._plan = open_task(self.config, self.strategy, data)
+        return self._module.model
+
+    def fit(self, trainer: Strategy, model: keras.Model, data: Splits) -> None:
+        """Train from the newest checkpoint, if any. Raises TrainingStopped after a signal."""
+        self._fits = True
+        if model is not self._module.model:
+            raise ConfigError(
+                "run.fit trains the model that run.make_model returned; name another one by task._target_."
+            )
+        callback = self._open()
+        self._newest = fit_and_publish(callback, self.process, self._newest)
+        if callback.position.preempted:
+            raise TrainingStopped
+
+    def test(self, trainer: Strategy, model: keras.Model, data: Splits) -> None:
+        """Test the weights of the best checkpoint, or of the newest one. Raises TrainingStopped."""
+        if not self._plan.test_batches:
+            return
+        if self._callback is None:
+            whole, last = self._loader.evaluation("test", self._plan.test_batches)
+            values = model.evaluate(whole.concatenate(last) if last else whole, return_dict=True, verbose=0)
+            sums = self.strategy.sum([float(value) for value in values.values()])
+            self.log_test({n: v / self.strategy.processes for n, v in zip(values, sums, strict=True)})
+            return
+        test(self._callback, self._newest)
+        if self._callback.position.preempted:
+            raise TrainingStopped
+
+    def batches(self) -> Iterator[Any]:
+        """Yield this rank's batches of training data without end."""
+        loop, plan = self._own_loop(), self._plan
+        epoch, first = divmod(loop.step, plan.train_batches)
+        position = Position(step=loop.step, epoch=epoch, batch=first)
+        for number, batch in enumerate(self._loader.training(plan, position), loop.step):
+            loop.epoch = number // plan.train_batches
+            yield batch
+
+    def any_rank(self, flag: bool) -> bool:
+        """Return whether the flag is true on a rank. All ranks call this."""
+        return self.strategy.sum([float(flag)])[0] > 0
+
+    def share(self, value: Any) -> Any:
+        """Return the value of rank 0. All ranks call this."""
+        return self.strategy.broadcast_json(value)
+
+    def _open(self) -> TrainingCallback:
+        """Open the checkpoints, restore the newest one, and open the progress and the metrics."""
+        config, process, strategy, module, plan = (
+            self.config,
+            self.process,
+            self.strategy,
+            self._module,
+            self._plan,
+        )
+        run, recorder = process.run, process.recorder
+        writes = strategy.rank == 0 and not config.trainer.fast_dev_run
+        checkpointer = open_checkpointer(config.checkpoint, run) if writes else None
+        newest = self._newest = checkpointer.store.newest_good() if checkpointer else None
+        if writes and recorder:
+            recorder.record_first_step(newest.step if newest else 0)
+        position, state = restore_or_initialize(config, module, newest)
+        if writes and recorder:
+            recorder.follow(lambda: position.step)
+        newest_written = lambda: checkpointer.newest if checkpointer else None  # noqa: E731
+        progress = open_progress(module, config, plan, process, newest_written)
+        header = describe(module, self._loader, strategy, self._name, config)
+        self.stack.enter_context(checkpointer or nullcontext())
+        self.stack.enter_context(progress)
         for line in [*header.lines(config, plan), *start_notes(config, plan, strategy, newest, state)]:
             progress.note(line)
         if writes and recorder:
@@ -139,23 +219,40 @@ def train_and_test(strategy: Strategy, name: str, config: Config, process: RankP
         events = checkpointer.events if checkpointer else None
         metrics = MetricsWriter(config, run, progress, position.step, events)
         checkpoints = StateWriter(checkpointer) if checkpointer else None
-        observers, stop = make_observers(module, config, run), process.stop
-        callback = TrainingCallback(
-            config, plan, position, module, loader, metrics, checkpoints, stop, *callbacks, observers, state
+        observers = make_observers(module, config, run)
+        self._callback = TrainingCallback(
+            config,
+            plan,
+            position,
+            module,
+            self._loader,
+            metrics,
+            checkpoints,
+            process.stop,
+            *callbacks,
+            observers,
+            state,
         )
-        with metrics.finalize_loggers(position):
-            newest = fit_and_test(callback, process, newest)
-        process.heartbeat.enter("end")
-    return Outcome(
-        "preempted" if position.preempted else "completed",
-        position.epoch,
-        position.step,
-        {k: v for k, v in (position.metrics | callback.added).items() if k != "lr"},
-        str(newest.path) if newest else None,
-        progress.throughput.mean(),
-        progress.throughput.unit,
-        callback.ended_by,
-    )
+        self.stack.enter_context(metrics.finalize_loggers(position))
+        return self._callback
+
+    def close(self, state: State) -> Outcome | None:
+        """Return what the run has reached; None after a failure or without `fit`."""
+        callback = self._callback
+        if callback is None or state == "failed":
+            return None
+        self.process.heartbeat.enter("end")
+        position, throughput = callback.position, callback.metrics.progress.throughput
+        return Outcome(
+            state,
+            position.epoch,
+            position.step,
+            {k: v for k, v in (position.metrics | callback.added).items() if k != "lr"},
+            str(self._newest.path) if self._newest else None,
+            throughput.mean(),
+            throughput.unit,
+            callback.ended_by,
+        )
 
 
 def open_progress(
@@ -217,11 +314,11 @@ def start_notes(
         yield device_count_message(state["devices"], strategy.replicas)
 
 
-def fit_and_test(
+def fit_and_publish(
     callback: TrainingCallback, process: RankProcess, newest: SavedCheckpoint | None
 ) -> SavedCheckpoint | None:
-    """Train, publish the last checkpoint, and test. Return the newest checkpoint."""
-    module, position = callback.module, callback.position
+    """Train and publish the last checkpoint. Return the newest checkpoint."""
+    module = callback.module
     fit_and_check(callback)
     process.heartbeat.enter("checkpoint")  # also while the weights are compared
     if callback.config.monitor.ranks:
@@ -231,8 +328,6 @@ def fit_and_test(
     if callback.checkpoints:
         callback.checkpoints.checkpointer.finish()
         newest = callback.checkpoints.checkpointer.newest or newest
-    if not position.preempted and callback.plan.test_batches:
-        test(callback, newest)
     return newest
 
 
@@ -294,9 +389,8 @@ def min_seconds_per_token(module: Module, trainer: Trainer) -> float | None:
     return flops / peak if peak else None
 
 
-def open_task(config: Config, strategy: Strategy) -> tuple[Module, Loader, Plan]:
+def open_task(config: Config, strategy: Strategy, splits: Splits) -> tuple[Module, Loader, Plan]:
     """Return the steps, batches and plan of `task._target_`. Raises ConfigError for others."""
-    splits = open_splits(config.data, "keras", config.seed, Features.of(config).stager)
     module, loader, plan = open_model(config, strategy, splits)
     module.notes += [*splits.notes, *validation_notes(config.trainer, plan)]
     return module, loader, plan

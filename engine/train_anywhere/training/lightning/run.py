@@ -2,19 +2,23 @@
 
 import gc
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
+import lightning.pytorch as pl
 import torch
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor, distributed, nn
 
 from train_anywhere.checkpoints.choice import list_weight_files, read_chosen, select_weights
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.config.schema import Config, Init
-from train_anywhere.distributed.topology import Topology
-from train_anywhere.errors import CheckpointError, iterate_causes
+from train_anywhere.data.dataset import Splits
+from train_anywhere.data.torch.loader import BatchLoader, EpochSampler
+from train_anywhere.errors import CheckpointError, ConfigError, iterate_causes
 from train_anywhere.features import Features
 from train_anywhere.features.feature import Observers, Rank
 from train_anywhere.files.atomic import make_folder
@@ -29,7 +33,6 @@ from train_anywhere.training.lightning.checkpoint.state import (
     FILE,
     CheckpointCallback,
     StateWriter,
-    TrainingStopped,
 )
 from train_anywhere.training.lightning.dropin.connector import RunLogger
 from train_anywhere.training.lightning.dropin.model import explain_lightning_errors
@@ -49,15 +52,19 @@ from train_anywhere.training.lightning.setup import (
     Setup,
     add_callbacks,
     add_loggers,
+    connect_trainer,
     describe,
-    make_setup,
+    make_module,
     min_seconds_per_token,
     note_start,
+    open_data,
     open_writer,
     refuse_different_weights,
 )
 from train_anywhere.training.lightning.strategies.deferred_weights import DeferredWeights
+from train_anywhere.training.lightning.trainer import Trainer
 from train_anywhere.training.lightning.weights import FileWeights, find_adapters, read_base, stored_base
+from train_anywhere.training.order import State, Training
 from train_anywhere.training.plan import refuse_other_framework, uneven_rows_note
 from train_anywhere.training.profile import StepProfile
 from train_anywhere.training.rank_process import RankProcess
@@ -144,40 +151,118 @@ def save_memory_snapshot(process: RankProcess, error: BaseException) -> None:
 
 def train_and_test(config: Config, process: RankProcess) -> Outcome:
     """Train and test. The process group still exists afterwards."""
-    setup = make_setup(config, process.topology, process.heartbeat)
-    trainer, run = setup.trainer, process.run
-    writers: list[StateWriter] = []  # none before the checkpoints are opened
-    with open_progress(setup, config, process, writers) as progress:
+    return LightningTraining(config, process).run()
+
+
+class LightningTraining(Training):
+    """A run with Lightning, in the steps that src/train.py calls."""
+
+    _setup: Setup
+    _checkpoints: CheckpointCallback | None = None
+    _progress: Progress
+
+    def make_trainer(self) -> Trainer:
+        """Return the Trainer, after the ranks have connected."""
+        self._trainer = connect_trainer(self.config, self.process.topology, self.process.heartbeat)
+        return self._trainer
+
+    def open_data(self) -> Splits:
+        """Return the splits of `data=`. Raises DataError."""
+        return open_data(self.config, self.process.topology)
+
+    def make_model(self, data: Splits) -> pl.LightningModule:
+        """Return the module of `task=`. Raises ConfigError, DataError."""
+        self._setup = make_module(self.config, self.process.topology, self._trainer, data)
+        return self._setup.module
+
+    def fit(self, trainer: pl.Trainer, model: pl.LightningModule, data: Splits) -> None:
+        """Train from the newest checkpoint, if any. Raises TrainingStopped after a signal."""
+        self._fits, self._setup = True, replace(self._setup, module=model)
+        setup = self._setup
+        config, topology = self.config, self.process.topology
+        checkpoints = self._open()
+        fit(setup, checkpoints, self.process.run)
+        checkpoints.agreement.observers.at_end()
+        if user_hooks(setup.trainer, *END_HOOKS) and not config.trainer.fast_dev_run:
+            save_end_weights(setup, checkpoints)
+        # the last checkpoint is published, and weights are compared
+        checkpoints.metrics.heartbeat.enter("checkpoint")
+        if not checkpoints.writer.shards:
+            if config.monitor.ranks:
+                weights = (p.detach().cpu().numpy().tobytes() for p in model.parameters())
+                report_weights(self.process.run, topology, weights)
+            refuse_different_weights(model, setup.trainer.strategy)
+
+    def test(self, trainer: pl.Trainer, model: pl.LightningModule, data: Splits) -> None:
+        """Test the weights of the best checkpoint, or the current ones. Raises TrainingStopped."""
+        if self._checkpoints and self._setup.plan.test_batches:
+            test(self._setup, self._checkpoints)
+        elif self._setup.loaders.has("test") and is_overridden("test_step", model):
+            loaders = self._setup.loaders.arguments("test")
+            for values in trainer.test(model, **loaders, verbose=False):
+                self.log_test(values)
+
+    def batches(self) -> Iterator[Any]:
+        """Yield this rank's batches of training data without end. Raises ConfigError for other loaders."""
+        loader, loop = self._setup.loaders.train, self._own_loop()
+        if not isinstance(loader, BatchLoader):
+            raise ConfigError("this data has a loader of its own: iterate over it instead of run.batches().")
+        assert isinstance(loader.sampler, EpochSampler)
+        loop.epoch, first = divmod(loop.step, len(loader))
+        loader.sampler.start_at(loop.epoch, first)
+        while True:
+            loader.sampler.set_epoch(loop.epoch)
+            yield from loader
+            loop.epoch += 1
+
+    def any_rank(self, flag: bool) -> bool:
+        """Return whether the flag is true on a rank. All ranks call this."""
+        return bool(self._trainer.strategy.reduce_boolean_decision(flag, all=False))
+
+    def share(self, value: Any) -> Any:
+        """Return the value of rank 0. All ranks call this."""
+        return self._trainer.strategy.broadcast(value)
+
+    def _open(self) -> CheckpointCallback:
+        """Open the progress and the checkpoints; `__exit__` closes them."""
+        setup, config, process = self._setup, self.config, self.process
+        trainer, writers = setup.trainer, list[StateWriter]()  # none before the checkpoints are opened
+        self._progress = progress = self.stack.enter_context(open_progress(setup, config, process, writers))
         recorder = process.recorder if progress.live else None
         trainer.when_opened(lambda _: print_header(setup, config, progress, recorder))
-        writer, seen = open_writer(trainer, run, config, process.recorder)
+        writer, seen = open_writer(trainer, process.run, config, process.recorder)
         writers.append(writer)
         metrics = make_metrics(setup, config, process, progress, writer.newest)
-        checkpoints = CheckpointCallback(writer, metrics, seen)
+        self._checkpoints = checkpoints = CheckpointCallback(writer, metrics, seen)
         trainer.when_opened(lambda _: note_start(trainer, checkpoints))
-        with writer.checkpointer or nullcontext():
-            state: Literal["completed", "preempted", "failed"] = "failed"
-            try:
-                state = fit_and_test(setup, checkpoints, run, process.topology)
-            except Exception:
-                with suppress(CheckpointError):  # the first error counts
-                    writer.publish_shards()
-                raise
-            finally:
-                for logger in (known for known in trainer.loggers if isinstance(known, RunLogger)):
-                    logger.close(state)
-            process.heartbeat.enter("end")
-            writer.close()
-    return Outcome(
-        state=state,
-        epoch=writer.newest.epoch if writer.newest else trainer.current_epoch,
-        step=trainer.steps_done,
-        metrics={name: value for name, value in metrics.metrics.items() if name != "lr"},
-        checkpoint=str(writer.newest.path) if writer.newest else None,
-        rate=progress.throughput.mean(),
-        unit=progress.throughput.unit,
-        ended_by=trainer.early_end,
-    )
+        self.stack.enter_context(writer.checkpointer or nullcontext())
+        return checkpoints
+
+    def close(self, state: State) -> Outcome | None:
+        """Close what `fit` has opened, and return what the run has reached; None without `fit`."""
+        if self._checkpoints is None:
+            return None
+        writer, trainer, progress = self._checkpoints.writer, self._setup.trainer, self._progress
+        if state == "failed":
+            with suppress(CheckpointError):  # the first error counts
+                writer.publish_shards()
+        for logger in (known for known in trainer.loggers if isinstance(known, RunLogger)):
+            logger.close(state)
+        if state == "failed":
+            return None
+        self.process.heartbeat.enter("end")
+        writer.close()
+        metrics = self._checkpoints.metrics.metrics
+        return Outcome(
+            state=state,
+            epoch=writer.newest.epoch if writer.newest else trainer.current_epoch,
+            step=trainer.steps_done,
+            metrics={name: value for name, value in metrics.items() if name != "lr"},
+            checkpoint=str(writer.newest.path) if writer.newest else None,
+            rate=progress.throughput.mean(),
+            unit=progress.throughput.unit,
+            ended_by=trainer.early_end,
+        )
 
 
 def open_progress(
@@ -254,34 +339,6 @@ def end_process_group() -> None:
     if distributed.is_initialized():
         distributed.destroy_process_group()
         gc.collect()  # the Trainer and its objects
-
-
-def fit_and_test(
-    setup: Setup, checkpoints: CheckpointCallback, run: RunDir, topology: Topology
-) -> Literal["completed", "preempted"]:
-    """Train to the end or to a signal, then test."""
-    config, module = checkpoints.config, setup.module
-    try:
-        fit(setup, checkpoints, run)
-        checkpoints.agreement.observers.at_end()
-        if user_hooks(setup.trainer, *END_HOOKS) and not config.trainer.fast_dev_run:
-            save_end_weights(setup, checkpoints)
-        # the last checkpoint is published, and weights are compared
-        checkpoints.metrics.heartbeat.enter("checkpoint")
-        if not checkpoints.writer.shards:
-            if config.monitor.ranks:
-                weights = (p.detach().cpu().numpy().tobytes() for p in module.parameters())
-                report_weights(run, topology, weights)
-            refuse_different_weights(module, setup.trainer.strategy)
-        if setup.plan.test_batches:
-            test(setup, checkpoints)
-    except TrainingStopped:
-        return "preempted"
-    except SystemExit as end:
-        if isinstance(end.__context__, KeyboardInterrupt):  # Lightning exits at the second Ctrl-C
-            raise end.__context__ from None
-        raise
-    return "completed"
 
 
 def fit(setup: Setup, checkpoints: CheckpointCallback, run: RunDir) -> None:

@@ -92,38 +92,59 @@ class Setup:
 
 
 def make_setup(config: Config, topology: Topology, heartbeat: Heartbeat | None = None) -> Setup:
-    """Create strategy, Trainer, data and module, the cheap checks first."""
+    """Return all that a run needs before training."""
+    trainer = connect_trainer(config, topology, heartbeat or Heartbeat())
+    return make_module(config, topology, trainer, open_data(config, topology))
+
+
+def connect_trainer(config: Config, topology: Topology, heartbeat: Heartbeat) -> Trainer:
+    """Return the Trainer after the ranks have connected."""
     seed_everything(config.seed)
     name, devices = running_strategy(config, topology)
     device = pick_device(config.trainer, topology)
     strategy = make_strategy(name, config, topology, device, devices)
-    build = strategy.build if isinstance(strategy, FullyShardedStrategy) else lambda make: make()
-    module: pl.LightningModule | None = None
-    if task_has_network(config.task, "lightning"):
-        module = build(lambda: make_task(config.task))
-        add_adapters(module, config, whole=True)
-        if isinstance(strategy, OneDevicePerRank):
-            strategy.allow_unused_parameters(module)
     trainer = make_trainer(config, topology, device, strategy)
-    heartbeat = heartbeat or Heartbeat()
     heartbeat.at("meeting")
     strategy.setup_environment()  # connects the ranks
     heartbeat.at("preparing")
+    return trainer
 
-    whole = takes_batch_size(locate(config.data.target["lightning"], "data._target_"))
-    batch_size = config.data.batch_size // (1 if whole else topology.world_size)
-    stager = Features.of(config).stager
-    data = open_splits(config.data, "lightning", config.seed, stager, batch_size=batch_size)
+
+def open_data(config: Config, topology: Topology) -> Splits:
+    """Return the splits of `data=`. Raises DataError."""
+    ranks = (
+        1
+        if takes_batch_size(locate(config.data.target["lightning"], "data._target_"))
+        else topology.world_size
+    )
+    return open_splits(
+        config.data,
+        "lightning",
+        config.seed,
+        Features.of(config).stager,
+        batch_size=config.data.batch_size // ranks,
+    )
+
+
+def make_module(config: Config, topology: Topology, trainer: Trainer, data: Splits) -> Setup:
+    """Return the module, its loaders and the plan of the run."""
+    strategy, (name, devices) = trainer.strategy, running_strategy(config, topology)
+    build = strategy.build if isinstance(strategy, FullyShardedStrategy) else lambda make: make()
     silent = config.monitor.progress == "none" or not trainer.is_global_zero
     report: Callable[[str], None] = (lambda line: None) if silent else partial(print, flush=True)
     plan = replace(make_user_plan(config, math.inf, True, True, None), known=False)
     optimizer = ConfiguredOptimizer(trainer, config, plan, devices)
     network = None
-    if module is None:
+    if task_has_network(config.task, "lightning"):
+        module = build(lambda: make_task(config.task))
+        add_adapters(module, config, whole=True)
+        if isinstance(strategy, OneDevicePerRank):
+            strategy.allow_unused_parameters(module)
+    else:
         network = make_network(config, data, build)
         module = make_task(config.task, network=network, make_optimizer=optimizer.make_optimizer)
     loaders = open_loaders(config, data, topology, module, report)
-    if whole:
+    if takes_batch_size(locate(config.data.target["lightning"], "data._target_")):
         strategy.share_batches(config.data.batch_size)
     trainer.when_opened(lambda batches: plan.update(opened_plan(config, trainer, loaders, batches, report)))
     for note in data.notes:

@@ -33,16 +33,13 @@ from train_anywhere.training.lightning.loop.callbacks import MetricsCallback
 from train_anywhere.training.lightning.loop.epoch_loop import overrides
 from train_anywhere.training.lightning.loop.steps import accumulates, is_last_batch, steps_are_over
 from train_anywhere.training.plan import is_multiple
+from train_anywhere.training.stop import TrainingStopped
 
 FILE = "model.ckpt"
 """Lightning's file in a checkpoint folder: weights, optimizer, schedule, loops, random states."""
 
 METADATA = ".metadata"
 """The file in a sharded checkpoint that lists which weights are in which shard."""
-
-
-class TrainingStopped(Exception):
-    """Raised to leave the Trainer when the ranks have agreed to stop, after the checkpoint."""
 
 
 class CheckpointCallback(pl.Callback):

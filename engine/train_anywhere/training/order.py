@@ -1,0 +1,160 @@
+"""The order of a run: `train` of src/train.py calls the methods of a `Training`, in each process of the run."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Literal, SupportsFloat
+
+from train_anywhere.config.instantiate import locate
+from train_anywhere.config.schema import Config
+from train_anywhere.errors import ConfigError
+from train_anywhere.runs.attempts import Outcome
+from train_anywhere.training.own_loop import OwnLoop
+from train_anywhere.training.rank_process import RankProcess
+from train_anywhere.training.stop import TrainingStopped
+
+State = Literal["completed", "preempted", "failed"]
+
+
+class Training(ABC):
+    """What a run is made of in one of its processes, step by step.
+
+    Attributes:
+        config: the composed configuration.
+        stack: what is open until the run ends.
+    """
+
+    def __init__(self, config: Config, process: RankProcess) -> None:
+        self.config, self.process, self.stack = config, process, ExitStack()
+        self._loop: OwnLoop | None = None
+        self._fits = False
+
+    def run(self) -> Outcome:
+        """Train and test in the order of src/train.py, and return what the run has reached. Raises errors."""
+        state: State = "failed"
+        with self.stack:
+            try:
+                run_in_order(self)
+                state = "completed"
+            except TrainingStopped:
+                state = "preempted"
+            except SystemExit as end:
+                if isinstance(end.__context__, KeyboardInterrupt):  # Lightning exits at the second Ctrl-C
+                    raise end.__context__ from None
+                raise
+            finally:
+                outcome = self.close(state)
+                if self._loop:
+                    outcome = self._loop.close(state)
+        if outcome is None:
+            raise ConfigError(
+                f"train={self.config.train} has trained nothing: let it call run.fit, or loop over run.steps."
+            )
+        return outcome
+
+    @abstractmethod
+    def make_trainer(self) -> Any:
+        """Return Lightning's Trainer, or the strategy of Keras, after the ranks have connected."""
+
+    @abstractmethod
+    def open_data(self) -> Any:
+        """Return the splits of `data=`. Raises DataError."""
+
+    @abstractmethod
+    def make_model(self, data: Any) -> Any:
+        """Return the module or the compiled model of `task=`. Raises ConfigError, DataError."""
+
+    @abstractmethod
+    def fit(self, trainer: Any, model: Any, data: Any) -> None:
+        """Train from the newest checkpoint, if there is one. Raises TrainingStopped after a signal."""
+
+    @abstractmethod
+    def test(self, trainer: Any, model: Any, data: Any) -> None:
+        """Test the best checkpoint, or the weights of now if there is none."""
+
+    @abstractmethod
+    def any_rank(self, flag: bool) -> bool:
+        """Return whether the flag is true on a rank. All ranks call this."""
+
+    @abstractmethod
+    def share(self, value: Any) -> Any:
+        """Return the value of rank 0, of JSON types. All ranks call this."""
+
+    @abstractmethod
+    def close(self, state: State) -> Outcome | None:
+        """Close what `fit` has opened, and return what the run has reached; None after a failure or without `fit`."""
+
+    # --- for a loop in place of `fit`: docs/how-to/own-loop.md --------------------------------------------
+
+    @property
+    def newest(self) -> Path | None:
+        """The folder of the newest intact checkpoint that `steps` has saved; None in a new run."""
+        return self._own_loop().saved
+
+    @abstractmethod
+    def batches(self) -> Iterator[Any]:
+        """Yield this rank's batches of training data without end, from the step of the newest checkpoint on.
+
+        Raises:
+            ConfigError: the data has a loader of its own, to iterate over instead.
+        """
+
+    def steps(self, count: int, save: Callable[[Path], None], every: int = 100) -> Iterator[int]:
+        """Yield the numbers of the steps that are left, from 1 in a new run, and save in between.
+
+        Args:
+            count: steps of the whole run.
+            save: writes all that a resume needs into an empty folder; only rank 0 calls it.
+            every: steps from one checkpoint to the next.
+
+        Raises:
+            TrainingStopped: a signal came to a rank, and the state of the last step is saved. Let it pass.
+            CheckpointError: a checkpoint can't be written.
+        """
+        loop, stop, often = self._own_loop(), self.process.stop, self.config.trainer.log_every_n_steps
+        for step in range(loop.step + 1, count + 1):
+            yield step
+            loop.step = step
+            self.process.heartbeat.trained_batch(step)
+            last = step == count
+            stops = (step % often == 0 or last) and self.any_rank(stop.requested is not None)
+            if stops or last or step % every == 0 or loop.is_requested():
+                loop.save(save)
+            if stops and not last:
+                raise TrainingStopped
+
+    def log(self, step: int, metrics: Mapping[str, SupportsFloat]) -> None:
+        """Write metrics of a step, such as `{"train/loss": 0.5}`, to metrics.csv, the report and run.json."""
+        numbers = {
+            name: float(getattr(value, "item", lambda v=value: v)()) for name, value in metrics.items()
+        }
+        self._own_loop().log(step, numbers)
+
+    def log_test(self, metrics: Mapping[str, SupportsFloat]) -> None:
+        """Write the values of a test after the last step, under names such as `test/loss`."""
+        self.log(self._own_loop().step, {f"test/{n.removeprefix('test/')}": v for n, v in metrics.items()})
+
+    def _own_loop(self) -> OwnLoop:
+        if self._fits:
+            raise ConfigError(
+                "run.steps, run.log and run.newest are for a loop in place of run.fit; use one of both."
+            )
+        self._loop = self._loop or OwnLoop(self.config, self.process, self.share)
+        return self._loop
+
+
+def run_in_order(training: Training) -> None:
+    """Call the function that `train` of the configuration names, else the methods in their order.
+
+    Raises:
+        ConfigError: `train` names no function.
+    """
+    if training.config.train:
+        locate(training.config.train, "train")(training)
+        return
+    trainer = training.make_trainer()
+    data = training.open_data()
+    model = training.make_model(data)
+    training.fit(trainer, model, data)
+    training.test(trainer, model, data)
