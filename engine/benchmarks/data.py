@@ -194,11 +194,12 @@ def torch_step(config: Any, kind: str) -> Step:
 def keras_project(config: Any) -> Callable[[], Batches]:
     """Return a function that returns the batches (rows, labels) of an epoch from this project's loader."""
     import train_anywhere  # noqa: F401  # isort: skip  # chooses Keras' backend
+    from train_anywhere.data.open_data import open_splits
     from train_anywhere.training.keras.checkpoint import Position
     from train_anywhere.training.keras.run import open_task
     from train_anywhere.training.keras.strategies.base import Strategy
 
-    _, loader, plan = open_task(config, Strategy())
+    _, loader, plan = open_task(config, Strategy(), open_splits(config.data, "keras", config.seed))
     batches = iter(loader.training(plan, Position()).map(lambda rows, weight: rows))
     return lambda: itertools.islice(batches, plan.train_batches)
 

@@ -12,16 +12,16 @@ from train_anywhere.training.lightning.dropin import connector as logged_values
 
 def hook_out_of_order() -> None:
     """Call `setup("test")` of a data module before the training."""
-    make = engine.make_setup
+    make = engine.make_module
 
-    def make_setup(*arguments: Any) -> Any:
+    def make_module(*arguments: Any) -> Any:
         made = make(*arguments)
         source = made.loaders.source
         if not isinstance(source, type(made.module)):
             source.setup("test")
         return made
 
-    engine.make_setup = make_setup
+    engine.make_module = make_module
 
 
 def mean_ignores_rows() -> None:
