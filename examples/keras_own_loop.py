@@ -1,6 +1,8 @@
 """A loop of `train_on_batch` in place of `run.fit`, here or in a job, on one process or several.
 
-python src/train.py framework=keras train=examples.keras_own_loop.train model=mlp
+    python src/train.py framework=keras train=examples.keras_own_loop.train model=mlp
+
+The calls of `run` are explained in docs/how-to/own-loop.md.
 """
 
 from pathlib import Path

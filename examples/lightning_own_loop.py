@@ -1,6 +1,8 @@
 """A loop in plain PyTorch in place of `run.fit`, here or in a job, on one process or several.
 
-python src/train.py train=examples.lightning_own_loop.train model=mlp
+    python src/train.py train=examples.lightning_own_loop.train model=mlp
+
+The calls of `run` are explained in docs/how-to/own-loop.md.
 """
 
 from pathlib import Path

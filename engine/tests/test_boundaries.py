@@ -48,7 +48,7 @@ ROWS = {
     "3 distributed finds the rank's place, and imports no framework": Row({"distributed"}, GROUND | {"config"}, {"psutil"}),
     "4 data and tasks never import each other": Row(BASES, GROUND | {"config"}, HEAVY | {"rich"}),
     "16 models, data and tasks of the project never import each other": Row(CONTENT, GROUND | BASES | {"config"}, HEAVY | {"rich"}),
-    "17 commands of the project are a few lines each": Row({"src"}, {"commands"}, set()),
+    "17 commands of the project are a few lines each": Row({"src"}, {"commands", "training"}, set()),
     "5 runs is the run folder": Row({"runs"}, GROUND | {"config", "distributed"}, {"hydra", "yaml", "psutil"}),
     "18 features are called by way of one package": Row({"features"}, LOWER | {"data", "monitor"}, {"yaml"}),
     "19 a feature knows no framework": Row(FEATURES, LOWER | {"features", "data", "checkpoints", "monitor"}, OF_MONITOR),

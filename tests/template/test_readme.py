@@ -296,6 +296,7 @@ def test_every_other_command_is_known() -> None:
         "python -m train_anywhere scaling",
         "python -m train_anywhere doctor",
         "python -m train_anywhere index",  # this and the next one: tests/data/test_shards.py
+        "'RUN=$(realpath'",
         "python pack.py",
         "python slurm/new_cluster.py",
         "source .venv/bin/activate",

@@ -49,7 +49,7 @@ def config(project: Path, *words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("removed", [(), ("  no_kill: ", "  nodes: ")])
 def test_a_train_yaml_of_an_earlier_version_runs_unchanged(tmp_path: Path, removed: tuple[str, ...]) -> None:
     project = copy_project(tmp_path)
-    new = config(project, "--cfg", "job").stdout
+    new = config(project, "--cfg", "job").stdout.replace("train: src.train.train", "train: null")
     lines = OLD.read_text().splitlines(keepends=True)
     kept = [line for line in lines if not removed or not line.startswith(removed)]
     assert len(lines) - len(kept) == len(removed)
