@@ -10,6 +10,7 @@ import pytest
 
 from train_anywhere.features.hangs.hangs import describe, find_hang, limit, minority_ranks, rank_names
 from train_anywhere.features.hangs.stacks import collect
+from train_anywhere.files import ROOT
 from train_anywhere.monitor.ranks import ENDED, GONE, RankStatus
 from train_anywhere.runs.lock import process_start
 
@@ -42,6 +43,35 @@ def ranks(*differences: dict[str, Any]) -> list[RankStatus]:
         replace(RANK, **{"rank": n, "host": f"node{n // 2 + 1}", **fields})
         for n, fields in enumerate(differences)
     ]
+
+
+RANK_ASKED = """
+import faulthandler, os, signal, sys
+from pathlib import Path
+from train_anywhere.distributed.topology import Topology
+from train_anywhere.features.hangs import stacks
+from train_anywhere.monitor.heartbeat import Heartbeat
+from train_anywhere.runs.folder import RunDir
+
+unregister = faulthandler.unregister
+
+def asked_just_then(number):
+    unregister(number)
+    os.kill(os.getpid(), signal.SIGUSR2)
+
+faulthandler.unregister = asked_just_then
+own = Heartbeat()
+own.open(RunDir(Path(sys.argv[1])), Topology(rank=0, world_size=1))
+stacks.register(own)
+stacks.unregister(own)
+"""
+"""A rank that is asked for its stacks in the moment in which it stops answering."""
+
+
+def test_a_rank_that_is_asked_at_its_end_lives(make_run: Any) -> None:
+    _, run = make_run()
+    done = subprocess.run([sys.executable, "-c", RANK_ASKED, str(run.path)], cwd=ROOT, timeout=60)
+    assert done.returncode == 0
 
 
 @pytest.mark.parametrize(

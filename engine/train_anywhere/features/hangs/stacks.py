@@ -41,6 +41,7 @@ def register(heartbeat: Heartbeat) -> None:
     with suppress(OSError):
         file = open(heartbeat.path.with_name(heartbeat.path.name + SUFFIX), "wb")  # noqa: SIM115
         _open_files[:] = [file]  # faulthandler needs it open
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # what `unregister` restores: its default would end the rank
         faulthandler.register(signal.SIGUSR2, file=file, all_threads=True)
         heartbeat.stacks = 1
         heartbeat.at("importing")
@@ -50,7 +51,6 @@ def unregister(heartbeat: Heartbeat) -> None:
     """Undo `register`. The process ignores SIGUSR2 from then on."""
     if _open_files:
         faulthandler.unregister(signal.SIGUSR2)
-        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         _open_files.pop().close()
     if heartbeat.path and heartbeat.folder:
         with suppress(OSError):
