@@ -76,10 +76,8 @@ def check(file: Path) -> str:
             assert all(arrays[name].dtype != object for name in arrays.files)
     elif file.suffix == ".ckpt":
         assert unpickle_all(zipfile.ZipFile(file)) == 1
-        states = torch.load(file, weights_only=True)["random_states"]
-        for state in states:
-            with pytest.raises((pickle.UnpicklingError, EOFError, ValueError, IndexError, KeyError)):
-                Refusing(state.numpy().tobytes(), set()).load()
+        for state in torch.load(file, weights_only=True)["rank_states"]:
+            assert unpickle_all(zipfile.ZipFile(io.BytesIO(state.numpy().tobytes()))) == 1
     elif file.name == ".metadata":
         Refusing(content, CLASSES).load()
         places = ShardReader(file.parent).read_metadata().storage_data.values()
@@ -137,9 +135,9 @@ def plant(run: Path, proof: Path) -> list[str]:
     else:
         state = torch.load(folder / "model.ckpt", weights_only=True)
         old = bytearray(hostile.ljust(16384, b"\0"))
-        state["random_states"] = torch.frombuffer(old, dtype=torch.uint8).reshape(1, -1)
+        state["rank_states"] = [torch.frombuffer(old, dtype=torch.uint8)]
         torch.save(state, folder / "model.ckpt")
-        planted = ["random states"]
+        planted = ["more than tensors"]
     manifest = read_manifest(folder)
     info = CheckpointInfo(**{name: manifest[name] for name in INFO_FIELDS})
     write_manifest(folder, info, flush_files(folder))

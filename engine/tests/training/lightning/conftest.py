@@ -20,6 +20,7 @@ from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.recorder import RunRecorder
 from train_anywhere.training.lightning import run as side
 from train_anywhere.training.lightning import setup
+from train_anywhere.training.lightning.checkpoint.rank_state import unpack
 from train_anywhere.training.rank_process import RankProcess
 from train_anywhere.training.stop import SIGNALS, Stop
 
@@ -151,7 +152,7 @@ UNDISTURBED: dict[tuple[str, ...], tuple[Outcome, dict[str, Any], list[dict[str,
 def result(fit: Fit, config: Config, run: RunDir) -> tuple[Outcome, dict[str, Any], list[dict[str, str]]]:
     """Train to the end. Return the outcome, the last checkpoint, and the rows of metrics.csv."""
     outcome, state = fit(config, run), final_state(run)
-    state.pop("rank_states", None)  # packed
+    state["random"] = [{n: unpack(rank)[n] for n in ("random", "cuda")} for rank in state.pop("rank_states")]
     return outcome, state, list(csv.DictReader(run.metrics_csv.read_text().splitlines()))
 
 

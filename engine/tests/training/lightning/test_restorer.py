@@ -1,5 +1,6 @@
 """Whatever is wrong with a checkpoint whose checksums hold is one sentence."""
 
+import io
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ from train_anywhere.checkpoints.disk.manifest import (
     write_manifest,
 )
 from train_anywhere.config.schema import Config
+from train_anywhere.data.torch import random_states
 from train_anywhere.errors import CheckpointError
 from train_anywhere.runs.folder import RunDir
 
@@ -49,6 +51,20 @@ def compressed(file: Path) -> None:
         archive.writestr("archive/data/0", bytes(10_000_000))
 
 
+def packed(**state: Any) -> torch.Tensor:
+    """The state of a rank."""
+    buffer = io.BytesIO()
+    torch.save({"loader": [], **state}, buffer)
+    return torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
+
+
+def beyond_the_state() -> list[Any]:
+    """Random states with a position at which numpy would read other memory."""
+    states = random_states.pack(random_states.get_states())
+    states[1][2] = 625
+    return states
+
+
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
@@ -61,8 +77,13 @@ def compressed(file: Path) -> None:
         (changed(state_dict=7), "can't be resumed"),
         (changed(optimizer_states=[{"state": {}, "param_groups": []}]), "can't be resumed"),
         (changed(loops={}), "can't be resumed"),
-        (changed(random_states=torch.zeros(3)), "random states are torch.float32 [3]"),
-        (without("random_states"), "random states are NoneType"),
+        (changed(rank_states=[torch.zeros(3)]), "holds more than tensors and numbers"),
+        (changed(rank_states=[packed(random=[[1], [2], 3])]), "can't be resumed"),
+        (
+            changed(rank_states=[packed(random=beyond_the_state())]),
+            "random states of numpy have position 625",
+        ),
+        (without("rank_states"), "can't be resumed"),
         (without("optimizer_states"), "can't be resumed"),
     ],
 )

@@ -75,8 +75,7 @@ def test_batches_are_skipped_without_reading_rows() -> None:
     Rows.reads, rows = 0, Rows()
     loader = DataLoader(rows, batch_size=3)
     skipping = Skipping(loader)
-    with skipping.inserted():
-        batches = iter(loader)
+    batches = skipping.open(loader)
     assert loader.dataset is rows
     assert next(batches) is None and Rows.reads == 0
     skipping.active = False

@@ -9,6 +9,9 @@ import torch
 
 from train_anywhere.data.order import random_numbers
 
+TWISTER = 624
+"""Number of words in the state of a Mersenne twister."""
+
 States = tuple[random_numbers.States, torch.Tensor]
 
 
@@ -45,6 +48,8 @@ def pack(states: States) -> list[Any]:
 
 
 def unpack(states: list[Any]) -> States:
-    """Convert the result of `pack` back to states."""
+    """Convert the result of `pack` back to states. Raises ValueError for a position that numpy would not check."""
     (version, words, spare), (kind, numbers, *position), own = states
+    if len(numbers) != TWISTER or not 0 <= position[0] <= TWISTER:
+        raise ValueError(f"the random states of numpy have position {position[0]} of {len(numbers)}.")
     return ((version, tuple(words), spare), (kind, np.array(numbers, np.uint32), *position)), own

@@ -33,7 +33,7 @@ from train_anywhere.features import Features
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.recorder import RunRecorder
-from train_anywhere.training.lightning.checkpoint.position import RandomState, seed_everything
+from train_anywhere.training.lightning.checkpoint.position import seed_everything
 from train_anywhere.training.lightning.checkpoint.rank_state import RankState
 from train_anywhere.training.lightning.checkpoint.shards import Shards
 from train_anywhere.training.lightning.checkpoint.state import FILE, METADATA, CheckpointCallback, StateWriter
@@ -328,8 +328,7 @@ def add_callbacks(
         *make_callbacks(config.callbacks, isinstance(trainer.strategy, FullyShardedStrategy)),
         checkpoints.seen,
         *([CompareWeights(every)] if every and not checkpoints.writer.shards else []),
-        RandomState(config.seed, report),
-        RankState(report),
+        RankState(config.seed, report),
         metrics,
         EarlyStop(config.trainer.early_stopping, metrics, config.trainer.min_epochs or 0),
         *([] if config.trainer.fast_dev_run else [checkpoints]),

@@ -2,8 +2,8 @@
 
 state                       when a checkpoint is saved, and what it holds
 buffers                     the values that a checkpoint may hold; copies of the state on the host, written while training continues
-position                    where training resumes; the random numbers of each rank
-rank_state                  metrics of each rank within an epoch
+position                    where training resumes
+rank_state                  random numbers and metrics of each rank within an epoch
 restorer                    reads the weights of a checkpoint in one process
 load_errors                 errors at a damaged checkpoint
 shards                      sharded training: each rank writes its part, and reads parts without running code from them

@@ -1,14 +1,20 @@
-"""State of each rank within an epoch: metrics so far, and the position in a loader."""
+"""State of each rank within an epoch: random numbers, metrics so far, and the positions of loaders."""
 
 import io
 from collections.abc import Callable
 from typing import Any
 
 import lightning.pytorch as pl
+import numpy as np
 import torch
 from lightning.fabric.utilities import move_data_to_device
 from torch import Tensor, nn
 from torchmetrics import Metric
+
+from train_anywhere.data.torch import random_states
+from train_anywhere.training.lightning.checkpoint.load_errors import as_checkpoint_error
+from train_anywhere.training.lightning.checkpoint.position import seed_everything
+from train_anywhere.training.plan import device_count_message
 
 META = ("prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx", "metric_attribute")
 """Attributes in which Lightning keeps the arguments of `self.log`."""
@@ -18,53 +24,85 @@ SHOWN = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
 
 
 class RankState(pl.Callback):
-    """Callback that saves the sums of `self.log`, torchmetrics and loader positions by rank.
+    """Callback that saves by rank: random states, the sums of `self.log`, torchmetrics and the positions of loaders.
 
     With it, the metrics of an interrupted epoch are those of an uninterrupted one, and so is a schedule that watches one of them.
+
+    Args:
+        seed: the seed of the run. Each rank derives its own from it, so that dropout differs between the ranks' rows.
     """
 
-    def __init__(self, report: Callable[[str], None]) -> None:
-        self.report = report
-        self.saved: dict[str, Any] | None = None
+    def __init__(self, seed: int, report: Callable[[str], None]) -> None:
+        self.seed, self.report = seed, report
+        self.saved: dict[str, Any] = {}
+        self.saved_ranks = 0
         self._kept: dict[str, Any] = {}
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Start a new stream of numbers if none was saved for this number of ranks."""
+        resumes = bool(self.saved_ranks)
+        if resumes and self.saved_ranks == trainer.world_size:
+            return
+        if resumes:
+            self.report(device_count_message(self.saved_ranks, trainer.world_size))
+        # rank 0 continues with the numbers that Lightning alone would draw
+        if trainer.global_rank or resumes:
+            own: Any = trainer
+            sequence = np.random.SeedSequence([self.seed, own.steps_done, trainer.global_rank])
+            seed_everything(int(sequence.generate_state(1)[0]))
+
+    def keep_states(self, trainer: pl.Trainer) -> None:
+        """Keep the state before a save or a validation, whose hooks may draw numbers and log values.
+
+        A run that is stopped in a validation within training runs it again.
+        """
+        self._kept = self._kept or _read_state(trainer)
+
+    before_validation = keep_states
+
+    def release_states(self) -> None:
+        """Forget the state that was kept."""
+        self._kept = {}
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Forget the state before the validation."""
+        self.release_states()
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Gather the states of all ranks."""
-        own = {
-            "logged": _logged_metrics(trainer),
-            **(self._kept or _read_metrics(trainer, pl_module)),
-            "loader": trainer.strategy.training_loaders.state(),
-        }
+        strategy: Any = trainer.strategy
+        logged, loaders = _logged_metrics(trainer), strategy.training_loaders.state()
+        own = {"logged": logged, **(self._kept or _read_state(trainer)), "loader": loaders}
         checkpoint["rank_states"] = gather(own, trainer)
-
-    def before_validation(self, trainer: pl.Trainer) -> None:
-        """Keep the metrics: a run that is stopped in a validation within training runs it again."""
-        self._kept = _read_metrics(trainer, trainer.lightning_module)
-
-    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Forget the metrics before the validation."""
-        self._kept = {}
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Keep this rank's state until training starts, and restore the loader's position now."""
-        saved = checkpoint.get("rank_states", [])
-        if len(saved) != trainer.world_size:
-            self.report(
-                f"metrics of the interrupted epoch start anew: {len(saved)} ranks counted them, and this run has {trainer.world_size}."
-            )
-            self.saved = unpack(saved[0]) | {"metrics": {}, "logged": []} if saved else None
+        """Keep this rank's state until training starts, because the setup draws too.
+
+        Raises:
+            CheckpointError: the entry is not the state of ranks.
+        """
+        with as_checkpoint_error(trainer.ckpt_path):
+            saved = checkpoint["rank_states"]
+            self.saved_ranks, same = len(saved), len(saved) == trainer.world_size
+            self.saved = unpack(saved[trainer.global_rank if same else 0])
+            random_states.unpack(self.saved["random"])
+        strategy: Any = trainer.strategy
+        if same:
+            strategy.training_loaders.keep(self.saved["loader"])
             return
-        self.saved = unpack(saved[trainer.global_rank])
-        trainer.strategy.training_loaders.keep(self.saved["loader"])
+        self.report(
+            f"metrics of the interrupted epoch start anew: {len(saved)} ranks counted them, and this run has {trainer.world_size}."
+        )
+        self.saved |= {"metrics": {}, "logged": [], "random": None}
 
     def training_started(self, trainer: pl.Trainer) -> None:
-        """Restore the metrics after the last batch, without those that start hooks logged again."""
-        saved, self.saved = self.saved, None
-        if saved is None or not trainer.ckpt_path:  # LearningRateFinder restores a checkpoint of its own
+        """Restore the state after the last batch, without what start hooks drew and logged again."""
+        saved, self.saved = self.saved, {}
+        if not saved or not trainer.ckpt_path:  # LearningRateFinder restores a checkpoint of its own
             return
         module: Any = trainer.lightning_module
         connector: Any = trainer._logger_connector
@@ -80,6 +118,11 @@ class RankState(pl.Callback):
             connector._first_loop_iter = batches == 1
         for kind, values in saved["shown"].items():
             setattr(connector, kind, move_data_to_device(values, module.device))
+        if saved["random"]:
+            with as_checkpoint_error(trainer.ckpt_path):
+                random_states.restore(random_states.unpack(saved["random"]))
+                if saved["cuda"] is not None and torch.cuda.is_available():
+                    torch.cuda.set_rng_state(saved["cuda"])
 
 
 def _metrics(module: nn.Module) -> list[tuple[str, Metric]]:
@@ -118,10 +161,13 @@ def _logged_metrics(trainer: pl.Trainer) -> list[dict[str, Any]]:
     return entries
 
 
-def _read_metrics(trainer: pl.Trainer, module: pl.LightningModule) -> dict[str, Any]:
-    """Return the states of torchmetrics, and the values that user code reads from the Trainer."""
+def _read_state(trainer: pl.Trainer) -> dict[str, Any]:
+    """Return the random states, the states of torchmetrics, and the values that user code reads from the Trainer."""
+    module: Any = trainer.lightning_module
     shown = {kind: getattr(trainer._logger_connector, kind) for kind in SHOWN}
     return {
+        "random": random_states.pack(random_states.get_states()),
+        "cuda": torch.cuda.get_rng_state(module.device) if module.device.type == "cuda" else None,
         "metrics": {name: _metric_state(metric) for name, metric in _metrics(module)},
         "shown": {
             kind: {name: v.detach() if isinstance(v, Tensor) else v for name, v in values.items()}

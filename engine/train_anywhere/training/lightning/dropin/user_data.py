@@ -1,7 +1,6 @@
 """The loaders of a user's module, continued at any batch."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
 from typing import Any
 
 import lightning.pytorch as pl
@@ -196,9 +195,7 @@ class Place:
                 loader.load_state_dict(saved["state"])
             self.opened = self._capture()
             skipping = Skipping(loader) if len(self.loaders.places) == 1 and not saved["ahead"] else None
-            with skipping.inserted() if skipping else nullcontext():
-                batches = iter(loader)
-            return self._read(batches, saved, skipping)
+            return self._read(skipping.open(loader) if skipping else iter(loader), saved, skipping)
 
     def _end(self) -> Iterator[Any]:
         """Yield nothing, once: CombinedLoader then opens a loader again that had ended before in this epoch."""
@@ -285,41 +282,41 @@ class Skipping:
     """
 
     def __init__(self, loader: Any) -> None:
-        self.loader, self.active = loader, True
-        self.can = (
+        self.active, self.instead = True, dict[str, Any]()
+        if (
             isinstance(loader, DataLoader)
             and type(loader).__iter__ is DataLoader.__iter__
             and loader.num_workers == 0
             and not isinstance(loader.dataset, IterableDataset)
-        )
+        ):
+            collate = loader.collate_fn
+            self.instead = {
+                "dataset": Rows(loader.dataset, self),
+                "collate_fn": lambda found: None if self.active else collate(found),
+            }
 
-    def inserted(self) -> Any:
-        """Let the iterator that is opened within the block read rows through this object."""
-        return _Inserted(self) if self.can else nullcontext()
+    def open(self, loader: Any) -> Iterator[Any]:
+        """Return an iterator of the loader, which gets its rows from this object."""
+        kept = {name: vars(loader)[name] for name in self.instead}
+        if not kept:
+            return iter(loader)
+        vars(loader).update(self.instead)
+        try:
+            return iter(loader)
+        finally:
+            vars(loader).update(kept)
 
 
-class _Inserted:
-    def __init__(self, skipping: Skipping) -> None:
-        loader = skipping.loader
-        self.attributes, self.kept = vars(loader), {n: vars(loader)[n] for n in ("dataset", "collate_fn")}
-        rows, collate = self.kept["dataset"], self.kept["collate_fn"]
+class Rows:
+    """A data set whose rows are None while they are skipped."""
 
-        class Rows:
-            def __getitem__(self, index: Any) -> Any:
-                return None if skipping.active else rows[index]
+    def __init__(self, rows: Any, skipping: Skipping) -> None:
+        self.rows, self.skipping = rows, skipping
+        if getattr(rows, "__getitems__", None):
+            self.__getitems__ = lambda indices: None if skipping.active else rows.__getitems__(indices)
 
-            def __len__(self) -> int:
-                return len(rows)
+    def __len__(self) -> int:
+        return len(self.rows)
 
-        if hasattr(rows, "__getitems__") and rows.__getitems__:
-            Rows.__getitems__ = lambda self, indices: None if skipping.active else rows.__getitems__(indices)  # type: ignore[attr-defined]
-        self.own = {
-            "dataset": Rows(),
-            "collate_fn": lambda found: None if skipping.active else collate(found),
-        }
-
-    def __enter__(self) -> None:
-        self.attributes.update(self.own)
-
-    def __exit__(self, *_: object) -> None:
-        self.attributes.update(self.kept)
+    def __getitem__(self, index: Any) -> Any:
+        return None if self.skipping.active else self.rows[index]
