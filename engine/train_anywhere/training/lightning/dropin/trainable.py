@@ -7,7 +7,6 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.fabric.utilities.data import sized_len
 from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
 from torch import nn
 from torch.optim import Optimizer
@@ -17,9 +16,9 @@ from train_anywhere.data.torch.loader import BatchLoader
 from train_anywhere.errors import ConfigError, DataError, RanksDifferError
 from train_anywhere.training.lightning.checkpoint.load_errors import as_checkpoint_error
 from train_anywhere.training.lightning.checkpoint.rank_state import gather, unpack
-from train_anywhere.training.lightning.dropin.user_data import agree_on_end, set_epoch
+from train_anywhere.training.lightning.dropin.user_data import set_epoch
 from train_anywhere.training.lightning.loop.private import _FitLoop
-from train_anywhere.training.lightning.loop.steps import takes_iterator, training_loaders
+from train_anywhere.training.lightning.loop.steps import training_loaders
 
 KEY = "trained"
 """Checkpoint key of this state."""
@@ -78,14 +77,8 @@ class FitLoop(_FitLoop):
                     f"the training loader has {min(lengths)} batches on one rank and {max(lengths)} on another, and all ranks make the "
                     f"same steps; use trainer.limit_train_batches={min(lengths)}."
                 )
-            streams = any(sized_len(loader) is None for loader in fetcher.combined_loader.flattened)
-            if streams and not takes_iterator(trainer):
-                agree_on_end(fetcher, trainer.strategy)
         while self._combined_loader is not None and self.opened:
             self.opened.pop(0)(self.max_batches)
-
-    def _load_combined_loader_states(self) -> None:
-        """Restore no states of Lightning: each rank has its own, see `TrainingLoaders`."""
 
     def skip_batches(self, epoch: int, batches: int) -> None:
         """Continue the first epoch of a resumed run after batches that are trained already."""

@@ -5,6 +5,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.fabric.utilities.data import sized_len
 from lightning.fabric.utilities.distributed import DistributedSamplerWrapper
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -12,35 +13,6 @@ from train_anywhere.data.torch import random_states
 from train_anywhere.data.torch.user_loader import raised_by_row, samplers
 from train_anywhere.errors import DataError, user_error
 from train_anywhere.training.lightning.loop.steps import is_last_batch, takes_iterator
-
-
-def agree_on_end(fetcher: Any, strategy: Any) -> None:
-    """End an epoch on all ranks when the loader of one of them ends: the others would wait for its next step.
-
-    Raises:
-        DataError: when a batch is read, on all ranks: a rank has no batch at all.
-    """
-    kind: Any = type(fetcher)
-
-    def read(fetcher: Any) -> Any:
-        batch = None
-        try:
-            batch = kind.__next__(fetcher)
-        except StopIteration:
-            fetcher.done = True
-        over = batch is None
-        own = torch.tensor([fetcher.done, over, over and not fetcher.fetched], device=strategy.root_device)
-        last, ended, empty = strategy.reduce(own.int(), reduce_op="sum").tolist()
-        if empty:
-            raise DataError(
-                f"the training loader has no batch on {empty} of {strategy.world_size} ranks; give each rank rows of its own."
-            )
-        if ended:
-            raise StopIteration
-        fetcher.done = last > 0
-        return batch
-
-    fetcher.__class__ = type(kind.__name__, (kind,), {"__next__": read})
 
 
 class Loader:
@@ -65,7 +37,7 @@ class Loader:
 
     def __iter__(self) -> Iterator[Any]:
         place = vars(self)["place"]
-        return read(iter(vars(self)["inner"])) if place is None else place.open(vars(self)["inner"])
+        return read(iter(vars(self)["inner"])) if place is None else place.open()
 
 
 def wrap(loader: Any, place: "Place | None" = None) -> Any:
@@ -76,15 +48,23 @@ def wrap(loader: Any, place: "Place | None" = None) -> Any:
 
 
 def read(batches: Iterator[Any]) -> Iterator[Any]:
-    """Yield the batches. Raises RuntimeError if a row raises StopIteration, which would end the epoch."""
-    while True:
-        try:
-            batch = next(batches)
-        except StopIteration as end:
-            if raised_by_row(end):
-                raise user_error(end) from end
-            return
-        yield batch
+    """Yield the batches of an evaluation."""
+    while batch := read_batch(batches):
+        yield batch[0]
+
+
+def read_batch(batches: Iterator[Any]) -> list[Any]:
+    """Return the next batch in a list, which is empty at the end.
+
+    Raises:
+        RuntimeError: a row has raised StopIteration, which would end the epoch.
+    """
+    try:
+        return [next(batches)]
+    except StopIteration as end:
+        if raised_by_row(end):
+            raise user_error(end) from end
+        return []
 
 
 class TrainingLoaders:
@@ -135,10 +115,8 @@ class Place:
         self.opened: list[Any] | None = None
         self.first: list[Any] | None = None
         self.ahead: list[Any] | None = None
-        self.served = self.total = (
-            0  # batches of this iterator, and of the epoch if CombinedLoader opens a short one again
-        )
-        self.stateful = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
+        # batches of this iterator, and of the epoch: CombinedLoader may open a short loader again
+        self.served = self.total = 0
 
     def start_at(self, saved: dict[str, Any], epoch: int, batches: int) -> None:
         """Continue at a batch of an epoch, from the next time that the loader is opened."""
@@ -159,7 +137,7 @@ class Place:
         if is_last_batch(self.trainer):  # the next epoch starts from the loader's first batch
             return {"over": True, "generators": generators}
         waits = self.loaders.reads_ahead and self.total > self.trainer.fit_loop.batch_idx + 1
-        own = self.stateful and not self.loaders.reads_ahead
+        stateful = hasattr(self.loader, "state_dict") and hasattr(self.loader, "load_state_dict")
         return {
             "over": False,
             "epoch": self.trainer.current_epoch,
@@ -169,22 +147,21 @@ class Place:
             "ahead": self.ahead if waits else None,
             "served": self.served - waits,
             "total": self.total - waits,
-            "state": self.loader.state_dict() if own else None,
+            "state": self.loader.state_dict() if stateful and not self.loaders.reads_ahead else None,
             "generators": generators,
         }
 
-    def open(self, loader: Any) -> Iterator[Any]:
+    def open(self) -> Iterator[Any]:
         """Return the batches of an epoch, from the position if one was saved."""
-        saved = self.saved
+        saved, loader = self.saved, self.loader
         if not self.passed:
             return self._end()
-        if not (self.total and self.trainer.fit_loop.batch_idx >= 0):
+        if self.trainer.fit_loop.batch_idx < 0:
             self.total = 0
         self.is_open, self.served = True, 0
         if saved is None or saved.get("over"):
-            if (
-                saved and saved["epoch"] == self.trainer.current_epoch
-            ):  # the loader is opened before the counters are restored, too
+            # the loader is opened before the counters are restored, too
+            if saved and saved["epoch"] == self.trainer.current_epoch:
                 self._set_generators(saved["generators"])
             self.opened = self._capture()
             return self._read(iter(loader), saved)
@@ -194,8 +171,9 @@ class Place:
             if saved["state"] is not None:
                 loader.load_state_dict(saved["state"])
             self.opened = self._capture()
-            skipping = Skipping(loader) if len(self.loaders.places) == 1 and not saved["ahead"] else None
-            return self._read(skipping.open(loader) if skipping else iter(loader), saved, skipping)
+            # rows of one loader may draw numbers before another one draws its order
+            skipping = Skipping(loader, len(self.loaders.places) == 1 and not saved["ahead"])
+            return self._read(skipping.open(loader), saved, skipping)
 
     def _end(self) -> Iterator[Any]:
         """Yield nothing, once: CombinedLoader then opens a loader again that had ended before in this epoch."""
@@ -213,17 +191,34 @@ class Place:
             with random_states.preserve():
                 ahead = self._skip(batches, saved, skipping)
         yield from ahead
+        agrees = (
+            self.trainer.world_size > 1
+            and sized_len(self.loader) is None
+            and not takes_iterator(self.trainer)
+        )
         while True:
             if self.loaders.reads_ahead:
                 self.ahead = self._capture()
-            try:
-                batch = next(batches)
-            except StopIteration as end:
-                if raised_by_row(end):
-                    raise user_error(end) from end
+            found = read_batch(batches)
+            if self._is_over(found) if agrees else not found:
                 return
             self.served, self.total = self.served + 1, self.total + 1
-            yield batch
+            yield found[0]
+
+    def _is_over(self, found: list[Any]) -> bool:
+        """Return whether the loader of a rank has ended: the others would wait for its next step.
+
+        Raises:
+            DataError: a rank has no batch at all. All ranks raise it.
+        """
+        strategy = self.trainer.strategy
+        own = torch.tensor([not found, not found and not self.served], device=strategy.root_device)
+        ended, empty = strategy.reduce(own.int(), reduce_op="sum").tolist()  # type: ignore[union-attr]
+        if empty:
+            raise DataError(
+                f"the training loader has no batch on {empty} of {self.trainer.world_size} ranks; give each rank rows of its own."
+            )
+        return bool(ended)
 
     def _skip(self, batches: Iterator[Any], saved: dict[str, Any], skipping: "Skipping | None") -> list[Any]:
         """Skip the batches that are trained. Return the one that had been read ahead, if any."""
@@ -281,10 +276,11 @@ class Skipping:
         active: whether rows are skipped.
     """
 
-    def __init__(self, loader: Any) -> None:
+    def __init__(self, loader: Any, possible: bool = True) -> None:
         self.active, self.instead = True, dict[str, Any]()
         if (
-            isinstance(loader, DataLoader)
+            possible
+            and isinstance(loader, DataLoader)
             and type(loader).__iter__ is DataLoader.__iter__
             and loader.num_workers == 0
             and not isinstance(loader.dataset, IterableDataset)

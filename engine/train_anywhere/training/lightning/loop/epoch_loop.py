@@ -91,8 +91,7 @@ def _call_without_user_stop(owner: Any, method: Callable[..., Any], *arguments: 
         frames = [frame.f_code for frame, _ in traceback.walk_tb(end.__traceback__)]
         # on_train_batch_start has returned -1
         own = Path(frames[-1].co_filename).name == "training_epoch_loop.py"
-        # user_data.py: the loader of another rank has ended
-        fetched = any(Path(code.co_filename).name in ("fetchers.py", "user_data.py") for code in frames)
+        fetched = any(Path(code.co_filename).name == "fetchers.py" for code in frames)
         if own or (fetched and not raised_by_row(end)):
             raise
         raise user_error(end) from end
