@@ -244,7 +244,7 @@ def test_a_search_uses_the_metrics(run: Run, tmp_path: Path) -> None:
     )
     done = run(LEARNS, *words, arguments=("--lr", "{args.lr}"))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "trial  loss" in done.stdout and len([*(tmp_path / "results" / "mine").glob("*-?")]) >= 3
+    assert "Best:          loss " in done.stdout and len([*(tmp_path / "results" / "mine").glob("*-?")]) >= 3
     done = run(
         LEARNS, "-m", "hydra/sweeper=optuna", "args.lr=interval(0.01,0.1)", arguments=("--lr", "{args.lr}")
     )

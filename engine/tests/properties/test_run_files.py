@@ -25,7 +25,8 @@ from train_anywhere.monitor.run_facts import read_facts
 from train_anywhere.runs import lock
 from train_anywhere.runs.folder import ATTEMPTS, FORMAT, RunDir
 from train_anywhere.runs.recorder import read_reports
-from train_anywhere.search.study import find_folder, make_folder
+from train_anywhere.runs.study import Space, Study
+from train_anywhere.search.loop import find_folder
 from train_anywhere.slurm.scaling.timing_table import open_table
 from train_anywhere.slurm.status.best import find_best
 from train_anywhere.slurm.status.find_runs import RunEntry
@@ -258,11 +259,12 @@ def test_any_record_of_a_copy_is_believed_or_not(content: Any) -> None:
 
 @bounded(25)
 @given(st.fixed_dictionaries({}, optional={"arguments": ODD, "trials": ODD}) | ODD, st.binary(max_size=20))
-def test_a_damaged_study_is_not_gone_on_with(command: Any, journal: bytes) -> None:
+def test_a_damaged_study_is_not_resumed(command: Any, journal: bytes) -> None:
     results = folder() / "studies"
     study = results / "digits" / "20260101-000000-bbbb"
     study.mkdir(parents=True, exist_ok=True)
     (study / "study.json").write_text(json.dumps(command))
     (study / "study.log").write_bytes(journal)
-    assert find_folder(results, "digits", ["seed=1,2"], None) != study
-    with_errors(lambda: make_folder(study, ["seed=1,2"], 3))
+    asked = Study(["seed=1,2"], 3, "tpe", "none", 1, Space([], {}))
+    assert find_folder(study.parent, asked, None, resumes=True) != study
+    with_errors(lambda: asked.write(study))

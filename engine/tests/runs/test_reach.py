@@ -3,6 +3,7 @@
 import shutil
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import is_dataclass
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -18,7 +19,7 @@ from train_anywhere.inference.trained_model import read_config
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.resume import load_saved_overrides, merge_resumed
 from train_anywhere.runs.reopen.trust import find_outward_values
-from train_anywhere.search.trials import LocalTrials
+from train_anywhere.search.loop import LocalTrials
 
 Make = Callable[..., tuple[Config, RunDir]]
 Train = Callable[..., "CompletedProcess[str]"]
@@ -228,21 +229,21 @@ def test_whatever_yaml_holds_is_shown(make_run: Make, value: str) -> None:
     assert asked(run) == ["loggers.wandb.entity"]
 
 
-def test_a_search_goes_on_only_with_trials_of_its_own(
-    make_run: Make, monkeypatch: pytest.MonkeyPatch
+def test_a_search_continues_only_trials_of_its_own(
+    make_run: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    started = []
+    words = ("loggers=mlflow", "loggers.mlflow.tracking_uri=http://127.0.0.1:9", "monitor.serve=true")
+    config, own = make_run(*words)
+    started: list[str] = []
+    here = LocalTrials(config, words, tmp_path / "study", 1)
     monkeypatch.setattr(
-        LocalTrials, "_start", lambda self, run, config: started.append(run.path.name) or "process 1"
+        here._servers, "get_starter", lambda *_: lambda command, **_: started.append(command[-1])
     )
-    _, own = make_run(
-        "loggers=mlflow", "loggers.mlflow.tracking_uri=http://127.0.0.1:9", "monitor.serve=true"
-    )
-    here = LocalTrials(1)
-    here.resume(own)
-    with pytest.raises(ConfigError, match=r"brings loggers\.mlflow\.tracking_uri="):
-        here.resume(handed_over(own))
-    assert started == [own.path.name]
+    with ExitStack() as stack:
+        here._start(0, own, stack)
+        with pytest.raises(ConfigError, match=r"brings loggers\.mlflow\.tracking_uri="):
+            here._start(0, handed_over(own), stack)
+    assert started == [str(own.path)]
 
 
 def test_an_evaluation_asks_only_for_what_it_uses(make_run: Make, monkeypatch: pytest.MonkeyPatch) -> None:

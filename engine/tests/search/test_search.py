@@ -1,165 +1,206 @@
-"""Searches with scripted trials, and on this machine."""
+"""Searches on this machine, and trials that are requeued, pruned, refused or find a stale lock."""
 
+import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from optuna.distributions import FloatDistribution
+from optuna.trial import TrialState
 
+from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
-from train_anywhere.errors import ConfigError, SubmitError, SubmitInterrupted
+from train_anywhere.errors import ConfigError
+from train_anywhere.features.search import Search, Trial, open_study
 from train_anywhere.files import ROOT
-from train_anywhere.launch.processes import ForkServers
+from train_anywhere.files.atomic import read_json
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.search.loop import Search, option_problems
-from train_anywhere.search.study import Settings, Space, Study, find_folder, make_folder
-from train_anywhere.search.trials import LocalTrials
+from train_anywhere.runs.reopen.frozen import load_frozen, read_frozen, write_frozen
+from train_anywhere.runs.study import JOURNAL, Space, Study, members
+from train_anywhere.search.loop import find_folder, option_problems
 from train_anywhere.testing.weights import info
 
 Train = Callable[..., subprocess.CompletedProcess[str]]
-OPTIONS = {"n_trials": 3, "n_jobs": 1, "sampler": "random", "pruner": "none", "study_name": None}
-
-
-class Scripted:
-    """Trials that reach the states of `ends` at once, and are completed after the last one.
-
-    Args:
-        ends: states by number of the trial, one for each of its starts.
-    """
-
-    pause = 0.0
-
-    def __init__(self, ends: Mapping[int, Sequence[str]]) -> None:
-        self.ends = {number: [*states] for number, states in ends.items()}
-        self.began: list[str] = []
-
-    def check(self, tree: Mapping[str, Any], words: Sequence[str]) -> Any:
-        if float(words[-1].partition("=")[2]) > 0.99:
-            raise ConfigError("x can't be so large.")
-        return words
-
-    def format_dry_run(self, config: Config) -> str:
-        pytest.fail("a dry run alone shows a configuration")
-
-    def start(self, config: Any, words: Sequence[str], folder: Path) -> str:
-        value = float(words[-1].partition("=")[2])
-        folder.mkdir()
-        (folder / "config.yaml").touch()
-        (folder / "metrics.csv").write_text(f"step,val/acc\n1,{value / 2}\n2,{value}\n3,{value / 4}\n")
-        self.began.append(folder.name.rpartition("-")[2])
-        return "here"
-
-    def resume(self, run: RunDir) -> str:
-        self.began.append(run.id.rpartition("-")[2])
-        return "here again"
-
-    def read_ended(self, live: Sequence[RunDir]) -> dict[str, str]:
-        numbers = {run.id: int(run.id.rpartition("-")[2]) for run in live}
-        ended = {name: (self.ends.get(n) or ["completed"]).pop(0) for name, n in numbers.items()}
-        if "Ctrl-C" in ended.values():
-            raise KeyboardInterrupt
-        return {name: state for name, state in ended.items() if state != "runs"}
-
-    def stop(self, run: RunDir) -> None:
-        self.ends[int(run.id.rpartition("-")[2])] = ["preempted"]
-
-    def handle_interrupt(self, live: Sequence[RunDir]) -> str:
-        return f"{len(live)} stopped."
+Start = Callable[..., Trial]
+LR = {"name": "FloatDistribution", "attributes": {"step": None, "low": 0.001, "high": 0.1, "log": True}}
+MODEL = {"name": "CategoricalDistribution", "attributes": {"choices": ["cnn", "mlp"]}}
 
 
 @pytest.fixture
-def search(tmp_path: Path) -> Callable[..., Search]:
-    def make(ends: Mapping[int, Sequence[str]], space: Any = None, **wanted: Any) -> Search:
-        asked = {
-            "trials": 4,
-            "at_once": 2,
-            "sampler": "random",
-            "pruner": "none",
-            "seed": 1,
-            "metric": "val/acc",
-            "mode": "max",
-        }
-        drawn = {"x": space or FloatDistribution(0, 0.9)}
-        make_folder(tmp_path / "study", ["x=interval(0,0.9)"], 4)
-        study = Study(tmp_path / "study", Settings(**{**asked, **wanted}), Space((), drawn))
-        return Search(study, Scripted(ends), lambda words: {})
+def trial(make_run: Callable[..., tuple[Config, RunDir]], tmp_path: Path) -> Start:
+    """Start trial `number` of a study, as its process or job does."""
+    base, _ = make_run("optimizer.lr=0.001", "model=cnn")
 
-    return make
+    def start(number: int, pruner: str = "none", **space: Mapping[str, Any]) -> Trial:
+        study = Study(["x"], 9, "random", pruner, 1, Space([], space or {"optimizer.lr": LR, "model": MODEL}))
+        study.write(tmp_path / "study")
+        run = RunDir(tmp_path / f"study-{number}")
+        if not run.config.exists():
+            run.path.mkdir()
+            write_frozen(run, base, ["optimizer.lr=0.001", "model=cnn"])
+            run.update(state="queued")
+        return Trial(run, load(read_frozen(run) | {"study": "study"}))
+
+    return start
 
 
-def states(search: Search) -> list[str]:
-    return [t.state.name for t in search.study.trials]
+def log_metrics(run: RunDir, *values: float) -> None:
+    rows = "".join(f"{step},{value}\n" for step, value in enumerate(values, 1))
+    run.metrics_csv.write_text(f"step,val/acc\n{rows}")
 
 
-def test_a_trial_that_failed_or_was_preempted_does_not_end_the_study(
-    search: Callable[..., Search], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """An interrupted trial starts again, three times at most. The curve's best value counts."""
-    made = search({0: ["failed"], 1: ["runs", "node_fail", "runs"], 2: ["preempted"] * 9})
-    made.run()
-    assert states(made) == ["FAIL", "COMPLETE", "FAIL", "COMPLETE"]
-    assert [made.runner.began.count(n) for n in "0123"] == [1, 2, 3, 1]
-    for trial in (made.study.trials[1], made.study.trials[3]):
-        assert trial.value == pytest.approx(trial.params["x"])
-    rows = re.findall(r"^(\d)  +(\S+)  +\S+$", capsys.readouterr().out, re.M)
-    assert [value for _, value in rows][2:] == ["failed", "failed"] and float(rows[0][1]) >= float(rows[1][1])
+class Looks:
+    """An event that is set after some looks at it."""
+
+    def __init__(self, number: int) -> None:
+        self.left = number
+
+    def wait(self, seconds: float) -> bool:
+        self.left -= 1
+        return self.left < 0
 
 
-def test_an_interrupted_study_goes_on(search: Callable[..., Search], tmp_path: Path) -> None:
-    """The trials are the same: a running one is read, one without a folder failed."""
-    first = search({1: ["Ctrl-C"]})
-    with pytest.raises(SubmitInterrupted, match=r"2 stopped\. The same command resumes .*study"):
-        first.run()
-    first.study.ask()
-    second = search({})
-    second.run()
-    assert states(second) == ["COMPLETE", "COMPLETE", "FAIL", "COMPLETE"]
-    assert second.runner.began == ["3"]
-    assert len({t.params["x"] for t in second.study.trials}) == 4
+def states(trial: Trial) -> list[TrialState]:
+    return [one.state for one in trial._study.get_trials(deepcopy=False)]
 
 
-def test_values_that_are_refused_are_a_failed_trial(search: Callable[..., Search]) -> None:
-    made = search({}, FloatDistribution(0.9, 1), trials=30)
-    made.run()
-    assert {*states(made)} == {"FAIL", "COMPLETE"}
+def test_a_trial_has_its_values_in_its_run_folder(trial: Start) -> None:
+    """The chosen model replaces all keys of the other one, and nothing else of the configuration changes."""
+    found = {}
+    for number in range(6):
+        one = trial(number)
+        values = read_json(one.run.path / "trial.json")["values"]
+        config = load_frozen(one.run)
+        assert (config.optimizer.lr, config.model.name) == (values["optimizer.lr"], values["model"])
+        assert one.run.overrides.read_text().splitlines() == [f"{k}={v}" for k, v in values.items()]
+        found[config.model.name] = set(read_frozen(one.run)["model"])
+    assert found.keys() == {"cnn", "mlp"} and "hidden" in found["mlp"] - found["cnn"]
 
 
-def test_where_every_trial_fails_it_ends(search: Callable[..., Search]) -> None:
-    made = search({n: ["failed"] for n in range(30)}, trials=30)
-    with pytest.raises(SubmitError, match=r"the first [34] trials have failed"):
-        made.run()
+def test_a_requeued_trial_continues_with_its_values(trial: Start) -> None:
+    """A best value in any validation is the result, and a trial without an end has none."""
+    first = trial(0)
+    first.run.update(state="preempted")
+    first.finish()
+    assert states(first) == [TrialState.RUNNING]
+    before = first.run.config.read_text()
+    again = trial(0)
+    assert again.run.config.read_text() == before and len(states(again)) == 1
+    log_metrics(again.run, 0.2, 0.7, 0.4)
+    again.run.update(state="completed")
+    again.finish()
+    [done] = again._study.get_trials(deepcopy=False)
+    assert (done.state, done.value) == (TrialState.COMPLETE, 0.7)
 
 
-def test_hopeless_trials_are_stopped(search: Callable[..., Search], tmp_path: Path) -> None:
-    """The median of earlier trials decides, from the sixth on, and run.json records it."""
-    made = search({n: ["runs"] * 3 for n in range(20)}, trials=20, at_once=1, pruner="median")
-    made.run()
-    pruned = [t for t in made.study.trials if t.state.name == "PRUNED"]
-    whole = [t for t in made.study.trials if t.state.name == "COMPLETE"]
-    assert len(pruned) > 3 and len(whole) >= 5
-    assert max(t.params["x"] for t in pruned) < max(t.params["x"] for t in whole)
-    said = info(tmp_path / f"study-{pruned[0].number}")
-    assert said["state"] == "cancelled" and said["why"].startswith("pruned at its validation 1: val/acc ")
+def test_a_failed_trial_that_is_submitted_again_has_a_result(trial: Start) -> None:
+    trial(0).run.update(state="failed")
+    trial(0).finish()
+    again = trial(0)
+    log_metrics(again.run, 0.7)
+    again.run.update(state="completed")
+    again.finish()
+    assert states(again) == [TrialState.FAIL, TrialState.COMPLETE]
+    assert again._study.best_params == read_json(again.run.path / "trial.json")["values"]
+
+
+def test_a_hopeless_trial_is_stopped(trial: Start, capsys: pytest.CaptureFixture[str]) -> None:
+    """The median of earlier trials decides, from the sixth on; nan is no measurement."""
+    for number in range(5):
+        good = trial(number, "median")
+        log_metrics(good.run, 0.8, 0.9)
+        good.watch(
+            Looks(1),
+            lambda: pytest.fail("stopped"),
+        )  # type: ignore[arg-type]
+        good.run.update(state="completed")
+        good.finish()
+    bad, stopped = trial(5, "median"), Event()
+    log_metrics(bad.run, float("nan"), 0.1)
+    bad.watch(Event(), stopped.set)
+    bad.run.update(state="preempted")
+    bad.finish()
+    assert stopped.is_set() and states(bad)[-1] == TrialState.PRUNED
+    found = bad.run.read_info()
+    assert found["state"] == "cancelled"
+    assert found["why"].startswith("pruned at its validation 2: val/acc 0.1 is worse than the median")
+    assert "trial 5 of 9: pruned at its validation 2" in capsys.readouterr().out
+
+
+def test_refused_values_are_a_failed_trial(trial: Start, tmp_path: Path) -> None:
+    wrong = {"name": "CategoricalDistribution", "attributes": {"choices": [96, *range(-50, 0)]}}
+    space = {
+        "optimizer.lr": {**LR, "attributes": {**LR["attributes"], "high": 0.0011}},
+        "data.batch_size": wrong,
+    }
+    for number in range(3):
+        with pytest.raises(ConfigError, match=r"data\.batch_size=-"):
+            trial(number, **space)
+    with pytest.raises(ConfigError, match=r"the first 3 trials have failed, so no other one is started"):
+        trial(3, **space)
+    states = [run.read_info()["state"] for run in members(tmp_path / "study").values()]
+    assert states == ["failed"] * 3 + ["cancelled"]
+
+
+@pytest.mark.slow
+def test_a_stale_lock_is_taken_over(trial: Start, tmp_path: Path) -> None:
+    """A process was killed while it wrote the journal: its lock stays, and maybe half a line."""
+    trial(0)
+    journal = tmp_path / "study" / JOURNAL
+    os.symlink(journal, f"{journal}.lock")
+    with open(journal, "a") as file:
+        file.write('{"op_code": 4, "wor')
+    start = time.monotonic()
+    one = trial(1)
+    assert 20 < time.monotonic() - start < 60
+    log_metrics(one.run, 0.5)
+    one.run.update(state="completed")
+    one.finish()
+    assert states(trial(1))[1] == TrialState.COMPLETE
+
+
+def test_a_damaged_journal_is_one_message(trial: Start, tmp_path: Path) -> None:
+    one = trial(0)
+    (tmp_path / "study" / JOURNAL).write_text("[" * 50 + "\n" + "{}\n")
+    feature = Search()
+    feature.config = load(read_frozen(one.run) | {"study": "study"})
+    job = SimpleNamespace(run=one.run, stop=None)
+    with (
+        pytest.raises(ConfigError, match="the journal of the study study can't be used"),
+        feature.supervise(job),
+    ):
+        pytest.fail("the ranks started")
 
 
 def test_the_same_command_finds_its_study(tmp_path: Path) -> None:
-    results, arguments = tmp_path.parent, ["x=interval(0,1)"]
-    make_folder(tmp_path / "20260101-000000-aaaa", arguments, 2)
-    Study(tmp_path / "20260101-000000-aaaa", Settings(2, 1, "tpe", "none", 1, "m", "min"), Space((), {}))
-    assert find_folder(results, tmp_path.name, arguments, None).name == "20260101-000000-aaaa"
-    assert find_folder(results, tmp_path.name, ["x=1,2"], None).name != "20260101-000000-aaaa"
+    def study(*arguments: str) -> Study:
+        return Study(arguments, 2, "tpe", "none", 1, Space([], {}))
+
+    folder = tmp_path / "20260101-000000-aaaa"
+    study("x=interval(0,1)").write(folder)
+    assert find_folder(tmp_path, study("x=interval(0,1)"), None, resumes=True) == folder
+    assert find_folder(tmp_path, study("x=interval(0,1)"), None, resumes=False) != folder
+    assert find_folder(tmp_path, study("x=1,2"), None, resumes=True) != folder
+    for number in range(2):
+        RunDir(folder.with_name(f"{folder.name}-{number}")).path.mkdir()
+        members(folder)[number].update(state="completed")
+    assert find_folder(tmp_path, study("x=interval(0,1)"), None, resumes=True) != folder
     with pytest.raises(ConfigError, match="is a study of another command: x=interval"):
-        make_folder(tmp_path / "20260101-000000-aaaa", ["x=1,2"], 2)
+        study("x=1,2").write(folder)
 
 
 def test_options_of_the_sweeper() -> None:
     """engine/tests/bad_inputs/rows/searches.py has those that are refused."""
-    assert option_problems(OPTIONS) == []
+    options = {"n_trials": 3, "n_jobs": 1, "sampler": "random", "pruner": "none", "study_name": None}
+    assert option_problems(options) == []
 
 
 SEARCH = (
@@ -187,10 +228,9 @@ def test_on_this_machine(train: Train, tmp_path: Path) -> None:
     )
     done = train(*asked)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"^trial  val/acc +optimizer\.lr +model\.hidden\n[01]  +0\.\d+ ", done.stdout, re.M), (
-        done.stdout
-    )
     [study] = results.glob("digits/*/study.json")
+    rows = re.findall(rf"^({study.parent.name}-[01]) +digits +completed ", done.stdout, re.M)
+    assert len(rows) == 2 and re.search(r"^Best: +val/acc 0\.\d+  ", done.stdout, re.M), done.stdout
     found = subprocess.run(
         [sys.executable, str(ROOT / "src" / "jobs.py"), "best", study.parent.name, "--results", str(results)],
         capture_output=True,
@@ -203,17 +243,26 @@ def test_on_this_machine(train: Train, tmp_path: Path) -> None:
     assert info((results / "latest").resolve())["metrics"] == info(best)["metrics"]
 
 
-@pytest.mark.new_process
-def test_a_trial_on_two_devices_starts_as_a_new_process_too(
-    make_run: Callable[..., tuple[Config, RunDir]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Like macOS, which does not fork: it finds the engine without PYTHONPATH."""
-    monkeypatch.delenv("PYTHONPATH", raising=False)
-    monkeypatch.setattr(ForkServers, "get_starter", lambda *_: subprocess.Popen)
-    config, run = make_run("model=mlp", "trainer.max_epochs=1", "trainer.devices=2")
-    here = LocalTrials(1)
-    here._start(run, config)
-    process, around = here._processes[run.id]
-    with around:
-        assert process.wait(120) == 0
-    assert run.read_info()["state"] == "completed"
+@pytest.mark.slow
+def test_the_same_command_resumes_after_an_interrupt(tmp_path: Path) -> None:
+    """The interrupted trial continues from its checkpoint."""
+    words = ("hydra.sweeper.n_trials=2", "trainer.max_epochs=40", "monitor.tensorboard=false")
+    results = tmp_path / "results"
+    command = [sys.executable, str(ROOT / "src" / "train.py"), *SEARCH, *words, f"paths.results={results}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as first:
+        deadline = time.monotonic() + 120
+        while not [*results.glob("digits/*-0/checkpoints/newest")]:
+            assert time.monotonic() < deadline and first.poll() is None
+            time.sleep(0.1)
+        first.send_signal(signal.SIGINT)
+        printed = first.communicate(timeout=60)[0]
+    assert first.returncode == 130 and "1 trial stopped. The same command resumes" in printed, printed
+    second = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert second.returncode == 0, second.stdout + second.stderr
+    assert "resumed: 0 of 2 trials are done" in second.stdout and "trial 0 of 2: continues" in second.stdout
+    [study] = results.glob("digits/*/study.json")
+    runs = members(study.parent)
+    assert [run.read_info()["state"] for run in runs.values()] == ["completed"] * 2
+    assert len(runs[0].read_info()["attempts"]) == 2
+    known = open_study(Study([], 2, "tpe", "none", 1, Space([], {})), study.parent, "max", 0)
+    assert [one.state for one in known.trials] == [TrialState.COMPLETE] * 2

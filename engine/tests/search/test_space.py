@@ -1,12 +1,19 @@
 """From what is typed to what Optuna draws from."""
 
+import json
 from collections.abc import Callable
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.distributions import (
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+    json_to_distribution,
+)
 
-from train_anywhere.search.study import Space, make_space
+from train_anywhere.runs.study import Space
+from train_anywhere.search.space import make_space
 
 Read = Callable[..., Space]
 
@@ -31,7 +38,7 @@ def read() -> Read:
     ],
 )
 def test_every_form(read: Read, typed: str, drawn: object) -> None:
-    found = read("seed=3", f"key={typed}").distributions["key"]
+    found = json_to_distribution(json.dumps(read("seed=3", f"key={typed}").distributions["key"]))
     if isinstance(drawn, CategoricalDistribution):
         assert isinstance(found, CategoricalDistribution) and {*found.choices} == {*drawn.choices}
     else:

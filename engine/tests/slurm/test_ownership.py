@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.commands import jobs
-from train_anywhere.errors import SubmitError
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.trust import remember_job
 from train_anywhere.slurm.scheduler.client import submit_script
@@ -98,15 +97,3 @@ def test_a_job_without_a_script_is_cancelled_only_if_this_user_runs_it_in_its_al
     assert queue.job_states(job) == ["PENDING"]
     remember_job(run.path, job)
     assert jobs.main(["cancel", str(run.path)]) == 0
-
-
-@pytest.mark.usefixtures("queue")
-def test_a_search_stops_only_trials_of_its_own(shared_dir: Path) -> None:
-    from train_anywhere.search.trials import ClusterTrials
-
-    mine, foreign = make(shared_dir / "mine" / "run"), make(shared_dir / "theirs" / "run")
-    foreign.jobs.write_text(submitted(mine) + "\n")
-    trials = ClusterTrials(2)
-    with pytest.raises(SubmitError, match="was not submitted from that folder"):
-        trials.stop(foreign)
-    trials.stop(mine)

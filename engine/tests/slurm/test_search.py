@@ -1,67 +1,72 @@
-"""A search on a real Slurm: a node is lost, the command is interrupted and repeated."""
+"""A search on a real Slurm: an array whose trials are killed, pruned and requeued."""
 
 import json
 import re
-import signal
-import subprocess
-import sys
-import time
+from pathlib import Path
 
 import pytest
 
-from engine.tests.slurm.login import Login
-from train_anywhere.files import ROOT
+from engine.tests.slurm.login import Login, log, wait_for
+from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.study import members
+from train_anywhere.testing.weights import info
 
 SEARCH = (
     "-m",
     "hydra/sweeper=optuna",
-    "optimizer.lr=tag(log,interval(1e-3,1e-1))",
-    "model.hidden=[8],[32]",
-    "model=mlp",
+    "optimizer.lr=tag(log,interval(1e-5,1e-1))",
+    "model=cnn,mlp",
+    "hydra.sweeper.pruner=median",
+    "hydra.sweeper.sampler=random",
 )
 
 
-@pytest.mark.usefixtures("on_again")
 @pytest.mark.slurm
 @pytest.mark.needs_root
 @pytest.mark.slow
-def test_on_a_cluster_that_loses_a_node(login: Login, slow_steps: str) -> None:
-    """Twelve trials, three at once, with an interrupted command and a lost node."""
-    words = [
-        *SEARCH,
-        "cluster=slurm",
-        "wait=true",
-        slow_steps,
-        "hydra.sweeper.n_trials=12",
-        "hydra.sweeper.n_jobs=3",
-    ]
-    words += [
-        "trainer.max_epochs=2",
-        "monitor.tensorboard=false",
-        "trainer.accelerator=cpu",
-        f"paths.results={login.results}",
-    ]
-    command = [sys.executable, str(ROOT / "src" / "train.py"), *words]
-    environ = {**login.testbed.env(), "OMP_NUM_THREADS": "1"}
-    first = subprocess.Popen(command, cwd=login.folder, env=environ, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
-    while len([*login.results.glob("digits/*/checkpoints/*")]) < 2:
-        assert time.monotonic() < deadline and first.poll() is None
-        time.sleep(0.2)
-    first.send_signal(signal.SIGINT)
-    assert first.wait(60) == 130
-    assert first.stderr and "continue as jobs. The same command resumes" in first.stderr.read()
-    running = login.testbed.run(["squeue", "--noheader", "--states=RUNNING", "--format=%N"]).stdout.split()
-    login.testbed.kill_node(running[0])
-    second = subprocess.run(
-        command, cwd=login.folder, env=environ, capture_output=True, text=True, timeout=500
+def test_an_array_of_trials(login: Login, slow_steps: str) -> None:
+    """Twelve trials, four at once: one is killed, one requeued, and hopeless ones are pruned."""
+    words = (*SEARCH, "hydra.sweeper.n_trials=12", "hydra.sweeper.n_jobs=4", "cluster=slurm", slow_steps)
+    shape = ("trainer.max_epochs=4", "monitor.tensorboard=false", "trainer.accelerator=cpu")
+    said = login.train(*words, *shape)
+    found = re.match(r"Submitted job (\d+) to slurm: 1 node, 1 rank, an array of 12\n", said)
+    assert found, said
+    job = found[1]
+    [study] = [path.parent for path in login.results.glob("digits/*/study.json")]
+    assert "#SBATCH --array=0-11%4" in (study / "job.sbatch").read_text()
+    runs = members(study)
+    assert [*runs] == [*range(12)]
+
+    def started(run: RunDir) -> bool:
+        return (run.checkpoints / "newest").exists()
+
+    wait_for(lambda: started(runs[0]) and started(runs[1]), runs[0].path, 240)
+    values = (runs[1].path / "trial.json").read_text()
+    login.testbed.run(["scancel", "--signal=USR1", "--batch", f"{job}_1"])
+    wait_for(lambda: "back to the queue" in log(runs[1].path), runs[1].path, 60)
+    [rank] = re.findall(r'"pid": (\d+)', Path(next(runs[0].monitor.glob("ranks-*.json"))).read_text())[:1]
+    host = info(runs[0].path)["attempts"][-1]["hosts"][0]
+    login.testbed.run(["srun", "--overlap", f"--jobid={job}_0", f"--nodelist={host}", "kill", "-9", rank])
+    login.testbed.wait_job(job, 500)
+    wait_for(lambda: all(one.read_info()["state"] in ENDS for one in runs.values()), study, 500)
+    states = [one.read_info()["state"] for one in runs.values()]
+    assert states[:2] == ["failed", "completed"], log(runs[0].path)
+    assert "cancelled" in states and states.count("completed") >= 5, states
+    pruned = runs[states.index("cancelled")]
+    assert pruned.read_info()["why"].startswith("pruned at its validation")
+    assert "back to the queue" not in log(pruned.path) and started(pruned)
+    # the requeued trial has kept its values
+    assert (runs[1].path / "trial.json").read_text() == values and "trial 1 of 12: continues" in log(
+        runs[1].path
     )
-    assert second.returncode == 0, second.stdout + second.stderr
-    assert re.search(r"resumed: \d+ of 12 trials are done, \d were running", second.stdout), second.stdout
-    rows = re.findall(r"^(\d+)  +(0\.\d+)  +\S+ +\[\d+\]$", second.stdout, re.M)
-    assert sorted(int(n) for n, _ in rows) == [*range(12)], second.stdout
-    values = [float(value) for _, value in rows]
-    assert values == sorted(values, reverse=True)
-    [study] = login.results.glob("digits/*/study.json")
-    assert json.loads(study.read_text())["trials"] == 12
-    assert f"  {study.parent.name}-{rows[0][0]}  " in login.jobs("best", study.parent.name)
+    assert len(info(runs[1].path)["attempts"]) == 2
+    proposed = [json.loads((one.path / "trial.json").read_text()) for one in runs.values()]
+    assert sorted(one["number"] for one in proposed) == [*range(12)]
+    assert len({one["values"]["optimizer.lr"] for one in proposed}) == 12
+    shown = login.jobs("status", study.name)
+    assert f"{study.name}-0" in shown and "Why:" in shown
+    assert f"  {study.name}-" in login.jobs("best", study.name)
+    assert "resubmit" in login.jobs("status", runs[0].id)
+
+
+ENDS = ("completed", "failed", "cancelled")

@@ -285,6 +285,7 @@ class Config:
     args: Mapping[str, Any] = key({}, "src/run.py: values for {args.NAME} in the arguments of the program")
     wait: bool = key(False, "true: a submission waits until its jobs end")
     resume: str | None = key(None, "run folder to continue; null: a new run")
+    study: str | None = key(None, "the search that this run is a trial of, set by hydra/sweeper=optuna")
     after: RunFolder | None = key(None, "run or sweep to be complete before this job starts; null: none")
     trust: bool = key(
         False,

@@ -1,5 +1,6 @@
 """Optional features of a run, each a class.
 
+search      `study`: a trial takes its values from Optuna, and records its result
 stage       `data.stage`: each node copies the data set to its own disk
 weights     `cluster.cache`: where libraries find pretrained weights, also without internet
 hangs       `monitor.hang_minutes`: detects ranks that hang or are slow, and can requeue the job
@@ -37,10 +38,12 @@ from train_anywhere.files import ROOT
 from train_anywhere.monitor import verdicts as rules
 from train_anywhere.monitor.run_facts import Facts
 from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.reopen.frozen import load_frozen
 
 __all__ = ["Feature", "NodeService", "Observer", "Rank", "Step"]
 
 BUILT_IN = {
+    "search": "search.Search",
     "stage": "stage.Stage",
     "weights": "weights.WeightsCache",
     "hangs": "hangs.HangWatch",
@@ -161,9 +164,18 @@ class Features:
         return [one for one in self.all if type(one).supervise is not Feature.supervise]
 
     def supervise(self, job: Any, stack: ExitStack) -> None:
-        """Enter the contexts of all features around the ranks. Errors of one are printed."""
+        """Enter the contexts of all features around the ranks. Errors of one are printed, except those of a trial.
+
+        Raises ConfigError: the trial of a search does not start.
+        """
         for one in self.supervising:
-            stack.enter_context(_printed(one, job))
+            if one.name != "search":
+                stack.enter_context(_printed(one, job))
+                continue
+            stack.enter_context(one.supervise(job))
+            trial = load_frozen(job.run)
+            for other in self.all:
+                other.config = trial
 
     def prepare(self, results: Path, code: Path | None = None) -> "Features":
         """Return features with prepared files on the login node. Raises SubmitError, OSError."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from train_anywhere.distributed import programs
 from train_anywhere.distributed.discover import job_port
 from train_anywhere.distributed.topology import expand_hosts
-from train_anywhere.errors import STOPPED, ProjectError, SchedulerError, listed
+from train_anywhere.errors import REFUSED, STOPPED, ConfigError, ProjectError, SchedulerError, listed
 from train_anywhere.job.requeue import ANSWER_S, QueuedJob, end_after_death, is_first, stop_ranks
 from train_anywhere.job.restart import Nodes
 from train_anywhere.job.running_ranks import Launcher, spawn
@@ -70,11 +70,12 @@ def supervise_job(options: argparse.Namespace, report_launcher: Callable[[int], 
         code = STOPPED
     else:
         with ExitStack() as stack:
-            if options.features:
-                job.enter_features(stack)
-            job.code = code = supervisor.supervise()
+            ready = not options.features or job.enter_features(stack)
+            job.code = code = supervisor.supervise() if ready else REFUSED
             job.close()
     supervisor.note_end()
+    if code == STOPPED and supervisor.read_info().get("state") == "cancelled":  # a pruned trial
+        return 0
     once = job.launcher_killed and code not in (0, STOPPED) and is_first(job.run)
     if (code == STOPPED or once) and options.requeue:
         job.come_back(supervisor)
@@ -366,8 +367,11 @@ class Job(QueuedJob):
                     process.wait(2)
                 return
 
-    def enter_features(self, stack: ExitStack) -> None:
-        """Call the features that have something to do here. One that fails is printed."""
+    def enter_features(self, stack: ExitStack) -> bool:
+        """Call the features that have something to do here, and return whether the ranks may start.
+
+        A feature that fails is printed.
+        """
         from train_anywhere.features import Features
         from train_anywhere.runs.reopen.frozen import load_frozen
 
@@ -375,8 +379,17 @@ class Job(QueuedJob):
             features = Features.of(load_frozen(self.run))
         except ProjectError as error:  # the ranks report it too
             print(f"error: {error}", file=sys.stderr, flush=True)
-            return
-        features.supervise(self, stack)
+            return True
+        try:
+            features.supervise(self, stack)
+        except ConfigError as error:
+            print(f"error: {error}", file=sys.stderr, flush=True)
+            return False
+        return True
+
+    def stop(self) -> None:
+        """Let the ranks save a checkpoint and end, as after a cancel."""
+        self.signals.note("INT")
 
     def run_python(self, *words: str, limit: float) -> None:
         """Run a module with the ranks' Python at the end of the job, for at most `limit` seconds."""

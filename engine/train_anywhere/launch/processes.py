@@ -167,6 +167,10 @@ class LocalRun:
         """Return a command of this Python."""
         return [sys.executable, *words]
 
+    def stop(self) -> None:
+        """Let the ranks save a checkpoint and end."""
+        os.kill(os.getpid(), signal.SIGTERM)
+
     def run_python(self, *words: str, limit: float) -> None:
         """Run a module with this Python for at most `limit` seconds."""
         quiet = subprocess.DEVNULL
@@ -183,7 +187,7 @@ def run_monitor(run: RunDir, config: Config, start: Start = subprocess.Popen) ->
     """Run the monitor process of this machine in the block, and features around it."""
     features = Features.of(config)
     with contextlib.ExitStack() as stack:
-        if not config.trainer.fast_dev_run:
+        if config.study or not config.trainer.fast_dev_run:
             features.supervise(LocalRun(run), stack)
         if features.on_node:
             stack.enter_context(_run_monitor(run, start))

@@ -1,4 +1,4 @@
-"""Sweeper that lets Optuna propose each member by the results of earlier ones."""
+"""Sweeper that lets Optuna propose each member by the results of other ones."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -39,6 +39,7 @@ class OptunaSweeper(ComposedSweeper):
                 "several values."
             )
         refuse_without_optuna()
+        from train_anywhere.launch.preflight import data_problems
         from train_anywhere.search.loop import search
 
         words = replace_current_cluster(launcher, [*(f"{k}={v}" for k, v in self.params.items()), *arguments])
@@ -47,7 +48,9 @@ class OptunaSweeper(ComposedSweeper):
         def compose(member: Sequence[str]) -> dict[str, Any]:
             return launcher.compose_members([member])[0]
 
-        search(overrides, self.options, compose, isinstance(launcher, SlurmLauncher))
+        search(
+            overrides, self.options, compose, data_problems if isinstance(launcher, SlurmLauncher) else None
+        )
 
 
 def refuse_without_optuna() -> None:

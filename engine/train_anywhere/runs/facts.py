@@ -14,6 +14,8 @@ from typing import Any
 
 import yaml
 
+from train_anywhere.config.checks.monitors import from_keras_name
+from train_anywhere.errors import CheckpointError
 from train_anywhere.files.atomic import disk_time, open_descriptor, read_json, read_text
 from train_anywhere.runs.attempts import read_logged_step, read_recorded_step, step_time
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
@@ -204,6 +206,27 @@ def read_curve(run: RunDir, metric: str) -> list[tuple[int, float]]:
         return [(int(row[step]), float(row[at])) for row in lines if row[at : at + 1] not in ([], [""])]
     except (OSError, ValueError, csv.Error):
         return []
+
+
+def metric_values(run: RunDir, metric: str) -> list[tuple[int, float]]:
+    """Return (step, value) of each measurement. Without metrics.csv only of the last.
+
+    The metric may have its name in Keras, if the run has none of exactly this name.
+    """
+    if run.metrics_csv.exists():
+        return read_curve(run, metric) or read_curve(run, from_keras_name(metric))
+    try:
+        last = read_progress(run, run.read_info())
+    except CheckpointError:  # `list` and `status` report it
+        return []
+    value = last.metrics.get(metric, last.metrics.get(from_keras_name(metric)))
+    return [(last.step or 0, value)] if value is not None else []
+
+
+def best_value(run: RunDir, metric: str, mode: str) -> float | None:
+    """Return the best value of a run in any of its validations. None if it has none."""
+    known = [value for _, value in metric_values(run, metric) if value == value]
+    return {"min": min, "max": max}[mode](known) if known else None
 
 
 def _lines(path: Path) -> Iterator[list[str]]:

@@ -1,9 +1,7 @@
-"""A hyperparameter search: Optuna proposes each trial from earlier results.
+"""A hyperparameter search: Optuna proposes each trial from the results of the others.
 
-loop      checks the command, then runs several trials at once until all are done
-study     the search space, and the trials so far, in Optuna's journal in the study's folder
-trials    starts trials, as processes of this machine or as jobs
+space     Hydra's sweeps as Optuna's distributions
+loop      checks the command, then submits an array with a task for each trial, or runs the trials here
 
-results/<name>/<study>/        study.log  Optuna's journal       study.json  the command       code/  the code that all jobs run
-results/<name>/<study>-<n>/    the run folder of trial n
+Each trial asks Optuna when it starts: features/search.py. runs/study.py has the files.
 """

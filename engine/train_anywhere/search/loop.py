@@ -1,91 +1,117 @@
-"""Start a search: check its trials and settings, then run them until all are done."""
+"""Start a search: check its first and last trial, then submit all of them as one array, or run them here."""
 
 import re
-import shlex
+import signal
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 
 from hydra.core.override_parser.types import Override
-from optuna.trial import FrozenTrial, Trial, TrialState
 
-from train_anywhere.config.command.members import merge_problems
+from train_anywhere.config.command.compose import compose
+from train_anywhere.config.command.members import Member, load_members, merge_problems, refuse_mixed_members
+from train_anywhere.config.keys import flatten
 from train_anywhere.config.limits import MAX_COUNT
 from train_anywhere.config.schema import Config
+from train_anywhere.distributed.layout import local_layout
 from train_anywhere.errors import ConfigError, ProjectError, SubmitError, SubmitInterrupted, listed
-from train_anywhere.files import ROOT
+from train_anywhere.files import ROOT, with_engine
+from train_anywhere.files.atomic import open_file, read_json
 from train_anywhere.files.removal import remove
-from train_anywhere.files.terminal.printable import printable
-from train_anywhere.runs.folder import RunDir
-from train_anywhere.runs.summary import display_path, train_command
-from train_anywhere.search.study import (
+from train_anywhere.files.terminal.output import protect_output
+from train_anywhere.launch import local_run
+from train_anywhere.launch.exits import rank_environment
+from train_anywhere.launch.forkserver import Process
+from train_anywhere.launch.preflight import refuse_unreadable
+from train_anywhere.launch.processes import ForkServers
+from train_anywhere.runs.folder import RunDir, claim, new_run_id, point_latest
+from train_anywhere.runs.reopen.frozen import read_frozen
+from train_anywhere.runs.reopen.resume import read_run_overrides, select_group_choices
+from train_anywhere.runs.reopen.trust import refuse_untrusted
+from train_anywhere.runs.study import (
+    COMMAND,
+    ENDED,
     PRUNERS,
     SAMPLERS,
-    Settings,
+    TRIAL,
     Space,
     Study,
-    find_folder,
-    make_folder,
-    make_space,
+    members,
     owned_folder,
 )
-from train_anywhere.search.trials import ClusterTrials, LocalTrials
-from train_anywhere.slurm.status.best import best_value, metric_values
-from train_anywhere.slurm.status.text_page import align_columns
-
-RESUMABLE = ("preempted", "node_fail", "boot_fail", "lost")
-"""States of a trial that is resumed, because something else stopped it."""
-
-MAX_STARTS = 3
-"""Maximum number of times that a trial is started."""
-
-MAX_FAILURES = 3
-"""Give up after this many failed trials without a complete one: the cause is not the trial."""
+from train_anywhere.search.space import make_space
+from train_anywhere.slurm.rules.job_rules import DataCheck
+from train_anywhere.slurm.script.job import Job
+from train_anywhere.slurm.status.find_runs import read_entry, recorded_state
+from train_anywhere.slurm.status.sweep_page import sweep_lines
+from train_anywhere.slurm.submission.prepare import common_job, refusals, start
 
 Compose = Callable[[Sequence[str]], Mapping[str, Any]]
 """A function that composes a configuration from overrides."""
 
+POLL_S = 0.2
+"""Seconds between two looks at the trials of this machine."""
+
 
 def search(
-    overrides: Sequence[Override], options: Mapping[str, Any], compose: Compose, submits: bool
+    overrides: Sequence[Override], options: Mapping[str, Any], make_tree: Compose, data: DataCheck | None
 ) -> None:
-    """Check the trials, then run them until all are done. A dry run only checks and prints them.
+    """Check the first and the last trial, then submit or run all of them. A dry run only checks and prints.
 
-    `overrides` are those of the command line and of `hydra.sweeper.params`, and `options` the other keys. Hydra's function `compose`
-    makes a configuration. With `submits` trials are jobs.
+    `overrides` are those of the command line and of `hydra.sweeper.params`, and `options` the other keys. `make_tree` composes a
+    configuration. `data` checks the data set of a job; None: the trials run on this machine.
 
     Raises:
         ProjectError: a refusal. A new study is removed if it has no run folder yet; any other study is kept.
-        SubmitInterrupted: Ctrl-C; the same command resumes the study.
+        SubmitInterrupted: Ctrl-C; the same command resumes the study of this machine.
     """
     if problems := option_problems(options):
         raise ConfigError(*problems)
-    space = make_space(overrides)
-    runner = ClusterTrials(options["n_trials"]) if submits else LocalTrials(options["n_jobs"])
-    first = check_trials(space, compose, runner)
-    if first.dry_run:
-        return
-    arguments = sorted(o.input_line or "" for o in overrides)
-    folder = find_folder(Path(first.paths.results), first.name, arguments, options["study_name"])
-    new = not folder.exists()
-    make_folder(folder, arguments, options["n_trials"])
-    settings = Settings(
-        trials=options["n_trials"],
-        at_once=options["n_jobs"],
-        sampler=options["sampler"],
-        pruner=options["pruner"],
-        seed=first.seed,
-        metric=str(first.checkpoint.monitor),
-        mode=str(first.checkpoint.mode),
+    space, at_once = make_space(overrides), options["n_jobs"]
+    trees = [{**make_tree(words)} for words in space.extremes()]
+    for tree in trees if data else ():
+        tree["cluster"] = {**tree["cluster"], "max_running": tree["cluster"].get("max_running") or at_once}
+    member = check_trials(space, trees, data)
+    config, arguments = member.config, sorted(o.input_line or "" for o in overrides)
+    study = Study(arguments, options["n_trials"], options["sampler"], options["pruner"], config.seed, space)
+    folder = find_folder(
+        Path(config.paths.results) / config.name, study, options["study_name"], resumes=not data
     )
+    if config.dry_run:
+        print(
+            f"Searched keys; trials are compared by {config.checkpoint.monitor} ({config.checkpoint.mode}):"
+        )
+        print("".join(f"{key:<18}{form}\n" for key, form in space.describe().items()))
+        if not data:
+            print(local_run.format_dry_run(config, local_layout(config)))
+            return
+    first, created = len(members(folder)), not folder.exists()
+    if data and first >= study.trials:
+        raise ConfigError(
+            f"the study {folder.name} has {first} trials already: use a higher hydra.sweeper.n_trials, `src/jobs.py resubmit --failed "
+            f"{folder.name}`, or another hydra.sweeper.study_name."
+        )
+    trials = [{**trees[0], "study": folder.name}] * (study.trials - first)
     try:
-        Search(Study(folder, settings, space), runner, compose).run()
+        if not config.dry_run:
+            study.write(folder)
+        if data:
+            start(trials, [member.overrides] * len(trials), data, refuse_unreadable, first=first)
+        else:
+            LocalTrials(replace(config, study=folder.name), member.overrides, folder, at_once).run(
+                study.trials
+            )
     except ProjectError:
-        if new and not any(folder.parent.glob(f"{folder.name}-*")):
+        if created and not members(folder):
             remove(owned_folder(folder))
         raise
+    if not config.dry_run and (config.wait or not data):
+        print(sweep_lines([read_entry(run.path) for run in members(folder).values()]), flush=True)
 
 
 def option_problems(options: Mapping[str, Any]) -> list[str]:
@@ -95,10 +121,9 @@ def option_problems(options: Mapping[str, Any]) -> list[str]:
         for key in ("n_trials", "n_jobs")
         if type(options[key]) is not int or not 1 <= options[key] <= MAX_COUNT
     ]
-    known = {"sampler": [*SAMPLERS], "pruner": [*PRUNERS]}
     problems += [
         f"hydra.sweeper.{key}={options[key]} is not known; use one of {listed(names)}."
-        for key, names in known.items()
+        for key, names in {"sampler": SAMPLERS, "pruner": PRUNERS}.items()
         if options[key] not in names
     ]
     name = options["study_name"]
@@ -110,205 +135,137 @@ def option_problems(options: Mapping[str, Any]) -> list[str]:
     return problems
 
 
-def check_trials(space: Space, compose: Compose, runner: LocalTrials | ClusterTrials) -> Config:
+def check_trials(space: Space, trees: Sequence[Mapping[str, Any]], data: DataCheck | None) -> Member:
     """Check the trials with all lowest and all highest values, and return the first.
 
-    A dry run also prints the first trial and the searched keys. Raises ConfigError if a trial has problems, uses resume= or after=, or has
-    no metric for comparing trials.
+    Raises ConfigError if a trial has problems or uses resume=, or has no metric for comparing trials.
     """
-    configs: list[Config] = []
+    jobs: list[Job] = []
+    found: list[Member] = []
     wrong: list[tuple[str, list[str]]] = []
-    for overrides in space.extremes():
+
+    def check(config: Config) -> list[str]:
+        if not data:
+            return local_run.local_problems(config)
+        return refusals(config, None, range(2), None, data, jobs)
+
+    for words, tree in zip(space.extremes(), trees, strict=True):
         try:
-            configs.append(runner.check(compose(overrides), overrides))
+            refuse_mixed_members([tree], submitted=bool(data))
+            found += load_members([tree], [words], check)
         except ConfigError as error:
-            searched = " ".join(o.lstrip("+") for o in overrides if o not in space.fixed)
-            wrong.append((searched, error.problems))
+            wrong.append((" ".join(o.lstrip("+") for o in words if o not in space.fixed), error.problems))
     if wrong:
-        raise ConfigError(*merge_problems(wrong, len(space.extremes())))
-    config = configs[0]
-    if config.resume or config.after:
+        raise ConfigError(*merge_problems(wrong, len(trees)))
+    config = found[0].config
+    if config.resume:
         raise ConfigError(
-            "hydra/sweeper=optuna starts its own runs, so resume= and after= can't be used; leave them out. "
-            "To resume an interrupted study, repeat its command."
+            "hydra/sweeper=optuna starts its own runs, so resume= can't be used; leave it out. To resume an interrupted study, repeat its "
+            "command."
         )
     if config.checkpoint.monitor is None or config.checkpoint.mode is None:
         raise ConfigError(
             "hydra/sweeper=optuna compares trials by a metric, but checkpoint.monitor or checkpoint.mode is not set; "
             "add checkpoint.monitor=NAME and checkpoint.mode=min (or max)."
         )
-    if config.dry_run:
-        rows = "\n".join(f"{key:<18}{distribution}" for key, distribution in space.distributions.items())
-        compared = f"{config.checkpoint.monitor} ({config.checkpoint.mode})"
-        print(f"{runner.format_dry_run(config)}\n\nSearched keys; trials are compared by {compared}:")
-        print(f"{rows}\n\ndry run: nothing was written or submitted.")
-    return config
+    if jobs:
+        common_job(jobs)
+    return found[0]
 
 
-@dataclass
-class LiveTrial:
-    """A trial that has not ended.
+def find_folder(runs: Path, study: Study, study_name: str | None, resumes: bool) -> Path:
+    """Return the named folder, with `resumes` the newest unfinished one of the command, or a new one."""
+    if study_name:
+        return runs / study_name
+    for path in sorted(runs.glob(f"*/{COMMAND}"), reverse=True) if resumes else ():
+        same = read_json(path).get("arguments") == list(study.arguments)
+        if same and sum(has_ended(run) for run in members(path.parent).values()) < study.trials:
+            return path.parent
+    return runs / new_run_id()
 
-    Attributes:
-        trial: Optuna's trial; None if an earlier process has started it, so that it is not pruned.
-        reported: number of values that were reported to Optuna.
-        pruned: why it is stopped; empty if it is not.
+
+def has_ended(run: RunDir) -> bool:
+    """Return whether a trial is not resumed."""
+    return recorded_state(run) in ENDED
+
+
+class LocalTrials:
+    """Trials as processes of this machine.
+
+    Args:
+        config: configuration of a trial before it has its values.
+        at_once: number of trials at once; with more than 1 each has its own log.
     """
 
-    run: RunDir
-    trial: Trial | None = None
-    starts: int = 1
-    reported: int = 0
-    pruned: str = ""
+    def __init__(self, config: Config, overrides: Sequence[str], folder: Path, at_once: int) -> None:
+        self.config, self.overrides, self.folder, self.at_once = config, overrides, folder, at_once
+        self._live: dict[int, Process] = {}
+        self._servers = ForkServers()
+        protect_output()
 
-
-class Search:
-    """A running study. `compose` is Hydra's function to compose a configuration."""
-
-    def __init__(self, study: Study, runner: LocalTrials | ClusterTrials, compose: Compose) -> None:
-        self.study, self.runner, self.compose = study, runner, compose
-        self.live: dict[int, LiveTrial] = {}
-
-    def run(self) -> None:
-        """Start trials, report their results to the study, and print the table.
+    def run(self, trials: int) -> None:
+        """Run the trials that have not ended.
 
         Raises:
             SubmitInterrupted: Ctrl-C; the same command resumes the study.
             SubmitError: all of the first trials have failed.
-            ProjectError: a trial could not be submitted; the study is kept.
         """
-        try:
-            self._rejoin()
-            while self.live or self.study.remaining > 0:
-                self._report_ended()
-                self._prune_trials()
-                while len(self.live) < self.study.settings.at_once and self.study.remaining > 0:
-                    self._start_trial()
-                if self.live:
-                    time.sleep(self.runner.pause)
-        except KeyboardInterrupt:
-            message = self.runner.handle_interrupt([one.run for one in self.live.values()])
-            message += f" The same command resumes {self.study.folder}."
-            raise SubmitInterrupted(f"interrupted; {message}") from None
-        print(f"\n{format_table(self.study)}", flush=True)
+        known = members(self.folder)
+        todo = [n for n in range(trials) if n not in known or not has_ended(known[n])]
+        if known:
+            self._print(f"resumed: {trials - len(todo)} of {trials} trials are done")
+        with ExitStack() as stack:
+            try:
+                for number in todo:
+                    while len(self._live) >= self.at_once:
+                        self._wait()
+                    self._live[number] = self._start(number, known.get(number), stack)
+                while self._live:
+                    self._wait()
+            except KeyboardInterrupt:
+                for process in self._live.values():
+                    process.send_signal(signal.SIGINT)
+                for process in self._live.values():
+                    process.wait()
+                stopped = f"{len(self._live)} trial{'s'[: len(self._live) != 1]} stopped"
+                raise SubmitInterrupted(
+                    f"interrupted; {stopped}. The same command resumes {self.folder}."
+                ) from None
 
-    def _rejoin(self) -> None:
-        """Find the trials of an earlier start that have not ended."""
-        trials = self.study.trials
-        for number in [t.number for t in trials if t.state == TrialState.RUNNING]:
-            run = RunDir(self.study.run_folder(number))
-            if run.config.is_file():
-                self.live[number] = LiveTrial(run)
-            else:
-                self.study.tell(number, None)  # interrupted before it was started
-        if trials:
-            done, total = len(trials) - len(self.live), self.study.settings.trials
-            self._print(f"resumed: {done} of {total} trials are done, {len(self.live)} were running")
+    def _start(self, number: int, run: RunDir | None, stack: ExitStack) -> Process:
+        if run:
+            known = flatten(compose(select_group_choices(read_run_overrides(run))))
+            refuse_untrusted(run.path, flatten(read_frozen(run)), known)
+        else:
+            run = claim(self.folder.with_name(f"{self.folder.name}-{number}"))
+            local_run.freeze(run, self.config, self.overrides, local_layout(self.config))
+            point_latest(self.folder.parent.parent, run.path)
+        log = stack.enter_context(open_file(run.log, "ab")) if self.at_once > 1 else None
+        ranks = local_layout(self.config).world_size
+        start = Popen if self.config.program else self._servers.get_starter(self.config.framework, ranks)
+        # a new session, so that Ctrl-C reaches the process only once
+        return start(
+            [sys.executable, "-u", "-m", "train_anywhere.search.local_trial", str(run.path)],
+            cwd=ROOT,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env=with_engine(rank_environment()),
+        )
 
-    def _start_trial(self) -> None:
-        """Start a trial. Invalid values are a failed one, other errors are raised."""
-        trial = self.study.ask()
-        folder, words = self.study.run_folder(trial.number), self.study.space.words(trial.params)
-        values = " ".join(f"{key}={format_value(value)}" for key, value in trial.params.items())
-        shown = f"trial {trial.number}  {values}"
-        try:
-            config = self.runner.check(self.compose(words), words)
-            process = self.runner.start(config, words, folder)
-        except ProjectError as error:
-            if not folder.exists():
-                self.study.tell(trial.number, None)
-            if not isinstance(error, ConfigError):
-                raise
-            self._print(f"{shown}  refused: {error}")
-            self._refuse_if_all_fail()
-            return
-        self.live[trial.number] = LiveTrial(RunDir(folder), trial)
-        self._print(f"{shown}  {process}")
-
-    def _report_ended(self) -> None:
-        """Report trials that have ended to the study, and resume those that something else stopped."""
-        numbers = {one.run.id: number for number, one in self.live.items()}
-        for name, state in self.runner.read_ended([one.run for one in self.live.values()]).items():
-            number = numbers[name]
-            one = self.live.pop(number)
-            if one.pruned and state != "completed":
-                one.run.update(state="cancelled", why=one.pruned)
-                self._finish_trial(number, one.run, "pruned")
-            elif state in RESUMABLE and one.starts < MAX_STARTS:
-                self._print(f"trial {number}  {state}: resumed as {self.runner.resume(one.run)}")
-                one.starts += 1
-                self.live[number] = one
-            else:
-                self._finish_trial(number, one.run, state)
-
-    def _finish_trial(self, number: int, run: RunDir, state: str) -> None:
-        settings = self.study.settings
-        value = best_value(run, settings.metric, settings.mode) if state == "completed" else None
-        self.study.tell(number, value, pruned=state == "pruned")
-        result = "" if value is None else f"  {settings.metric} {value:.6g}"
-        self._print(f"trial {number}  {state}{result}")
-        if value is None and state != "pruned":
-            self._refuse_if_all_fail()
-
-    def _prune_trials(self) -> None:
-        """Stop trials that are worse than earlier ones."""
-        if self.study.settings.pruner == "none":
-            return
-        for number, one in self.live.items():
-            if not one.pruned and self._should_prune(one):
-                self.runner.stop(one.run)
-                self._print(f"trial {number}  is stopped: {one.pruned}")
-
-    def _should_prune(self, one: LiveTrial) -> bool:
-        """Report the new values of a trial to Optuna, and return whether to prune it."""
-        metric = self.study.settings.metric
-        for at, (_, value) in enumerate(metric_values(one.run, metric) if one.trial else (), 1):
-            if at <= one.reported or value != value:  # nan
-                continue
-            one.reported = at
-            assert one.trial
-            one.trial.report(value, at)
-            if one.trial.should_prune():
-                one.pruned = f"pruned at its validation {at}: {metric} {value:.6g} is worse than the median of the trials before."
-                return True
-        return False
-
-    def _refuse_if_all_fail(self) -> None:
-        states = [t.state for t in self.study.trials]
-        failed = states.count(TrialState.FAIL) >= MAX_FAILURES and TrialState.COMPLETE not in states
-        if failed and not self.live:
-            raise SubmitError(
-                f"the first {len(states)} trials have failed, so no other one is started: look at one of them "
-                f"({self.study.run_folder(0)}), and start a new study."
-            )
+    def _wait(self) -> None:
+        """Wait a moment, and print the trials that have ended."""
+        time.sleep(POLL_S)
+        for number in [n for n, process in self._live.items() if process.poll() is not None]:
+            del self._live[number]
+            run = members(self.folder)[number]
+            info = run.read_info()
+            if self.at_once > 1:
+                self._print(f"trial {number}: {info.get('state')}")
+            if info.get("why") and not (run.path / TRIAL).exists():
+                for process in self._live.values():
+                    process.send_signal(signal.SIGTERM)
+                raise SubmitError(info["why"])
 
     def _print(self, what: str) -> None:
-        print(f"{self.study.folder.name}  {what}", flush=True)
-
-
-def format_table(study: Study) -> str:
-    """Return a line for each trial, and the next command."""
-    keys, sign = [*study.space.distributions], 1 if study.settings.mode == "min" else -1
-    values = {t.number: t.value for t in study.trials if t.state == TrialState.COMPLETE}
-
-    def order(trial: FrozenTrial) -> tuple[bool, float, int]:
-        value = values.get(trial.number)
-        return value is None, sign * (value or 0.0), trial.number
-
-    def result(trial: FrozenTrial) -> str:
-        value, others = values.get(trial.number), {TrialState.PRUNED: "pruned", TrialState.RUNNING: "running"}
-        return others.get(trial.state, "failed") if value is None else f"{value:.6g}"
-
-    lines = [["trial", study.settings.metric, *keys]]
-    for trial in sorted(study.trials, key=order):
-        lines.append([str(trial.number), result(trial), *(format_value(trial.params.get(k)) for k in keys)])
-    results = study.folder.parent.parent
-    there = "" if results == ROOT / "results" else f" --results {shlex.quote(display_path(results))}"
-    best = f"{train_command('jobs.py')} best {study.folder.name}{there}"
-    end = f"Study:       {display_path(study.folder)}\nNext:        {best}"
-    return f"{align_columns(lines)}\n\n{printable(end)}"
-
-
-def format_value(value: object) -> str:
-    """Format the value of a hyperparameter."""
-    return f"{value:.4g}" if isinstance(value, float) else "-" if value is None else str(value)
+        print(f"{self.folder.name}  {what}", flush=True)

@@ -26,7 +26,7 @@ from train_anywhere.runs.folder import RunDir
 REQUIRED_KEYS = ("name", "seed", "framework", "data", "model", "optimizer", "strategy", "trainer", "paths")
 """Keys that every run has; a file without one of them was cut off, and would resume as another run."""
 
-COMMAND_KEYS = ("resume", "after", "dry_run", "trust", "from_scratch")
+COMMAND_KEYS = ("resume", "study", "after", "dry_run", "trust", "from_scratch")
 """Keys that apply to one command, not to the run."""
 
 DEEPEST = 5000
@@ -130,7 +130,7 @@ def _remedy(run: RunDir) -> str:
 
 
 FILES = (
-    r"config\.yaml|overrides\.txt|run\.json|steps|metrics\.csv|jobs\.txt|lock|bad_nodes|report\.html|log\.txt|job\.\w+"
+    r"config\.yaml|overrides\.txt|run\.json|steps|metrics\.csv|jobs\.txt|lock|bad_nodes|trial\.json|report\.html|log\.txt|job\.\w+"
     r"|\.run-marker|(slurm|pbs)-.*\.(out|err)"
 )
 """Names of the files that this project and the schedulers write directly in the run folder."""

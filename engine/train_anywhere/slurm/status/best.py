@@ -12,6 +12,7 @@ from train_anywhere.config.schema import Checkpoint
 from train_anywhere.errors import CheckpointError, SubmitError
 from train_anywhere.files import HAS_PROJECT
 from train_anywhere.runs import facts
+from train_anywhere.runs.facts import best_value, metric_values
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import typed_overrides
 from train_anywhere.runs.summary import is_program, train_command
@@ -90,21 +91,6 @@ def rerun_command(run: RunDir) -> str:
     return f"{train_command('run.py')} {shlex.join([w.lstrip('+') for w in words])} -- {command}"
 
 
-def metric_values(run: RunDir, metric: str) -> list[tuple[int, float]]:
-    """Return (step, value) of each measurement. Without metrics.csv only of the last.
-
-    The metric may have its name in Keras, if the run has none of exactly this name.
-    """
-    if run.metrics_csv.exists():
-        return facts.read_curve(run, metric) or facts.read_curve(run, from_keras_name(metric))
-    try:
-        last = facts.read_progress(run, run.read_info())
-    except CheckpointError:  # `list` and `status` report it
-        return []
-    value = last.metrics.get(metric, last.metrics.get(from_keras_name(metric)))
-    return [(last.step or 0, value)] if value is not None else []
-
-
 def monitored_metric(run: RunDir) -> tuple[str | None, str | None]:
     """Return `checkpoint.monitor` and `checkpoint.mode`, as far as they can be read."""
     section = facts.read_config(run).get("checkpoint")
@@ -128,12 +114,6 @@ def best_so_far(run: RunDir, info: Mapping[str, Any]) -> tuple[str, float] | Non
         return None
     value = best_value(run, metric, mode)
     return None if value is None else (metric, value)
-
-
-def best_value(run: RunDir, metric: str, mode: str) -> float | None:
-    """Return the best value of a run in any of its validations. None if it has none."""
-    known = [value for _, value in metric_values(run, metric) if value == value]
-    return {"min": min, "max": max}[mode](known) if known else None
 
 
 def sweep_result(run: RunDir, checkpoint: Checkpoint) -> float | SubmitError | None:

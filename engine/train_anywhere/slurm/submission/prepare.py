@@ -69,11 +69,12 @@ def start(
     data_problems: DataCheck,
     refuse_unreadable: Callable[[RunDir], None],
     wants_results: bool = False,
+    first: int = 0,
 ) -> list[float | SubmitError | None]:
     """Submit one run, or one array for the members of a sweep.
 
     `refuse_unreadable` raises CheckpointError for a run that can't be resumed. It is injected so that `slurm` does not import
-    `checkpoints`. `wants_results`: a sweeper needs the metric of each member.
+    `checkpoints`. `wants_results`: a sweeper needs the metric of each member. `first` is the number of the first member.
 
     Returns:
         For each member, with `wait=true` the best value of `checkpoint.monitor`, or why there is none; else None.
@@ -85,7 +86,7 @@ def start(
     refuse_mixed_members(trees, submitted=True)
     run = open_run(trees[0]["resume"]) if trees[0]["resume"] and len(trees) == 1 else None
     here = current_allocation()
-    numbers = range(len(trees)) if len(trees) > 1 else None
+    numbers = range(first, first + len(trees)) if len(trees) > 1 or trees[0]["study"] else None
     jobs: list[Job] = []
     trees = [merge_resumed(trees[0], run, overrides[0])] if run else trees
     shown = bool(trees[0]["dry_run"])  # a dry run shows the job, then refuses what a submission refuses

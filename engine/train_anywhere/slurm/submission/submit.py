@@ -84,15 +84,15 @@ def make_folders(
     Returns:
         The job with its real folders, the run folders, and the snapshot of the code.
     """
-    results = results_folder(members)
+    results, study = results_folder(members), members[0].config.study
     with no_empty_folders(results / job.name):
-        base = run or create(results, job.name)
+        base = run or (RunDir(results / job.name / study) if study else create(results, job.name))
     code = free_code_folder(base.path / "code")
     if run:
         submission.undo.append(partial(remove, claim_code(code)))
         if members[0].config.from_scratch:
             submission.undo.append(partial(move_back, run, move_aside(run)))
-    else:
+    elif not study:
         submission.add_run(base)
     runs = [base]
     if job.members is not None:
