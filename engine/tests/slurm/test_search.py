@@ -42,12 +42,11 @@ def test_an_array_of_trials(login: Login, slow_steps: str) -> None:
 
     wait_for(lambda: started(runs[0]) and started(runs[1]), runs[0].path, 240)
     values = (runs[1].path / "trial.json").read_text()
-    login.testbed.run(["scancel", "--signal=USR1", "--batch", f"{job}_1"])
-    wait_for(lambda: "back to the queue" in log(runs[1].path), runs[1].path, 60)
+    login.testbed.run(["scontrol", "requeue", f"{job}_1"])
     [rank] = re.findall(r'"pid": (\d+)', Path(next(runs[0].monitor.glob("ranks-*.json"))).read_text())[:1]
     host = info(runs[0].path)["attempts"][-1]["hosts"][0]
     login.testbed.run(["srun", "--overlap", f"--jobid={job}_0", f"--nodelist={host}", "kill", "-9", rank])
-    login.testbed.wait_job(job, 500)
+    wait_for(lambda: "trial 1 of 12: continues" in log(runs[1].path), runs[1].path, 240)
     wait_for(lambda: all(one.read_info()["state"] in ENDS for one in runs.values()), study, 500)
     states = [one.read_info()["state"] for one in runs.values()]
     assert states[:2] == ["failed", "completed"], log(runs[0].path)

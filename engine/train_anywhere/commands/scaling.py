@@ -11,31 +11,63 @@ Exit codes: 0 done, 1 a run failed, 2 refused (nothing was written).
 """
 
 import argparse
+import csv
+import io
+import itertools
 import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from train_anywhere.commands.elsewhere import here_or_there
-from train_anywhere.config.command.compose import compose
+from train_anywhere.config.checks.strategy_table import SUPPORTED
+from train_anywhere.config.command.command_line import to_hydra_overrides
+from train_anywhere.config.command.compose import compose, quote_value
 from train_anywhere.config.command.diagnose import diagnose, is_configuration_error
-from train_anywhere.config.command.members import COMMAND_KEYS
+from train_anywhere.config.command.members import COMMAND_KEYS, merge_problems
+from train_anywhere.config.load import load
+from train_anywhere.config.paths import escape_dollars
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError, SubmitError
+from train_anywhere.files import ROOT
+from train_anywhere.files.atomic import write_atomic
+from train_anywhere.files.root import resolve_as_typed
 from train_anywhere.files.terminal.fit import FittedHelp
 from train_anywhere.files.terminal.printable import printable_output
 from train_anywhere.launch.command import run_command
 from train_anywhere.launch.local_run import local_problems
 from train_anywhere.launch.preflight import data_problems
+from train_anywhere.runs.facts import read_config
+from train_anywhere.runs.folder import ATTEMPTS, RunDir, new_run_id
 from train_anywhere.runs.summary import command_path, display_path, train_command
-from train_anywhere.slurm.scaling import grid, timing_table
-from train_anywhere.slurm.scaling.grid import Cell, Table
-from train_anywhere.slurm.status.gather import OVER
+from train_anywhere.slurm.status.find_runs import RunEntry, read_entry
+from train_anywhere.slurm.status.gather import OVER, Report, gather
+from train_anywhere.slurm.status.text_page import align_columns
 from train_anywhere.slurm.submission import prepare
 from train_anywhere.slurm.submission.submit import wait_for_jobs
+
+AXES = {
+    "nodes": "trainer.nodes",
+    "devices": "trainer.devices",
+    "framework": "framework",
+    "strategy": "strategy",
+    "launch": "launch",
+}
+"""Arguments that can have several values, and their keys in the configuration."""
+
+REFUSED = {
+    "resume": "each cell is a new run",
+    "trainer.total_devices": "the devices of a cell are nodes times devices",
+    "name": "each cell gets its own name",
+    "hydra/sweeper": "a table has one run of each cell",
+}
+"""Keys that can't be set for a table, with the reason."""
+
+TRAINING = ("step", "validation", "checkpoint")
+"""Sections of a run that count as training; its start and its test do not."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -52,45 +84,76 @@ def _compare_or_show(arguments: list[str] | None) -> int:
     first, *others = parsed.words
     if not others and (os.path.isdir(first) or "=" not in first):
         with printable_output():
-            return run_command(lambda: show(timing_table.open_table(Path(first))), overrides=False)
+            return run_command(lambda: show(Path(first)), overrides=False)
     return run_command(lambda: compare(parsed.words, parsed.weak), overrides=False)
 
 
 def compare(words: Sequence[str], weak: bool) -> int:
     """Check the arguments, then run or submit the cells of the table."""
-    _, others = grid.split_overrides(words)
-    base = compose_base(others)
-    refuse_switches(base)
-    made = grid.make_grid([word for word in words if word.partition("=")[0] not in COMMAND_KEYS], base)
+    axes, others = split_words(words)
+    base = compose_words(others)
+    switches = {key: base[key] for key in ("dry_run", "wait")}
+    if odd := [
+        f"{k}={v} is not true or false." for k, v in switches.items() if v not in (True, False, "test")
+    ]:
+        raise ConfigError(*odd)
+    here, dry = base["cluster"]["scheduler"] == "none", bool(base["dry_run"])
+    if here and "launch" in axes:
+        raise ConfigError(
+            "launch= sets how a job starts its ranks, and these runs are not jobs: leave it out."
+        )
     batch = base["data"]["batch_size"] if weak else None
-    scheduler = base["cluster"]["scheduler"]
-    check, dry = local_problems if scheduler == "none" else cluster_problems, bool(base["dry_run"])
-    first, *_ = grid.load_all(made, batch, check, dry)
-    print("".join(f"{sentence}\n" for sentence in made.left_out), end="", flush=True)
-    commands = [(cell, made.words(cell, batch)) for cell in made.cells]
+    others = [word for word in others if word.partition("=")[0] not in COMMAND_KEYS]
+    cells = {name: [*others, *own] for name, own in make_cells(axes, base, batch)}
+    configs = check_cells(cells, here, dry)
     if dry:
-        for _, overrides in commands:
-            print(f"{train_command()} {shlex.join(overrides)}")
+        for name in configs:
+            print(f"{train_command()} {shlex.join(cells[name])}")
         return 0
-    table = grid.create_table(made, Path(first.paths.results), scheduler, words)
-    print(f"Table: {display_path(table.folder)}", flush=True)
-    return run_here(table, commands) if scheduler == "none" else submit(table, commands, bool(base["wait"]))
+    folder = Path(next(iter(configs.values())).paths.results) / "scaling" / new_run_id()
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise SubmitError(
+            f"{folder} can't be created ({error.strerror}); use paths.results=FOLDER."
+        ) from error
+    print(f"Table: {display_path(folder)}", flush=True)
+    commands = {name: train_words(folder, cells[name]) for name in configs}
+    return run_here(folder, commands) if here else submit(folder, commands, bool(base["wait"]))
 
 
-def refuse_switches(base: Mapping[str, Any]) -> None:
-    """Raise ConfigError if a switch of this command, which no cell gets, is neither true nor false."""
-    odd = [
-        key
-        for key in ("dry_run", "wait")
-        if not isinstance(base[key], bool) and (key, base[key]) != ("dry_run", "test")
-    ]
-    if odd:
-        raise ConfigError(*(f"{key}={base[key]} is not true or false." for key in odd))
+def split_words(words: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
+    """Split overrides into values of the axes and others. Raises ConfigError with all problems."""
+    axes: dict[str, list[str]] = {}
+    others, problems = [], []
+    for word in words:
+        key, equals, value = word.partition("=")
+        axis = next((a for a, long in AXES.items() if key in (a, long)), None)
+        if key in REFUSED and equals:
+            problems.append(f"{key}= can't be given for a timing table: {REFUSED[key]}.")
+        elif axis is None:
+            others.append(word)
+        elif "" in (values := value.split(",")):
+            problems.append(f"'{word}' has an empty value; use {axis}=A,B.")
+            axes[axis] = []
+        else:
+            axes[axis] = list(dict.fromkeys(values))
+    for axis in ("nodes", "devices"):
+        problems += [
+            f"{axis}={text} is not a number of {axis}; use {axis}=1,2."
+            for text in axes.get(axis, ())
+            if not (text.isascii() and text.isdecimal() and int(text[:9]) > 0 and len(text) < 8)
+        ]
+    if not axes.keys() & {"nodes", "devices"}:
+        problems.append("there is nothing to compare; give numbers of nodes or devices, such as devices=1,2.")
+    if problems:
+        raise ConfigError(*problems)
+    return axes, others
 
 
-def compose_base(words: Sequence[str]) -> dict[str, Any]:
+def compose_words(words: Sequence[str]) -> dict[str, Any]:
     """Return the configuration of some overrides, or raise ConfigError with all their problems."""
-    quoted = grid.quote_overrides(words)
+    quoted = [quote_value(word) for word in to_hydra_overrides(words)]
     try:
         return compose(quoted)
     except Exception as error:
@@ -99,58 +162,204 @@ def compose_base(words: Sequence[str]) -> dict[str, Any]:
         raise
 
 
-def cluster_problems(config: Config) -> list[str]:
-    """Return the problems that prevent the submission of a cell."""
-    return prepare.refusals(config, None, None, None, data_problems)
+def make_cells(
+    axes: Mapping[str, Sequence[str]], base: Mapping[str, Any], batch: int | None
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield name and overrides of each combination. One device is `single`, for all strategies.
+
+    `base` is the configuration without the axes; `batch` is that of one device if it grows, else None.
+    """
+    trainer = base["trainer"]
+    devices = "1" if trainer["devices"] == "auto" else str(trainer["devices"])
+    own = {"nodes": str(trainer["nodes"]), "devices": devices, "strategy": base["strategy"]["name"]}
+    values = [axes.get(axis) or [own.get(axis) or base[axis]] for axis in AXES]
+    for nodes, each, framework, strategy, launch in itertools.product(*values):
+        having = [name for name, known in SUPPORTED.items() if strategy in known]
+        if "framework" not in axes and having and framework not in having:
+            framework = having[0]
+        support, total = SUPPORTED.get(framework, {}).get(strategy), int(nodes) * int(each)
+        if total == 1:
+            strategy, launch = "single", "auto"
+        elif support and not support.ranks:
+            launch = "auto"
+        method = [framework, strategy, *([launch] if launch != "auto" else [])]
+        name = "-".join([f"{nodes}x{each}", *method])
+        words = zip(AXES.values(), (nodes, each, framework, strategy, launch), strict=True)
+        grown = [f"data.batch_size={batch * total}"] if batch else []
+        yield name, [*(f"{key}={value}" for key, value in words), *grown, f"name={name}"]
 
 
-def run_here(table: Table, commands: Sequence[tuple[Cell, list[str]]]) -> int:
-    """Run the cells one after the other on this machine. The table is written even after an error."""
+def check_cells(cells: Mapping[str, Sequence[str]], here: bool, dry: bool) -> dict[str, Config]:
+    """Return the configurations of the cells that can run, and print why others are left out.
+
+    Raises ConfigError: nothing is left to compare.
+    """
+
+    def job_problems(config: Config) -> list[str]:
+        return prepare.refusals(config, None, None, None, data_problems)
+
+    configs: dict[str, Config] = {}
+    wrong: list[tuple[str, list[str]]] = []
+    for name, words in cells.items():
+        try:
+            tree = compose_words([*words, f"dry_run={str(dry).lower()}"])
+            configs[name] = load(tree, local_problems if here else job_problems)
+        except ConfigError as error:
+            wrong.append((name, error.problems))
+    problems = merge_problems(wrong, len(cells))
+    if wrong and len(configs) < 2:
+        raise ConfigError(*problems)
+    print("".join(f"left out: {problem}\n" for problem in problems), end="", flush=True)
+    return configs
+
+
+def train_words(folder: Path, words: Sequence[str]) -> list[str]:
+    """Return the command that trains or submits a cell with these overrides."""
+    results = f"paths.results={escape_dollars(str(folder))}"
+    return [sys.executable, "-u", str(ROOT / "src" / "train.py"), *words, results]
+
+
+def run_here(folder: Path, commands: Mapping[str, Sequence[str]]) -> int:
+    """Run the cells one after the other on this machine. The table is printed even after an error."""
     failed = []
     try:
-        for number, (cell, words) in enumerate(commands, 1):
-            print(f"[{number}/{len(commands)}] {cell.name} ...", flush=True)
-            log = table.folder / cell.name / grid.LOG
+        for number, (name, command) in enumerate(commands.items(), 1):
+            print(f"[{number}/{len(commands)}] {name} ...", flush=True)
+            log = folder / name / "log.txt"
             log.parent.mkdir(exist_ok=True)
             with open(log, "w") as output:
-                done = subprocess.run(table.command(words), stdout=output, stderr=subprocess.STDOUT)
+                done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT)
             if code := done.returncode:
-                failed.append(cell)
-                shown = f"{cell.name} ended with exit code {code}: {display_path(log)}"
+                failed.append(name)
+                shown = f"{name} ended with exit code {code}: {display_path(log)}"
                 print(shown, file=sys.stderr, flush=True)
     finally:
-        show(table)
+        if newest_runs(folder):
+            show(folder)
     return 1 if failed else 0
 
 
-def submit(table: Table, commands: Sequence[tuple[Cell, list[str]]], wait: bool) -> int:
+def submit(folder: Path, commands: Mapping[str, Sequence[str]], wait: bool) -> int:
     """Submit a job for each cell, and return at once unless `wait`. Raises SubmitError: a submission failed, with its message."""
-    for number, (cell, words) in enumerate(commands, 1):
-        done = subprocess.run(table.command(words), capture_output=True, text=True)
+    for number, (name, command) in enumerate(commands.items(), 1):
+        done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             why = done.stderr.strip().removeprefix("error: ")
-            raise SubmitError(f"{cell.name} was not submitted: {why} ({shlex.join(words)})")
+            raise SubmitError(f"{name} was not submitted: {why} ({shlex.join(command[3:-1])})")
         submitted = next(iter(done.stdout.strip().splitlines()), "")
-        print(f"[{number}/{len(commands)}] {cell.name}: {submitted}", flush=True)
+        print(f"[{number}/{len(commands)}] {name}: {submitted}", flush=True)
     if wait:
-        newest = timing_table.find_newest_runs(table).values()
-        wait_for_jobs(table.scheduler, [job for run in newest for job in run.job_ids])
-        return show(table)
-    print(
-        f"Next:  {command_path('python')} -m train_anywhere scaling {shlex.quote(display_path(table.folder))}"
-    )
+        runs = newest_runs(folder)
+        wait_for_jobs(str(runs[0].scheduler), [job for run in runs for job in run.job_ids])
+        return show(folder)
+    print(f"Next:  {command_path('python')} -m train_anywhere scaling {shlex.quote(display_path(folder))}")
     return 0
 
 
-def show(table: Table) -> int:
-    """Print the table and write its files; return 1 if a run failed."""
-    rows, trouble = timing_table.read_rows(table)
-    print(timing_table.to_text(rows))
-    for sentence in trouble:
+def newest_runs(folder: Path) -> list[RunEntry]:
+    """Return the newest run of each cell that has one."""
+    found = {path.parent.parent: path.parent for path in sorted(folder.glob("*/*/config.yaml"))}
+    return [read_entry(path) for path in found.values()]
+
+
+def show(folder: Path) -> int:
+    """Print the table and write scaling.csv; return 1 if a run failed.
+
+    Raises SubmitError: the folder has no runs.
+    """
+    folder = resolve_as_typed(folder)
+    runs = newest_runs(folder) if folder.parent.name == "scaling" else []
+    if not runs:
+        raise SubmitError(
+            f"{folder} contains no timing table (no runs in it); name a folder like results/scaling/<id>."
+        )
+    gathered = gather(runs)
+    rows = add_speedups(sorted(map(make_row, gathered.reports), key=lambda row: row["total"]))
+    print(align_columns([[*COLUMNS], *([format(row) for format in COLUMNS.values()] for row in rows)]))
+    for sentence in gathered.trouble:
         print(sentence, file=sys.stderr)
     try:
-        print("\n".join(display_path(path) for path in timing_table.write_files(table, rows)), flush=True)
-    except Exception as error:  # the runs decide the exit code
-        print(f"The page was not written: {error}", file=sys.stderr)
-    ended = {row.state for row in rows} & {*OVER, "not run"}
-    return 1 if ended - {"completed"} else 0
+        write_atomic(folder / "scaling.csv", to_csv(rows))
+        print(display_path(folder / "scaling.csv"), flush=True)
+    except OSError as error:  # the runs decide the exit code
+        print(f"scaling.csv was not written: {error}", file=sys.stderr)
+    return 1 if {row["state"] for row in rows} & {*OVER} - {"completed"} else 0
+
+
+NUMBERS = (
+    "nodes", "devices", "framework", "strategy", "launch", "seconds", "rate", "unit", "speedup", "efficiency", "waiting", "state",
+)  # fmt: skip
+"""Columns of scaling.csv."""
+
+
+def make_row(report: Report) -> dict[str, Any]:
+    """Return the results of a run, as far as they are known.
+
+    `seconds` are from the first batch to the last, with validations and checkpoints; `rate` is that of all devices without the first
+    batches; `waiting` is the share of a step in which ranks wait for each other.
+    """
+    run, progress = RunDir(report.path), report.progress
+    config = read_config(run)
+    trainer, strategy = (
+        known if isinstance(known := config.get(key), dict) else {} for key in ("trainer", "strategy")
+    )
+    row: dict[str, Any] = {
+        **{key: trainer.get(key) if isinstance(trainer.get(key), int) else 1 for key in ("nodes", "devices")},
+        "framework": report.framework,
+        "strategy": strategy.get("name"),
+        "launch": config.get("launch"),
+        "state": report.state or report.written,
+    }
+    row["total"] = row["nodes"] * row["devices"]
+    if row["state"] == "completed":
+        known = [
+            a["seconds"] for a in run.read_info().get(ATTEMPTS, []) if isinstance(a.get("seconds"), dict)
+        ]
+        row["seconds"] = sum(float(s.get(name, 0.0)) for s in known for name in TRAINING) if known else None
+        row |= {"rate": progress.rate, "unit": progress.unit}
+        row["waiting"] = None if progress.efficiency is None else 1 - progress.efficiency
+    return row
+
+
+def add_speedups(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Add the rate divided by that of the fewest devices of the same framework, and that divided by the factor of the devices."""
+    first: dict[str, dict[str, Any]] = {}
+    for row in sorted((row for row in rows if row.get("rate")), key=lambda row: int(row["total"])):
+        fewest = first.setdefault(row["framework"], row)
+        row["speedup"] = row["rate"] / fewest["rate"]
+        row["efficiency"] = row["speedup"] * fewest["total"] / row["total"]
+    return [*rows]
+
+
+def _optional(key: str, form: str, unit: str = "") -> Any:
+    return lambda row: "-" if row.get(key) is None else f"{row[key]:{form}}{unit}"
+
+
+def _rate(row: Mapping[str, Any]) -> str:
+    rate = row.get("rate")
+    return "-" if rate is None else f"{rate:{'.0f' if rate >= 100 else '.3g'}} {row['unit']}/s"
+
+
+COLUMNS = {
+    "nodes x devices": lambda row: f"{row['nodes']} x {row['devices']}",
+    "framework": lambda row: str(row["framework"]),
+    "strategy": lambda row: str(row["strategy"]),
+    "launch": lambda row: "-" if row["launch"] == "auto" else str(row["launch"]),
+    "time": _optional("seconds", ".1f", " s"),
+    "rate": _rate,
+    "speed-up": _optional("speedup", ".2f"),
+    "efficiency": _optional("efficiency", ".0%"),
+    "waiting": _optional("waiting", ".0%"),
+    "state": lambda row: str(row["state"]),
+}
+"""Columns of the printed table."""
+
+
+def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Format the table for other programs: numbers without units, empty if not known."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, NUMBERS, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        writer.writerow({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()})
+    return text.getvalue()

@@ -5,7 +5,6 @@ script        `Job`, the resolved numbers of a batch script; `render` fills in t
 rules         checks against the limits of a site
 scheduler     calls of sbatch, squeue, sacct, scancel and their PBS counterparts
 status        `jobs.py status`, `list`, `best`, `logs`
-scaling       the timing table
 presets       the preset of this machine
 testbed       a real Slurm on one machine, for tests
 
