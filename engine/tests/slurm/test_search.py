@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.tests.slurm.login import Login, log, wait_for
+from engine.tests.slurm.login import Login, log, set_step_seconds, wait_for
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.study import members
 from train_anywhere.testing.weights import info
@@ -24,8 +24,9 @@ SEARCH = (
 @pytest.mark.slurm
 @pytest.mark.needs_root
 @pytest.mark.slow
-def test_an_array_of_trials(login: Login, slow_steps: str) -> None:
+def test_an_array_of_trials(login: Login, slow_steps: str, shared_dir: Path) -> None:
     """Twelve trials, four at once: one is killed, one requeued, and hopeless ones are pruned."""
+    set_step_seconds(shared_dir, "0.4")
     words = (*SEARCH, "hydra.sweeper.n_trials=12", "hydra.sweeper.n_jobs=4", "cluster=slurm", slow_steps)
     shape = ("trainer.max_epochs=4", "monitor.tensorboard=false", "trainer.accelerator=cpu")
     said = login.train(*words, *shape)
@@ -43,9 +44,10 @@ def test_an_array_of_trials(login: Login, slow_steps: str) -> None:
     wait_for(lambda: started(runs[0]) and started(runs[1]), runs[0].path, 240)
     values = (runs[1].path / "trial.json").read_text()
     login.testbed.run(["scontrol", "requeue", f"{job}_1"])
-    [rank] = re.findall(r'"pid": (\d+)', Path(next(runs[0].monitor.glob("ranks-*.json"))).read_text())[:1]
     host = info(runs[0].path)["attempts"][-1]["hosts"][0]
-    login.testbed.run(["srun", "--overlap", f"--jobid={job}_0", f"--nodelist={host}", "kill", "-9", rank])
+    rank = f"^[^ ]*python -u [^ ]*train.py --run {runs[0].path}$"
+    assert login.testbed.run(["pkill", "-KILL", "-f", rank], node=host).returncode == 0
+    set_step_seconds(shared_dir, "0.05")
     wait_for(lambda: "trial 1 of 12: continues" in log(runs[1].path), runs[1].path, 240)
     wait_for(lambda: all(one.read_info()["state"] in ENDS for one in runs.values()), study, 500)
     states = [one.read_info()["state"] for one in runs.values()]

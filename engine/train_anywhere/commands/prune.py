@@ -9,13 +9,13 @@ from pathlib import Path
 from train_anywhere.errors import CheckpointError, SchedulerError, SubmitError
 from train_anywhere.files.atomic import read_text
 from train_anywhere.files.terminal.printable import one_line
+from train_anywhere.files.terminal.table import Column, format_table
 from train_anywhere.runs.folder import RunDir, delete, point_latest, sweep_folder
 from train_anywhere.runs.lock import RunLock
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.scheduler.client import QUEUE
 from train_anywhere.slurm.status.find_runs import RunEntry, find_all, query_scheduler, recorded_state
 from train_anywhere.slurm.status.gather import Report
-from train_anywhere.slurm.status.text_page import align_columns
 
 KEPT = ("config.yaml", "study.json")
 """Files of a run and of a search; an empty sweep folder has neither."""
@@ -41,11 +41,12 @@ def prune(pairs: Sequence[tuple[RunEntry, Report]], yes: bool) -> int:
     chosen = [(run.folder, report.state) for run, report in pairs if not reasons[run.folder.path]]
     if not chosen:
         raise SubmitError("none of these runs can be deleted.")
-    rows = [
-        [display_path(folder.path), state, f"{size_of(folder.path) / 2**20:,.1f} MiB"]
-        for folder, state in chosen
+    columns = [
+        Column[tuple[RunDir, str]]("run folder", lambda row: display_path(row[0].path)),
+        Column[tuple[RunDir, str]]("state", lambda row: row[1]),
+        Column[tuple[RunDir, str]]("size", lambda row: f"{size_of(row[0].path) / 2**20:,.1f} MiB"),
     ]
-    print(align_columns(rows))
+    print(format_table(columns, chosen))
     count = f"{len(chosen)} run folder{'s'[: len(chosen) > 1]}"
     if not yes and not confirm(f"Delete {count} with all checkpoints? [y/N] "):
         print("Nothing was deleted.")

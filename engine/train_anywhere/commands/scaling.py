@@ -37,6 +37,7 @@ from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.root import resolve_as_typed
 from train_anywhere.files.terminal.fit import FittedHelp
 from train_anywhere.files.terminal.printable import printable_output
+from train_anywhere.files.terminal.table import Column, format_table
 from train_anywhere.launch.command import run_command
 from train_anywhere.launch.local_run import local_problems
 from train_anywhere.launch.preflight import data_problems
@@ -45,7 +46,6 @@ from train_anywhere.runs.folder import ATTEMPTS, RunDir, new_run_id
 from train_anywhere.runs.summary import command_path, display_path, train_command
 from train_anywhere.slurm.status.find_runs import RunEntry, read_entry
 from train_anywhere.slurm.status.gather import OVER, Report, gather
-from train_anywhere.slurm.status.text_page import align_columns
 from train_anywhere.slurm.submission import prepare
 from train_anywhere.slurm.submission.submit import wait_for_jobs
 
@@ -275,7 +275,7 @@ def show(folder: Path) -> int:
         )
     gathered = gather(runs)
     rows = add_speedups(sorted(map(make_row, gathered.reports), key=lambda row: row["total"]))
-    print(align_columns([[*COLUMNS], *([format(row) for format in COLUMNS.values()] for row in rows)]))
+    print(format_table(COLUMNS, rows))
     for sentence in gathered.trouble:
         print(sentence, file=sys.stderr)
     try:
@@ -340,18 +340,18 @@ def _rate(row: Mapping[str, Any]) -> str:
     return "-" if rate is None else f"{rate:{'.0f' if rate >= 100 else '.3g'}} {row['unit']}/s"
 
 
-COLUMNS = {
-    "nodes x devices": lambda row: f"{row['nodes']} x {row['devices']}",
-    "framework": lambda row: str(row["framework"]),
-    "strategy": lambda row: str(row["strategy"]),
-    "launch": lambda row: "-" if row["launch"] == "auto" else str(row["launch"]),
-    "time": _optional("seconds", ".1f", " s"),
-    "rate": _rate,
-    "speed-up": _optional("speedup", ".2f"),
-    "efficiency": _optional("efficiency", ".0%"),
-    "waiting": _optional("waiting", ".0%"),
-    "state": lambda row: str(row["state"]),
-}
+COLUMNS: list[Column[Mapping[str, Any]]] = [
+    Column("nodes x devices", lambda row: f"{row['nodes']} x {row['devices']}"),
+    Column("framework", lambda row: str(row["framework"])),
+    Column("strategy", lambda row: str(row["strategy"])),
+    Column("launch", lambda row: "-" if row["launch"] == "auto" else str(row["launch"])),
+    Column("time", _optional("seconds", ".1f", " s")),
+    Column("rate", _rate),
+    Column("speed-up", _optional("speedup", ".2f")),
+    Column("efficiency", _optional("efficiency", ".0%")),
+    Column("waiting", _optional("waiting", ".0%")),
+    Column("state", lambda row: str(row["state"])),
+]
 """Columns of the printed table."""
 
 

@@ -8,17 +8,14 @@ from datetime import datetime, timedelta
 
 from train_anywhere.config.strict import did_you_mean
 from train_anywhere.errors import SubmitError
-from train_anywhere.files.terminal.fit import fit
 from train_anywhere.files.terminal.printable import one_line
+from train_anywhere.files.terminal.table import Column, format_table
 from train_anywhere.slurm.status.gather import STATES, Report, differing_keys
 from train_anywhere.slurm.status.text_page import color_state, duration
 
 UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-GAP = "  "
-BEST = 5
-"""Number of columns up to the best value; those after it, age and duration, give way to what differs."""
 MIN_DIFFERENCES = 12
-"""Columns that what differs between runs needs at most; if fewer are left, it is on a line of its own."""
+"""Room for what differs between runs, for which age and duration give way."""
 
 
 def list_runs(reports: Sequence[Report], width: int | None, colors: bool = False) -> str:
@@ -27,43 +24,26 @@ def list_runs(reports: Sequence[Report], width: int | None, colors: bool = False
     keys = {name: differing_keys([r for r in reports if r.name == name]) for name in names}
     metrics = {report.best[0] for report in reports if report.best}
     shared = next(iter(metrics)) if len(metrics) == 1 else ""
-    columns = ["run", "name", "state", "progress", one_line(shared) or "best", "age", "took"]
-    lines = [
-        [
-            report.id,
-            report.name,
-            report.state or report.written,
-            _progress(report),
-            _best(report, shared),
-            _seconds(report.started and time.time() - report.started),
-            _seconds(report.took),
-        ]
-        for report in reports
+
+    def differences(r: Report) -> str:
+        known = [key for key in keys[r.name] if key in r.overrides]
+        return "  ".join(f"{key.rpartition('.')[2]}={r.overrides[key]}" for key in known)
+
+    columns = [
+        Column[Report]("run", lambda r: r.id),
+        Column[Report]("name", lambda r: r.name),
+        Column[Report](
+            "state",
+            lambda r: r.state or r.written,
+            paint=lambda text, r: color_state(text, r.state or r.written, colors),
+        ),
+        Column[Report]("progress", _progress, drop=1),
+        Column[Report](one_line(shared) or "best", lambda r: _best(r, shared), drop=2),
+        Column[Report]("age", lambda r: _seconds(r.started and time.time() - r.started), drop=3),
+        Column[Report]("took", lambda r: _seconds(r.took), drop=4),
     ]
-    cells = [[one_line(cell) for cell in line] for line in lines]
-    widths = [max(len(cell) for cell in column) for column in zip(columns, *cells, strict=True)]
-    differences = [
-        one_line(
-            GAP.join(f"{k.rpartition('.')[2]}={r.overrides[k]}" for k in keys[r.name] if k in r.overrides)
-        )
-        for r in reports
-    ]
-    least = min(MIN_DIFFERENCES, max(map(len, differences), default=0))
-    room = least + len(GAP) if least and width and _width(widths[:BEST]) + len(GAP) + least <= width else 0
-    while width and _width(widths) + room > width and len(columns) > 3:
-        gone = len(columns) - 1  # a narrow terminal shows no duration, then no age
-        columns, widths, cells = columns[:gone], widths[:gone], [line[:gone] for line in cells]
-    left = None if width is None else width - sum(widths) - len(GAP) * len(widths)
-    header = [name.ljust(n) for name, n in zip(columns, widths, strict=True)]
-    shown = [GAP.join([*header, *(["differs"] if left is None or left >= least else [])])]
-    for report, line, differs in zip(reports, cells, differences, strict=True):
-        padded = [cell.ljust(n) for cell, n in zip(line, widths, strict=True)]
-        padded[2] = color_state(padded[2], report.state or report.written, colors)
-        if left is None or len(differs) <= max(left, 0):
-            shown.append(GAP.join([*padded, differs]))
-        else:
-            shown += [GAP.join(padded), *fit(f"    {differs}", width).split("\n")]
-    return "\n".join(line.rstrip() for line in shown)
+    tail = Column[Report]("differs", differences)
+    return format_table(columns, reports, width, tail, MIN_DIFFERENCES)
 
 
 def select(
@@ -113,10 +93,6 @@ def parse_since(text: str) -> datetime:
         raise SubmitError(
             f"{text} is not a time: use 30m, 2h, 3d, 1w or a date such as 2026-11-26."
         ) from None
-
-
-def _width(widths: Sequence[int]) -> int:
-    return sum(widths) + len(GAP) * (len(widths) - 1)
 
 
 def _progress(report: Report) -> str:

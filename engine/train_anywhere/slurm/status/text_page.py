@@ -7,12 +7,14 @@ import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from train_anywhere.files.atomic import dumps
 from train_anywhere.files.terminal.fit import fit
 from train_anywhere.files.terminal.printable import one_line
+from train_anywhere.files.terminal.table import Column, format_table
 from train_anywhere.runs.summary import display_path
 from train_anywhere.slurm.status.gather import FAILED, Report, RunReports, differing_keys
 from train_anywhere.slurm.status.job_end import in_words
@@ -103,27 +105,19 @@ def table(reports: Sequence[Report]) -> str:
     """Return a table with a line for each run, and columns for what differs in a sweep."""
     is_sweep = len({r.id.rpartition("-")[0] for r in reports}) == 1 and len(reports) > 1
     keys = differing_keys([*reports]) if is_sweep else []
-    lines = [["run", "state", "where", *keys, "progress", "metrics"]] + [
-        [
-            r.id,
-            " ".join(_state(r)) or "?",
-            r.where,
-            *(r.overrides.get(key, "-") for key in keys),
-            ", ".join(progress_parts(r)) or "-",
-            "  ".join(metrics(r)) or r.trouble or r.why or "-",
-        ]
-        for r in reports
+    columns = [
+        Column[Report]("run", lambda r: r.id),
+        Column[Report]("state", lambda r: " ".join(_state(r)) or "?"),
+        Column[Report]("where", lambda r: r.where),
+        *(Column[Report](key, partial(_override, key)) for key in keys),
+        Column[Report]("progress", lambda r: ", ".join(progress_parts(r)) or "-"),
+        Column[Report]("metrics", lambda r: "  ".join(metrics(r)) or r.trouble or r.why or "-"),
     ]
-    return align_columns(lines)
+    return format_table(columns, reports)
 
 
-def align_columns(lines: Sequence[Sequence[str]]) -> str:
-    """Join the cells of each line, with aligned columns."""
-    lines = [[*map(one_line, line)] for line in lines]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
+def _override(key: str, report: Report) -> str:
+    return report.overrides.get(key, "-")
 
 
 def next_lines(commands: Sequence[str], width: int | None = None) -> list[str]:

@@ -1,0 +1,74 @@
+"""Tables of columns, fitted to the width of a terminal. No value is ever cut."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from train_anywhere.files.terminal.fit import fit
+from train_anywhere.files.terminal.printable import one_line
+
+GAP = "  "
+
+Row = TypeVar("Row")
+
+
+@dataclass(frozen=True)
+class Column(Generic[Row]):
+    """A column of a table.
+
+    Attributes:
+        value: returns the text of a row.
+        drop: order in which a narrow terminal loses columns: that with the highest number first; None: it stays.
+        paint: adds colors to the padded text of a row.
+    """
+
+    title: str
+    value: Callable[[Row], str]
+    drop: int | None = None
+    paint: Callable[[str, Row], str] = lambda text, row: text
+
+
+def format_table(
+    columns: Sequence[Column[Any]],
+    rows: Sequence[Any],
+    width: int | None = None,
+    tail: Column[Any] | None = None,
+    least: int = 0,
+) -> str:
+    """Return a line for the titles and one for each row.
+
+    Args:
+        columns: all columns but the last, `tail`.
+        rows: what the columns read.
+        width: columns of the terminal; None: nothing is left out or broken.
+        tail: a last column, whose text continues below its row if it does not fit next to it.
+        least: room for the tail that the columns which can be dropped make.
+    """
+    table = [[c.title, *(one_line(c.value(row)) for row in rows)] for c in columns]
+    widths = [max(map(len, column)) for column in table]
+    tails = [one_line(tail.value(row)) for row in rows] if tail else [""] * len(rows)
+    kept = [at for at, column in enumerate(columns) if column.drop is None]
+    least = min(least, max(map(len, tails), default=0))
+    room = least + len(GAP) if least and width and _width(widths, kept) + len(GAP) + least <= width else 0
+    shown = [*range(len(columns))]
+    for at in sorted({*shown} - {*kept}, key=lambda at: -(columns[at].drop or 0)):
+        if width and _width(widths, shown) + room > width:
+            shown.remove(at)
+    left = None if width is None else width - _width(widths, shown) - len(GAP)
+    lines = []
+    for number, row in enumerate([None, *rows]):
+        cells = [table[at][number].ljust(widths[at]) for at in shown]
+        if number:
+            cells = [columns[at].paint(cell, row) for at, cell in zip(shown, cells, strict=True)]
+            text = tails[number - 1]
+        else:
+            text = tail.title if tail and (left is None or len(tail.title) <= left) else ""
+        if left is None or len(text) <= max(left, 0):
+            lines.append(GAP.join([*cells, text]).rstrip())
+        else:
+            lines += [GAP.join(cells).rstrip(), fit(f"    {text}", width)]
+    return "\n".join(lines)
+
+
+def _width(widths: Sequence[int], shown: Sequence[int]) -> int:
+    return sum(widths[at] for at in shown) + len(GAP) * (len(shown) - 1)
