@@ -24,10 +24,11 @@ from engine.tests.slurm.scripts import (
     tool,
 )
 from train_anywhere.config.schema import Config
+from train_anywhere.errors import NOT_FINITE, STOPPED
 from train_anywhere.job import requeue
 from train_anywhere.job.batch_job import Job, fill
 from train_anywhere.job.running_ranks import ENDED, find_first_exit
-from train_anywhere.job.supervisor import Signals
+from train_anywhere.job.supervisor import End, Signals
 from train_anywhere.launch.processes import LocalRanks
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import write_frozen
@@ -388,3 +389,38 @@ def test_a_supervisor_killed_at_any_operation_loses_no_job(make_config: MakeConf
     for at in range(1, operations + 1):
         (folder := tmp_path / str(at)).mkdir()
         killed_at(make_config, folder, at)
+
+
+@pytest.mark.parametrize(
+    ("end", "verdict", "leaves_files"),
+    [
+        # the ranks saved and stopped
+        (End(75, "preempted", begun=True, told=True), "stopped", False),
+        (End(143, "preempted", begun=True, told=True), "stopped", False),
+        (End(75, "preempted", begun=True, ranks_of_program=True), "stopped", True),
+        (End(137, "preempted", begun=True, hung=True), "stopped", True),
+        # a rank of a program was killed, and the launcher stopped the others
+        (End(137, "preempted", begun=True, ranks_of_program=True), "failed", True),
+        (End(137, "preempted", begun=True, told=True, ranks_of_program=True), "stopped", False),
+        # nobody recorded the end
+        (End(0, "running", begun=True), "unrecorded", False),
+        (End(0, "running", begun=True, ranks_of_program=True), "unrecorded", True),
+        # a signal ended ranks that did not handle it yet
+        (End(143, "running", begun=True, told=True), "stopped", False),
+        (End(1, "queued", begun=False, told=True), "stopped", False),
+        (End(1, "running", begun=True, told=True), "failed", True),
+        # a rank failed
+        (End(137, "running", begun=True), "failed", True),
+        (End(1, "failed", begun=True), "failed", True),
+        # the ranks have recorded it, or never began
+        (End(0, "completed", begun=True), "ended", False),
+        (End(3, "running", begun=True), "ended", True),
+        (End(2, "queued", begun=False), "ended", False),
+        (End(127, None, begun=False), "ended", True),
+        (End(1, "failed", begun=False), "ended", True),
+    ],
+)
+def test_what_an_end_of_the_ranks_is(end: End, verdict: str, leaves_files: bool) -> None:
+    """`NOT_FINITE` is 3: a loss of nan has its own record."""
+    assert (NOT_FINITE, STOPPED) == (3, 75) and end.judge() == verdict
+    assert end.leaves_files(STOPPED if verdict == "stopped" else end.code) == leaves_files

@@ -51,9 +51,9 @@ def test_an_array_of_trials(login: Login, slow_steps: str, shared_dir: Path) -> 
     wait_for(lambda: "trial 1 of 12: continues" in log(runs[1].path), runs[1].path, 240)
     wait_for(lambda: all(one.read_info()["state"] in ENDS for one in runs.values()), study, 500)
     states = [one.read_info()["state"] for one in runs.values()]
-    assert states[:2] == ["failed", "completed"], log(runs[0].path)
+    assert states[0] == "failed" and states[1] != "failed", log(runs[0].path)
     assert "cancelled" in states and states.count("completed") >= 5, states
-    pruned = runs[states.index("cancelled")]
+    pruned = runs[max(number for number, state in enumerate(states) if state == "cancelled")]
     assert pruned.read_info()["why"].startswith("pruned at its validation")
     assert "back to the queue" not in log(pruned.path) and started(pruned)
     # the requeued trial has kept its values

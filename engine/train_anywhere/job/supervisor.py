@@ -6,8 +6,9 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -154,6 +155,68 @@ class Signals:
         return new
 
 
+@dataclass(frozen=True)
+class End:
+    """What is known when a start of the ranks has ended.
+
+    Attributes:
+        code: exit code of the launcher.
+        state: state in run.json; None if it has none.
+        begun: whether rank 0 has recorded its start.
+        told: whether a signal asked to stop.
+        hung: whether the monitor has killed the ranks.
+        ranks_of_program: whether they are several processes of a program, which record nothing themselves.
+    """
+
+    code: int
+    state: str | None
+    begun: bool
+    told: bool = False
+    hung: bool = False
+    ranks_of_program: bool = False
+
+    @property
+    def preempted(self) -> bool:
+        """Whether the ranks have saved and stopped.
+
+        A rank of a program may have been killed: the launcher then stops the others, for which that looks like a preemption.
+        """
+        killed = self.ranks_of_program and self.code == KILLED and not self.told and not self.hung
+        return self.state == "preempted" and not killed
+
+    @property
+    def running(self) -> bool:
+        """Whether run.json still says that the ranks run."""
+        return self.begun and (self.state == "running" or (self.state == "preempted" and not self.preempted))
+
+    def judge(self) -> str:
+        """Return what this end is: the first of `VERDICTS` that applies."""
+        return next(verdict for verdict, applies in VERDICTS if applies(self))
+
+    def leaves_files(self, code: int) -> bool:
+        """Return whether checkpoints may be left on a node's disk, for the exit code of the job."""
+        failed = code not in (0, STOPPED, REFUSED) and not self.preempted
+        ended = (self.code == 0 and self.running) or (self.code == STOPPED and not self.told)
+        return failed or self.hung or (self.ranks_of_program and ended)
+
+
+VERDICTS: tuple[tuple[str, Callable[[End], bool]], ...] = (
+    ("stopped", lambda end: end.preempted),
+    ("unrecorded", lambda end: end.code == 0 and end.running),
+    # the signal killed ranks that did not handle it yet
+    ("stopped", lambda end: end.told and end.code != 0 and (end.code > 128 or not end.begun)),
+    (
+        "failed",
+        lambda end: (
+            end.code not in (0, NOT_FINITE) and (end.running or (end.begun and end.state == "failed"))
+        ),
+    ),
+    ("ended", lambda end: True),
+)
+"""What an end is, in the order of the questions: saved and stopped; exited with 0 and recorded nothing; failed, which the supervisor
+records; or ended with its own record."""
+
+
 class Supervisor:
     """Supervise the ranks of a run.
 
@@ -277,30 +340,24 @@ class Supervisor:
 
     def _judge(self, code: int, ranks: Ranks, before: int) -> int:
         """Record how this start ended, publish what it has left, and return its exit code."""
-        place, info, begun = self.place, self.read_info(), self._begun(before)
-        state, self.ended, self.reason = info.get("state"), code, ""
-        self._killed = self._recorded = False
-        self.hung = was_killed(self.run, place.start_id)
-        ranks_of_program = place.program and place.several
-        # a rank was killed, and the launcher has stopped the others, for which that looks like a preemption
-        if ranks_of_program and code == KILLED and not self.told and state == "preempted" and not self.hung:
-            state = "running"
-        running = begun and state == "running"
-        if state == "preempted":
-            end = STOPPED
-        elif code == 0 and running:
-            end = self._end_without_record(ranks_of_program)
-        elif self.told and code and (code > 128 or not begun):
-            end = STOPPED  # the signal killed ranks that did not handle it yet
-        else:
-            end = code
-            if code and code != NOT_FINITE and (running or (begun and state == "failed")):
-                self._record_failure(code, ranks.first_exit(), recorded=state == "failed")
-        finished = ranks_of_program and ((code == 0 and running) or (code == STOPPED and not self.told))
-        self._left_files = (
-            (code not in (0, STOPPED, REFUSED) and state != "preempted") or self.hung or finished
+        self.ended, self.reason, self._killed, self._recorded = code, "", False, False
+        self.hung = was_killed(self.run, self.place.start_id)
+        end = End(
+            code,
+            self.read_info().get("state"),
+            self._begun(before),
+            bool(self.told),
+            self.hung,
+            self.place.program and self.place.several,
         )
-        return end
+        verdict = end.judge()
+        code = STOPPED if verdict == "stopped" else code
+        if verdict == "unrecorded":
+            code = self._end_without_record(end.ranks_of_program)
+        elif verdict == "failed":
+            self._record_failure(code, ranks.first_exit(), recorded=end.state == "failed")
+        self._left_files = end.leaves_files(code)
+        return code
 
     def _end_without_record(self, ranks_of_program: bool) -> int:
         """Record the end of ranks that all exited with 0 and did not record it themselves."""

@@ -4,8 +4,8 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from subprocess import Popen
@@ -79,39 +79,48 @@ def search(
     member = check_trials(space, trees, data)
     config, arguments = member.config, sorted(o.input_line or "" for o in overrides)
     study = Study(arguments, options["n_trials"], options["sampler"], options["pruner"], config.seed, space)
-    folder = find_folder(
-        Path(config.paths.results) / config.name, study, options["study_name"], resumes=not data
-    )
+    runs = Path(config.paths.results) / config.name
+    folder = find_folder(runs, study, options["study_name"], resumes=not data)
     if config.dry_run:
-        print(
-            f"Searched keys; trials are compared by {config.checkpoint.monitor} ({config.checkpoint.mode}):"
-        )
+        compared = f"{config.checkpoint.monitor} ({config.checkpoint.mode})"
+        print(f"Searched keys; trials are compared by {compared}:")
         print("".join(f"{key:<18}{form}\n" for key, form in space.describe().items()))
-        if not data:
-            print(local_run.format_dry_run(config, local_layout(config)))
-            return
-    first, created = len(members(folder)), not folder.exists()
-    if data and first >= study.trials:
+    if data:
+        submit(study, folder, trees[0], member, data)
+    elif config.dry_run:
+        print(local_run.format_dry_run(config, local_layout(config)))
+    else:
+        with written(study, folder):
+            trial = replace(config, study=folder.name)
+            LocalTrials(trial, member.overrides, folder, at_once).run(study.trials)
+    if not config.dry_run and (config.wait or not data):
+        print(sweep_lines([read_entry(run.path) for run in members(folder).values()]), flush=True)
+
+
+def submit(study: Study, folder: Path, tree: Mapping[str, Any], member: Member, data: DataCheck) -> None:
+    """Submit the trials that the study does not have yet as one array."""
+    first = len(members(folder))
+    if first >= study.trials:
         raise ConfigError(
             f"the study {folder.name} has {first} trials already: use a higher hydra.sweeper.n_trials, `src/jobs.py resubmit --failed "
             f"{folder.name}`, or another hydra.sweeper.study_name."
         )
-    trials = [{**trees[0], "study": folder.name}] * (study.trials - first)
+    trees = [{**tree, "study": folder.name}] * (study.trials - first)
+    with nullcontext() if member.config.dry_run else written(study, folder):
+        start(trees, [member.overrides] * len(trees), data, refuse_unreadable, first=first)
+
+
+@contextmanager
+def written(study: Study, folder: Path) -> Iterator[None]:
+    """Write the folder of a study. A new one is removed after an error if it has no run folder yet."""
+    created = not folder.exists()
     try:
-        if not config.dry_run:
-            study.write(folder)
-        if data:
-            start(trials, [member.overrides] * len(trials), data, refuse_unreadable, first=first)
-        else:
-            LocalTrials(replace(config, study=folder.name), member.overrides, folder, at_once).run(
-                study.trials
-            )
+        study.write(folder)
+        yield
     except ProjectError:
         if created and not members(folder):
             remove(owned_folder(folder))
         raise
-    if not config.dry_run and (config.wait or not data):
-        print(sweep_lines([read_entry(run.path) for run in members(folder).values()]), flush=True)
 
 
 def option_problems(options: Mapping[str, Any]) -> list[str]:

@@ -13,7 +13,7 @@ from train_anywhere.monitor.run_facts import read_facts
 from train_anywhere.runs import facts
 from train_anywhere.runs.attempts import recorded_reason
 from train_anywhere.runs.facts import Checkpoint, Progress
-from train_anywhere.runs.folder import ATTEMPTS
+from train_anywhere.runs.folder import ATTEMPTS, RunDir
 from train_anywhere.runs.summary import display_path, is_program, resume_command, train_command
 from train_anywhere.slurm.scheduler import queue
 from train_anywhere.slurm.scheduler.client import QUEUE
@@ -221,35 +221,18 @@ def make_report(
     alive = may_train(state, written)
     waits = next((waiting[i] for i in run.job_ids if i in waiting), None) if state in WAITING else None
     end = None if alive or written in ("completed", "preempted") else ends.get(("", *run.job_ids)[-1])
-    started, ended = facts.read_span(info)
-    nodes = facts.read_nodes(run.folder, info) if alive else {}
-    whole = read_facts(run.folder, 0, nodes) if in_full else None
     report = Report(
         id=run.folder.id,
         path=run.folder.path,
         name=run.folder.path.parent.name,
-        started=started,
-        took=end_time - started if started and (end_time := time.time() if alive else ended) else None,
-        best=best_so_far(run.folder, info),
         state=state,
         written=written,
         where=where,
         jobs=run.job_ids,
         pending=waits,
         ended=end,
-        framework=info.get("framework"),
-        strategy=info.get("strategy"),
-        cluster=info.get("cluster"),
-        world_size=info.get("world_size"),
-        hosts=tuple(h for h in info.get("hosts") or () if isinstance(h, str)),
-        progress=facts.read_progress(run.folder, info),
-        nodes={host: {k: v for k, v in content.items() if k != "sums"} for host, content in nodes.items()},
-        verdicts=tuple(features.verdicts(whole)) if whole else (),
-        attempts=len(info.get(ATTEMPTS) or ()),
-        rows=features.rows(run.folder, info) if in_full else {},
-        tensorboard=_service_urls(info, "tensorboard") if alive else None,
-        dashboard=_service_urls(info, "dashboard") if alive else None,
-        overrides=facts.read_overrides(run.folder),
+        **_recorded(run.folder, info, alive),
+        **_monitored(run.folder, info, alive, in_full),
     )
     if brief:
         return report
@@ -262,6 +245,36 @@ def make_report(
         next=run_commands(run, state, alive, waits),
         why="" if alive else _end_reason(run, state, info, end),
     )
+
+
+def _recorded(run: RunDir, info: Mapping[str, Any], alive: bool) -> dict[str, Any]:
+    """Return the fields of a report that run.json, overrides.txt and metrics.csv have."""
+    started, ended = facts.read_span(info)
+    end = time.time() if alive else ended
+    return {
+        **{name: info.get(name) for name in ("framework", "strategy", "cluster", "world_size")},
+        "hosts": tuple(h for h in info.get("hosts") or () if isinstance(h, str)),
+        "attempts": len(info.get(ATTEMPTS) or ()),
+        "started": started,
+        "took": end - started if started and end else None,
+        "best": best_so_far(run, info),
+        "progress": facts.read_progress(run, info),
+        "overrides": facts.read_overrides(run),
+    }
+
+
+def _monitored(run: RunDir, info: Mapping[str, Any], alive: bool, in_full: bool) -> dict[str, Any]:
+    """Return the fields of a report that the monitor and the features know."""
+    nodes = facts.read_nodes(run, info) if alive else {}
+    known: dict[str, Any] = {
+        "nodes": {host: {k: v for k, v in content.items() if k != "sums"} for host, content in nodes.items()}
+    }
+    if alive:
+        known |= {kind: _service_urls(info, kind) for kind in ("tensorboard", "dashboard")}
+    if in_full:
+        known["verdicts"] = tuple(features.verdicts(read_facts(run, 0, nodes)))
+        known["rows"] = features.rows(run, info)
+    return known
 
 
 def _end_reason(run: RunEntry, state: str, info: dict[str, Any], end: JobEnd | None) -> str:

@@ -26,7 +26,7 @@ from train_anywhere.slurm.script import clean_environment
 from train_anywhere.slurm.script.job import Job, make_job
 from train_anywhere.slurm.script.render import render
 from train_anywhere.slurm.status import find_runs
-from train_anywhere.slurm.status.dependency import find_dependency
+from train_anywhere.slurm.status.dependency import Dependency, find_dependency
 from train_anywhere.slurm.submission.allocation import (
     Allocation,
     chosen_nodes,
@@ -107,20 +107,29 @@ def start(
     if shown:
         show_dry_run(request, here)
         load_members(trees, overrides, check)
-        if is_elsewhere(c.cluster, c.dry_run):
-            return [None] * len(members)
+        if not is_elsewhere(c.cluster, c.dry_run):
+            find_followed(request, run, here)
+            ask_scheduler(request)
+        return [None] * len(members)
+    followed = find_followed(request, run, here)
+    protect_output()  # a closed output (`| head`) must not make a submitted job look like a failure
+    if here:
+        sys.exit(run_in_allocation(request, members[0], run, chosen_nodes(job, here)))
+    return submit(request, members, run, followed)
+
+
+def find_followed(request: Request, run: RunDir | None, here: Allocation | None) -> Dependency | None:
+    """Return the run of after=, after asking the scheduler for its limits and for the jobs of a resumed `run`.
+
+    Raises ConfigError, SubmitError, SchedulerError, CheckpointError: the job can't be submitted.
+    """
+    c = request.config
     if limits := [] if here else [*slurm_conf_problems(request.job)]:
         raise ConfigError(*limits)
     followed = find_dependency(c.after, c.cluster.scheduler, Path(c.paths.results))
     if run:
         refuse_second_job(run, bool(here))
-    if shown:
-        ask_scheduler(request)
-        return [None] * len(members)
-    protect_output()  # a closed output (`| head`) must not make a submitted job look like a failure
-    if here:
-        sys.exit(run_in_allocation(request, members[0], run, chosen_nodes(job, here)))
-    return submit(request, members, run, followed)
+    return followed
 
 
 def refusals(
