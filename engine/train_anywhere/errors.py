@@ -7,6 +7,7 @@ escapes is a bug and keeps its traceback.
 import signal
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from typing import Literal, Self
 
 __all__ = [
     "CheckpointError",
@@ -37,6 +38,28 @@ def listed(values: Iterable[object], most: int = 6) -> str:
     """Return values for a message, separated by commas: the first ones, and the number of the others."""
     shown = [str(value) for value in values]
     return ", ".join(shown[:most]) + (f" and {len(shown) - most:,} more" if len(shown) > most else "")
+
+
+NO_KEY = "is not a key of the configuration"
+
+
+class Problem(str):
+    """A message about one key, which says what is wrong with it.
+
+    Attributes:
+        kind: an unknown `key`, an unknown `argument` of a target, or a `value` that is not allowed.
+        value: the value, if `kind` is `value`.
+    """
+
+    kind: Literal["key", "argument", "value"]
+    key: str
+    value: str
+
+    def __new__(cls, text: str, kind: Literal["key", "argument", "value"], key: str, value: str = "") -> Self:
+        """Return the message `text`."""
+        problem = super().__new__(cls, text)
+        problem.kind, problem.key, problem.value = kind, key, value
+        return problem
 
 
 class ProjectError(Exception):

@@ -20,6 +20,7 @@ from train_anywhere.config.other_names import (
     with_keys_meant,
 )
 from train_anywhere.config.search_terms import TERMS, find_page
+from train_anywhere.config.strict import unknown_key
 from train_anywhere.errors import ConfigError
 from train_anywhere.files import ROOT
 from train_anywhere.launch import command
@@ -160,7 +161,7 @@ def test_a_wrong_key_leads_to_the_page() -> None:
     tree = compose([])
     for term in WORDS:
         key = term.replace(" ", "_").replace("/", "_")
-        said = with_keys_meant(f"'{key}' is not a key of the configuration.", tree)
+        said = with_keys_meant(unknown_key(key, "."), tree)
         other = keys_meant(key, tree) or key in {*OTHER_WAYS, *OWN_ARGUMENTS}
         assert (
             other

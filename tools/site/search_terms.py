@@ -1,6 +1,5 @@
-"""Hook of MkDocs: the search of the site finds a page by the terms of other programs (config/search_terms.py of the engine)."""
+"""Hook of MkDocs: the search of the site finds a page by the terms of other programs (config/search_terms.txt of the engine)."""
 
-import runpy
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +7,8 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = (ROOT / "engine", *ROOT.glob(".venv/lib/python3*/site-packages"))
 """Where the engine may be: in the project, or installed."""
 
-[TABLE, *_] = filter(Path.is_file, (folder / "train_anywhere/config/search_terms.py" for folder in FOLDERS))
-TERMS = runpy.run_path(str(TABLE))["TERMS"]
+[TABLE, *_] = filter(Path.is_file, (folder / "train_anywhere/config/search_terms.txt" for folder in FOLDERS))
+TERMS = [row.split(" | ") for row in TABLE.read_text().splitlines()]
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:

@@ -10,6 +10,7 @@ from train_anywhere.config.keys import flatten
 from train_anywhere.config.load import load
 from train_anywhere.config.other_names import OTHER_NAMES, OTHER_WAYS, keys_meant, with_keys_meant
 from train_anywhere.config.signatures import read
+from train_anywhere.config.strict import unknown_key
 from train_anywhere.errors import ConfigError
 
 MEANT = {
@@ -141,7 +142,7 @@ def test_each_argument_of_the_trainer_and_its_callbacks_has_a_hint(tree: dict[st
     }.items():
         for name in read(f"lightning.pytorch.{place}").parameters:
             key = f"{section}.{name}"
-            said = with_keys_meant(f"'{key}' is not a key of the configuration.", tree)
+            said = with_keys_meant(unknown_key(key, "."), tree)
             known = key in flatten(tree) or name in NO_HINT
             assert known or not said.endswith("configuration."), said
 

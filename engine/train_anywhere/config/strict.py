@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 
 from train_anywhere.config.keys import TARGET, OpenSection, key_fields, split_section
 from train_anywhere.config.limits import Duration, Span
-from train_anywhere.errors import listed
+from train_anywhere.errors import NO_KEY, Problem, listed
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ def build(cls: type[T], tree: Mapping[str, Any], problems: list[str], path: str 
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]
     optional = {f.name for f in fields if f.default is not missing or f.default_factory is not missing}
     problems += [
-        f"'{_join(path, str(key))}' is not a key of the configuration{did_you_mean(str(key), hints, path)}"
+        unknown_key(_join(path, str(key)), did_you_mean(str(key), hints, path))
         for key in tree
         if key not in hints
     ]
@@ -67,6 +67,11 @@ def build(cls: type[T], tree: Mapping[str, Any], problems: list[str], path: str 
             values[key] = UNUSABLE
             problems.append(f"'{_join(path, key)}' is missing; give it {describe(hint)}.")
     return None if any(v is UNUSABLE for v in values.values()) else cls(**values)
+
+
+def unknown_key(key: str, hint: str) -> Problem:
+    """Return the message about an unknown key, which ends with a hint."""
+    return Problem(f"'{key}' {NO_KEY}{hint}", "key", key)
 
 
 def convert(hint: Any, value: Any, problems: list[str], path: str) -> Any:
@@ -87,7 +92,8 @@ def convert(hint: Any, value: Any, problems: list[str], path: str) -> Any:
     shown = "null" if value is None else f"'{_shown(value)}'"
     names = [str(v) for kind, _ in alternatives(hint) for v in typing.get_args(kind)]
     near = nearest(str(value), names) if isinstance(value, str) else None
-    problems.append(f"{path}={shown} {_misfit(hint, value)}." + (f" Did you mean '{near}'?" if near else ""))
+    text = f"{path}={shown} {_misfit(hint, value)}." + (f" Did you mean '{near}'?" if near else "")
+    problems.append(Problem(text, "value", path, _shown(value)))
     return UNUSABLE
 
 

@@ -27,6 +27,7 @@ from train_anywhere.config.other_names import OWN_ARGUMENTS
 from train_anywhere.config.schema import Config, Trainer
 from train_anywhere.config.signatures import Definition, Parameter, TargetError, read, read_import_calls
 from train_anywhere.config.strict import UNUSABLE, convert, did_you_mean, nearest
+from train_anywhere.errors import Problem
 
 TASK_CLASS = "train_anywhere.tasks.Task"
 """The base class of the tasks of version 0.1, see `train_anywhere.tasks`."""
@@ -255,7 +256,8 @@ def _convert_arguments(
     known = [*dict.fromkeys([*(name for name in accepted if name not in supplied), *own])]
     for name in given:
         if name not in accepted and not definition.takes_any:
-            problems.append(f"'{key}.{name}' is not an argument of {dotted}{did_you_mean(name, known, key)}")
+            text = f"'{key}.{name}' is not an argument of {dotted}{did_you_mean(name, known, key)}"
+            problems.append(Problem(text, "argument", f"{key}.{name}"))
     missing = [n for n, p in parameters.items() if p.required and n not in given and n not in supplied]
     missing = [] if special.get(PARTIAL) else missing
     misspelt = {nearest(name, missing) for name in given if name not in parameters}

@@ -32,7 +32,7 @@ from train_anywhere.config.load import load
 from train_anywhere.config.other_names import page_address, with_keys_meant
 from train_anywhere.config.schema import Config
 from train_anywhere.config.search_terms import find_page
-from train_anywhere.config.strict import did_you_mean, section_keys
+from train_anywhere.config.strict import did_you_mean, section_keys, unknown_key
 from train_anywhere.errors import ConfigError, ProjectError, listed
 
 KEYS = section_keys(Config) - {"name"}
@@ -212,7 +212,7 @@ def _check_key(
             here = list(section) if isinstance(section, dict) else []
             here += [] if depth else [g for g in known_groups if g not in here]
             hint = did_you_mean(part, here, ".".join(key.split(".")[:depth]))
-            problems.append(with_keys_meant(f"'{key}' is not a key of the configuration{hint}", tree))
+            problems.append(with_keys_meant(unknown_key(key, hint), tree))
             return False
         section = section[part]
     return True
