@@ -64,7 +64,8 @@ def test_an_array_of_trials(login: Login, slow_steps: str, shared_dir: Path) -> 
     assert sorted(one["number"] for one in proposed) == [*range(12)]
     assert len({one["values"]["optimizer.lr"] for one in proposed}) == 12
     shown = login.jobs("status", study.name)
-    assert f"{study.name}-0" in shown and "Why:" in shown
+    assert f"{study.name}-0   failed " in shown and "cancelled" in shown
+    assert "Why:         pruned at its validation" in login.jobs("status", pruned.id)
     assert f"  {study.name}-" in login.jobs("best", study.name)
     assert "resubmit" in login.jobs("status", runs[0].id)
 
