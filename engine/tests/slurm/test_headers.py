@@ -22,7 +22,7 @@ from train_anywhere.errors import ConfigError
 from train_anywhere.launch.preflight import data_problems
 from train_anywhere.slurm import rules
 from train_anywhere.slurm.rules.job_rules import Request
-from train_anywhere.slurm.rules.options import SHORT
+from train_anywhere.slurm.script.options import SHORT
 from train_anywhere.slurm.submission.prepare import placeholder_job
 
 

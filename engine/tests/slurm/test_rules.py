@@ -15,6 +15,7 @@ from train_anywhere.slurm import rules
 from train_anywhere.slurm.rules import job_rules, local_rules, options
 from train_anywhere.slurm.rules.job_rules import Request
 from train_anywhere.slurm.script import render
+from train_anywhere.slurm.script.options import OPTIONS, OWN_PBS
 from train_anywhere.slurm.submission.prepare import placeholder_job
 from train_anywhere.testing.frameworks import FIRST
 
@@ -123,8 +124,8 @@ def test_each_rule_refuses_its_examples_and_names_the_way_out(make_config: MakeC
 
 def test_each_key_that_a_refused_option_names_exists() -> None:
     tree = flatten(compose(["cluster=slurm"]))
-    keys = [options.KEYS.get(o, "cluster." + o.replace("-", "_")) for o in options.OWN]
-    named = {key.partition("=")[0] for key in [*keys, *options.OWN_PBS.values()]} - {"", "-m"}
+    keys = [o.text for o in OPTIONS.values() if o.kind in ("line", "part", "own")]
+    named = {key.partition("=")[0] for key in [*keys, *OWN_PBS.values()]} - {"", "-m"}
     assert len(named) > 20 and sorted(named - {*tree}) == []
 
 
@@ -145,7 +146,7 @@ def test_keys_that_the_outline_of_an_older_project_ignores(
     assert [*options.outline(asked)] == []
     text = (render.TEMPLATES / "slurm.sh.j2").read_text()
     older = tmp_path / "slurm.sh.j2"
-    older.write_text(text.replace("c.time_min", "false").replace("c.nodelist", "false"))
+    older.write_text(text.replace("c.time_min", "false").replace("in lines", "in []"))
     monkeypatch.setattr(render, "TEMPLATES", tmp_path)
     first, second = options.outline(asked)
     assert first.startswith("cluster.time_min=5 would be ignored") and "cluster.extra" not in first

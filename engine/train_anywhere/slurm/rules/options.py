@@ -10,56 +10,7 @@ from train_anywhere.distributed.layout import support
 from train_anywhere.errors import ConfigError
 from train_anywhere.slurm.rules.job_rules import Request
 from train_anywhere.slurm.script import render
-
-FORBIDDEN = {
-    "wrap": "replaces the script",
-    "parsable": "changes the answer that contains the job id",
-    "test-only": "submits nothing; use dry_run=test",
-    "wait": "makes sbatch wait; use wait=true",
-    "uid": "submits as another user",
-    "gid": "submits as another group",
-    "export-file": "drops the login environment",
-    "help": "submits nothing",
-    "usage": "submits nothing",
-    "version": "submits nothing",
-}
-"""Options that submit no job, or one that src/jobs.py can't find, with the reason."""
-
-SHORT = {
-    "J": "job-name", "o": "output", "e": "error", "A": "account", "p": "partition", "q": "qos", "t": "time", "N": "nodes",
-    "n": "ntasks", "c": "cpus-per-task", "G": "gpus", "C": "constraint", "x": "exclude", "w": "nodelist", "b": "begin", "a": "array",
-    "M": "clusters", "W": "wait", "h": "help", "V": "version",
-}  # fmt: skip
-"""Long names of the short options: https://slurm.schedmd.com/sbatch.html"""
-
-OWN_PBS = {
-    "N": "name", "o": "", "e": "", "A": "cluster.account", "q": "cluster.partition", "M": "cluster.mail_user",
-    "m": "cluster.mail_type", "a": "cluster.begin", "p": "cluster.nice", "r": "cluster.requeue", "J": "-m",
-    "I": "", "h": "", "z": "", "C": "", "S": "",
-}  # fmt: skip
-"""Options of qsub that the script sets itself or can't work with, and the key to use instead; "" if there is none."""
-
-KEYS = {
-    "nodes": "trainer.nodes", "job-name": "name", "array": "-m", "gpus": "trainer.total_devices", "gres": "trainer.devices",
-    "gpus-per-node": "trainer.devices", "gpus-per-socket": "trainer.devices", "ntasks": "trainer.devices",
-    "ntasks-per-node": "trainer.devices", "ntasks-per-gpu": "trainer.devices", "ntasks-per-socket": "trainer.devices",
-    "ntasks-per-core": "trainer.devices", "tasks-per-node": "trainer.devices", "cpus-per-gpu": "cluster.cpus_per_task",
-    "signal": "cluster.signal_seconds", "no-requeue": "cluster.requeue=false",
-    "requeue": "cluster.requeue=true", "output": "", "error": "", "open-mode": "",
-}  # fmt: skip
-"""The key to use instead of an option of `OWN`, if it is not the key of that name in `cluster`; "" if there is none: a log's place."""
-
-OWN = {
-    *KEYS, "account", "partition", "qos", "time", "time-min", "cpus-per-task", "mem", "mem-per-gpu", "mem-per-cpu", "constraint", "comment",
-    "reservation", "exclude", "nodelist", "exclusive", "begin", "nice", "mail-user", "mail-type",
-}  # fmt: skip
-"""Options that the script sets itself, so that they agree, and options that could contradict them."""
-
-IN_OUTLINE = (
-    "account", "partition", "qos", "reservation", "time_min", "gpu_type", "gres", "constraint", "comment", "exclude", "nodelist",
-    "exclusive", "begin", "nice", "mail_user", "mail_type",
-)  # fmt: skip
-"""Keys of `cluster` that reach the scheduler only if the outline of the batch script uses them."""
+from train_anywhere.slurm.script.options import OPTIONS, OWN_PBS, SHORT
 
 
 def outline(request: Request) -> Iterator[str]:
@@ -79,7 +30,9 @@ def outline(request: Request) -> Iterator[str]:
             f"cluster.gpu_type={c.gpu_type} would be ignored, because with cluster.gpu_request=none no option requests GPUs; "
             "leave it out, or use cluster.partition or cluster.constraint."
         )
-    keys = [key for key in IN_OUTLINE if request.job.gpus or key != "gpu_type"]
+    written = ("part",) if "in lines" in text else ("part", "line")
+    keys = [o.text.removeprefix("cluster.") for o in OPTIONS.values() if o.kind in written]
+    keys += ["gpu_type"] if request.job.gpus else []
     ignored = [key for key in keys if getattr(c, key) and not re.search(rf"(?<![-\w]){key}\b", text)]
     if c.gpu_request == "none" and 'gpu_request == "none"' not in text:
         ignored.append("gpu_request")
@@ -120,11 +73,10 @@ def _not_one_option(text: str) -> list[str]:
 def _slurm_problems(text: str, request: Request) -> Iterator[str]:
     written, value = _parse_option(text)
     option = _complete_name(written)
+    known = OPTIONS.get(option)
     short = "" if option == written else f" (--{written} is short for it)"
     if option == "constraint":
         yield f"of two --constraint options only the last counts; use 'cluster.constraint=[{request.job.constraint or 'a'},{value}]'."
-    elif option in ("gpus-per-task", "tres-per-task"):
-        yield f"--{option} hides a node's other GPUs from a rank (no NVLink between ranks); leave it out."
     elif option == "export" and "ALL" not in value.split(","):
         use = "leave it out" if value in ("", "NONE", "NIL") else f"use --export=ALL,{value}"
         yield f"--export={value} drops the login environment; {use}."
@@ -133,11 +85,10 @@ def _slurm_problems(text: str, request: Request) -> Iterator[str]:
             f"--clusters{short} sends the job to a cluster that src/jobs.py does not query; leave it out, and type "
             f"`export SLURM_CLUSTERS={value or 'NAME'}` before, which all commands read."
         )
-    elif option in FORBIDDEN:
-        yield f"--{option}{short} {FORBIDDEN[option]}; leave it out."
-    elif option in OWN:
-        other = option == "gres" and "gpu" not in value
-        key = "cluster.gres" if other else KEYS.get(option, "cluster." + option.replace("-", "_"))
+    elif known and known.kind == "no":
+        yield f"--{option}{short} {known.text}; leave it out."
+    elif known and known.kind != "ask":
+        key = "trainer.devices" if option == "gres" and "gpu" in value else known.text
         use = _use(key) or "leave it out: the logs are in the run folder."
         yield f"the script sets --{option} itself{short}, and two could contradict each other; {use}"
 
@@ -165,10 +116,9 @@ def _parse_option(text: str) -> tuple[str, str]:
 
 def _complete_name(option: str) -> str:
     """Return the full name of an abbreviated long option, as sbatch completes it."""
-    known = [*OWN, *FORBIDDEN, "gpus-per-task", "tres-per-task", "export", "clusters"]
-    if option in known or len(option) < 2:
+    if option in OPTIONS or len(option) < 2:
         return option
-    return min((name for name in known if name.startswith(option)), default=option)
+    return min((name for name in OPTIONS if name.startswith(option)), default=option)
 
 
 def one_line(request: Request) -> Iterator[str]:

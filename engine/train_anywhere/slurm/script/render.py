@@ -16,6 +16,7 @@ from train_anywhere.errors import ConfigError
 from train_anywhere.files import ROOT
 from train_anywhere.slurm.script import units
 from train_anywhere.slurm.script.job import Job
+from train_anywhere.slurm.script.options import OPTIONS
 
 TEMPLATES = ROOT / "slurm" / "templates"
 """The project's templates, with the outline of the script, which users may edit."""
@@ -108,6 +109,7 @@ def _render(job: Job) -> str:
         login=bool(c.modules or c.conda),  # only login shells have `module` and `conda`
         log=log_path(job),
         python=shlex.quote(job.python),
+        lines=option_lines(job),
         gpu_type=f"{c.gpu_type}:" if c.gpu_type else "",
         # the variables of the other ways to request GPUs
         gpu_variables=given if job.even or c.gpu_request == "none" else "SLURM_GPUS_PER_NODE",
@@ -122,6 +124,13 @@ def _render(job: Job) -> str:
         job_options=job_options(job),
         supervised=ranks_options(job),
     )
+
+
+def option_lines(job: Job) -> list[tuple[str, object]]:
+    """Return the options that have a key of `cluster` as their value, and True for one without a value."""
+    values = {**vars(job.cluster), "constraint": job.constraint}
+    keys = {o.name: o.text.removeprefix("cluster.") for o in OPTIONS.values() if o.kind == "line"}
+    return [(name, values[key]) for name, key in keys.items() if values[key] not in (None, False, "")]
 
 
 def job_options(job: Job) -> str:
