@@ -126,7 +126,7 @@ def _sweep(words: Sequence[str], search: Sequence[str], program: Mapping[str, An
             [*added, *overrides],
             options,
             lambda member: _compose(member, program),
-            _job_problems if submits else None,
+            job_problems if submits else None,
         )
         return 0
     members = list_members(overrides)

@@ -41,9 +41,8 @@ def register(heartbeat: Heartbeat) -> None:
     with suppress(OSError):
         file = open(heartbeat.path.with_name(heartbeat.path.name + SUFFIX), "wb")  # noqa: SIM115
         _open_files[:] = [file]  # faulthandler needs it open
-        signal.signal(
-            signal.SIGUSR2, signal.SIG_IGN
-        )  # what `unregister` restores: its default would end the rank
+        # what `unregister` restores: its default would end the rank
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
         faulthandler.register(signal.SIGUSR2, file=file, all_threads=True)
         heartbeat.stacks = 1
         heartbeat.at("importing")

@@ -86,7 +86,7 @@ def start(
     refuse_mixed_members(trees, submitted=True)
     run = open_run(trees[0]["resume"]) if trees[0]["resume"] and len(trees) == 1 else None
     here = current_allocation()
-    numbers = range(first, first + len(trees)) if len(trees) > 1 or trees[0]["study"] else None
+    numbers = range(first, first + len(trees)) if len(trees) > 1 or trees[0].get("study") else None
     jobs: list[Job] = []
     trees = [merge_resumed(trees[0], run, overrides[0])] if run else trees
     shown = bool(trees[0]["dry_run"])  # a dry run shows the job, then refuses what a submission refuses
