@@ -107,6 +107,7 @@ HARMLESS = {
         "checkpoint.monitor",
         "strategy.blocks",
         "program.metrics",
+        "study",
     ),
     *(
         "trainer.nodes",

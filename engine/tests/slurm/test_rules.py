@@ -148,7 +148,7 @@ def test_keys_that_the_outline_of_an_older_project_ignores(
     older = tmp_path / "slurm.sh.j2"
     older.write_text(text.replace("c.time_min", "false").replace("in lines", "in []"))
     monkeypatch.setattr(render, "TEMPLATES", tmp_path)
-    first, second = options.outline(asked)
+    second, first = sorted(options.outline(asked))
     assert first.startswith("cluster.time_min=5 would be ignored") and "cluster.extra" not in first
     assert second.startswith("cluster.nodelist=n1 would be ignored")
     older.write_text(older.read_text() + '{% include "ours.sh.j2" %}')
