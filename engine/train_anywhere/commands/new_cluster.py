@@ -165,11 +165,7 @@ def write_host(name: str, ssh: str, words: Sequence[str]) -> int:
         _write(
             file,
             f"ssh: {format_scalar(ssh)}\nfolder: {format_scalar(f'~/{WORK.name}')}\ncluster: {name}\n"
-            + (
-                ""
-                if HAS_PROJECT
-                else "python: .venv/bin/python  # with train-anywhere and the program's packages\nsetup: null\n"
-            ),
+            + ("" if HAS_PROJECT else "python: .venv/bin/python  # the program's\nsetup: null\n"),
         )
     if name in list_groups()["cluster"]:
         return 0

@@ -24,7 +24,6 @@ from train_anywhere.launch.command import run_command
 from train_anywhere.launch.preflight import refuse_unreadable
 from train_anywhere.plugins.anywhere import MEMBER
 from train_anywhere.program.named_program import FIXED
-from train_anywhere.runs.summary import as_typed
 from train_anywhere.slurm.presets import resolve_current
 from train_anywhere.slurm.submission.prepare import start
 
@@ -47,9 +46,7 @@ NAMES = {key: name for name, key in KEYS.items()}
 SUBMITIT = {"submitit_folder": "use hydra.launcher.results", "stderr_to_stdout": "leave it out"}
 """Keys of hydra-submitit-launcher that have no other name in `config.other_names`."""
 
-TYPED = re.compile(
-    r"(?<![\w.])(?:(?:cluster|trainer|program|container|paths)\.(?=[a-z_]+\b)(?!site)|(?=(?:cluster|container|wait|dry_run)=))"
-)
+TYPED = re.compile(r"(?<![\w.])(?:(?:cluster|trainer|program|paths)\.(?!site)|(?=(?:cluster|wait|dry_run)=))")
 """Matches the start of a key of `src/run.py` in a message."""
 
 
@@ -64,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
                 return submit_there(request)
             states = submit(request)
         except ConfigError as error:
-            said = [TYPED.sub("hydra.launcher.", as_typed(one)) for one in error.problems]
+            said = [TYPED.sub("hydra.launcher.", one) for one in error.problems]
             raise ConfigError(*said) from None
         if states is not None:
             with open(int(arguments[0]), "w") as file:
@@ -86,16 +83,12 @@ def submit(request: Mapping[str, Any]) -> list[str] | None:
     if problems:
         raise ConfigError(*problems)
     program, values = find_program(request), job_values(request)
-    tree, trees = compose_job(values), []
-    for command in request["commands"]:
-        [member] = [word for word in command if word.startswith(MEMBER)]
-        shown = [MEMBER + "{args.member}" if word == member else word for word in command]
-        one = deepcopy(tree)
-        one["program"] |= program | {"command": [*program["command"], *shown]}
-        one["args"] = {"member": member.removeprefix(MEMBER)}
-        trees.append(one)
-    typed = [f"{key}={value}" for key, value in values.items()]
-    overrides = [[*typed, *member] for member in request["members"]]
+    tree, trees, overrides = compose_job(values), [], []
+    for member, state in zip(request["members"], request["states"], strict=True):
+        words = [*program["command"], *request["kept"], MEMBER + "{args.member}", *member]
+        section = tree["program"] | program | {"command": words}
+        trees.append(deepcopy(tree) | {"program": section, "args": {"member": state}})
+        overrides.append([*(f"{key}={value}" for key, value in values.items()), *member])
     results = start(trees, overrides, job_problems, refuse_unreadable)
     return None if dry else [str(one) if isinstance(one, SubmitError) else "" for one in results]
 
@@ -106,11 +99,12 @@ def submit_there(request: Mapping[str, Any]) -> int:
     from train_anywhere.remote.remote_command import run_once
     from train_anywhere.remote.sent_files import find_files
 
-    file, module = Path(request["file"]).resolve(), request["module"]
-    host, top = read_host(request["keys"]["on"]), WORK.resolve()
-    if Path.cwd() != top or not (module or file.is_relative_to(top)):
-        raise ConfigError(f"hydra.launcher.on={host.name} sends {WORK}: start a program of it in it.")
-    words = ["-m", module] if module else [os.path.relpath(file, top)]
+    host, program = read_host(request["keys"]["on"]), find_program(request)
+    if program["copied"] != str(WORK) or program["folder"] != str(WORK):
+        raise ConfigError(
+            f"hydra.launcher.on={host.name} sends {WORK}: start a program of it in this folder."
+        )
+    words = [os.path.relpath(word, WORK) if os.path.isabs(word) else word for word in program["command"]]
     words += [word for word in request["typed"] if not word.startswith("hydra.launcher.on=")]
     if host.cluster and "cluster" not in request["keys"]:
         words.append(f"hydra.launcher.cluster={host.cluster}")

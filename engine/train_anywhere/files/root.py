@@ -4,6 +4,7 @@ Paths keep the links that the user typed: a link of this machine may be a mounte
 """
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -100,7 +101,7 @@ def is_project(folder: Path) -> bool:
         text = (folder / PROJECT_FILE).read_text(errors="replace")
     except OSError:
         return False
-    return "defaults:" not in text or "cluster" in text
+    return "defaults:" not in text or bool(re.search(r"^ *- cluster:", text, re.M))
 
 
 def _main_module() -> str:
@@ -148,5 +149,5 @@ def find_top(folder: Path) -> Path:
 WORK = ROOT if HAS_PROJECT else find_top(resolve_as_typed(shell_folder()))
 """The folder with the user's code and results: the project, or the repository in which a command is typed."""
 
-OWN = ROOT / "configs" if HAS_PROJECT else Path("~/.config/train-anywhere").expanduser()
+OWN = ROOT / "configs" if HAS_PROJECT else Path(os.path.expanduser("~/.config/train-anywhere"))
 """The folder with the user's presets, settings and hosts."""

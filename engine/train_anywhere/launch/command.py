@@ -20,6 +20,7 @@ from train_anywhere.files.root import refuse_deleted_folder
 from train_anywhere.files.terminal.fit import fit, fit_message, terminal_width
 from train_anywhere.files.terminal.output import escape_characters, output_problem
 from train_anywhere.files.terminal.printable import printable
+from train_anywhere.runs.summary import as_typed
 
 HELP = {"-h", "--help"}
 
@@ -132,7 +133,8 @@ def run_command(command: Callable[[], int], overrides: bool = True) -> int:
         if message is None:
             raise
         with suppress(OSError):  # the exit code remains
-            print(fit_message(f"error: {printable(message)}", sys.stderr), file=sys.stderr, flush=True)
+            said = as_typed(printable(message))
+            print(fit_message(f"error: {said}", sys.stderr), file=sys.stderr, flush=True)
         return error.exit_code if isinstance(error, ProjectError) else REFUSED
 
 

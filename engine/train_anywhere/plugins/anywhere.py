@@ -66,32 +66,24 @@ class AnywhereLauncher(Launcher):
         sweep, sweeper = Path(os.path.abspath(str(self.config.hydra.sweep.dir))), self.config.hydra.sweeper
         main = sys.modules["__main__"]
         spec = getattr(main, "__spec__", None)
-        states = submit(
-            {
-                "keys": self.keys,
-                "name": str(self.config.hydra.job.name),
-                "file": os.path.abspath(getattr(main, "__file__", None) or sys.argv[0]),
-                "module": spec.name.removesuffix(".__main__") if spec else None,
-                "typed": sys.argv[1:],
-                "members": members,
-                "commands": [self._words(m, n, sweep) for n, m in enumerate(members, initial_job_idx)],
-                "results": str(sweeper.get("_target_")) != BASIC,
-                "direction": str(sweeper.get("direction")),
-            }
-        )
+        times = {key[0]: value for key, value in OmegaConf.get_cache(self.config).get("now", {}).items()}
+        numbers = range(initial_job_idx, initial_job_idx + len(members))
+        common = {"cwd": os.getcwd(), "sweep": str(sweep), "times": times}
+        # the command line of a member is what was typed, with its overrides in place of those of the sweep
+        swept = [*self.config.hydra.overrides.task]
+        request = {
+            "keys": self.keys, "name": str(self.config.hydra.job.name), "results": str(sweeper.get("_target_")) != BASIC,
+            "file": os.path.abspath(getattr(main, "__file__", None) or sys.argv[0]), "direction": str(sweeper.get("direction")),
+            "module": spec.name.removesuffix(".__main__") if spec else None, "typed": sys.argv[1:], "members": members,
+            "kept": [word for word in sys.argv[1:] if word not in swept],
+            "states": [quote(json.dumps(common | {"number": number})) for number in numbers],
+        }  # fmt: skip
+        states = submit(request)
         if not states:  # a dry run, or all is done on a host: a sweeper can't continue
             sys.exit(0)
-        waited, first = bool(self.keys.get("wait")), initial_job_idx
-        files = [sweep / ANSWERS / f"{first + n}.json" if waited else None for n in range(len(members))]
+        waited = bool(self.keys.get("wait"))
+        files = [sweep / ANSWERS / f"{number}.json" if waited else None for number in numbers]
         return [_job_return(*both) for both in zip(configs, members, states, files, strict=True)]
-
-    def _words(self, member: Sequence[str], number: int, sweep: Path) -> list[str]:
-        """Return the command line of a member: what was typed, with its overrides in place of those of the sweep."""
-        times = {key[0]: value for key, value in OmegaConf.get_cache(self.config).get("now", {}).items()}
-        state = {"number": number, "cwd": os.getcwd(), "sweep": str(sweep), "times": times}
-        swept = [*self.config.hydra.overrides.task]
-        kept = [word for word in sys.argv[1:] if word not in swept]
-        return [*kept, MEMBER + quote(json.dumps(state)), *member]
 
 
 def submit(request: dict[str, Any]) -> list[str]:

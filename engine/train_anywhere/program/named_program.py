@@ -14,7 +14,7 @@ from train_anywhere.config.command.compose import compose, install_choice_loader
 from train_anywhere.config.keys import flatten
 from train_anywhere.errors import ConfigError, listed
 from train_anywhere.files import ROOT
-from train_anywhere.files.root import resolve_as_typed
+from train_anywhere.files.root import find_top, resolve_as_typed
 
 SECTIONS = ("cluster", "container", "paths", "features", "program", "args")
 """Sections that a program has too."""
@@ -95,7 +95,7 @@ def _find_outside(path: Path) -> Path | None:
     commands = [os.path.dirname(sys.executable), *os.environ.get("PATH", "").split(os.pathsep)]
     if not Path(_project_name(path)).is_absolute() or (path.is_file() and str(here) in commands):
         return None
-    return next((one for one in (here, *here.parents) if (one / ".git").exists()), here)
+    return find_top(here)
 
 
 def command_problems(command: Sequence[str]) -> list[str]:

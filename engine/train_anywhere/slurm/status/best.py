@@ -85,7 +85,7 @@ def rerun_command(run: RunDir) -> str:
     if not is_program(run):
         return f"{train_command()} {shlex.join(words)}".rstrip()
     program = facts.read_config(run).get("program") or {}
-    command = shlex.join(program.get("command") or [])
+    command = shlex.join(word for word in program.get("command") or [] if "{args.member}" not in word)
     if not HAS_PROJECT:
         return f"python {command}"
     return f"{train_command('run.py')} {shlex.join([w.lstrip('+') for w in words])} -- {command}"
