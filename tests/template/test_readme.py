@@ -306,6 +306,9 @@ def test_every_other_command_is_known() -> None:
         "cp examples/",
         "PYTHONPATH=engine python predict.py",
         "sed -i 's/^    srun/    nice srun/' slurm/templates/ranks.sh.j2",  # engine/tests/slurm/test_render.py
+        "pip install train-anywhere",  # this and the next ones: engine/tests/program/test_hydra_launcher.py
+        "python app.py -m hydra/launcher=anywhere",
+        "python -m train_anywhere status",
         "eval '$(python src/train.py --shell-completion",  # engine/tests/config/test_explained.py
     )
     assert [c for _, c in ALL if not c.startswith(known)] == []

@@ -1,5 +1,7 @@
 """`hydra/launcher=anywhere` in a program without a project: dry runs, refusals, presets, verbs."""
 
+import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -50,8 +52,6 @@ def start(folder: Path) -> Start:
 
 
 def environ_without_root() -> dict[str, str]:
-    import os
-
     return {name: value for name, value in os.environ.items() if name != "TRAIN_ROOT"}
 
 
@@ -96,6 +96,16 @@ def test_keys_of_another_launcher_and_wrong_values_are_one_message(start: Start)
         code=2,
     )
     assert "hydra.launcher.nodes=x" in said and "hydra.launcher.time: '1-x' is" in said
+
+
+def test_commands_of_the_page(start: Start) -> None:
+    page = (ROOT / "docs" / "how-to" / "hydra-launcher.md").read_text()
+    commands = [shlex.split(line) for line in page.splitlines() if line.startswith("python app.py ")]
+    assert len(commands) == 2
+    own = ("local_disk=/scratch", "check=warn", "comment=pytorch", "dry_run=true")
+    for words in commands:
+        shown = start("src/app.py", *words[2:], *(f"hydra.launcher.{word}" for word in own))
+        assert "#SBATCH --array=0-1" in shown and "dry run: nothing was written" in shown
 
 
 def test_own_presets(start: Start, folder: Path) -> None:
