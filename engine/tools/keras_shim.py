@@ -35,6 +35,9 @@ for name in ("jax", "jax.experimental", "jax.experimental.sparse"):
     sys.modules.setdefault(name, ModuleType(name))  # the tests import it for another backend
 
 
+KERAS_FIT = TensorFlowTrainer.fit
+
+
 class SetByProject(Exception):
     """The test needs an argument that this project sets itself, or a value that it refuses."""
 
@@ -113,6 +116,7 @@ def fit(
     }  # fmt: skip
     try:
         with ExitStack() as stack:
+            stack.enter_context(mock.patch.object(TensorFlowTrainer, "fit", KERAS_FIT))
             for module, names in instead.items():
                 stack.enter_context(mock.patch.multiple(module, **names))
             run.train(config, RankProcess(RunDir(folder), Topology(), Stop()))

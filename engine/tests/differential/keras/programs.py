@@ -12,8 +12,6 @@ from engine.tests.differential.keras.specs import Spec
 SPEC: Spec = {}
 COLUMNS = 3
 WEIGHTS = {0: 1.0, 1: 3.0}
-HOOKS = True
-"""Whether the order of a PyDataset changes in an evaluation."""
 
 MADE: list[keras.callbacks.Callback] = []
 """The callbacks that this process has made."""
@@ -203,9 +201,8 @@ def rows_of(split: str) -> tuple[np.ndarray, ...]:
 class Batches(keras.utils.PyDataset):
     """Batches, the last one smaller, in another order after each epoch."""
 
-    def __init__(self, arrays: tuple[np.ndarray, ...], batch: int, moves: bool = True) -> None:
+    def __init__(self, arrays: tuple[np.ndarray, ...], batch: int) -> None:
         super().__init__()
-        self.moves = moves
         self.arrays, self.batch, self.shift = arrays, batch, 0
         self.length = self.whole = -(-len(arrays[0]) // batch)
 
@@ -218,7 +215,7 @@ class Batches(keras.utils.PyDataset):
         return tuple(array[part] for array in self.arrays)
 
     def on_epoch_end(self) -> None:
-        self.shift += self.moves
+        self.shift += 1
 
 
 def open_split(split: str) -> Any:
@@ -227,7 +224,7 @@ def open_split(split: str) -> Any:
     if kind == "tf.data":
         return tf.data.Dataset.from_tensor_slices(arrays).batch(batch)
     if kind == "PyDataset":
-        return Batches(arrays, batch, HOOKS or split == "train")
+        return Batches(arrays, batch)
     if kind == "generator":
         return endless(arrays, batch)
     return arrays if kind else None

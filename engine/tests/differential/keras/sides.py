@@ -71,13 +71,12 @@ def translations(spec: Spec) -> set[str]:
     return {
         key
         for key, meets in {
-            "keras-order": spec["train"] in ("arrays", "PyDataset"),
+            "keras-order": spec["train"] == "arrays",
             "keras-last-validation": bool(spec["val"]) and spec["epochs"] % spec["freq"] > 0,
             "keras-limit": bool(spec["steps"])
             and spec["train"] in ("tf.data", "PyDataset")
             and spec["steps"] < batches,
             "keras-graph-optimizer": not spec["eager"],
-            "keras-evaluation-hooks": "PyDataset" in (spec["val"], spec["test"]),
             "keras-averages": spec["optimizer"] == "averaging",
         }.items()
         if meets
@@ -129,7 +128,7 @@ def run_alone(spec: Spec, keys: set[str]) -> Result:
     kept, averages = Weights(), [Averages()] if "keras-averages" in keys else []
     data, steps, freq = programs.open_split("train"), spec["steps"], spec["freq"]
     words: dict[str, Any] = {"class_weight": programs.WEIGHTS} if spec["class_weight"] else {}
-    if "keras-order" in keys and spec["train"] == "arrays":
+    if "keras-order" in keys:
         data, steps = Ordered(programs.rows_of("train"), spec["batch"], steps), None
     elif "keras-limit" in keys and spec["train"] == "tf.data":
         data, steps = data.take(steps), None
@@ -139,7 +138,6 @@ def run_alone(spec: Spec, keys: set[str]) -> Result:
         words["shuffle"] = False
     if "keras-last-validation" in keys:
         freq = [*range(freq, spec["epochs"], freq), spec["epochs"]]
-    programs.HOOKS = "keras-evaluation-hooks" not in keys
     val, arrays = programs.open_split("val"), spec["train"] == "arrays" and "keras-order" not in keys
     if arrays:
         words |= dict(zip(("x", "y", "sample_weight"), data, strict=False))
@@ -189,10 +187,10 @@ def run_ours(spec: Spec, folder: str, stop: int | None = None, ranks: int = 1) -
     run = open_run(found[0]) if found else new_run(config, words, local_layout(config))
     flag, original = Stop(), TrainingCallback.on_train_batch_end
 
-    def stopping(self: TrainingCallback) -> None:
+    def stopping(self: TrainingCallback, *arguments: Any) -> None:
         if self.position.step + 1 == stop:
             flag.requested = "SIGUSR1"
-        original(self)
+        original(self, *arguments)
 
     TrainingCallback.on_train_batch_end = stopping  # type: ignore[method-assign]
     outcome = train(config, RankProcess(run, Topology(), flag))

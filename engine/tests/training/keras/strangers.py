@@ -474,6 +474,7 @@ class Unfreezes(keras.callbacks.Callback):
     Args:
         batch: of epoch 0; None: from epoch 1 on.
         rank: does so on this rank only; None: on all.
+        again: also has the step traced again, as Keras needs it.
 
     Attributes:
         seen: its weights at each epoch's begin and end.
@@ -481,8 +482,9 @@ class Unfreezes(keras.callbacks.Callback):
 
     seen: list = []  # noqa: RUF012
 
-    def __init__(self, batch: int | None = None, rank: int | None = None) -> None:
+    def __init__(self, batch: int | None = None, rank: int | None = None, again: bool = False) -> None:
         super().__init__()
+        self.again = again
         self.batch, self.acts = batch, rank in (None, int(os.environ.get("RANK", 0)))
         self.seen.clear()
 
@@ -498,15 +500,20 @@ class Unfreezes(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self.on_epoch_end(epoch)
         if epoch == 1 and self.batch is None and self.acts:
-            self.first().trainable = True
+            self.unfreeze()
+
+    def unfreeze(self) -> None:
+        self.first().trainable = True
+        if self.again:
+            self.model.make_train_function(force=True)
 
 
 class UnfreezesWithin(Unfreezes):
     """The same at a step."""
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        if batch == self.batch:
-            self.first().trainable = True
+        if batch == self.batch and not self.first().trainable:
+            self.unfreeze()
 
 
 def frozen(norm: bool = False) -> keras.Model:

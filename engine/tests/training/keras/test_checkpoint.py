@@ -22,7 +22,7 @@ REST = {
     "devices": 2,
     "ended": False,
     "flags": [True],
-    "built": [[0]],
+    "traced": [False],
     "callbacks": {},
 }
 
@@ -118,8 +118,6 @@ def test_the_state_is_read(tmp_path: Path) -> None:
         json.dumps(REST | {"preempted": True}),
         json.dumps(REST | {"flags": [1]}),
         json.dumps(REST | {"callbacks": []}),
-        json.dumps(REST | {"built": [0]}),
-        json.dumps(REST | {"built": [["0"]]}),
         json.dumps(REST | {"lora": "base"}),
     ],
 )

@@ -73,7 +73,7 @@ def signal_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], Stop]:
 
         original, calls = getattr(TrainingCallback, event), 0
 
-        def wrapped(self: object, *arguments: int) -> None:
+        def wrapped(self: object, *arguments: object) -> None:
             nonlocal calls
             calls += 1
             if calls == count:

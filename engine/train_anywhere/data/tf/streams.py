@@ -30,6 +30,28 @@ def is_stream(split: Any) -> bool:
     return not by_index and hasattr(split, "__iter__")
 
 
+class FirstBatches(keras.utils.PyDataset):
+    """The first batches of a PyDataset, whose hooks are called."""
+
+    def __init__(self, inner: keras.utils.PyDataset, count: int) -> None:
+        super().__init__(inner.workers, inner.use_multiprocessing, inner.max_queue_size)
+        self.inner, self.count = inner, count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        return self.inner[index]
+
+    def on_epoch_begin(self) -> None:
+        """Call the hook."""
+        self.inner.on_epoch_begin()
+
+    def on_epoch_end(self) -> None:
+        """Call the hook."""
+        self.inner.on_epoch_end()
+
+
 class Stream:
     """A split with its own batches.
 
@@ -59,6 +81,20 @@ class Stream:
         if isinstance(self.split, keras.utils.PyDataset):
             return self.split.num_batches
         return len(self.split) if hasattr(self.split, "__len__") else None
+
+    def for_fit(self, limit: int, repeats: bool = False, stacked: bool = False) -> Any:
+        """Return what `fit` or `evaluate` of a single device read: the split itself, if it has a length of up to `limit` batches.
+
+        `repeats`: data without a length is read again at its end; `stacked`: return a tf.data.Dataset.
+        """
+        split, length = self.split, self.length
+        if isinstance(split, keras.utils.PyDataset) and not stacked:
+            return split if length == limit else FirstBatches(split, limit)
+        if isinstance(split, tf.data.Dataset):
+            if length is not None:
+                return split if length == limit else split.take(limit)
+            return split.repeat() if repeats else split
+        return self._dataset(lambda: self._endless(limit)) if repeats else self.evaluation(limit)
 
     def training(self, per_epoch: int, done: int) -> tf.data.Dataset:
         """Return endless batches after the first `done`; if the data has a length, an epoch has its first `per_epoch` batches."""

@@ -1,14 +1,14 @@
 """Training with Keras 3 on TensorFlow: `run.train`.
 
 dropin        the model of `task._target_`, which is trained unchanged, its optimizers, metrics and callbacks
-module        the training and test steps
+module        the model with its step functions, variables and metrics
 batches       the batches, distributed by the strategy
-loop          epochs, the work between steps, metrics
+loop          the one call of `fit`, its callbacks, the work between steps
 checkpoint    saving and restoring: variables, position, seeds
 strategies    mirrored, multiworker_mirrored, horovod
 inference     the trained model, for `train_anywhere.inference`
 
-Keras has no Trainer, and its `fit` reduces logs at each step, so the loop is this project's own.
+`keras.Model.fit` drives: it is called once in a process, also in one that resumes.
 """
 
 import logging

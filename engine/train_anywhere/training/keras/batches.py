@@ -33,12 +33,10 @@ def stack_batches(batches: tf.data.Dataset, count: int) -> tf.data.Dataset:
     return batches.batch(count, drop_remainder=True)
 
 
-def find_shuffles(data: Any) -> set[int]:
-    """Return the ids of the shuffled data sets that a tf.data.Dataset reads."""
-    if not isinstance(data, tf.data.Dataset):
-        return set()
-    own = {id(data)} if "Shuffle" in type(data).__name__ else set[int]()
-    return own.union(*map(find_shuffles, data._inputs()))
+def steps_argument(x: Any, steps: int) -> int | None:
+    """Return `steps_per_epoch` or `validation_steps` for data: None if it has as many batches, so that each pass is a new one."""
+    length = x.num_batches if isinstance(x, keras.utils.PyDataset) else int(x.cardinality())
+    return None if length == steps else steps
 
 
 class Loader:
@@ -58,11 +56,6 @@ class Loader:
         self.splits: dict[str, DataSet | Stream | None] = {
             name: self._open_split(name, getattr(splits, name)) for name in ("train", "val", "test")
         }
-        if find_shuffles(splits.train) & find_shuffles(splits.val):
-            self.notes.append(
-                "training and validation read one shuffled tf.data.Dataset: each validation changes the order of the rows after it, so a "
-                "resumed run differs from one that never stopped; shuffle the training data after take and skip."
-            )
 
     def count_batches(self, split: str) -> int:
         """Return the number of batches of a split over all ranks. Raises ConfigError without one."""
@@ -97,16 +90,34 @@ class Loader:
         rows = self.config.data.batch_size // self.strategy.replicas
         return row_spec(data, rows, split == "train")
 
+    def is_read_again(self, split: str) -> bool:
+        """Return whether `fit` reads the user's own object, whose batches depend on those that were read before."""
+        return isinstance(self.splits[split], Stream) and self.strategy.replicas == 1
+
+    def for_fit(self, plan: Plan, position: Position) -> dict[str, Any]:
+        """Return the training data as arguments of `fit`.
+
+        The batches of `is_read_again` start at the first epoch, and others at the position.
+        """
+        data = self.splits["train"]
+        if isinstance(data, Stream) and self.is_read_again("train"):
+            x = data.for_fit(plan.train_batches, repeats=True, stacked=plan.accumulate > 1)
+            x = x if plan.accumulate == 1 else stack_batches(x, plan.accumulate)
+            shuffle = isinstance(x, keras.utils.PyDataset)
+            return {"x": x, "steps_per_epoch": steps_argument(x, plan.steps_per_epoch), "shuffle": shuffle}
+        x = self.training(plan, position)
+        return {"x": x, "steps_per_epoch": plan.steps_per_epoch, "shuffle": False}
+
     def training(self, plan: Plan, position: Position) -> tf.data.Dataset:
         """Return endless batches from a position on, in stacks if gradients are accumulated."""
         data = self.splits["train"]
         assert data
         if isinstance(data, Stream):
-            batches = data.training(plan.train_batches, position.step * plan.accumulate)
-            batches = self._own_rows(batches, "train")
-            return self.strategy.distribute(
-                batches if plan.accumulate == 1 else stack_batches(batches, plan.accumulate)
+            batches = self._own_rows(
+                data.training(plan.train_batches, position.step * plan.accumulate), "train"
             )
+            batches = batches if plan.accumulate == 1 else stack_batches(batches, plan.accumulate)
+            return self.strategy.distribute(batches)
 
         shuffle = self.config.trainer.overfit_batches is None
 
@@ -124,15 +135,18 @@ class Loader:
 
         return self.strategy.dataset(make_rank_batches)
 
-    def evaluation(self, split: str, limit: int) -> tuple[tf.data.Dataset, tf.data.Dataset | None]:
-        """Return the first `limit` batches, and separately the last one if it has fewer rows.
+    def evaluation(self, split: str, limit: int) -> tuple[Any, tf.data.Dataset | None, int | None]:
+        """Return the data of the first `limit` batches, separately the last one if it has fewer rows, and `validation_steps`.
 
         Keras metrics weight a batch by the number of its rows if its shape is static, so full batches must have a static shape.
         """
         data = self.splits[split]
         assert data
+        if isinstance(data, Stream) and self.is_read_again(split):
+            x = data.for_fit(limit)
+            return x, None, steps_argument(x, limit)
         if isinstance(data, Stream):
-            return self.strategy.distribute(self._own_rows(data.evaluation(limit), split)), None
+            return self.strategy.distribute(self._own_rows(data.evaluation(limit), split)), None, limit
         whole = min(limit, len(data) // self.config.data.batch_size)
 
         def make_range(start: int, stop: int) -> tf.data.Dataset:
@@ -144,7 +158,7 @@ class Loader:
 
             return self.strategy.dataset(make_rank_batches)
 
-        return make_range(0, whole), make_range(whole, limit) if whole < limit else None
+        return make_range(0, whole), make_range(whole, limit) if whole < limit else None, limit
 
     def _open_split(self, name: str, data: Any) -> DataSet | Stream | None:
         if data is None:

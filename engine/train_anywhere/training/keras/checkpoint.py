@@ -23,7 +23,8 @@ from train_anywhere.config.schema import EarlyStopping, Trainer
 from train_anywhere.errors import CheckpointError
 from train_anywhere.training.adapters import refuse_other_base
 from train_anywhere.training.early_stopping import Patience
-from train_anywhere.training.keras.module import Module, NamedVariables
+from train_anywhere.training.keras.dropin.gradients import NamedVariables, read_flags
+from train_anywhere.training.keras.module import Module
 from train_anywhere.training.plan import Plan, validation_due
 
 
@@ -67,10 +68,11 @@ class Position:
 
     def advance(self, plan: Plan, trainer: Trainer, steps: int = 1) -> None:
         """Count optimizer steps of an epoch as done."""
-        self.step += steps
-        self.batch += steps * plan.accumulate
-        due = validation_due(trainer, plan, self.epoch, self.batch, self.step)
-        self.pending = due or self.ends_epoch(plan)
+        for _ in range(steps):
+            self.step += 1
+            self.batch += plan.accumulate
+            self.pending |= validation_due(trainer, plan, self.epoch, self.batch, self.step)
+        self.pending |= self.ends_epoch(plan)
 
     @property
     def last_epoch(self) -> int:
@@ -192,7 +194,7 @@ STATE_TYPES: dict[str, tuple[type, ...]] = {
     "devices": (int,),
     "ended": (bool,),
     "flags": (list,),
-    "built": (list,),
+    "traced": (list,),
     "callbacks": (dict,),
     "lora": (list, type(None)),
 }
@@ -239,7 +241,8 @@ class StateWriter:
             "bad": position.patience.waited,
             "devices": module.strategy.replicas,
             "ended": position.ended,
-            **module.trainable_state(),
+            "flags": read_flags(module.model),
+            "traced": module.flags or [],
             "callbacks": callbacks,
             "lora": module.base.identity if module.base else None,
         }
@@ -284,12 +287,11 @@ def read_state(file: Path) -> dict[str, Any]:
         state = json.loads(file.read_text())
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{file} can't be read: {error}.") from error
-    state = {"lora": None, **state} if isinstance(state, dict) else {}
+    state = {"lora": None, "traced": [], **state} if isinstance(state, dict) else {}
+    state.pop("built", None)  # of earlier versions
     wrong = [key for key, types in STATE_TYPES.items() if key not in state or type(state[key]) not in types]
     if not wrong:
-        wrong = [f for f in state["flags"] if type(f) is not bool] + [
-            b for b in state["built"] if type(b) is not list or {*map(type, b)} - {int}
-        ]
+        wrong = [flag for flag in (*state["flags"], *state["traced"]) if type(flag) is not bool]
     if wrong or state.keys() != STATE_TYPES.keys() or state["bad"] < 0 or state["devices"] < 1:
         raise CheckpointError(f"{file} does not hold {', '.join(STATE_TYPES)}, and nothing else.")
     return state

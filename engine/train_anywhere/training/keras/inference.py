@@ -1,6 +1,6 @@
 """Open the trained Keras model of a run on one device, to measure, use and export it."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +25,6 @@ from train_anywhere.training.keras.checkpoint import (
 )
 from train_anywhere.training.keras.dropin.model import open_model
 from train_anywhere.training.keras.export import export_model, inference_arguments
-from train_anywhere.training.keras.loop.epochs import make_test
 from train_anywhere.training.keras.module import Module
 from train_anywhere.training.keras.run import load_initial_weights
 from train_anywhere.training.keras.strategies.choose import make_strategy
@@ -106,25 +105,20 @@ class TrainedModel:
         limit = getattr(self.config.trainer, f"limit_{split}_batches")
         count = limit_batches(self.loader.count_batches(split), limit, False)
         with plain_data_errors():
-            self.module.reset_metrics()
-            self.module.take()
-            test_batch = make_test(self.module, self.loader, split, count)
-            for number in range(count):
-                test_batch(number)
-            metrics = self.module.report(split, self.module.take())
-            return metrics, self._predict(split, count) if predicting else None
+            return self.module.measure(self.loader, split, count), self._predict(
+                split, count
+            ) if predicting else None
 
     def _predict(self, split: str, count: int) -> Any:
         """Return the output of the model for each row."""
-        whole, last = self.loader.evaluation(split, count)
-        parts: Iterable[tf.data.Dataset] = [whole] if last is None else [whole, last]
-        predict = tf.function(self.module.model.predict_step, autograph=False)
-        batches = [
-            tf.nest.map_structure(_to_numpy, predict(batch)) for part in parts for batch in part.take(count)
-        ]
-        if not batches:
+        whole, last, _ = self.loader.evaluation(split, count)
+        parts = [whole] if last is None else [last] if count == 1 else [whole, last]
+        if not count:
             raise ConfigError("there is no row to predict.")
-        return tf.nest.map_structure(lambda *arrays: np.concatenate(arrays), *batches)
+        answers = [
+            tf.nest.map_structure(_to_numpy, self.module.model.predict(part, verbose=0)) for part in parts
+        ]
+        return tf.nest.map_structure(lambda *arrays: np.concatenate(arrays), *answers)
 
     @property
     def call_arguments(self) -> Mapping[str, Any]:
@@ -143,8 +137,12 @@ class TrainedModel:
             seen.append(inputs)
             return type(self.network).call(self.network, inputs, *arguments, **named)
 
-        whole, last = self.loader.evaluation(self.list_splits()[0], 1)
-        batch = next(iter(whole.concatenate(last) if last is not None else whole))
+        whole, last, _ = self.loader.evaluation(self.list_splits()[0], 1)
+        batch = (
+            whole[0]
+            if isinstance(whole, keras.utils.PyDataset)
+            else next(iter(whole if last is None else last))
+        )
         self.network.call = record
         try:
             self.module.model.predict_step(batch)
@@ -154,5 +152,6 @@ class TrainedModel:
 
 
 def _to_numpy(value: Any) -> np.ndarray:
-    """Convert a tensor to numpy. bfloat16, which numpy does not have, becomes float32."""
-    return np.asarray(tf.cast(value, tf.float32) if value.dtype == tf.bfloat16 else value)
+    """Return an array; one of bfloat16, which numpy does not have, as float32."""
+    array = np.asarray(value)
+    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array

@@ -1,42 +1,63 @@
-"""The training step and the test step of a model, and what they report."""
+"""A model as a run trains it: its step functions, variables and metrics."""
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from train_anywhere.errors import ConfigError
+from train_anywhere.errors import ConfigError, RanksDifferError, listed
 from train_anywhere.training.keras.dropin.gradients import (
     AveragingApply,
     Base,
     NamedVariables,
-    build_optimizer,
     find_batch_norms,
     name_variables,
     read_flags,
+    set_flags,
     weight_averages,
 )
-from train_anywhere.training.keras.dropin.metric_sums import Metrics, StepLogs
-from train_anywhere.training.keras.dropin.variables import trace_step
+from train_anywhere.training.keras.dropin.metric_sums import Metrics, StepLogs, flatten_result
 from train_anywhere.training.keras.optim import make_rate_reader
 from train_anywhere.training.keras.strategies.base import Strategy
 
+if TYPE_CHECKING:
+    from train_anywhere.training.keras.batches import Loader
+
+PARTS = 4
+"""Number of 16-bit integers that a checksum is sent as; any float type holds them exactly."""
+
 StepFunction = Callable[[Iterator[Any]], Any]
-"""A function that trains or tests on the next batch."""
+"""A function that trains or tests on the next batches, as `keras.Model.train_function`."""
+
+
+def to_numbers(logs: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return logs as Keras' callbacks get them: without nested dicts, sorted by name, single values as numbers."""
+    found: dict[str, Any] = {}
+    for name, value in sorted((logs or {}).items()):
+        if isinstance(value, dict):
+            found |= to_numbers(value)
+            continue
+        try:
+            found[name] = float(value)
+        except (TypeError, ValueError):
+            found[name] = value
+    return found
 
 
 class Module:
     """A model with its own steps, or with those of Keras for its compiled loss, on a strategy.
 
-    As in Keras, metrics cover the epoch so far, and have the names that the steps return.
+    On one device `fit` calls the functions that Keras makes. On several, `train_function` and `test_function` of the model are replaced:
+    those of Keras reduce what a step returns over all workers in each step, or fail (https://github.com/keras-team/keras/issues/20585).
 
     Args:
         model: the model that callbacks see. Its variables and those of its metrics and optimizers exist.
         network: the network of `model=`; None if the model brings its own.
         facts: facts about the data set, such as the number of classes.
         extra: variables that the steps use and the model does not track.
-        spec: types and shapes of a training batch of one replica.
         base: the weights that `model.lora` freezes; None without adapters.
         accumulate: batches per optimizer step; above 1, each step gets a stack of them.
         jit_compile: whether XLA compiles the step without the optimizer; it can't compile collectives and reading data.
@@ -44,7 +65,9 @@ class Module:
     Attributes:
         learning_rate: returns the learning rate of the last optimizer step.
         notes: lines for the user, printed once.
-        flags: `trainable` of all layers and variables when the steps were traced.
+        logs: what the last step has returned, on a single device.
+        flags: `trainable` of all layers and variables when the training step was traced; None: it will be traced.
+        saved_flags: those of the checkpoint, with which this process traces the step.
     """
 
     def __init__(
@@ -55,38 +78,121 @@ class Module:
         strategy: Strategy,
         extra: NamedVariables,
         applies: Sequence[AveragingApply],
-        spec: Any,
         base: Base | None = None,
-        no_decay: Sequence[str] = (),
         accumulate: int = 1,
         jit_compile: bool = False,
     ) -> None:
         self.model, self.network, self.facts, self.strategy, self.base = model, network, facts, strategy, base
-        self.extra, self.applies, self.spec, self.no_decay = extra, applies, spec, no_decay
-        self.accumulate, self.jit_compile = accumulate, jit_compile
+        self.extra, self.applies, self.accumulate, self.jit_compile = extra, applies, accumulate, jit_compile
         self.optimizers = [apply.optimizer for apply in applies]
+        for optimizer in (
+            self.optimizers
+        ):  # `fit` would write averages of `use_ema` over the weights, which `swap_averages` exchanges
+            optimizer.finalize_variable_values = lambda trainable_variables: None
         self.distribution = tf.distribute.get_strategy()
         self.learning_rate: Callable[[], float] = lambda: 0.0
         self.notes: list[str] = []
-        self.flags, self._averages_always = read_flags(model), False
+        self.logs: Mapping[str, Any] = {}
+        self._averages_always = False
         self._weights: NamedVariables | None = None
         self.metrics = Metrics(model, strategy)
         self.step_logs = StepLogs(self.metrics)
-        self.trace()
+        self.several = strategy.replicas > 1
+        self._last: tf.data.Dataset | None = None
+        self._batches = self._tested = 0
+        self.flags: list[bool] | None = None
+        self.saved_flags: list[bool] | None = None
+        self._own_flags: list[bool] | None = None
+        self._make = model.make_train_function
+        model.make_train_function = self.make_again
+        self.make_functions()
 
-    def trace(self) -> None:
+    def make_again(self, force: bool = False) -> None:
+        """Trace the training step again if a callback requires it: `make_train_function` of the model."""
+        if force:
+            self.flags = self.saved_flags = None
+            for apply in self.applies:
+                apply.name += "."  # collectives of a new graph need new names
+            self.make_functions()
+
+    def set_traced_flags(self) -> None:
+        """Set what is trainable as it was when the step was traced, before it is traced in this process."""
+        if self.flags is None:
+            self._own_flags = read_flags(self.model)
+            self.flags, self.saved_flags = self.saved_flags or self._own_flags, None
+            set_flags(self.model, self.flags)
+
+    def set_own_flags(self) -> None:
+        """Set what is trainable as callbacks did, which has no effect on the traced step."""
+        if self._own_flags is not None:
+            set_flags(self.model, self._own_flags)
+            self._own_flags = None
+
+    def make_functions(self) -> None:
         """Create the functions that train and test, which are traced at their first calls."""
-        model = self.model
-        eager, keep = bool(model.run_eagerly) and self.strategy.replicas == 1, self.step_logs.keep
-        train, test = self.step_logs.wrap(self._train_step()), self.step_logs.wrap(model.test_step)
-        self.train_graph: StepFunction = (
-            (lambda i: train(next(i))) if eager else self.make_step_function(train)
+        model, step = self.model, self._train_step()
+        if self.several:
+            train, test = self.step_logs.wrap(step), self.step_logs.wrap(model.test_step)
+            self.train_graph, test_graph = self._step_function(train), self._step_function(test)
+            model.steps_per_execution = 1
+            train_data = tf.function(lambda data: self.distribution.run(train, args=(data,)), autograph=False)
+
+            def train_function(iterator: Iterator[Any]) -> dict[str, Any]:
+                if isinstance(iterator, tf.data.Iterator | tf.distribute.DistributedIterator):
+                    return self.step_logs.keep(self.train_graph(iterator))
+                self.step_logs.keep(train_data(next(iterator)))  # `train_on_batch`
+                return self.batch_logs()
+
+            model.train_function = train_function
+            self._test: StepFunction = lambda iterator: self.step_logs.keep(test_graph(iterator))
+            if tf.distribute.has_strategy():
+                # `fit` would reduce a batch over the workers to build the model, which is built
+                model._maybe_symbolic_build = lambda **_: None
+            last = tf.function(lambda data: self.distribution.run(test, args=(data,)), autograph=False)
+            self._test_last: Callable[[Any], Any] = lambda data: self.step_logs.keep(last(data))
+            model.test_function = self.test
+            return
+        if self.network is not None:
+            model.jit_compile = False  # XLA compiles the part of `_train_step`
+        pace = self.strategy.pace
+
+        def marked(data: Any) -> Any:
+            pace.mark_batch(data)
+            return step(data)
+
+        model.train_step = step if model.run_eagerly or model.jit_compile else marked
+        self._make(force=True)
+        del model.train_step
+        model.make_test_function(force=True)
+        self._test = model.test_function
+        eager = model.run_eagerly
+        self._test_last = model.test_step if eager else tf.function(model.test_step, autograph=False)
+        model.test_function = self.test
+
+    def evaluation(self, loader: "Loader", split: str, batches: int) -> dict[str, Any]:
+        """Return the arguments of `evaluate` for the first batches of a split."""
+        whole, self._last, steps = loader.evaluation(split, batches)
+        self._batches, self._tested = batches, 0
+        if self._last is not None and self.model.steps_per_execution > 1:
+            whole, self._last = whole.concatenate(self._last), None
+        elif self._last is not None and isinstance(whole, tf.data.Dataset):
+            whole = whole.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+        return {"x": whole, "steps": steps}
+
+    def measure(self, loader: "Loader", split: str, batches: int) -> dict[str, float]:
+        """Return the metrics of a split over all ranks, without callbacks."""
+        self.start_count()
+        self.logs = self.model.evaluate(
+            **self.evaluation(loader, split, batches), return_dict=True, verbose=0
         )
-        run_test = (lambda i: test(next(i))) if eager else self.make_step_function(test)
-        last = tf.function(lambda data: self.distribution.run(test, args=(data,)), autograph=False)
-        self.train_function: StepFunction = lambda iterator: keep(self.train_graph(iterator))
-        self.test_function: StepFunction = lambda iterator: keep(run_test(iterator))
-        self.test_last: Callable[[Any], Any] = lambda data: keep((test if eager else last)(data))
+        return self.report(split, self.strategy.sum(self.take()))
+
+    def test(self, iterator: Iterator[Any]) -> Any:
+        """Measure the next batches: the `test_function` of the model."""
+        self._tested += 1
+        if self._last is not None and self._tested == self._batches:
+            return self._test_last(next(iter(self._last)))
+        return self._test(iterator)
 
     def _train_step(self) -> Callable[[Any], Any]:
         """Return the model's training step, or one that applies its gradients after it."""
@@ -99,7 +205,8 @@ class Module:
                 "trainer.compile need one; leave them out."
             )
         (apply,) = applies
-        compute: Callable[[Any], Any] = lambda data: apply.record(self.model.train_step, data)  # noqa: E731
+        train_step = self.model.train_step
+        compute: Callable[[Any], Any] = lambda data: apply.record(train_step, data)  # noqa: E731
         if self.jit_compile:
             compute = tf.function(compute, autograph=False, jit_compile=True)
 
@@ -139,44 +246,6 @@ class Module:
         """Use these variables as `weights` from now on, also if layers are added or removed."""
         self._weights = weights
 
-    def optimized_variables(self) -> list[tuple[keras.optimizers.Optimizer, list[keras.Variable]]]:
-        """Return the optimizers and variables of a step, which is traced but not run."""
-        for apply in self.applies:
-            apply.variables = []
-        trace_step(self.model.train_step, self.spec, self.applies)
-        return [(apply.optimizer, apply.variables) for apply in self.applies if apply.variables]
-
-    def update_trainable(self) -> bool:
-        """Trace again if other layers are trainable; return whether.
-
-        Raises:
-            ConfigError: an optimizer can't train additional variables.
-        """
-        if (flags := read_flags(self.model)) == self.flags:
-            return False
-        self.flags = flags
-        with self.strategy.scope():
-            for optimizer, variables in self.optimized_variables():
-                build_optimizer(optimizer, variables, self.no_decay)
-                optimizer.apply.name += "."  # collectives of a new graph need new names
-            self.trace()
-        return True
-
-    def trainable_state(self) -> dict[str, Any]:
-        """Return which layers are trainable, and which variables have an optimizer state, for JSON."""
-        numbers = {id(v): number for number, v in enumerate(self.model.variables)}
-        known = [[v for v in o._trainable_variables if id(v) in numbers] for o in self.optimizers]
-        built = [[numbers[id(v)] for v in variables] for variables in known]
-        return {"flags": read_flags(self.model), "built": built}
-
-    def restore_optimizers(self, built: Sequence[Sequence[int]]) -> None:
-        """Create optimizer states for the same variables as when `trainable_state` was called."""
-        variables = dict(enumerate(self.model.variables))
-        with self.strategy.scope():
-            for optimizer, numbers in zip(self.optimizers, built, strict=False):
-                if used := [variables[n] for n in numbers if n in variables]:
-                    build_optimizer(optimizer, used, self.no_decay)
-
     def swap_averages(self) -> bool:
         """Exchange weights and their moving averages bit for bit, and return whether there are any."""
         pairs = weight_averages(self.optimizers, self._averages_always)
@@ -187,32 +256,33 @@ class Module:
             other.assign(value)
         return bool(pairs)
 
-    def reset_metrics(self) -> None:
-        """Reset the model's metrics."""
-        self.model.reset_metrics()
+    def start_count(self) -> None:
+        """Count the rows and batches of an epoch or an evaluation from zero, as Keras resets its metrics."""
         self.step_logs.reset()
+        self._tested = 0
 
     def take(self) -> list[float]:
-        """Return the states of this process's metrics, then the values of the last step."""
-        return [*self.metrics.take(), *self.step_logs.take()]
+        """Return what `report` needs of this process: the states of the metrics, then the values of the last step."""
+        return [*self.metrics.take(), *self.step_logs.take()] if self.several else []
 
     def report(self, split: str, sums: list[float]) -> dict[str, float]:
         """Return what Keras reports: the values of the last step, or its metrics if it returns all.
 
         Several replicas also report each metric that is returned under its own name from the states of all.
         """
+        if not self.several:
+            return {f"{split}/{name}": value for name, value in flatten_result(to_numbers(self.logs)).items()}
         end = len(sums) - 2 * len(self.step_logs.names)
         values, results = self.step_logs.means(sums[end:]), self.metrics.results(sums[:end])
         if values.keys() == results.keys() or not values:
             values = results
-        elif self.step_logs.several:
+        else:
             values |= {name: v for name, v in results.items() if name in self.step_logs.last[2]}
         return {f"{split}/{name}": value for name, value in values.items()}
 
-    def report_batch(self, split: str) -> dict[str, float]:
+    def batch_logs(self) -> dict[str, Any]:
         """Return what the last step has returned, over the replicas of this process."""
-        values = self.step_logs.means(self.step_logs.take())
-        return {f"{split}/{name}": value for name, value in values.items()}
+        return self.step_logs.means(self.step_logs.take()) if self.several else to_numbers(self.logs)
 
     def weights(self) -> NamedVariables:
         """Return the variables of a checkpoint by name. Raises ConfigError if the base is trained."""
@@ -235,18 +305,48 @@ class Module:
         """Continue from these states on the rank that reads the checkpoint. Others start at zero."""
         self.metrics.restore([array for key, array in arrays.items() if key.startswith("state/")])
 
-    def continue_metrics(self, arrays: Mapping[str, Any]) -> None:
-        """Continue from `metric_state` after a validation. All processes call this."""
-        self.reset_metrics()
-        first = self.strategy.rank == 0
-        self.restore_metric_state(arrays if first else {name: 0 * array for name, array in arrays.items()})
+    def copy_metrics(self) -> list[np.ndarray]:
+        """Return a copy of the states of the metrics on this process, for `assign_metrics`."""
+        return [np.array(copy) for v in self.metrics.variables for copy in self.strategy.local_values(v)]
+
+    def assign_metrics(self, arrays: Sequence[np.ndarray]) -> None:
+        """Continue from the states that `copy_metrics` has returned."""
+        copies = [copy for v in self.metrics.variables for copy in self.strategy.local_values(v)]
+        for copy, array in zip(copies, arrays, strict=True):
+            copy.assign(array)
 
     def moving_statistics(self) -> list[keras.Variable]:
         """Return the float32 ones of batch normalization. Other variables must be equal on all ranks."""
         layers = find_batch_norms(self.model)
         return [v for layer in layers for v in layer._non_trainable_variables if v.dtype == "float32"]
 
-    def make_step_function(self, step: Callable[[Any], Any]) -> StepFunction:
+    def refuse_different_weights(self) -> None:
+        """Raise RanksDifferError if replicas have different weights. All processes call this."""
+        strategy = self.strategy
+        if strategy.replicas == 1:
+            return
+        variables = [v for v in self.weights().values() if v.name != "seed_generator_state"]
+        strategy.average_variables(self.moving_statistics())
+        values = [strategy.local_values(v) for v in variables]
+        here = len(strategy.local_values(variables[0]))
+        numbers = [0.0] * (strategy.replicas * PARTS)
+        for replica in range(here):
+            digest = hashlib.sha256()
+            for copies in values:
+                digest.update(copies[min(replica, len(copies) - 1)].numpy().tobytes())
+            first = (strategy.rank * here + replica) * PARTS
+            numbers[first : first + PARTS] = np.frombuffer(digest.digest()[: 2 * PARTS], ">u2").tolist()
+        agreed = strategy.sum(numbers)
+        sums = [tuple(agreed[n : n + PARTS]) for n in range(0, len(agreed), PARTS)]
+        what = "rank" if strategy.processes > 1 else "device"
+        if others := [str(n) for n, one in enumerate(sums) if one != sums[0]]:
+            raise RanksDifferError(
+                f"the weights of {what}{'s' if len(others) > 1 else ''} {listed(others)} of {len(sums)} are not those of {what} 0: "
+                f"the model changes them separately on each {what} (weights that are changed without an optimizer, or a state that depends "
+                f"on the rows); the checkpoints hold those of {what} 0."
+            )
+
+    def _step_function(self, step: Callable[[Any], Any]) -> StepFunction:
         """Return a graph that runs `step` on the next batch of each replica."""
         distribution, pace = self.distribution, self.strategy.pace
 

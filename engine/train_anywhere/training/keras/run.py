@@ -41,7 +41,7 @@ from train_anywhere.training.keras.dropin.gradients import ADAPTERS
 from train_anywhere.training.keras.dropin.model import open_model
 from train_anywhere.training.keras.dropin.user_callbacks import make_callbacks
 from train_anywhere.training.keras.loop.callbacks import TrainingCallback
-from train_anywhere.training.keras.loop.epochs import evaluate, fit, refuse_different_weights
+from train_anywhere.training.keras.loop.fit import evaluate, fit
 from train_anywhere.training.keras.loop.tensorboard import MetricsWriter, TensorFlowRecording
 from train_anywhere.training.keras.module import Module
 from train_anywhere.training.keras.strategies.base import Strategy
@@ -160,10 +160,8 @@ class KerasTraining(Training):
         if not self._plan.test_batches:
             return
         if self._callback is None:
-            whole, last = self._loader.evaluation("test", self._plan.test_batches)
-            values = model.evaluate(whole.concatenate(last) if last else whole, return_dict=True, verbose=0)
-            sums = self.strategy.sum([float(value) for value in values.values()])
-            self.log_test({n: v / self.strategy.processes for n, v in zip(values, sums, strict=True)})
+            metrics = self._module.measure(self._loader, "test", self._plan.test_batches)
+            self.log_test({name.removeprefix("test/"): value for name, value in metrics.items()})
             return
         test(self._callback, self._newest)
         if self._callback.position.preempted:
@@ -213,7 +211,7 @@ class KerasTraining(Training):
             progress.note(line)
         if writes and recorder:
             recorder.record_facts(header.record(config, plan))
-        callbacks = make_callbacks(config.callbacks, module, plan, position)
+        callbacks = make_callbacks(config.callbacks, module, position)
         for note in module.notes:
             progress.note(note)
         events = checkpointer.events if checkpointer else None
@@ -291,7 +289,6 @@ def restore_or_initialize(
         shows = config.monitor.progress != "none" and newest is None
         load_initial_weights(config.init, module, partial(print, flush=True) if shows else lambda line: None)
     state = strategy.broadcast_json(read_state(newest.path / "state.json") if newest else None)
-    module.restore_optimizers(state["built"] if state else ())
     position = restore(newest, module, state) if newest else Position()
     position = broadcast_state(position, module)
     split_seeds(module)
@@ -324,7 +321,7 @@ def fit_and_publish(
     if callback.config.monitor.ranks:
         weights = (v.numpy().tobytes() for v in module.model.trainable_variables)
         report_weights(process.run, process.topology, weights)
-    refuse_different_weights(module)
+    module.refuse_different_weights()
     if callback.checkpoints:
         callback.checkpoints.checkpointer.finish()
         newest = callback.checkpoints.checkpointer.newest or newest
@@ -409,18 +406,18 @@ def broadcast_state(position: Position, module: Module) -> Position:
 
 def test(callback: TrainingCallback, newest: SavedCheckpoint | None) -> None:
     """Measure the test metrics with the weights of the best checkpoint, or of the newest one."""
-    plan, position, module = callback.plan, callback.position, callback.module
+    position, module = callback.position, callback.module
     best = callback.checkpoints.checkpointer.store.best() if callback.checkpoints else None
     saved = best or newest
 
     def load() -> None:
-        if saved and (best or callback.user_callbacks.callbacks or (saved.path / RAW_WEIGHTS).exists()):
+        if saved and (best or callback.has_users or (saved.path / RAW_WEIGHTS).exists()):
             restore_weights(saved.path, module.weights())
         elif not saved:
             module.swap_averages()
         module.strategy.broadcast_variables(list(module.weights().values()))
 
-    evaluate(callback, "test", plan.test_batches, load)
+    evaluate(callback, load)
     if position.preempted:
         return
     metrics = {name: value for name, value in position.metrics.items() if name.startswith("test/")}

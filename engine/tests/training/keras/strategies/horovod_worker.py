@@ -71,7 +71,7 @@ def run(case: str, folder: Path) -> None:
     data = batches(case, topology.rank, topology.world_size)
     extra, *_ = build_variables(model, "classification", (), applies, data.element_spec, None)
     data = data if accumulate == 1 else data.batch(accumulate)
-    module = Module(model, inner, {}, strategy, extra, applies, None, accumulate=accumulate)
+    module = Module(model, inner, {}, strategy, extra, applies, accumulate=accumulate)
     strategy.broadcast_variables([*model.variables, *model.optimizer.variables])
 
     with explain_lost_ranks(topology):
@@ -79,7 +79,7 @@ def run(case: str, folder: Path) -> None:
         for step in range(len(data)):
             if case == "die" and topology.rank == 1 and step == 2:
                 os.kill(os.getpid(), signal.SIGKILL)
-            module.train_function(iterator)
+            model.train_function(iterator)
     before = [v.numpy() for v in model.non_trainable_variables]
     strategy.average_variables(module.moving_statistics())
     np.savez(
@@ -87,7 +87,7 @@ def run(case: str, folder: Path) -> None:
         *[v.numpy() for v in [*model.trainable_variables, *model.non_trainable_variables]],
         sums=np.array(strategy.sum(module.metrics.take())),
         before=np.concatenate([np.ravel(v) for v in before]) if before else np.zeros(0),
-        collectives=np.array(collectives(module.train_graph)),
+        collectives=np.array(collectives(module.train_graph) if module.several else []),
     )
 
 

@@ -26,10 +26,10 @@ def main(folder: str, out: str, signal_after: str | None = None) -> None:
 
     after_step = TrainingCallback.on_train_batch_end
 
-    def on_train_batch_end(self: TrainingCallback) -> None:
+    def on_train_batch_end(self: TrainingCallback, *arguments: object) -> None:
         if signal_after and self.position.step + 1 == int(signal_after):
             os.kill(os.getpid(), signal.SIGUSR1)
-        after_step(self)
+        after_step(self, *arguments)
 
     def write_down(callback: TrainingCallback, *_: object) -> None:
         module = callback.module

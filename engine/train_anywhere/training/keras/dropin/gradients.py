@@ -14,7 +14,7 @@ from train_anywhere.training.keras.strategies.base import Strategy
 
 
 def trainable_parts(model: keras.Model) -> list[Any]:
-    """Return all layers, then all variables, in the model's own order."""
+    """Return all layers, each before those within it, then all variables."""
     return [*model._flatten_layers(), *model.variables]
 
 
@@ -28,8 +28,7 @@ def set_flags(model: keras.Model, flags: Sequence[bool]) -> None:
     parts = trainable_parts(model)
     if len(flags) == len(parts):
         for part, flag in zip(parts, flags, strict=True):
-            # a layer's public setter would also change its sublayers and variables
-            setattr(part, "_trainable" if isinstance(part, keras.layers.Layer) else "trainable", flag)
+            part.trainable = flag
 
 
 def find_batch_norms(model: keras.Model) -> list[keras.layers.BatchNormalization]:
@@ -121,41 +120,14 @@ def average_in_apply(
 def build_optimizer(
     optimizer: keras.optimizers.Optimizer, variables: Sequence[keras.Variable], no_decay: Sequence[str]
 ) -> None:
-    """Create the optimizer's state for variables that have none yet. Others keep their values.
-
-    Variables with one of the words of `no_decay` in their path get no weight decay. Raises ConfigError if the optimizer can't be built.
-    """
-    known = list(optimizer._trainable_variables) if optimizer.built else []
-    new = [v for v in variables if all(v is not k for k in known)]
-    if known and not new:
+    """Create the optimizer's state, unless it has one. Variables with one of the words of `no_decay` in their path get no weight decay."""
+    if optimizer.built:
         return
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
     words = [word.lower() for word in no_decay]
-    if undecayed := [v for v in new if any(word in v.path.lower() for word in words)]:
-        before: set[Any] = getattr(inner, "_exclude_from_weight_decay", set())
+    if undecayed := [v for v in variables if any(word in v.path.lower() for word in words)]:
+        inner = getattr(optimizer, "inner_optimizer", optimizer)
         inner.exclude_from_weight_decay(var_list=undecayed)
-        inner._exclude_from_weight_decay |= before
-    if not known:
-        optimizer.build(list(variables))
-        return
-    values = {name: np.array(v) for name, v in name_variables(optimizer.variables).items()}
-    for part in {id(o): o for o in (optimizer, inner, *getattr(inner, "optimizers", ()))}.values():
-        for variable in part._variables[:]:
-            if variable is not part._iterations and variable is not part._learning_rate:
-                part._untrack_variable(variable)
-        part.built = False
-    optimizer.build([*known, *new])
-    named = name_variables(optimizer.variables)
-    if not values.keys() <= named.keys():
-        raise ConfigError(
-            f"layers became trainable after the start of training, and the optimizer, a {type(inner).__name__}, can't be built for "
-            "them; make all layers trainable when the model is created, and freeze them later."
-        )
-    for name, value in values.items():
-        named[name].assign(value)
-    for variable, average in weight_averages([optimizer], always=True):
-        if any(variable is v for v in new):
-            average.assign(variable)
+    optimizer.build(list(variables))
 
 
 def weight_averages(optimizers: Sequence[keras.optimizers.Optimizer], always: bool) -> list[tuple[Any, Any]]:

@@ -1,7 +1,8 @@
 """Metrics of a user's model: its Keras metrics, and other numbers that its steps return."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import keras
@@ -62,12 +63,13 @@ class Metrics:
         return results
 
 
-def flatten_result(result: dict[str, Any]) -> dict[str, float]:
-    """Return one number per name. Several values of a metric become name_0, name_1, ..."""
+def flatten_result(result: Mapping[str, Any]) -> dict[str, float]:
+    """Return one number per name. Several values of a metric become name_0, name_1, ..., and others are left out."""
     flat: dict[str, float] = {}
     for name, value in result.items():
-        values = np.asarray(value, np.float64)
-        flat |= zip(number_names(name, values), values.ravel().tolist(), strict=True)
+        with suppress(TypeError, ValueError):  # a string
+            values = np.asarray(value, np.float64)
+            flat |= zip(number_names(name, values), values.ravel().tolist(), strict=True)
     return flat
 
 
@@ -107,7 +109,7 @@ class StepLogs:
     """
 
     def __init__(self, metrics: Metrics) -> None:
-        self.several, self.names = metrics.strategy.replicas > 1, list[str]()
+        self.names = list[str]()
         self.local = tf.distribute.get_strategy().experimental_local_results
         self.last: tuple[dict[str, Any], dict[str, Any], dict[str, Any], Any] = {}, {}, {}, 1.0
         self._rows = keras.metrics.Sum(name="rows", dtype="float64")
@@ -121,9 +123,10 @@ class StepLogs:
         """Forget the rows of the epoch."""
         self._rows.reset_state()
 
-    def keep(self, last: tuple[dict[str, Any], dict[str, Any], dict[str, Any], Any]) -> None:
-        """Keep what a wrapped step has returned."""
+    def keep(self, last: tuple[dict[str, Any], dict[str, Any], dict[str, Any], Any]) -> dict[str, Any]:
+        """Keep what a wrapped step has returned, and return no logs: they are shared when they are needed."""
         self.last = last
+        return {}
 
     def wrap(self, step: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Return a function that runs `step`, and returns its values, flat by name, and weights."""
@@ -132,8 +135,6 @@ class StepLogs:
             logs = step(data)
             flat = pythonify_logs(logs if isinstance(logs, dict) else {})
             values = {name: tf.convert_to_tensor(value) for name, value in flat.items()}
-            if not self.several:
-                return values, {}, {}, 1.0
             rows = tf.cast(next(tf.shape(t)[0] for t in tf.nest.flatten(data) if t.shape.rank), tf.float64)
             self._rows.update_state(rows)
             total = tf.convert_to_tensor(self._rows.variables[0])

@@ -70,7 +70,7 @@ def open_model(config: Config, strategy: Strategy, splits: Splits) -> tuple[Modu
             target,
             config.optimizer.no_decay,
             applies,
-            spec := loader.spec("train"),
+            loader.spec("train"),
             loader.spec(evaluated) if evaluated else None,
         )
         if config.trainer.sync_batchnorm:
@@ -82,9 +82,7 @@ def open_model(config: Config, strategy: Strategy, splits: Splits) -> tuple[Modu
             strategy,
             extra,
             applies,
-            spec,
             base,
-            config.optimizer.no_decay,
             plan.accumulate,
             jit_compile=config.trainer.compile and not whole,
         )

@@ -19,7 +19,6 @@ from train_anywhere.training.keras.checkpoint import Position
 from train_anywhere.training.keras.dropin.gradients import averaging_optimizers
 from train_anywhere.training.keras.module import Module
 from train_anywhere.training.keras.strategies.base import Strategy
-from train_anywhere.training.plan import Plan
 
 SEQUENCES: dict[str, type] = {"list": list, "tuple": tuple, "set": set}
 
@@ -114,9 +113,9 @@ WRITERS = ("CSVLogger", "TensorBoard", "RemoteMonitor")
 
 
 def make_callbacks(
-    sections: Mapping[str, Callback], module: Module, plan: Plan, position: Position
-) -> tuple[keras.callbacks.CallbackList, CallbackStates]:
-    """Return the callbacks and their states. Only rank 0 has writers.
+    sections: Mapping[str, Callback], module: Module, position: Position
+) -> tuple[list[keras.callbacks.Callback], CallbackStates]:
+    """Return the callbacks, with a History, and their states. Only rank 0 has writers.
 
     Raises:
         ConfigError: an object is not a Keras callback, or writes its own checkpoints.
@@ -128,7 +127,7 @@ def make_callbacks(
             callback = instantiate(section, where, "keras")
         refuse_callback(where, dotted, callback)
         if isinstance(callback, keras.callbacks.SwapEMAWeights):
-            # disabled: the loop swaps the averages itself, also for checkpoints
+            # disabled: the run swaps the averages itself, also for checkpoints
             if not averaging_optimizers(module.optimizers):
                 raise ConfigError(
                     f"{where} swaps moving averages, and no optimizer has them; add optimizer.use_ema=true, or leave it out."
@@ -142,21 +141,11 @@ def make_callbacks(
             saved[f"{name} {type(callback).__module__}.{type(callback).__qualname__}"] = callback
         if position.step and _is_one_of(callback, ("CSVLogger",)):
             callback.append = True
-    if sections and not any(isinstance(one, keras.callbacks.History) for one in callbacks):
-        # behind those that add to the logs, as in `fit`; the list sets `model.history` to it
+    if not any(isinstance(one, keras.callbacks.History) for one in callbacks):
+        # behind those that add to the logs, as in `fit`; a CallbackList sets `model.history` to it
         callbacks.append(keras.callbacks.History())
         saved["history"] = callbacks[-1]
-    module.model.stop_training = False
-    callback_list = keras.callbacks.CallbackList(
-        callbacks,
-        add_history=False,
-        add_progbar=False,
-        model=module.model,
-        verbose=0,
-        epochs=plan.max_epochs,
-        steps=plan.steps_per_epoch,
-    )
-    return callback_list, CallbackStates(saved)
+    return callbacks, CallbackStates(saved)
 
 
 def refuse_callback(key: str, dotted: str, callback: Any) -> None:

@@ -182,10 +182,10 @@ class SlurmCluster(tf.distribute.cluster_resolver.SlurmClusterResolver):
 def make_strategy(name: str, config: Config, topology: Topology, devices: int) -> Strategy:
     """Return the strategy with this resolved name. It chooses devices before TensorFlow does."""
     accelerator = config.trainer.accelerator
-    if name == "mirrored":
+    if name == "mirrored" and devices > 1:
         return TfDistribute(Mirrored(use_devices(accelerator, 0, devices)), 0, 1)
     own = use_devices(accelerator, topology.local_rank, 1)
-    if name == "multiworker_mirrored":
+    if name == "multiworker_mirrored" and topology.world_size > 1:
         return multiworker_mirrored(topology, own)
     if name == "horovod":
         # optional: Horovod may not be built
