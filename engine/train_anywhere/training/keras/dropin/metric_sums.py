@@ -135,7 +135,10 @@ class StepLogs:
             logs = step(data)
             flat = pythonify_logs(logs if isinstance(logs, dict) else {})
             values = {name: tf.convert_to_tensor(value) for name, value in flat.items()}
-            rows = tf.cast(next(tf.shape(t)[0] for t in tf.nest.flatten(data) if t.shape.rank), tf.float64)
+            rows = tf.cast(
+                next(tf.shape(t)[0] for t in tf.nest.flatten(data) if t is not None and t.shape.rank),
+                tf.float64,
+            )
             self._rows.update_state(rows)
             total = tf.convert_to_tensor(self._rows.variables[0])
             used = {name: captured_by(value) for name, value in values.items()}

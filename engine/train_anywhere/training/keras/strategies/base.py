@@ -107,7 +107,7 @@ class _Moment:
         if tf.inside_function() and graph is self._graph:
             return
         self._graph = graph
-        there = [v.values if isinstance(v, tf.IndexedSlices) else v for v in values]
+        there = [v.values if isinstance(v, tf.IndexedSlices) else v for v in values if v is not None]
         with tf.control_dependencies(there), tf.device("CPU:0"):
             self._moment.assign(tf.timestamp())
 
