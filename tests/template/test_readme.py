@@ -266,9 +266,10 @@ def test_scaling_commands_pass_their_checks(
     words = shlex.split(command)[4:]
     monkeypatch.chdir(tmp_path)
     if words == ["results/scaling/20261123-101502-a1b2"]:
-        (tmp_path / words[0]).mkdir(parents=True)
-        (tmp_path / words[0] / "scaling.json").write_text('{"cells": [], "scheduler": "none"}')
-        assert scaling.main(words) == 0 and "speed-up" in capsys.readouterr().out
+        (run := tmp_path / words[0] / "1x2-ddp" / "20261123-101502-a1b2").mkdir(parents=True)
+        (run / "config.yaml").write_text("trainer: {nodes: 1, devices: 2}\n")
+        (run / "run.json").write_text('{"state": "completed"}')
+        assert scaling.main(words) == 0 and "1 x 2 " in capsys.readouterr().out
         return
     code = scaling.main([*words, "dry_run=true", f"paths.results={tmp_path / 'results'}"])
     printed = capsys.readouterr()
