@@ -47,8 +47,13 @@ class Login:
         folder.mkdir(exist_ok=True)
 
     def command(self, program: str, *words: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-        """`python src/<program>.py words...`"""
-        command = [sys.executable, str(self.root / "src" / f"{program}.py"), *words]
+        """`python src/<program>.py words...`, or `python -m train_anywhere <program> words...`"""
+        file = self.root / "src" / f"{program}.py"
+        command = [
+            sys.executable,
+            *([str(file)] if file.is_file() else ["-m", "train_anywhere", program]),
+            *words,
+        ]
         environ, where = {**self.testbed.env(), "OMP_NUM_THREADS": "1"}, self.folder
         return subprocess.run(
             command, env=environ, cwd=where, capture_output=True, text=True, timeout=timeout

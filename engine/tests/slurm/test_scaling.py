@@ -23,8 +23,8 @@ def test_a_grid_is_submitted_and_becomes_a_table(login: Login) -> None:
     cells = [(r["nodes"], r["devices"], r["strategy"], r["launch"], r["state"]) for r in rows]
     assert cells == [
         ("1", "1", "single", "auto", "completed"),
-        ("2", "1", "ddp", "srun", "completed"),
         ("2", "1", "ddp", "mpirun", "completed"),
+        ("2", "1", "ddp", "srun", "completed"),
     ], done.stdout
     assert all(float(r["rate"]) > 0 and float(r["seconds"]) > 0 for r in rows)
     for two in rows[1:]:
