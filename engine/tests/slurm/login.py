@@ -49,12 +49,11 @@ class Login:
     def command(self, program: str, *words: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
         """`python src/<program>.py words...`, or `python -m train_anywhere <program> words...`"""
         file = self.root / "src" / f"{program}.py"
-        command = [
-            sys.executable,
-            *([str(file)] if file.is_file() else ["-m", "train_anywhere", program]),
-            *words,
-        ]
+        start = [str(file)] if file.is_file() else ["-m", "train_anywhere", program]
+        command = [sys.executable, *start, *words]
         environ, where = {**self.testbed.env(), "OMP_NUM_THREADS": "1"}, self.folder
+        if not file.is_file():
+            environ["TRAIN_ROOT"] = str(self.root)
         return subprocess.run(
             command, env=environ, cwd=where, capture_output=True, text=True, timeout=timeout
         )
