@@ -35,12 +35,13 @@ def test_nothing_is_due_by_default(config: Checkpoint) -> None:
     clock = Clock()
     interval = Interval(config, 1, clock)
     clock.now += 1e9
-    assert not interval.requests_checkpoint() and not any(map(interval.due, range(1, 100)))
+    assert not interval.requests_checkpoint() and interval.next_step(0) is None
 
 
 def test_by_steps(config: Checkpoint) -> None:
     interval = Interval(replace(config, every_n_steps=5), 1, Clock())
-    assert [step for step in range(1, 16) if interval.due(step)] == [5, 10, 15]
+    wanted = [interval.next_step(step) for step in (0, 4, 5, 14)]
+    assert wanted == [5, 5, 10, 15] and interval.at_step(5)
 
 
 def test_by_seconds_since_the_newest(config: Checkpoint) -> None:

@@ -11,6 +11,7 @@ from train_anywhere import features
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.features import Feature, Features
+from train_anywhere.features.feature import Observer, Observers
 from train_anywhere.inference.trained_model import use_one_device
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.slurm.submission.prepare import common_job, placeholder_job
@@ -139,3 +140,28 @@ def test_each_restart_is_shown_in_its_parts(tmp_path: Path) -> None:
     assert "Restarts" not in features.rows(run, {"attempts": [newest]}) and "Restarts" not in features.rows(
         run, {}
     )
+
+
+def test_every_wanted_step_is_reached_once_with_several_steps_in_a_call() -> None:
+    class Every53(Observer):
+        def __init__(self) -> None:
+            self.seen: list[int] = []
+
+        def next_step(self, step: int) -> int:
+            return (step // 53 + 1) * 53
+
+        def at_step(self, step: int) -> bool:
+            self.seen.append(step)
+            return step > 100
+
+    for size in (1, 10, 60):
+        one = Every53()
+        observers = Observers([one, Observer()])
+        observers.start(0)
+        due = [step for step in range(size, 241, size) if observers.reach(step)]
+        assert one.seen == [53, 106, 159, 212]
+        assert len(due) == 3
+    resumed = Every53()
+    observers = Observers([resumed])
+    observers.start(110)
+    assert observers.reach(160) and observers.reach(160) and resumed.seen == [159]

@@ -63,8 +63,15 @@ class Observer:
     def after_validation(self, step: int, metrics: Mapping[str, float]) -> None:
         """Run after a validation, and at the end of an epoch without one."""
 
-    def due(self, step: int) -> bool:
-        """Return whether a checkpoint is due after optimizer step `step`, the same on all ranks."""
+    def next_step(self, step: int) -> int | None:
+        """Return the next optimizer step after `step` at which to run `at_step`, the same on all ranks. None: never again."""
+        return None
+
+    def at_step(self, step: int) -> bool:
+        """Run after step `step`, which `next_step` has returned; return whether a checkpoint is due.
+
+        If a call of the framework makes several steps, this runs after the call that contains the step.
+        """
         return False
 
     def requests_checkpoint(self) -> bool:
@@ -83,6 +90,8 @@ class Observers(Observer):
 
     def __init__(self, observers: Iterable[Observer] = ()) -> None:
         self.all = [*observers]
+        self._next: list[tuple[int | None, Observer]] = []
+        self._reached, self._due = -1, False
 
     def after_step(self, step: Step) -> None:
         """Call `after_step` of each observer."""
@@ -94,9 +103,22 @@ class Observers(Observer):
         for one in self.all:
             one.after_validation(step, metrics)
 
-    def due(self, step: int) -> bool:
-        """Return whether a checkpoint is due for any observer."""
-        return any(one.due(step) for one in self.all)
+    def start(self, step: int) -> None:
+        """Ask each observer for its first step after `step`, the number of steps of earlier attempts."""
+        self._next = [(one.next_step(step), one) for one in self.all]
+
+    def reach(self, step: int) -> bool:
+        """Call `at_step` once for each step up to `step` that was wanted; return whether a checkpoint is due after `step`."""
+        if self.all and not self._next:
+            self.start(step - 1)
+        due = self._due if step == self._reached else False
+        for number, (wanted, one) in enumerate(self._next):
+            while wanted is not None and wanted <= step:
+                due |= one.at_step(wanted)
+                wanted = one.next_step(wanted)
+                self._next[number] = wanted, one
+        self._reached, self._due = step, due
+        return due
 
     def requests_checkpoint(self) -> bool:
         """Return whether any observer requests a checkpoint."""

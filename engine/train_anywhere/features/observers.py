@@ -45,10 +45,14 @@ class Interval(Observer):
         self.cost: float | None = None
         self._saved = clock()
 
-    def due(self, step: int) -> bool:
-        """Return whether a checkpoint is due after optimizer step `step`, counted from 1."""
+    def next_step(self, step: int) -> int | None:
+        """Return the next step after which a checkpoint is due."""
         every = self.config.every_n_steps
-        return bool(every and step % every == 0)
+        return (step // every + 1) * every if every else None
+
+    def at_step(self, step: int) -> bool:
+        """Return that a checkpoint is due."""
+        return True
 
     def requests_checkpoint(self) -> bool:
         """Return whether enough time has passed since the newest checkpoint."""

@@ -180,6 +180,7 @@ def test_one_process_stops_without_asking_others(processes: int, devices: int, a
         stop=SimpleNamespace(requested="SIGTERM"),
         metrics=SimpleNamespace(progress=SimpleNamespace(take_profile=int, request_profile=print)),
         _requests_checkpoint=lambda: False,
+        save_requested=False,
     )
     TrainingCallback.check_stop_flag(callback)
     assert callback.position.preempted == at_once

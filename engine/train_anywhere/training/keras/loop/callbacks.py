@@ -225,6 +225,7 @@ class TrainingCallback(keras.callbacks.CallbackList):
         self._functions = self.model.train_function, self.model.test_function
         if self.replaying:
             self.model.train_function, self.model.test_function = self._skip, self._skip_test
+        self.observers.start(self.position.step)
         self.heartbeat.enter("step", "data")
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
@@ -396,9 +397,10 @@ class TrainingCallback(keras.callbacks.CallbackList):
             position.epoch, position.batch - 1, metrics, steps * self.plan.accumulate, loss
         )
         self.check_stop_flag()
+        self.save_requested |= self.observers.reach(position.step)
         if (profile := self.metrics.progress.profile) and profile.is_on:
             profile.after_step(position.step)
-        if self.is_due() and not (position.pending or position.preempted):
+        if self.save_requested and not (position.pending or position.preempted):
             self.save()
         self.heartbeat.trained_batch(position.step)
 
@@ -471,7 +473,7 @@ class TrainingCallback(keras.callbacks.CallbackList):
         """Move on to the next step, and save if a checkpoint is due."""
         self.position.close_epoch(self.plan)
         every = self.config.checkpoint.every_n_epochs
-        if self.is_complete() or self.is_due() or is_multiple(epoch + 1, every):
+        if self.is_complete() or self.save_requested or is_multiple(epoch + 1, every):
             self.save(self._score(metrics, validated))
 
     def _score(self, metrics: Mapping[str, float], validated: bool) -> float | None:
@@ -515,10 +517,6 @@ class TrainingCallback(keras.callbacks.CallbackList):
         self.timer.stop()
         raise Stopped
 
-    def is_due(self) -> bool:
-        """Return whether a checkpoint is due after the newest step."""
-        return self.save_requested or self.observers.due(self.position.step)
-
     def reduce(self, split: str) -> dict[str, float]:
         """Return the metrics over all ranks, and agree to stop or save. All ranks call this."""
         requests = [
@@ -534,7 +532,7 @@ class TrainingCallback(keras.callbacks.CallbackList):
         self.metrics.progress.request_profile(int(to_profile))
         self.heartbeat.efficiency.set_sums([whole, waited])
         self.position.preempted |= to_stop > 0
-        self.save_requested = to_save > 0
+        self.save_requested |= to_save > 0
         if to_end > 0:
             self._end_early(split == "train")
         self._end_training(over > 0)
@@ -544,7 +542,7 @@ class TrainingCallback(keras.callbacks.CallbackList):
         """Check for requests to stop or save in a single process, which needs no agreement of ranks."""
         if self.module.strategy.processes == 1:
             self.position.preempted |= self.stop.requested is not None
-            self.save_requested = self._requests_checkpoint()
+            self.save_requested |= self._requests_checkpoint()
             self.metrics.progress.request_profile(self.metrics.progress.take_profile())
 
     def _requests_checkpoint(self) -> bool:

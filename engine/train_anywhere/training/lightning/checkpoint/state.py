@@ -149,7 +149,7 @@ class CheckpointCallback(pl.Callback):
     def _is_due(self, trainer: pl.Trainer, epochs: int | None = None) -> bool:
         """Return whether a checkpoint is due after a step, or after so many `epochs`."""
         agreed, every = self.agreement, self.config.checkpoint.every_n_epochs
-        due = agreed.stopping or agreed.saving or agreed.observers.due(trainer.steps_done)
+        due = agreed.observers.reach(trainer.steps_done) or agreed.stopping or agreed.saving
         return due or (epochs is not None and is_multiple(epochs, every))
 
     def on_validation_batch_start(self, trainer: pl.Trainer, *args: Any) -> None:
