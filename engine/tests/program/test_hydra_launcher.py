@@ -148,6 +148,15 @@ def test_hydra_loads_nothing_of_the_engine_for_other_launchers(start: Start) -> 
     assert start("-c", code) == "train_anywhere train_anywhere.plugins train_anywhere.plugins.anywhere\n"
 
 
+def test_a_submission_needs_only_the_base_install(start: Start, folder: Path) -> None:
+    heavy = ("numpy", "PIL", "tensorboard", "torch", "lightning", "tensorflow", "keras", "matplotlib")
+    (folder / "sitecustomize.py").write_text(f"import sys\nsys.modules.update(dict.fromkeys({heavy}))\n")
+    words = ("hydra.launcher.cluster=slurm", "hydra.launcher.local_disk=/scratch", "lr=1,2")
+    assert "--array=0-1" in start("src/app.py", *DRY, *words, PYTHONPATH=str(folder))
+    said = start("-m", "train_anywhere", "list", code=2, PYTHONPATH=str(folder))
+    assert said.startswith("error: there is no run in ")
+
+
 def test_templates_of_the_package_are_those_of_the_project() -> None:
     bare = ENGINE / "train_anywhere/program/bare"
     for top in ("slurm/templates", "configs/container"):
