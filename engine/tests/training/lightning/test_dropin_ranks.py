@@ -176,11 +176,11 @@ def test_a_loader_with_a_sampler_that_shares_is_read_as_it_is(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("module", ["Dividing", "Passing"])
-def test_a_data_module_makes_as_many_steps_on_two_ranks(module: str, tmp_path: Path) -> None:
-    """Lightning-hydra-template's module divides its batch size by the ranks, others do not."""
+@pytest.mark.parametrize(("module", "batch"), [("Dividing", 16), ("Passing", 32)])
+def test_a_data_module_gets_its_batch_size_as_typed(module: str, batch: int, tmp_path: Path) -> None:
+    """Lightning-hydra-template's module divides it by the ranks, others do not: `batch` is that of both ranks."""
     data = "engine.tests.training.lightning.data_strangers"
     words = (f"task._target_={data}.Lit", f"data._target_={data}.{module}", "data.batch_size=16")
     ranks = train(tmp_path, 2, "Plain", "rows", "strategy=ddp", *words)
-    assert [rank["step"] for rank in ranks] == [2 * 64 // 16] * 2
+    assert [rank["step"] for rank in ranks] == [2 * 64 // batch] * 2
     assert ranks[0]["metrics"]["val_rows"] == 32

@@ -231,6 +231,6 @@ def from_module(
 
 
 def takes_batch_size(kind: Any) -> bool:
-    """Return whether a data module takes a batch_size, which is that of all ranks together."""
+    """Return whether a data module takes a batch_size, which it gets as it is typed."""
     module = isinstance(kind, type) and issubclass(kind, pl.LightningDataModule)
     return module and "batch_size" in inspect.signature(kind).parameters

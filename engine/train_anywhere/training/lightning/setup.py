@@ -112,18 +112,10 @@ def connect_trainer(config: Config, topology: Topology, heartbeat: Heartbeat) ->
 
 def open_data(config: Config, topology: Topology) -> Splits:
     """Return the splits of `data=`. Raises DataError."""
-    ranks = (
-        1
-        if takes_batch_size(locate(config.data.target["lightning"], "data._target_"))
-        else topology.world_size
-    )
-    return open_splits(
-        config.data,
-        "lightning",
-        config.seed,
-        Features.of(config).stager,
-        batch_size=config.data.batch_size // ranks,
-    )
+    size, target = config.data.batch_size, locate(config.data.target["lightning"], "data._target_")
+    if not takes_batch_size(target):
+        size //= topology.world_size
+    return open_splits(config.data, "lightning", config.seed, Features.of(config).stager, batch_size=size)
 
 
 def make_module(config: Config, topology: Topology, trainer: Trainer, data: Splits) -> Setup:
@@ -144,8 +136,6 @@ def make_module(config: Config, topology: Topology, trainer: Trainer, data: Spli
         network = make_network(config, data, build)
         module = make_task(config.task, network=network, make_optimizer=optimizer.make_optimizer)
     loaders = open_loaders(config, data, topology, module, report)
-    if takes_batch_size(locate(config.data.target["lightning"], "data._target_")):
-        strategy.share_batches(config.data.batch_size)
     trainer.when_opened(lambda batches: plan.update(opened_plan(config, trainer, loaders, batches, report)))
     for note in data.notes:
         report(note)

@@ -135,7 +135,7 @@ class CheckpointCallback(pl.Callback):
         if validates or trainer.should_stop or last or steps_are_over(trainer):
             return
         if self._is_due(trainer):
-            self._save(trainer, value=None)
+            self._save_state(trainer, value=None)
         self._raise_if_stopping()
 
     def validation_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -143,7 +143,7 @@ class CheckpointCallback(pl.Callback):
         if accumulates(trainer):
             return  # a checkpoint does not hold accumulated gradients
         if self._is_due(trainer, trainer.current_epoch + 1):
-            self._save(trainer, value=self._monitored_value())
+            self._save_state(trainer, value=self._monitored_value())
         self._raise_if_stopping()
 
     def _is_due(self, trainer: pl.Trainer, epochs: int | None = None) -> bool:
@@ -165,7 +165,7 @@ class CheckpointCallback(pl.Callback):
     def _interrupt_validation(self, trainer: pl.Trainer) -> None:
         if self.agreement.stopping:  # the run resumes with the validation
             self.metrics.metrics.update(self.metrics.epoch_metrics)  # of the last step
-            self._save(trainer, value=None, validated=False)
+            self._save_state(trainer, value=None, validated=False)
             raise TrainingStopped
 
     def epoch_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -173,7 +173,7 @@ class CheckpointCallback(pl.Callback):
         epochs = trainer.current_epoch + 1
         over = trainer.should_stop or epochs >= trainer.fit_loop.max_epochs or steps_are_over(trainer)
         if over or self._is_due(trainer, epochs):
-            self._save(trainer, value=self._monitored_value())
+            self._save_state(trainer, value=self._monitored_value())
         self.seen.end_epoch(over)
         self._raise_if_stopping()
 
@@ -196,7 +196,7 @@ class CheckpointCallback(pl.Callback):
             return None
         return checkpoint_score(self.metrics.monitored_metrics("checkpoint.monitor", monitor), monitor)
 
-    def _save(self, trainer: pl.Trainer, value: float | None, validated: bool = True) -> None:
+    def _save_state(self, trainer: pl.Trainer, value: float | None, validated: bool = True) -> None:
         """Save a checkpoint, with the monitored value of exactly these weights."""
         step, epoch, batch = trainer.steps_done, trainer.current_epoch, trainer.fit_loop.batch_idx + 1
         if is_last_batch(trainer) and validated:

@@ -106,16 +106,16 @@ class MetricsCallback(pl.Callback):
         """Count an optimizer step. Return the metrics if they are due, else None."""
         step = trainer.count_step()
         self.agreement.check(trainer)
-        if step % self.config.trainer.log_every_n_steps and not self._is_last(trainer):
+        if step % self.config.trainer.log_every_n_steps and not self._ends_part(trainer):
             return None
         self.agreement.reduce(trainer, module.device)
         self.agreement.check(trainer)
         fresh = self._learning_rate()
-        if self._is_last(trainer):
+        if self._ends_part(trainer):
             self.epoch_metrics, self._unlogged, self._epoch_ending = fresh, {}, True
         return fresh
 
-    def _is_last(self, trainer: pl.Trainer) -> bool:
+    def _ends_part(self, trainer: pl.Trainer) -> bool:
         """Return whether a step is the last one before a validation, or of the epoch or run."""
         loop: Any = trainer.fit_loop.epoch_loop
         return trainer.should_stop or is_last_batch(trainer) or loop.validation_follows()

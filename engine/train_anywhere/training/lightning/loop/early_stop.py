@@ -22,13 +22,13 @@ class EarlyStop(pl.Callback):
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Compare a validation within an epoch with the best one."""
         if trainer.fit_loop.epoch_loop.mid_epoch:
-            self._compare(trainer, trainer.current_epoch)
+            self._compare_metrics(trainer, trainer.current_epoch)
 
     def epoch_over(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Compare the epoch with the best one, if it was validated and not compared yet."""
-        self._compare(trainer, trainer.current_epoch + 1)
+        self._compare_metrics(trainer, trainer.current_epoch + 1)
 
-    def _compare(self, trainer: pl.Trainer, epochs: int) -> None:
+    def _compare_metrics(self, trainer: pl.Trainer, epochs: int) -> None:
         """Compare the newest metrics with the best ones, after so many complete `epochs`."""
         if self.rule.patience is None or self.rule.monitor is None or self._compared == trainer.steps_done:
             return

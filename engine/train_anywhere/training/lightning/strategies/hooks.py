@@ -58,14 +58,9 @@ class StrategyHooks:
     def __init__(self, *arguments: Any, completes: bool = False, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.completes, self.loaded = completes, dict[str, Any]()
-        self._whole_batch: int | None = None
         self._trainable: dict[str, Any] = {}
         self._handlers: dict[int, Any] = {}
         self.launcher, self.training_loaders = Launcher(), TrainingLoaders()
-
-    def share_batches(self, batch_size: int) -> None:
-        """Let the ranks share the batches of loaders that have the batch size of all ranks together."""
-        self._whole_batch = batch_size
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
@@ -80,22 +75,14 @@ class StrategyHooks:
         loader, trainer = super().process_dataloader(dataloader), own.lightning_module.trainer  # type: ignore[misc]
         if trainer.predicting or isinstance(loader, BatchLoader):
             return loader
+        if trainer.training:
+            return self.training_loaders.wrap(loader, trainer)
         if shares_rows(loader, own.world_size):
-            loader = self._share_rows(loader, trainer.training)
-        return self.training_loaders.wrap(loader, trainer) if trainer.training else wrap(loader)
-
-    def _share_rows(self, loader: Any, trains: bool) -> Any:
-        own: Any = self
-        divides, size = loader.batch_size == self._whole_batch, loader.batch_size
-        if trains and not divides:
-            return loader
-        size = size // own.world_size if divides else size
-        batches = BatchSampler(loader.sampler, size, loader.drop_last)
-        if not trains:
-            batches = SharedBatches(loader.sampler, size, loader.drop_last, own.global_rank, own.world_size)
-        shared = copy.copy(loader)  # a new one would need the arguments of the user's class
-        vars(shared).update(batch_size=size, batch_sampler=batches)
-        return shared
+            sampler, size, ranks = loader.sampler, loader.batch_size, own.world_size
+            loader = copy.copy(loader)  # a new one would need the arguments of the user's class
+            batches = SharedBatches(sampler, size, loader.drop_last, own.global_rank, ranks)
+            vars(loader).update(batch_sampler=batches)
+        return wrap(loader)
 
     def on_train_start(self) -> None:
         """Restore flags and random states, after all start hooks of callbacks and module."""
