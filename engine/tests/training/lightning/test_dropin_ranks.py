@@ -159,11 +159,11 @@ def test_ranks_without_the_same_steps_are_refused_by_all(
 
 
 @pytest.mark.slow
-def test_a_data_module_on_two_ranks_makes_the_steps_of_one(alone: Any, tmp_path: Path) -> None:
-    """The ranks share the batches of its argument batch_size."""
+def test_a_data_module_on_two_ranks_makes_half_the_steps(alone: Any, tmp_path: Path) -> None:
+    """Each rank reads batches of its argument batch_size."""
     one = train(tmp_path / "one", 1, "Plateau", "Module", "strategy=single")[0]
     two = train(tmp_path / "two", 2, "Plateau", "Module", "strategy=ddp", "trainer.devices=2")
-    assert (one["step"], two[0]["step"]) == (20, 20)
+    assert (one["step"], two[0]["step"]) == (20, 10)
 
 
 @pytest.mark.slow
