@@ -195,8 +195,9 @@ class LightningTraining(Training):
 
     def test(self, trainer: pl.Trainer, model: pl.LightningModule, data: Splits) -> None:
         """Test the weights of the best checkpoint, or the current ones. Raises TrainingStopped."""
-        if self._checkpoints and self._setup.plan.test_batches:
-            test(self._setup, self._checkpoints)
+        if self._checkpoints:
+            if self._setup.plan.test_batches:
+                test(self._setup, self._checkpoints)
         elif self._setup.loaders.has("test") and is_overridden("test_step", model):
             loaders = self._setup.loaders.arguments("test")
             for values in trainer.test(model, **loaders, verbose=False):
