@@ -30,7 +30,7 @@ class Plan:
     """The size of a run.
 
     Attributes:
-        batch_per_rank: rows of one batch on one device that shares the global batch.
+        batch_per_rank: rows of one batch on one device that shares the global batch; 0 if they are not known.
         train_batches: training batches of an epoch.
         max_epochs: largest number of epochs; `total_steps` may end the last one early.
         val_every: optimizer steps between two validations of an epoch, or of the run if `check_val_every_n_epoch` is null.

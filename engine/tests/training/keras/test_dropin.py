@@ -491,6 +491,28 @@ def test_an_endless_stream_needs_a_length(make_run: Make) -> None:
     assert outcome.step == 12
 
 
+@pytest.mark.parametrize("target, head", [("open_tf", "16"), ("open_endpoint", "as the data yields them")])
+def test_the_rows_of_a_stream_are_those_that_were_trained(
+    make_run: Make, monkeypatch: pytest.MonkeyPatch, capsys, target: str, head: str
+) -> None:
+    """data.batch_size has no effect on a stream: head and speed have its own batches."""
+    from train_anywhere.training.reporting.progress import Throughput
+
+    add, seen = Throughput.add_batches, list[float]()
+
+    def watched(self: Throughput, synchronized: bool, count: int = 1) -> None:
+        if synchronized:
+            seen.append(self.rows)
+        add(self, synchronized, count)
+
+    monkeypatch.setattr(Throughput, "add_batches", watched)
+    name = "endpoint" if target == "open_endpoint" else "OwnStep"
+    words = (task(name), f"data._target_={HERE}.{target}", "data.batch_size=64", "trainer.max_epochs=1")
+    trained(make_run, *words)
+    assert f"Batch:         {head}\n" in capsys.readouterr().out
+    assert seen[:3] == [16, 16, 16] and seen[-1] == (16 if target == "open_tf" else 4)
+
+
 @pytest.mark.parametrize("target", [pytest.param("open_py", marks=pytest.mark.slow), "open_generator"])
 def test_other_streams(make_run: Make, target: str) -> None:
     options = (f"data._target_={HERE}.{target}", "trainer.limit_train_batches=4", "trainer.max_epochs=2")

@@ -100,6 +100,8 @@ class Module:
         self.several = strategy.replicas > 1
         self._last: tf.data.Dataset | None = None
         self._batches = self._tested = 0
+        with tf.device("CPU:0"):
+            self._rows = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.flags: list[bool] | None = None
         self.saved_flags: list[bool] | None = None
         self._own_flags: list[bool] | None = None
@@ -158,6 +160,12 @@ class Module:
 
         def marked(data: Any) -> Any:
             pace.mark_batch(data)
+            for one in tf.nest.flatten(data):
+                if isinstance(one, tf.Tensor) and one.shape.rank:
+                    rows = tf.reduce_prod(tf.shape(one, tf.int64)[: 1 + (self.accumulate > 1)])
+                    with tf.device("CPU:0"):
+                        self._rows.assign_add(rows)
+                    break
             return step(data)
 
         model.train_step = step if model.run_eagerly or model.jit_compile else marked
@@ -260,6 +268,11 @@ class Module:
         """Count the rows and batches of an epoch or an evaluation from zero, as Keras resets its metrics."""
         self.step_logs.reset()
         self._tested = 0
+
+    @property
+    def rows(self) -> int:
+        """The rows that a single device has trained, 0 if they are not counted. Waits for the device."""
+        return int(self._rows.numpy())
 
     def take(self) -> list[float]:
         """Return what `report` needs of this process: the states of the metrics, then the values of the last step."""

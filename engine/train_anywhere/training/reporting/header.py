@@ -45,7 +45,8 @@ class Header:
             "Model": f"{self.model}{self._parameters()}",
             "Data": f"{config.data.name}{splits}",
             "Device": f"{kind}, precision {t.precision}, strategy {self.strategy}",
-            "Batch": f"{batch * self.devices}{per_device}{accumulated}",
+            "Batch": (f"{batch * self.devices}{per_device}" if batch else "as the data yields them")
+            + accumulated,
             "Steps": f"{steps}{epochs} epoch{'s'[: epochs != 1]}",
         }
         return [f"{name + ':':<15}{text}" for name, text in rows.items()]

@@ -12,6 +12,7 @@ from train_anywhere.config.instantiate import explain_target_errors, instantiate
 from train_anywhere.config.schema import Config, Trainer
 from train_anywhere.data.class_labels import check_labels
 from train_anywhere.data.dataset import Splits
+from train_anywhere.data.tf.streams import Stream
 from train_anywhere.errors import ConfigError
 from train_anywhere.tasks import OLD_TASK, Task
 from train_anywhere.training.early_stopping import monitored_value
@@ -53,6 +54,10 @@ def open_model(config: Config, strategy: Strategy, splits: Splits) -> tuple[Modu
     loader = Loader(config, strategy, splits)
     train, val, test = (loader.count_batches(split) for split in ("train", "val", "test"))
     plan = make_plan(config, train, val, test, strategy.replicas)
+    spec = loader.spec("train")
+    if isinstance(loader.splits["train"], Stream):  # data.batch_size has no effect on it
+        sizes = (one.shape[0] for one in tf.nest.flatten(spec) if one.shape.rank)
+        plan.batch_per_rank = next(sizes, None) or 0
     with strategy.scope(), dtype_policy(policy):
         ours, base = None, add_adapters(network, config, whole)
         if not (whole and model.compiled and model.optimizer is not None):
@@ -70,7 +75,7 @@ def open_model(config: Config, strategy: Strategy, splits: Splits) -> tuple[Modu
             target,
             config.optimizer.no_decay,
             applies,
-            loader.spec("train"),
+            spec,
             loader.spec(evaluated) if evaluated else None,
         )
         if config.trainer.sync_batchnorm:

@@ -138,6 +138,7 @@ class TrainingCallback(keras.callbacks.CallbackList):
         self._functions: tuple[Any, Any] = None, None
         self._counted = module.copy_metrics()
         self._first = 0
+        self._counted_rows = 0, position.step
         self._measured = self._skipped = self._logged = self._leaving = self._averaged = False
         self._before: list[tuple[Any, np.ndarray]] = []
         self._states_before: dict[str, dict[str, str]] = {}
@@ -392,6 +393,8 @@ class TrainingCallback(keras.callbacks.CallbackList):
                 self.metrics.write(position.step, position.epoch, metrics)
             at = (position.step, position.epoch, position.batch)
             self.observers.after_step(Step(*at, metrics, last=position.pending))
+        if metrics is not None:
+            self._count_rows(position.step)
         loss = lambda: float(self.module.batch_logs().get("loss", math.nan))  # noqa: E731  # of this process
         self.metrics.progress.add_batches(
             position.epoch, position.batch - 1, metrics, steps * self.plan.accumulate, loss
@@ -403,6 +406,14 @@ class TrainingCallback(keras.callbacks.CallbackList):
         if self.save_requested and not (position.pending or position.preempted):
             self.save()
         self.heartbeat.trained_batch(position.step)
+
+    def _count_rows(self, step: int) -> None:
+        """Use the rows that were trained since the last call for the training speed, if the data has its own batches."""
+        rows, at = self.module.rows, (self.module.rows, step)
+        (before, since), self._counted_rows = self._counted_rows, at
+        if self.loader.is_read_again("train") and rows > before:
+            throughput, batches = self.metrics.progress.throughput, (step - since) * self.plan.accumulate
+            throughput.rows = (rows - before) / batches * self.metrics.progress.units_per_row
 
     def _end_interval(self) -> None:
         """Validate within an epoch, or choose whether `fit` validates at its end."""
