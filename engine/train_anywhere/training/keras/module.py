@@ -284,7 +284,10 @@ class Module:
         Several replicas also report each metric that is returned under its own name from the states of all.
         """
         if not self.several:
-            return {f"{split}/{name}": value for name, value in flatten_result(to_numbers(self.logs)).items()}
+            logs: Mapping[str, Any] = self.logs if isinstance(self.logs, dict) else {}
+            results = self.model.get_metrics_result()
+            found = to_numbers(results if logs.keys() == results.keys() else logs)
+            return {f"{split}/{name}": value for name, value in flatten_result(found).items()}
         end = len(sums) - 2 * len(self.step_logs.names)
         values, results = self.step_logs.means(sums[end:]), self.metrics.results(sums[:end])
         if values.keys() == results.keys() or not values:
