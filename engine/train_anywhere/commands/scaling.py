@@ -92,11 +92,11 @@ def compare(words: Sequence[str], weak: bool) -> int:
     """Check the arguments, then run or submit the cells of the table."""
     axes, others = split_words(words)
     base = compose_words(others)
-    switches = {key: base[key] for key in ("dry_run", "wait")}
-    if odd := [
-        f"{k}={v} is not true or false." for k, v in switches.items() if v not in (True, False, "test")
+    odd = [key for key in ("dry_run", "wait") if not isinstance(base[key], bool)]
+    if problems := [
+        f"{key}={base[key]} is not true or false." for key in odd if (key, base[key]) != ("dry_run", "test")
     ]:
-        raise ConfigError(*odd)
+        raise ConfigError(*problems)
     here, dry = base["cluster"]["scheduler"] == "none", bool(base["dry_run"])
     if here and "launch" in axes:
         raise ConfigError(

@@ -29,7 +29,7 @@ from train_anywhere.launch.exits import rank_environment
 from train_anywhere.launch.forkserver import Process
 from train_anywhere.launch.preflight import refuse_unreadable
 from train_anywhere.launch.processes import ForkServers
-from train_anywhere.runs.folder import RunDir, claim, new_run_id, point_latest
+from train_anywhere.runs.folder import RunDir, claim, new_run_id, no_empty_folders, point_latest
 from train_anywhere.runs.reopen.frozen import read_frozen
 from train_anywhere.runs.reopen.resume import read_run_overrides, select_group_choices
 from train_anywhere.runs.reopen.trust import refuse_untrusted
@@ -114,13 +114,14 @@ def submit(study: Study, folder: Path, tree: Mapping[str, Any], member: Member, 
 def written(study: Study, folder: Path) -> Iterator[None]:
     """Write the folder of a study. A new one is removed after an error if it has no run folder yet."""
     created = not folder.exists()
-    try:
-        study.write(folder)
-        yield
-    except ProjectError:
-        if created and not members(folder):
-            remove(owned_folder(folder))
-        raise
+    with no_empty_folders(folder.parent):
+        try:
+            study.write(folder)
+            yield
+        except ProjectError:
+            if created and not members(folder):
+                remove(owned_folder(folder))
+            raise
 
 
 def option_problems(options: Mapping[str, Any]) -> list[str]:
