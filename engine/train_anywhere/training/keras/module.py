@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -19,7 +20,12 @@ from train_anywhere.training.keras.dropin.gradients import (
     set_flags,
     weight_averages,
 )
-from train_anywhere.training.keras.dropin.metric_sums import Metrics, StepLogs, flatten_result
+from train_anywhere.training.keras.dropin.metric_sums import (
+    Metrics,
+    StepLogs,
+    flatten_logs,
+    flatten_result,
+)
 from train_anywhere.training.keras.optim import make_rate_reader
 from train_anywhere.training.keras.strategies.base import Strategy
 
@@ -34,16 +40,11 @@ StepFunction = Callable[[Iterator[Any]], Any]
 
 
 def to_numbers(logs: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return logs as Keras' callbacks get them: without nested dicts, sorted by name, single values as numbers."""
-    found: dict[str, Any] = {}
-    for name, value in sorted((logs or {}).items()):
-        if isinstance(value, dict):
-            found |= to_numbers(value)
-            continue
-        try:
+    """Return logs as Keras' callbacks get them, single values as numbers."""
+    found = flatten_logs(logs or {})
+    for name, value in found.items():
+        with suppress(TypeError, ValueError):
             found[name] = float(value)
-        except (TypeError, ValueError):
-            found[name] = value
     return found
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.src.utils.python_utils import pythonify_logs
 
 from train_anywhere.errors import ConfigError
 from train_anywhere.training.keras.strategies.base import Strategy
@@ -73,6 +72,14 @@ def flatten_result(result: Mapping[str, Any]) -> dict[str, float]:
     return flat
 
 
+def flatten_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return logs without nested dicts, sorted by name, as Keras' callbacks get them."""
+    found: dict[str, Any] = {}
+    for name, value in sorted(logs.items()):
+        found |= flatten_logs(value) if isinstance(value, dict) else {name: value}
+    return found
+
+
 def number_names(name: str, value: Any) -> list[str]:
     """Return the names of the numbers in a value, a number or an array of static shape."""
     shape = getattr(value, "shape", ())
@@ -133,7 +140,7 @@ class StepLogs:
 
         def run(data: Any) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any], Any]:
             logs = step(data)
-            flat = pythonify_logs(logs if isinstance(logs, dict) else {})
+            flat = flatten_logs(logs if isinstance(logs, dict) else {})
             values = {name: tf.convert_to_tensor(value) for name, value in flat.items()}
             rows = tf.cast(
                 next(tf.shape(t)[0] for t in tf.nest.flatten(data) if t is not None and t.shape.rank),

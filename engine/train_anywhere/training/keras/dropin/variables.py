@@ -8,11 +8,10 @@ import keras
 import numpy as np
 import tensorflow as tf
 from keras.src.backend import get_keras_mask
-from keras.src.utils.python_utils import pythonify_logs
 
 from train_anywhere.errors import ConfigError
 from train_anywhere.training.keras.dropin.gradients import AveragingApply, NamedVariables, build_optimizer
-from train_anywhere.training.keras.dropin.metric_sums import number_names
+from train_anywhere.training.keras.dropin.metric_sums import flatten_logs, number_names
 
 TF_RANDOM_OPERATIONS = {
     "RandomStandardNormal", "RandomUniform", "RandomUniformInt", "TruncatedNormal", "Multinomial", "RandomShuffle",
@@ -134,7 +133,7 @@ def trace_step(
         def on_replica(data: Any) -> None:
             logs = step(data)
             if names is not None and isinstance(logs, dict):
-                values = pythonify_logs(logs).items()
+                values = flatten_logs(logs).items()
                 names[:] = [name for key, value in values for name in number_names(key, value)]
 
         run = tf.function(lambda data: distribution.run(on_replica, args=(data,)), autograph=False)

@@ -2,8 +2,8 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import keras
@@ -24,7 +24,7 @@ class Pace:
     """
 
     def __init__(self, processes: int) -> None:
-        self._began = self._asked = self._read_at = self._agreeing = 0.0
+        self._began = self._asked = self._read_at = 0.0
         self._unread = 0
         self._measures = True
         self._batch = _Moment()
@@ -37,16 +37,6 @@ class Pace:
     def start(self) -> None:
         """Note the time at which the work for the next call starts."""
         self._began = time.time()  # the clock of `tf.timestamp`
-        self._agreeing = 0.0
-
-    @contextmanager
-    def agreement(self) -> Iterator[None]:
-        """Count the time of the block as waiting for other ranks."""
-        start = time.monotonic()
-        try:
-            yield
-        finally:
-            self._agreeing += time.monotonic() - start
 
     def ask(self) -> None:
         """Note the time of the next call, from which on the step waits for its batch."""
@@ -84,9 +74,9 @@ class Pace:
             return 0.0
         there = self._there.read()
         if self._average and heartbeat.efficiency.due(heartbeat.trained):
-            waited = max(0.0, self._average.read() - there) + self._agreeing
+            waited = max(0.0, self._average.read() - there)
             heartbeat.efficiency.add_step(now - self._began - self._wait_for_data(heartbeat.trained), waited)
-        return max(0.0, there - self._began - self._agreeing)
+        return max(0.0, there - self._began)
 
     def _wait_for_data(self, trained: int) -> float:
         """Return the wait for the batch. 0 for the first step, which is compiled before."""
