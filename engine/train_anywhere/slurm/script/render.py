@@ -10,6 +10,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from train_anywhere.config.paths import is_on_node, make_absolute
 from train_anywhere.errors import ConfigError
@@ -17,6 +18,9 @@ from train_anywhere.files import ROOT
 from train_anywhere.slurm.script import units
 from train_anywhere.slurm.script.job import Job
 from train_anywhere.slurm.script.options import OPTIONS
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 TEMPLATES = ROOT / "slurm" / "templates"
 """The project's templates, with the outline of the script, which users may edit."""
@@ -73,7 +77,8 @@ def check_outline(name: str) -> str:
     return text
 
 
-def _render(job: Job) -> str:
+def make_environment() -> "Environment":
+    """Return the environment of the templates, with the filters for values of users."""
     from jinja2 import Environment, FileSystemBytecodeCache, FileSystemLoader, StrictUndefined
 
     cache = bytecode_folder()
@@ -97,32 +102,40 @@ def _render(job: Job) -> str:
         "megabytes": units.megabytes,
         "pbs_time": units.to_qsub,
     }
+    return environment
+
+
+def _render(job: Job) -> str:
     c = job.cluster
     # in an allocation the ranks may use only some of its nodes, and srun would take any
     chosen = ' --nodelist="$SLURM_JOB_NODELIST"' if c.nodelist else ""
     given = (
         "SLURM_GPUS" if job.even and c.gpu_request == "gpus-per-node" else "SLURM_GPUS SLURM_GPUS_PER_NODE"
     )
-    return environment.get_template(f"{c.scheduler}.sh.j2").render(
-        job=job,
-        c=c,
-        login=bool(c.modules or c.conda),  # only login shells have `module` and `conda`
-        log=log_path(job),
-        python=shlex.quote(job.python),
-        lines=option_lines(job),
-        gpu_type=f"{c.gpu_type}:" if c.gpu_type else "",
-        # the variables of the other ways to request GPUs
-        gpu_variables=given if job.even or c.gpu_request == "none" else "SLURM_GPUS_PER_NODE",
-        # the supervisor counts the nodes of an elastic job before each start of the ranks
-        nodes="{nodes}" if job.elastic else job.nodes,
-        world="{ranks}" if job.elastic else job.world_size,
-        there=" --overlap --nodelist={nodelist}" if job.elastic else chosen,
-        distribution=distribution(job),
-        pyxis=pyxis(job),
-        inside=apptainer(job),
-        supervisor=job.supervisor,
-        job_options=job_options(job),
-        supervised=ranks_options(job),
+    return (
+        make_environment()
+        .get_template(f"{c.scheduler}.sh.j2")
+        .render(
+            job=job,
+            c=c,
+            login=bool(c.modules or c.conda),  # only login shells have `module` and `conda`
+            log=log_path(job),
+            python=shlex.quote(job.python),
+            lines=option_lines(job),
+            gpu_type=f"{c.gpu_type}:" if c.gpu_type else "",
+            # the variables of the other ways to request GPUs
+            gpu_variables=given if job.even or c.gpu_request == "none" else "SLURM_GPUS_PER_NODE",
+            # the supervisor counts the nodes of an elastic job before each start of the ranks
+            nodes="{nodes}" if job.elastic else job.nodes,
+            world="{ranks}" if job.elastic else job.world_size,
+            there=" --overlap --nodelist={nodelist}" if job.elastic else chosen,
+            distribution=distribution(job),
+            pyxis=pyxis(job),
+            inside=apptainer(job),
+            supervisor=job.supervisor,
+            job_options=job_options(job),
+            supervised=ranks_options(job),
+        )
     )
 
 
