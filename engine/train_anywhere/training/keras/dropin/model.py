@@ -54,10 +54,6 @@ def open_model(config: Config, strategy: Strategy, splits: Splits) -> tuple[Modu
     loader = Loader(config, strategy, splits)
     train, val, test = (loader.count_batches(split) for split in ("train", "val", "test"))
     plan = make_plan(config, train, val, test, strategy.replicas)
-    spec = loader.spec("train")
-    if isinstance(loader.splits["train"], Stream):  # data.batch_size has no effect on it
-        sizes = (one.shape[0] for one in tf.nest.flatten(spec) if one.shape.rank)
-        plan.batch_per_rank = next(sizes, None) or 0
     with strategy.scope(), dtype_policy(policy):
         ours, base = None, add_adapters(network, config, whole)
         if not (whole and model.compiled and model.optimizer is not None):
@@ -67,6 +63,10 @@ def open_model(config: Config, strategy: Strategy, splits: Splits) -> tuple[Modu
             loader.splits = model.prepare(loader.splits) if isinstance(model, OldTask) else loader.splits
         elif ours is not None:
             compile_model(model, ours, target)
+        spec = loader.spec("train")
+        if isinstance(loader.splits["train"], Stream):  # data.batch_size has no effect on it
+            sizes = (one.shape[0] for one in tf.nest.flatten(spec) if one.shape.rank)
+            plan.batch_per_rank = next(sizes, None) or 0
         refuse_sum_losses(model, strategy)
         applies = [average_in_apply(o, strategy, n) for n, o in enumerate(find_optimizers(model))]
         evaluated = "val" if plan.val_batches else "test" if plan.test_batches else None
