@@ -38,7 +38,7 @@ from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.monitor.live import Times
 from train_anywhere.monitor.report import write_run_report
 from train_anywhere.program.run_program import run_program
-from train_anywhere.runs.attempts import IDLE, Outcome, running_job, stop_request
+from train_anywhere.runs.attempts import Outcome, running_job
 from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.lock import RunLock
 from train_anywhere.runs.provenance import read_versions
@@ -125,8 +125,6 @@ def _run_locked(config: Config, process: RankProcess) -> int:
 def _finish(config: Config, recorder: RunRecorder, topology: Topology, stop: Stop, outcome: Outcome) -> int:
     """Record and print how the run ended, and return the exit code."""
     run, stopped = recorder.run, stop.requested
-    if stopped and outcome.state == "preempted" and stop_request(run):
-        stopped = IDLE
     recorded = recorder.record_end(outcome, stopped)
     print(format_summary(run, config, stopped, write_run_report(config, run, describe)), flush=True)
     if not recorded:

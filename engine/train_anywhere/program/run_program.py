@@ -38,13 +38,11 @@ from train_anywhere.program.program_environment import (
 from train_anywhere.program.program_metrics import ProgramMetrics
 from train_anywhere.runs.attempts import (
     CAUSE,
-    IDLE,
     claim_first,
     describe_exit_code,
     is_claimed,
     launch_id,
     running_job,
-    stop_request,
 )
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
 from train_anywhere.runs.recorder import try_to_record_failure
@@ -330,7 +328,7 @@ def _finish(config: Config, process: RankProcess, code: int, metrics: ProgramMet
     if recorder is None:
         return 0
     if stopped:
-        state, ended_by = "preempted", IDLE if stop_request(run) else stop.requested or "exit code 75"
+        state, ended_by = "preempted", stop.requested or "exit code 75"
     else:  # the other ranks of a job may still fail: the batch script records that it is complete
         state, ended_by = "running" if several else "completed", "completed"
     facts = metrics.facts() if metrics and metrics.step is not None else {}

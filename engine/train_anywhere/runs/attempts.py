@@ -43,9 +43,6 @@ KILLED = "hang"
 """File in RUN/monitor/ with the start of the ranks that the monitor has killed, and the node that hung for the second time, each in a line,
 for the batch script and the other nodes."""
 
-IDLE = "idle"
-"""Value of `ended_by` of an attempt that an earlier version has stopped because its GPUs did nothing."""
-
 BAD_NODES = "bad_nodes"
 """File in the run folder: one line of node names, separated by commas, that the job must not get again."""
 
@@ -80,19 +77,13 @@ class Outcome:
 def describe_state(word: str, info: Mapping[str, Any]) -> str:
     """Return the state of a run as people call it: after Ctrl-C it is interrupted."""
     ended_by = (info.get(ATTEMPTS) or [{}])[-1].get("ended_by")
-    return "interrupted" if word == "preempted" and ended_by in ("SIGINT", IDLE) else word
+    return "interrupted" if word == "preempted" and ended_by == "SIGINT" else word
 
 
 def recorded_reason(info: Mapping[str, Any]) -> str:
     """Return why the newest attempt failed or was stopped, if that was recorded."""
     newest = (info.get(ATTEMPTS) or [{}])[-1]
-    ended = info.get("state") == "failed" or newest.get("ended_by") == IDLE
-    return newest.get("reason") or "" if ended else ""
-
-
-def stop_request(run: RunDir) -> str:
-    """Return "": no monitor stops a run."""
-    return ""
+    return newest.get("reason") or "" if info.get("state") == "failed" else ""
 
 
 def was_killed(run: RunDir, start: str) -> bool:

@@ -16,7 +16,6 @@ from train_anywhere.files.root import shell_folder
 from train_anywhere.files.terminal.fit import fit, terminal_width
 from train_anywhere.files.terminal.output import user_frame
 from train_anywhere.files.terminal.printable import one_line
-from train_anywhere.runs.attempts import IDLE
 from train_anywhere.runs.facts import resume_summary
 from train_anywhere.runs.folder import RunDir
 
@@ -28,7 +27,7 @@ NAN_ADVICE = (
 )
 """What to try after a loss of nan or inf."""
 
-STOPPED_BY = {"SIGINT": "Ctrl-C", IDLE: "monitor.idle=stop"}
+STOPPED_BY = {"SIGINT": "Ctrl-C"}
 """What stopped a run, if its name is not that of the signal."""
 
 ON = "TRAIN_ON"

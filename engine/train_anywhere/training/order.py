@@ -14,6 +14,8 @@ from train_anywhere.training.own_loop import OwnLoop
 from train_anywhere.training.rank_process import RankProcess
 from train_anywhere.training.stop import TrainingStopped
 
+__all__ = ["Training"]
+
 State = Literal["completed", "preempted", "failed"]
 
 

@@ -3,7 +3,6 @@
 import atexit
 import json
 import re
-import shutil
 import tempfile
 import typing
 from collections.abc import Sequence
@@ -84,8 +83,9 @@ def presets() -> tuple[Path, ...]:
     """Return the folders of presets besides configs/: without a project the user's own, as links, then the bundled ones."""
     if HAS_PROJECT:
         return (BUNDLED,)
-    links = Path(tempfile.mkdtemp(prefix="train-anywhere-"))
-    atexit.register(shutil.rmtree, links, ignore_errors=True)
+    folder = tempfile.TemporaryDirectory(prefix="train-anywhere-", ignore_cleanup_errors=True)
+    atexit.register(folder.cleanup)
+    links = Path(folder.name)
     of_program = [folder / "conf" / "cluster" for folder in PROGRAM_FOLDERS]
     for group, folders in (("cluster", [*of_program, OWN / "clusters"]), ("local", [OWN / "local"])):
         (links / group).mkdir()
