@@ -169,7 +169,6 @@ OUTSIDE = {
     "engine/train_anywhere/program/__init__.py": "the file of metrics of a program, as it would itself",
     "engine/train_anywhere/job/running_ranks.py": "the null device",
     "engine/train_anywhere/job/__main__.py": "a pipe of the batch script",
-    "engine/train_anywhere/slurm/submission/evaluation.py": "a new folder, which must not exist",
     "engine/train_anywhere/commands/new_cluster.py": "configs/, with O_EXCL",
     "engine/train_anywhere/slurm/script/render.py": "a cache next to the templates",
     "engine/train_anywhere/checkpoints/disk/copy_files.py": "a folder, to flush it, and a temporary file with a random name",

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
@@ -28,9 +28,6 @@ from train_anywhere.training.keras.dropin.metric_sums import (
 )
 from train_anywhere.training.keras.optim import make_rate_reader
 from train_anywhere.training.keras.strategies.base import Strategy
-
-if TYPE_CHECKING:
-    from train_anywhere.training.keras.batches import Loader
 
 PARTS = 4
 """Number of 16-bit integers that a checksum is sent as; any float type holds them exactly."""
@@ -178,8 +175,8 @@ class Module:
         self._test_last = model.test_step if eager else tf.function(model.test_step, autograph=False)
         model.test_function = self.test
 
-    def evaluation(self, loader: "Loader", split: str, batches: int) -> dict[str, Any]:
-        """Return the arguments of `evaluate` for the first batches of a split."""
+    def evaluation(self, loader: Any, split: str, batches: int) -> dict[str, Any]:
+        """Return the arguments of `evaluate` for the first batches of a split of a `batches.Loader`."""
         whole, self._last, steps = loader.evaluation(split, batches)
         self._batches, self._tested = batches, 0
         if self._last is not None and self.model.steps_per_execution > 1:
@@ -188,7 +185,7 @@ class Module:
             whole = whole.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
         return {"x": whole, "steps": steps}
 
-    def measure(self, loader: "Loader", split: str, batches: int) -> dict[str, float]:
+    def measure(self, loader: Any, split: str, batches: int) -> dict[str, float]:
         """Return the metrics of a split over all ranks, without callbacks."""
         self.start_count()
         self.logs = self.model.evaluate(
