@@ -18,7 +18,7 @@ REFERENCE = ROOT / "docs/reference"
 NO_VARIABLES = {
     *("BOOT_FAIL", "INVALID_DEPEND", "LAUNCH_FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "RECONFIG_FAIL", "STAGE_OUT"),
     *("ARRAY_TASKS", "TIME_LIMIT", "TIME_LIMIT_50", "TIME_LIMIT_80", "TIME_LIMIT_90", "PBS_BATCH"),
-    *("KW_ONLY", "NO_DEFAULT", "PROMPT_COMMAND", "TYPE_CHECKING", "SC_PAGE_SIZE", "TF_C", "MERGE_HEAD"),
+    *("KW_ONLY", "NO_DEFAULT", "PROMPT_COMMAND", "TYPE_CHECKING", "SC_PAGE_SIZE", "TF_C", "MERGE_HEAD", "HAS_PROJECT"),
 }  # fmt: skip
 """Other strings in capitals: states and reasons of Slurm, names of Python and of the system."""
 
@@ -26,6 +26,7 @@ NOT_OF_USERS = {
     *("CMAKE_POLICY_VERSION_MINIMUM", "HOROVOD_GPU_OPERATIONS", "HOROVOD_LOCAL_VERSION"),
     *("HOROVOD_WITHOUT_MPI", "HOROVOD_WITH_GLOO", "HOROVOD_WITH_MPI", "LC_ALL"),
     *("TOKENIZERS_PARALLELISM", "LD_LIBRARY_PATH", "TEMPLATE_PROJECT", "TRAIN_ANYWHERE_SSH"),
+    "PL_SEED_WORKERS",  # of Lightning
     *("SLURM_CPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SRUN_CPUS_PER_TASK"),
 }
 """Variables that only programs get which the project starts: Horovod's build, queries and steps of the scheduler, tokenizers."""

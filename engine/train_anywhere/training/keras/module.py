@@ -285,14 +285,14 @@ class Module:
             logs: Mapping[str, Any] = self.logs if isinstance(self.logs, dict) else {}
             results = self.model.get_metrics_result()
             found = to_numbers(results if logs.keys() == results.keys() else logs)
-            return {f"{split}/{name}": value for name, value in flatten_result(found).items()}
+            return name_metrics(split, flatten_result(found))
         end = len(sums) - 2 * len(self.step_logs.names)
         values, results = self.step_logs.means(sums[end:]), self.metrics.results(sums[:end])
         if values.keys() == results.keys() or not values:
             values = results
         else:
             values |= {name: v for name, v in results.items() if name in self.step_logs.last[2]}
-        return {f"{split}/{name}": value for name, value in values.items()}
+        return name_metrics(split, values)
 
     def batch_logs(self) -> dict[str, Any]:
         """Return what the last step has returned, over the replicas of this process."""
@@ -371,3 +371,8 @@ class Module:
             return distribution.run(step, args=(batch,))
 
         return run
+
+
+def name_metrics(split: str, values: Mapping[str, float]) -> dict[str, float]:
+    """Return metrics by names such as `val/acc`, the loss first."""
+    return {f"{split}/{name}": values[name] for name in sorted(values, key=lambda name: name != "loss")}

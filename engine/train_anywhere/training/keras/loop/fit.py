@@ -56,7 +56,7 @@ def check_validation(callback: TrainingCallback) -> None:
     callback.heartbeat.enter("validation")
     with keep_random_state(module):
         beat = keras.callbacks.LambdaCallback(
-            on_test_batch_end=lambda *_: callback.heartbeat.evaluated_batch()
+            on_test_batch_end=lambda *_, **__: callback.heartbeat.evaluated_batch()
         )
         arguments = module.evaluation(callback.loader, "val", count)
         module.model.evaluate(**arguments, callbacks=[beat], verbose=0)
