@@ -114,7 +114,8 @@ class Training(ABC):
             TrainingStopped: a signal came to a rank, and the state of the last step is saved. Let it pass.
             CheckpointError: a checkpoint can't be written.
         """
-        loop, stop, often = self._own_loop(), self.process.stop, self.config.trainer.log_every_n_steps
+        loop, stop = self._own_loop(), self.process.stop
+        often = 1 if self.process.topology.world_size == 1 else self.config.trainer.log_every_n_steps
         for step in range(loop.step + 1, count + 1):
             yield step
             loop.step = step
@@ -136,6 +137,15 @@ class Training(ABC):
     def log_test(self, metrics: Mapping[str, SupportsFloat]) -> None:
         """Write the values of a test after the last step, under names such as `test/loss`."""
         self.log(self._own_loop().step, {f"test/{n.removeprefix('test/')}": v for n, v in metrics.items()})
+
+    def refuse_others(self, **passed: tuple[Any, Any]) -> None:
+        """Raise ConfigError if `fit` gets another object than it would use: `trainer=(passed, used)`."""
+        for name, (given, used) in passed.items():
+            if given is not used:
+                raise ConfigError(
+                    f"run.fit got another {name} than {'make_model' if name == 'data' else 'make_' + name}; set its keys or its _target_ "
+                    "instead, or write a loop of your own (docs/how-to/own-loop.md)."
+                )
 
     def _own_loop(self) -> OwnLoop:
         if self._fits:

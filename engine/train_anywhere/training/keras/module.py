@@ -374,5 +374,5 @@ class Module:
 
 
 def name_metrics(split: str, values: Mapping[str, float]) -> dict[str, float]:
-    """Return metrics by names such as `val/acc`, the loss first."""
+    """Return metrics by names such as `val/loss`, which stands first."""
     return {f"{split}/{name}": values[name] for name in sorted(values, key=lambda name: name != "loss")}

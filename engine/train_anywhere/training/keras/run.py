@@ -18,7 +18,7 @@ from train_anywhere.data.dataset import DataSet, Splits
 from train_anywhere.data.open_data import open_splits
 from train_anywhere.data.tf.pipeline import plain_data_errors
 from train_anywhere.distributed.layout import running_strategy
-from train_anywhere.errors import ConfigError, ProjectError
+from train_anywhere.errors import ProjectError
 from train_anywhere.features import Features
 from train_anywhere.features.feature import Observers, Rank
 from train_anywhere.runs.attempts import Outcome
@@ -140,16 +140,16 @@ class KerasTraining(Training):
 
     def make_model(self, data: Splits) -> keras.Model:
         """Return the compiled model of `task=`. Raises ConfigError, DataError."""
+        self._data = data
         self._module, self._loader, self._plan = open_task(self.config, self.strategy, data)
         return self._module.model
 
     def fit(self, trainer: Strategy, model: keras.Model, data: Splits) -> None:
         """Train from the newest checkpoint, if any. Raises TrainingStopped after a signal."""
         self._fits = True
-        if model is not self._module.model:
-            raise ConfigError(
-                "run.fit trains the model that run.make_model returned; name another one by task._target_."
-            )
+        self.refuse_others(
+            trainer=(trainer, self.strategy), model=(model, self._module.model), data=(data, self._data)
+        )
         callback = self._open()
         self._newest = fit_and_publish(callback, self.process, self._newest)
         if callback.position.preempted:

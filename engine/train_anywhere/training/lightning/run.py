@@ -172,11 +172,13 @@ class LightningTraining(Training):
 
     def make_model(self, data: Splits) -> pl.LightningModule:
         """Return the module of `task=`. Raises ConfigError, DataError."""
+        self._data = data
         self._setup = make_module(self.config, self.process.topology, self._trainer, data)
         return self._setup.module
 
     def fit(self, trainer: pl.Trainer, model: pl.LightningModule, data: Splits) -> None:
         """Train from the newest checkpoint, if any. Raises TrainingStopped after a signal."""
+        self.refuse_others(trainer=(trainer, self._trainer), data=(data, self._data))
         self._fits, self._setup = True, replace(self._setup, module=model)
         setup = self._setup
         config, topology = self.config, self.process.topology
