@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 
 from engine.tests.training.tracking.conftest import Attempt, once
 from engine.tests.training.tracking.wandb_log import read_history
+from train_anywhere.training.tracking import GuardedLogger, mlflow
 from train_anywhere.training.tracking.wandb import STEP
 
 BOTH = "loggers=[wandb,mlflow]"
@@ -162,7 +165,32 @@ def test_no_server_answers(attempt: Attempt, tmp_path: Path) -> None:
 def test_the_process_of_wandb_dies(attempt: Attempt, tmp_path: Path) -> None:
     run = tmp_path / ID
     done = attempt(run, 1, 10, "completed", "loggers=wandb", KILL_CHILDREN="1")
-    first, last = done.stderr.splitlines()
-    assert first.startswith("loggers.wandb failed (")
-    assert last == "loggers.wandb failed (11 rows were not sent); metrics.csv has them."
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("loggers.wandb failed (")
+    assert line.endswith("training continues without it.")
     assert len((run / "metrics.csv").read_text().splitlines()) == 11
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("answer", [None, 500])
+def test_the_server_of_mlflow_fails_after_the_start(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, answer: int | None
+) -> None:
+    """A server that never answers, and one that refuses: training waits for neither, and one line names the lost rows."""
+    monkeypatch.setattr(mlflow, "CLOSE_S", 0.5)
+    tracker = mlflow.MLflow("p", folder=str(tmp_path), run_id=ID, internet=False)
+    never = threading.Event()
+
+    def log_batch(*_: object, **__: object) -> None:
+        if answer:
+            raise OSError("no route to host")
+        never.wait(20)
+
+    monkeypatch.setattr(tracker.client, "log_batch", log_batch)
+    guarded, start = GuardedLogger("mlflow", tracker), time.monotonic()
+    for step in range(3):
+        guarded.log_metrics({"a": 1.0}, step)
+    guarded.finalize("preempted")
+    assert time.monotonic() - start < 5
+    never.set()
+    assert "loggers.mlflow failed (3 rows were not sent, but metrics.csv has them" in capsys.readouterr().err

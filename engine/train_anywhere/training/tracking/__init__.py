@@ -4,7 +4,7 @@
     python src/train.py loggers=[wandb,mlflow] loggers.mlflow.tracking_uri=http://mlflow.site:5000
 
 `Wandb` and `MLflow` are independent of the framework; their packages are imported only when they are chosen. A run stays one tracked run
-when it is stopped and resumed: the name of the run folder identifies it. Steps that are trained again may be logged twice.
+when it is stopped and resumed: the name of the run folder identifies it. Steps that are trained again are logged twice.
 `open_loggers` creates all loggers of the configuration on rank 0.
 """
 

@@ -5,6 +5,8 @@ import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 
 from train_anywhere.training.tracking import checks
@@ -17,18 +19,22 @@ STATES = {"failed": "FAILED", "preempted": "SCHEDULED"}
 
 ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_ALLOW_FILE_STORE": "true",  # else only a database is a store
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "15",  # seconds; at the start all ranks wait for the server's first answer
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # `Sender` sends again later
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",
 }
 """Default environment of this process."""
 
 PARAMETERS = 100
 """Largest number of parameters in one call."""
 
+CLOSE_S = 45.0
+"""Seconds that the end of training waits for unsent rows; a job that is being stopped has about two minutes."""
+
 
 class MLflow:
-    """A run of MLflow that all attempts share.
+    """A run of MLflow that all attempts share. Rows are sent in a thread.
 
     Args:
         project: name of the experiment.
@@ -57,13 +63,15 @@ class MLflow:
         checks.mlflow()
         for variable, value in ENVIRONMENT.items():
             os.environ.setdefault(variable, value)
-        from mlflow.tracking import MlflowClient
+        import mlflow
 
         offline = not internet if offline is None else offline
         anywhere = None if offline else os.environ.get("MLFLOW_TRACKING_URI")
-        self.client = MlflowClient(tracking_uri or anywhere or Path(folder, "mlruns").absolute().as_uri())
-        self.experiment = self.client  # the name of Lightning's loggers
-        experiment = self._experiment(project)
+        mlflow.set_tracking_uri(tracking_uri or anywhere or Path(folder, "mlruns").absolute().as_uri())
+        experiment = mlflow.set_experiment(
+            project
+        ).experiment_id  # another run may create it at the same time
+        self.client = self.experiment = mlflow.MlflowClient()  # the second is the name of Lightning's loggers
         runs = self.client.search_runs([experiment], filter_string=f"tags.`{TAG}` = '{run_id}'")
         if runs:  # earlier attempts created it
             self.id = runs[0].info.run_id
@@ -72,17 +80,29 @@ class MLflow:
             named = {**(tags or {}), TAG: run_id}
             self.id = self.client.create_run(experiment, tags=named, run_name=name or run_id).info.run_id
         self._log_parameters(parameters or {})
+        self._rows: SimpleQueue[list[Any] | None] = SimpleQueue()
+        self._lost, self._error = 0, ""
+        self._thread = Thread(target=self._send, name="mlflow", daemon=True)
+        self._thread.start()
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        """Log a point of each metric. Steps that are trained again get a second one."""
+        """Queue a point of each metric, and return at once. Steps that are trained again get a second one."""
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
-        points = [Metric(_valid_name(name), value, now, step) for name, value in metrics.items()]
-        self.client.log_batch(self.id, metrics=points)
+        self._rows.put([Metric(_valid_name(name), value, now, step) for name, value in metrics.items()])
 
     def finalize(self, status: str) -> None:
-        """Set the status at the end of an attempt: completed, preempted or failed."""
+        """Send the remaining rows within `CLOSE_S` seconds, and set the status: completed, preempted or failed.
+
+        Raises:
+            ConnectionError: rows were not sent.
+        """
+        self._rows.put(None)
+        self._thread.join(CLOSE_S)
+        # a thread that still waits for an answer has taken one row, and the queue has the final None in its place
+        if lost := self._lost + self._rows.qsize():
+            raise ConnectionError(f"{lost} rows were not sent, but metrics.csv has them: {self._error}")
         state = STATES.get(status, "FINISHED")
         if state == "SCHEDULED":
             # set_terminated would also set an end time
@@ -90,18 +110,12 @@ class MLflow:
         else:
             self.client.set_terminated(self.id, status=state)
 
-    def _experiment(self, name: str) -> str:
-        """Return the id of the experiment, which another run may create at the same time."""
-        from mlflow.exceptions import MlflowException
-
-        if found := self.client.get_experiment_by_name(name):
-            return found.experiment_id
-        try:
-            return self.client.create_experiment(name)
-        except MlflowException:
-            if found := self.client.get_experiment_by_name(name):
-                return found.experiment_id
-            raise
+    def _send(self) -> None:
+        while (row := self._rows.get()) is not None:
+            try:
+                self.client.log_batch(self.id, metrics=row)
+            except Exception as error:
+                self._lost, self._error = self._lost + 1, str(error)
 
     def _log_parameters(self, parameters: Mapping[str, Any]) -> None:
         """Log the parameters. One that a resumed run has changed becomes a tag."""
