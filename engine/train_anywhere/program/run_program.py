@@ -96,7 +96,7 @@ def run_program(config: Config, process: RankProcess) -> int:
         environ = build_environment(config, topology, run, local)
         every = config.checkpoint.every_n_seconds or EVERY_S
         copier = Copier(local, run.checkpoints, every) if local else None
-        code = _run(config, process, environ, copier, metrics)
+        code = _RunningProgram(config, process, environ, copier, metrics).wait()
         code = 128 - code if code < 0 else code
         _copy_the_rest(copier, place, killed=code > 128)
     except NotFiniteError as error:
@@ -163,101 +163,123 @@ def started_before(run: RunDir, process: RankProcess) -> bool:
     return False
 
 
-def _run(
-    config: Config,
-    process: RankProcess,
-    environ: dict[str, str],
-    copier: Copier | None,
-    metrics: ProgramMetrics | None,
-) -> int:
-    """Start the program, wait, and return its exit code, negative for a signal.
-
-    Raises:
-        NotFiniteError: its loss is nan or inf, and `trainer.detect_nan` is stop; the program has ended.
-        ProjectError: it can't be started.
-    """
-    stop, heartbeat, run = process.stop, process.heartbeat, process.run
-    # a single process keeps a terminal: for progress bars, and for a debugger
-    alone = process.topology.world_size == 1 and (running_job() is None or os.isatty(1))
+def _start(config: Config, process: RankProcess, environ: dict[str, str], alone: bool) -> ProgramProcess:
+    """Start the program, again if an earlier start has left a checkpoint. Raises ProjectError."""
+    again = started_before(process.run, process) and any(process.run.checkpoints.iterdir())
     by_user = process.topology.launched_by == "none" and "TRAIN_PARENT" not in ENVIRON
-    name = config.program.command[0]
-    again = started_before(run, process) and any(run.checkpoints.iterdir())
     command = build_command(config, environ, process.topology, again)
     try:
-        program = ProgramProcess(command, environ, alone, working_folder(config), IGNORED if by_user else ())
+        return ProgramProcess(command, environ, alone, working_folder(config), IGNORED if by_user else ())
     except OSError as error:  # such as a first line that names no interpreter
+        name = config.program.command[0]
         raise ProjectError(
             f"{name} can't be started ({error.strerror}): does its first line name an interpreter that is "
             "installed here, such as #!/bin/bash?"
             if "/" in name
             else f"{name} can't be started ({error.strerror}): is it installed in this environment ({sys.prefix})?"
         ) from error
-    child = program.child
-    output = _Output(program.outputs, metrics)
-    if copier:
-        copier.start()
-    heartbeat.enter("program")
-    recorded = time.monotonic()
-    signal_seconds = config.cluster.signal_seconds or SIGNAL_S
-    waits = process.topology.launched_by == "srun"
-    patience = STOP_SHARE * signal_seconds if running_job() else 60.0
-    by_launcher = metrics and launcher_of(config.program.command)
-    look = (
-        recorded
-        if by_launcher and choose_processes(config, process.topology.world_size) == "node"
-        else math.inf
-    )
-    try:
-        while True:
+
+
+class _RunningProgram:
+    """The started program of this rank, with its output, the copies of its files, and its metrics.
+
+    Raises:
+        ProjectError: it can't be started.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        process: RankProcess,
+        environ: dict[str, str],
+        copier: Copier | None,
+        metrics: ProgramMetrics | None,
+    ) -> None:
+        self.config, self.process, self.copier, self.metrics = config, process, copier, metrics
+        # a single process keeps a terminal: for progress bars, and for a debugger
+        self._alone = process.topology.world_size == 1 and (running_job() is None or os.isatty(1))
+        self.program = _start(config, process, environ, self._alone)
+        self._output = _Output(self.program.outputs, metrics)
+        if copier:
+            copier.start()
+        self._patience = STOP_SHARE * (config.cluster.signal_seconds or SIGNAL_S) if running_job() else 60.0
+        self._recorded = self._look = time.monotonic()
+        by_launcher = metrics and launcher_of(config.program.command)
+        if not by_launcher or choose_processes(config, process.topology.world_size) != "node":
+            self._look = math.inf
+
+    def wait(self) -> int:
+        """Wait for the end of the program, and return its exit code, negative for a signal.
+
+        Raises:
+            NotFiniteError: its loss is nan or inf, and `trainer.detect_nan` is stop; the program has ended.
+        """
+        self.process.heartbeat.enter("program")
+        child = self.program.child
+        try:
+            while True:
+                with suppress(subprocess.TimeoutExpired):
+                    child.wait(POLL_S)
+                    break
+                self._observe()
+                self._pass_signal()
+            self._output.finish()
+            if self.metrics:
+                self.metrics.read(last=True)
+        except KeyboardInterrupt:  # the second Ctrl-C
+            self._kill()
+        except NotFiniteError:
+            self.program.pass_on(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired):
-                child.wait(POLL_S)
-                break
-            if output.take_heard() or alone:
-                heartbeat.pulse()
-            now = time.monotonic()
-            if metrics:
-                metrics.read()
-            if now >= look:
-                note = describe_lone_ranks(config, process.topology, child.pid)
-                look = now + LOOK_S if note is None else math.inf
-                if note:
-                    print(note, file=sys.stderr, flush=True)
-            if process.recorder and now - recorded > RECORD_S:
-                process.recorder.record_progress()
-                recorded = now
-            requested = min(stop.received.values(), default=math.inf)
-            if number := program.choose_signal(stop.received, waits):
-                # a program that the signal ends may first complete the file that it is writing
-                writing = copier.find_open(child.pid) if copier else None
-                ready = not writing or program.handles(number)
-                if ready or now - requested > min(WRITING_S, patience / 2):
-                    if copier:
-                        copier.open = writing
-                    program.pass_on(number)
-            elif now - requested > patience:
-                why = "the program ignores the signal: killing it, to copy its files in time."
-                print(why, file=sys.stderr, flush=True)
-                if copier:
-                    copier.open = copier.find_open(child.pid)
-                program.kill()
-                patience = math.inf
-        output.finish()
-        if metrics:
-            metrics.read(last=True)
-    except KeyboardInterrupt:  # the second Ctrl-C
-        program.kill()
-        child.wait()
-    except NotFiniteError:
-        program.pass_on(signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(WRITING_S)
-        program.kill()
-        child.wait()
-        raise
-    finally:
-        program.close()
-    heartbeat.enter("end")
-    return child.returncode
+                child.wait(WRITING_S)
+            self._kill()
+            raise
+        finally:
+            self.program.close()
+        self.process.heartbeat.enter("end")
+        return child.returncode
+
+    def _kill(self) -> None:
+        self.program.kill()
+        self.program.child.wait()
+
+    def _observe(self) -> None:
+        """Beat for the program, and record its metrics, its time, and ranks that its launcher starts alone."""
+        now = time.monotonic()
+        if self._output.take_heard() or self._alone:
+            self.process.heartbeat.pulse()
+        if self.metrics:
+            self.metrics.read()
+        if now >= self._look:
+            note = describe_lone_ranks(self.config, self.process.topology, self.program.child.pid)
+            self._look = now + LOOK_S if note is None else math.inf
+            if note:
+                print(note, file=sys.stderr, flush=True)
+        if self.process.recorder and now - self._recorded > RECORD_S:
+            self.process.recorder.record_progress()
+            self._recorded = now
+
+    def _pass_signal(self) -> None:
+        """Pass a due signal on, and kill a program that ignores it."""
+        received = self.process.stop.received
+        waited = time.monotonic() - min(received.values(), default=math.inf)
+        number = self.program.choose_signal(received, waits=self.process.topology.launched_by == "srun")
+        if number is None and waited <= self._patience:
+            return
+        writing = self.copier.find_open(self.program.child.pid) if self.copier else None
+        # a program that the signal ends may first complete the file that it is writing
+        patience = min(WRITING_S, self._patience / 2)
+        if number and writing and waited <= patience and not self.program.handles(number):
+            return
+        if self.copier:
+            self.copier.open = writing
+        if number:
+            self.program.pass_on(number)
+        else:
+            why = "the program ignores the signal: killing it, to copy its files in time."
+            print(why, file=sys.stderr, flush=True)
+            self.program.kill()
+            self._patience = math.inf
 
 
 class _Output:

@@ -50,14 +50,7 @@ def open_shards(
     """
     folder = Path(resolve_node_path(dir))
     found, limit = open_index(folder, Path(index)), parse_size(cache)
-    notes, fields = (
-        found.info["notes"][:MAX_NOTES],
-        sorted({name for one in found.info["counts"] for name in one}),
-    )
-    if (more := len(found.info["notes"]) - MAX_NOTES) > 0:
-        notes.append(
-            f"{more:,} other shards have such notes: python -m train_anywhere index {shlex.quote(dir)}"
-        )
+    notes, fields = _notes(found, dir), sorted({name for one in found.info["counts"] for name in one})
     if not fields:
         raise DataError(f"data.dir={folder} has no samples with fields; add some, or use another folder.")
     named = find_columns(columns, fields)
@@ -80,6 +73,13 @@ def open_shards(
     names = {split: one.row_names for split, one in sets.items()}
     facts = {**_facts(sets["train"], found, classes), "row_names": names}
     return Splits(sets["train"], sets.get("val"), sets.get("test", sets.get("val")), facts, tuple(notes))
+
+
+def _notes(found: Index, dir: str) -> list[str]:
+    """Return the notes of an index, at most `MAX_NOTES` and how many there are."""
+    notes = list(found.info["notes"])
+    more = f"{len(notes) - MAX_NOTES:,} other shards have such notes: python -m train_anywhere index {shlex.quote(dir)}"
+    return [*notes[:MAX_NOTES], more] if len(notes) > MAX_NOTES else notes
 
 
 def index_ahead(given: Mapping[str, Any], before: Any, pulse: Callable[[], None]) -> dict[str, Any]:

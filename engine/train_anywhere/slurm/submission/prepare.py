@@ -85,15 +85,11 @@ def start(
     """
     refuse_mixed_members(trees, submitted=True)
     run = open_run(trees[0]["resume"]) if trees[0]["resume"] and len(trees) == 1 else None
-    here = current_allocation()
+    here, jobs = current_allocation(), list[Job]()
     numbers = range(first, first + len(trees)) if len(trees) > 1 or trees[0].get("study") else None
-    jobs: list[Job] = []
     trees = [merge_resumed(trees[0], run, overrides[0])] if run else trees
     shown = bool(trees[0]["dry_run"])  # a dry run shows the job, then refuses what a submission refuses
-
-    def check(config: Config, only_job: bool = False) -> list[str]:
-        return refusals(config, run, numbers, here, data_problems, jobs, only_job)
-
+    check = partial(refusals, run=run, members=numbers, here=here, data_problems=data_problems, jobs=jobs)
     members = load_members(trees, overrides, partial(check, only_job=shown))
     c = members[0].config
     refuse_sweeper(c.wait, wants_results)
