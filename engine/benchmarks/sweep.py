@@ -30,10 +30,11 @@ import hydra
 from train_anywhere.config.command.compose import install_choice_loader
 from train_anywhere.config.load import to_plain_tree
 from train_anywhere.launch.local_run import start
+from train_anywhere.training.preflight import CHECKS
 
 @hydra.main(version_base="1.3", config_path={str(ROOT / "configs")!r}, config_name="train")
 def train(config):
-    assert start(to_plain_tree(config), []) == 0
+    assert start(to_plain_tree(config), [], CHECKS) == 0
 
 install_choice_loader()
 train()

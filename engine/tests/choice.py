@@ -17,10 +17,9 @@ from train_anywhere.config.command.compose import compose  # noqa: E402
 from train_anywhere.config.load import load  # noqa: E402
 from train_anywhere.distributed.topology import Topology  # noqa: E402
 from train_anywhere.errors import ProjectError  # noqa: E402
+from train_anywhere.job.rank_process import RankProcess, Stop  # noqa: E402
 from train_anywhere.runs.folder import RunDir, create  # noqa: E402
 from train_anywhere.testing.weights import final_weights, largest_difference  # noqa: E402
-from train_anywhere.training.rank_process import RankProcess  # noqa: E402
-from train_anywhere.training.stop import Stop  # noqa: E402
 
 SHORT = [
     "trainer.max_epochs=2",

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.checkpoints.disk.copy_files import find_disk_error
 from train_anywhere.config.command.diagnose import hydra_sentence
 from train_anywhere.errors import UNKNOWN_REASON, ConfigError, iterate_causes
 from train_anywhere.files import ROOT
+from train_anywhere.files.copy_files import find_disk_error
 
 
 def test_one_problem_is_one_line_and_several_are_a_list() -> None:

@@ -25,11 +25,10 @@ from train_anywhere.config.load import load
 from train_anywhere.data.dataset import Splits
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError, ProjectError
+from train_anywhere.job.rank_process import RankProcess, Stop
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.keras import run
 from train_anywhere.training.keras.dropin import model, user_callbacks
-from train_anywhere.training.rank_process import RankProcess
-from train_anywhere.training.stop import Stop
 
 for name in ("jax", "jax.experimental", "jax.experimental.sparse"):
     sys.modules.setdefault(name, ModuleType(name))  # the tests import it for another backend

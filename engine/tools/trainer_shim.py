@@ -29,11 +29,10 @@ from train_anywhere.config.schema import Config
 from train_anywhere.data.dataset import ModuleLoaders, Splits
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError, ProjectError
+from train_anywhere.job.rank_process import RankProcess, Stop
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.lightning import run, setup, trainer
 from train_anywhere.training.lightning.dropin.visible import is_visible
-from train_anywhere.training.rank_process import RankProcess
-from train_anywhere.training.stop import Stop
 
 SIGNATURE = inspect.signature(pl.Trainer)
 SAME: dict[str, tuple[Any, ...]] = {

@@ -188,6 +188,6 @@ def user_error(error: BaseException) -> RuntimeError:
 
 
 def was_interrupted() -> bool:
-    """Return whether Ctrl-C was typed, as `train_anywhere.training.stop.Stop` records."""
+    """Return whether Ctrl-C was typed, as `train_anywhere.job.rank_process.Stop` records."""
     handler = getattr(signal.getsignal(signal.SIGINT), "__self__", None)
     return getattr(handler, "requested", None) == "SIGINT"

@@ -40,11 +40,12 @@ class Commands(Framework):
         from train_anywhere.config.load import to_plain_tree
         from train_anywhere.launch.command import build_hydra_arguments, run_command
         from train_anywhere.launch.local_run import start
+        from train_anywhere.training.preflight import CHECKS
 
         def command() -> int:
             sys.argv[1:] = whole = build_hydra_arguments(words)
             tree = compose(whole)
-            return start(tree if isinstance(tree, dict) else to_plain_tree(tree), whole)
+            return start(tree if isinstance(tree, dict) else to_plain_tree(tree), whole, CHECKS)
 
         return run_command(command)
 

@@ -13,11 +13,12 @@ import pytest
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
 from train_anywhere.checkpoints.disk.event_files import EventFileSync
 from train_anywhere.checkpoints.disk.manifest import CheckpointInfo, find_damage
-from train_anywhere.checkpoints.disk.staging import Staging, staging_path_names
+from train_anywhere.checkpoints.disk.staging import Staging
 from train_anywhere.checkpoints.recovery import recover
 from train_anywhere.checkpoints.store import CheckpointStore
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files import ROOT
+from train_anywhere.files.node_disk import run_folder_names
 from train_anywhere.runs.folder import RunDir
 
 
@@ -35,7 +36,7 @@ def store(run: RunDir) -> CheckpointStore:
 
 @pytest.fixture
 def staging(run: RunDir, tmp_path: Path) -> Staging:
-    return Staging((tmp_path / "node").joinpath(*staging_path_names(run)))
+    return Staging((tmp_path / "node").joinpath(*run_folder_names(run.path)))
 
 
 def opened(store: CheckpointStore, staging: Staging | None) -> AsyncCheckpointer:

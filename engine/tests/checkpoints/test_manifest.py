@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.checkpoints.disk.copy_files import CHUNK
 from train_anywhere.checkpoints.disk.manifest import (
     CheckpointInfo,
     copy_files,
@@ -19,6 +18,7 @@ from train_anywhere.checkpoints.disk.manifest import (
     write_manifest,
 )
 from train_anywhere.files import ROOT
+from train_anywhere.files.copy_files import CHUNK
 
 INFO = CheckpointInfo(7, 1, 2, {"val/acc": 0.5}, 0.5, "mine")
 
@@ -68,7 +68,7 @@ def test_a_file_that_is_not_a_manifest(source: Path, text: str) -> None:
 LIMITED = """
 import os, resource, sys
 sys.path[:0] = [{root!r}, {root!r} + "/engine"]
-from train_anywhere.checkpoints.disk.copy_files import write_all
+from train_anywhere.files.copy_files import write_all
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 with open({file!r}, "wb", buffering=0) as file:
     write_all(file.fileno(), memoryview(bytes(1500)))

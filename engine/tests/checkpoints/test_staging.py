@@ -11,11 +11,10 @@ from train_anywhere.checkpoints.disk.manifest import CheckpointInfo
 from train_anywhere.checkpoints.disk.staging import (
     Retention,
     Staging,
-    open_staging,
     read_record,
-    staging_path_names,
     write_record,
 )
+from train_anywhere.files.node_disk import find_run_folder, run_folder_names
 from train_anywhere.files.removal import MARKER
 from train_anywhere.runs.folder import RunDir
 
@@ -30,7 +29,7 @@ def run(tmp_path: Path) -> RunDir:
 
 @pytest.fixture
 def staging(run: RunDir, tmp_path: Path) -> Staging:
-    return Staging((tmp_path / "node").joinpath(*staging_path_names(run)))
+    return Staging((tmp_path / "node").joinpath(*run_folder_names(run.path)))
 
 
 def write(folder: Path) -> None:
@@ -76,12 +75,12 @@ def test_only_on_another_disk_than_the_run_folder(run: RunDir, tmp_path: Path, r
     here, memory = str(tmp_path), "/dev/shm"
     other = os.path.isdir(memory) and os.stat(memory).st_dev != os.stat(here).st_dev
     require(other, "needs two disks: TMPDIR and /dev/shm")
-    assert open_staging(run, "auto", {"TRAIN_LOCAL_DISK": here}) is None
-    assert open_staging(run, None, {"TRAIN_LOCAL_DISK": memory}) is None
-    found = open_staging(run, "auto", {"TRAIN_LOCAL_DISK": "/nowhere", "SLURM_TMPDIR": memory})
-    assert found is not None and found.folder == Path(memory, f"{tmp_path.name}-{os.getuid()}", "run")
-    asked = open_staging(run, here, {"SLURM_TMPDIR": memory})
-    assert asked is not None and asked.folder.is_relative_to(here)
+    assert find_run_folder(run.path, "auto", {"TRAIN_LOCAL_DISK": here}) is None
+    assert find_run_folder(run.path, None, {"TRAIN_LOCAL_DISK": memory}) is None
+    found = find_run_folder(run.path, "auto", {"TRAIN_LOCAL_DISK": "/nowhere", "SLURM_TMPDIR": memory})
+    assert found is not None and found == Path(memory, f"{tmp_path.name}-{os.getuid()}", "run")
+    asked = find_run_folder(run.path, here, {"SLURM_TMPDIR": memory})
+    assert asked is not None and asked.is_relative_to(here)
 
 
 def test_only_for_this_user(staging: Staging) -> None:
@@ -133,12 +132,16 @@ def test_a_record_that_this_run_did_not_write_is_ignored(
     staging.write(write, CheckpointInfo(step=1, **REST))
     write_record(run, staging, Retention("max", 1))
     elsewhere = tmp_path / "elsewhere"
-    elsewhere.joinpath(*staging_path_names(run)).mkdir(
+    elsewhere.joinpath(*run_folder_names(run.path)).mkdir(
         parents=True
     )  # named as this run's, and it has not made it
-    (elsewhere.joinpath(*staging_path_names(run)) / "thesis.tex").touch()
+    (elsewhere.joinpath(*run_folder_names(run.path)) / "thesis.tex").touch()
     record = run.checkpoints / "stage.json"
-    places = {"node": tmp_path / "node", "elsewhere": elsewhere, "names": "/".join(staging_path_names(run))}
+    places = {
+        "node": tmp_path / "node",
+        "elsewhere": elsewhere,
+        "names": "/".join(run_folder_names(run.path)),
+    }
     changed = {k: v.format(**places) if isinstance(v, str) else v for k, v in changed.items()}
     record.write_text(json.dumps({**json.loads(record.read_text()), **changed}))
     assert read_record(run) is None
@@ -161,8 +164,8 @@ def test_a_link_in_its_place_is_not_used(run: RunDir, tmp_path: Path) -> None:
     mine.mkdir(parents=True)
     (mine / "thesis.tex").touch()
     (tmp_path / "node").mkdir()
-    (tmp_path / "node" / staging_path_names(run)[0]).symlink_to(tmp_path / "mine")
-    staging = Staging((tmp_path / "node").joinpath(*staging_path_names(run)))
+    (tmp_path / "node" / run_folder_names(run.path)[0]).symlink_to(tmp_path / "mine")
+    staging = Staging((tmp_path / "node").joinpath(*run_folder_names(run.path)))
     assert not staging.is_owned() and "is a symbolic link" in str(staging.find_problem())
     with pytest.raises(PermissionError, match="is a symbolic link"):
         staging.write(write, CheckpointInfo(step=1, **REST))

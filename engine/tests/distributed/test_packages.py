@@ -9,6 +9,7 @@ from train_anywhere.distributed import packages
 from train_anywhere.distributed.packages import framework_problem
 from train_anywhere.launch.local_run import local_problems
 from train_anywhere.testing.frameworks import FIRST, FRAMEWORKS
+from train_anywhere.training.preflight import CHECKS
 
 SAYS = f"framework={FIRST} needs zzq_none, which this environment does not have: run `make setup FRAMEWORK={FIRST}`"
 
@@ -22,4 +23,4 @@ def test_what_to_type_is_said_before_anything_is_written(
     monkeypatch: pytest.MonkeyPatch, make_config: Callable[..., Config]
 ) -> None:
     monkeypatch.setitem(packages.PACKAGES, FIRST, ("numpy", "zzq_none"))
-    assert [p for p in local_problems(make_config()) if p.startswith(SAYS)]
+    assert [p for p in local_problems(make_config(), CHECKS) if p.startswith(SAYS)]

@@ -12,11 +12,10 @@ from train_anywhere.config.command.compose import compose
 from train_anywhere.config.load import load
 from train_anywhere.distributed.layout import local_layout
 from train_anywhere.distributed.topology import Topology
+from train_anywhere.job.rank_process import RankProcess, Stop
 from train_anywhere.launch.local_run import make_run
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.recorder import RunRecorder
-from train_anywhere.training.rank_process import RankProcess
-from train_anywhere.training.stop import Stop
 
 SHORT = (
     "model=mlp",

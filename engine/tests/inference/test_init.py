@@ -12,6 +12,7 @@ from train_anywhere.errors import CheckpointError
 from train_anywhere.launch.local_run import local_problems
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.testing.weights import final_weights, largest_difference
+from train_anywhere.training.preflight import CHECKS
 
 from .conftest import SHORT, Evaluate, Trained
 
@@ -52,9 +53,8 @@ def test_a_part_of_the_weights(
 def test_a_resumed_run_does_not_begin_again(runs: Runs, trained: Trained, monkeypatch) -> None:
     """Its own checkpoint counts: the other run may be gone."""
     from train_anywhere.distributed.topology import Topology
+    from train_anywhere.job.rank_process import RankProcess, Stop
     from train_anywhere.training.lightning import run as side
-    from train_anywhere.training.rank_process import RankProcess
-    from train_anywhere.training.stop import Stop
 
     new = trained(*SHORT, f"init={runs['lightning'].path}", "trainer.max_epochs=1")
     monkeypatch.setattr(side, "load_initial_weights", lambda *arguments: pytest.fail("it began again"))
@@ -96,7 +96,7 @@ def test_refused_at_submission(
 ) -> None:
     paths = {name: run.path for name, run in runs.items()}
     config = make_config(*(word.format(tmp=tmp_path, **paths) for word in words))
-    assert [p for p in local_problems(config) if says in p]
+    assert [p for p in local_problems(config, CHECKS) if says in p]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_refused_at_submission(
 )
 def test_what_may_fit_is_not_refused(words: tuple[str, ...], runs: Runs, make_config) -> None:
     config = make_config(f"init={runs['lightning'].path}", *SHORT, *words)
-    assert not [p for p in local_problems(config) if "init" in p]
+    assert not [p for p in local_problems(config, CHECKS) if "init" in p]
 
 
 def test_another_module_may_have_the_same_weights(runs: Runs, make_config, tmp_path: Path) -> None:
@@ -121,8 +121,12 @@ def test_another_module_may_have_the_same_weights(runs: Runs, make_config, tmp_p
     tree["task"] = {"name": "custom", "_target_": {"lightning": f"{here}.Plain"}}
     own.config.write_text(yaml.safe_dump(tree, sort_keys=False))
     words = (f"task._target_={here}.Measured", f"data._target_={here}.rows")
-    assert not [p for p in local_problems(make_config(f"init={own.path}", *words)) if "init" in p]
-    assert [p for p in local_problems(make_config(f"init={runs['lightning'].path}", *words)) if "init" in p]
+    assert not [p for p in local_problems(make_config(f"init={own.path}", *words), CHECKS) if "init" in p]
+    assert [
+        p
+        for p in local_problems(make_config(f"init={runs['lightning'].path}", *words), CHECKS)
+        if "init" in p
+    ]
 
 
 @pytest.mark.slow

@@ -15,12 +15,11 @@ from train_anywhere.config.load import load
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError, ConfigError
 from train_anywhere.inference import load_model
+from train_anywhere.job.rank_process import RankProcess, Stop
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import read_frozen
 from train_anywhere.testing.weights import final_weights, largest_difference
 from train_anywhere.training.adapters import refuse_other_base, select_layers
-from train_anywhere.training.rank_process import RankProcess
-from train_anywhere.training.stop import Stop
 
 from .conftest import SHORT, Evaluate, Trained
 

@@ -14,6 +14,7 @@ from train_anywhere.launch.local_run import local_problems
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.testing.weights import final_weights, largest_difference
 from train_anywhere.training.lightning.weights import FileWeights, choose_names, plain_name
+from train_anywhere.training.preflight import CHECKS
 
 from .conftest import SHORT, Evaluate, Trained
 from .test_init import STILL
@@ -144,7 +145,7 @@ def test_a_missing_package_is_reported_before_a_run(make_config, monkeypatch: py
         "init.run=/x/w.safetensors",
         "model.lora={rank: 2, alpha: 4.0, targets: [fc], dropout: 0.0, train: []}",
     )
-    problems = local_problems(config)
+    problems = local_problems(config, CHECKS)
     assert any("model.lora needs the package peft: pip install" in problem for problem in problems)
     assert any("w.safetensors needs the package safetensors: pip install" in problem for problem in problems)
 
@@ -165,7 +166,7 @@ def test_files_that_can_not_be_used_are_refused(trained: Trained, tmp_path: Path
 )
 def test_files_are_checked_before_a_run(make_config, framework: str, message: str, tmp_path: Path) -> None:
     config = make_config(f"framework={framework}", f"init.run={tmp_path}/x.safetensors")
-    assert any(message in problem for problem in local_problems(config))
+    assert any(message in problem for problem in local_problems(config, CHECKS))
 
 
 @needs_safetensors

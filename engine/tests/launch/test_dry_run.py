@@ -7,13 +7,14 @@ from pathlib import Path
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.layout import local_layout
 from train_anywhere.launch.local_run import format_dry_run
+from train_anywhere.training.preflight import CHECKS
 
 MakeConfig = Callable[..., Config]
 
 
 def facts(config: Config) -> dict[str, str]:
     """Return the rows by name."""
-    lines = format_dry_run(config, local_layout(config)).splitlines()
+    lines = format_dry_run(config, local_layout(config), CHECKS).splitlines()
     return {name: text.strip() for name, _, text in (line.partition(":") for line in lines)}
 
 

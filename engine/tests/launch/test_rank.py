@@ -7,13 +7,12 @@ import pytest
 
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.topology import Topology
+from train_anywhere.job.rank_process import RankProcess, Stop
 from train_anywhere.launch import rank
 from train_anywhere.runs import folder
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.recorder import RunRecorder
-from train_anywhere.training.rank_process import RankProcess
-from train_anywhere.training.stop import Stop
 
 
 def test_an_end_that_no_disk_takes_is_a_failure(

@@ -8,6 +8,7 @@ import pytest
 
 from train_anywhere.config.command.compose import compose
 from train_anywhere.launch import local_run
+from train_anywhere.training.preflight import CHECKS
 
 
 def test_between_members_signals_are_the_sweep_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,5 +26,5 @@ def test_between_members_signals_are_the_sweep_s(tmp_path: Path, monkeypatch: py
     for name, instead in {"run_here": member, "ForkServers": Servers, "protect_output": lambda: None}.items():
         monkeypatch.setattr(local_run, name, instead)
     words = [[f"seed={n}", "trainer.fast_dev_run=true", f"paths.results={tmp_path}"] for n in (1, 2)]
-    local_run.run_all([compose(typed) for typed in words], words)
+    local_run.run_all([compose(typed) for typed in words], words, CHECKS)
     assert [*found, signal.getsignal(signal.SIGTERM)] == [before] * 3

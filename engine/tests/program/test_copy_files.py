@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.checkpoints.disk.copy_files import Copier
-from train_anywhere.checkpoints.disk.staging import open_staging
 from train_anywhere.checkpoints.recovery import recover_leftovers
 from train_anywhere.config.schema import Config
+from train_anywhere.files.copy_files import Copier
+from train_anywhere.files.node_disk import find_run_folder, rank_folder
 from train_anywhere.files.removal import MARKER, OwnedFolder, make_owned, temporary_name
 from train_anywhere.program.run_program import _copy_the_rest
 from train_anywhere.runs.folder import RunDir
@@ -146,9 +146,9 @@ def test_files_of_killed_ranks_are_copied(
     """After one rank failed, srun has killed the others, whose files are on the node's disk."""
     words = (f"checkpoint.local={tmp_path / 'disk'}", "program.command=[examples/programs/resumable.py]")
     run = make_run(*words)[1]
-    staging = open_staging(run, str(tmp_path / "disk"))
-    assert staging
-    places = [staging.rank_folder(rank) for rank in (1, 2, 12)]
+    local = find_run_folder(run.path, str(tmp_path / "disk"))
+    assert local
+    places = [rank_folder(local, rank) for rank in (1, 2, 12)]
     for place in places:
         make_owned(place, private=True)
         write(place.path / f"{place.path.name}.pt", "saved", age=0)

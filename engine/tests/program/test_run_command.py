@@ -17,17 +17,16 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.checkpoints.disk.copy_files import with_descendants
 from train_anywhere.commands import jobs
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.files import ENGINE, ROOT
+from train_anywhere.files.copy_files import with_descendants
+from train_anywhere.job.rank_process import RankProcess, Stop
 from train_anywhere.program.run_program import _finish
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.recorder import RunRecorder
 from train_anywhere.testing.weights import info
-from train_anywhere.training.rank_process import RankProcess
-from train_anywhere.training.stop import Stop
 
 SHOW = """
 import json, os, sys

@@ -21,8 +21,8 @@ from train_anywhere.runs.attempts import (
 )
 from train_anywhere.runs.facts import lost_steps, resume_summary
 from train_anywhere.runs.folder import ATTEMPTS, RunDir, create
+from train_anywhere.runs.metrics_csv import CsvLog
 from train_anywhere.runs.recorder import RunRecorder
-from train_anywhere.training.reporting.metrics_csv import CsvLog
 
 JOB = {"SLURM_JOB_ID": "7", "TRAIN_HOSTS": "node1:2"}
 

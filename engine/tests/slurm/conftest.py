@@ -40,7 +40,7 @@ def looked_at(stop):
 
 def importing(name, *arguments, **options):
     module = found(name, *arguments, **options)
-    if name == "train_anywhere.training.stop":
+    if name == "train_anywhere.job.rank_process":
         builtins.__import__ = found
         sys.modules[name].Stop.requested = property(looked_at, lambda stop, value: stop.__dict__.update(requested=value))
     return module

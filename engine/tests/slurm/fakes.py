@@ -4,8 +4,8 @@ from pathlib import Path
 
 from train_anywhere.checkpoints.store import refuse_unreadable
 from train_anywhere.config.command.compose import compose
-from train_anywhere.launch.preflight import data_problems
 from train_anywhere.slurm.submission.prepare import start
+from train_anywhere.training.preflight import data_problems
 
 INVALID = "echo slurm_load_jobs error: Invalid job id specified >&2; exit 1"
 

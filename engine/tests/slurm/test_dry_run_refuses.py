@@ -12,10 +12,10 @@ import pytest
 
 from engine.tests.slurm.test_rules import REFUSED
 from train_anywhere.config.schema import Config
-from train_anywhere.launch.preflight import data_problems
 from train_anywhere.slurm import presets
 from train_anywhere.slurm.presets import is_elsewhere
 from train_anywhere.slurm.submission.prepare import refusals
+from train_anywhere.training.preflight import data_problems
 
 MakeConfig = Callable[..., Config]
 

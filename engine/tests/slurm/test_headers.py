@@ -19,11 +19,11 @@ import pytest
 from train_anywhere.config.command.compose import compose
 from train_anywhere.config.load import load
 from train_anywhere.errors import ConfigError
-from train_anywhere.launch.preflight import data_problems
 from train_anywhere.slurm import rules
 from train_anywhere.slurm.rules.job_rules import Request
 from train_anywhere.slurm.script.options import SHORT
 from train_anywhere.slurm.submission.prepare import placeholder_job
+from train_anywhere.training.preflight import data_problems
 
 
 class Row(NamedTuple):

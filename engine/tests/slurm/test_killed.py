@@ -19,11 +19,11 @@ from train_anywhere.checkpoints.store import refuse_unreadable
 from train_anywhere.commands import jobs
 from train_anywhere.config.command.compose import compose
 from train_anywhere.errors import ConfigError
-from train_anywhere.launch.preflight import data_problems
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.slurm.scheduler import client
 from train_anywhere.slurm.status import find_runs
 from train_anywhere.slurm.submission.prepare import start
+from train_anywhere.training.preflight import data_problems
 
 SBATCH = """
 n=$((4000 + $(grep -c ^sbatch {asked})))

@@ -10,7 +10,6 @@ from train_anywhere.config.command.compose import compose, list_groups
 from train_anywhere.config.keys import flatten
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.packages import PACKAGES
-from train_anywhere.launch.preflight import data_problems
 from train_anywhere.slurm import rules
 from train_anywhere.slurm.rules import job_rules, local_rules, options
 from train_anywhere.slurm.rules.job_rules import Request
@@ -18,6 +17,7 @@ from train_anywhere.slurm.script import render
 from train_anywhere.slurm.script.options import OPTIONS, OWN_PBS
 from train_anywhere.slurm.submission.prepare import placeholder_job
 from train_anywhere.testing.frameworks import FIRST
+from train_anywhere.training.preflight import data_problems
 
 MakeConfig = Callable[..., Config]
 SCRATCH = {"USER": "me", "SCRATCH": "/scratch/me"}

@@ -13,7 +13,6 @@ from engine.tests.slurm.fakes import Fakes
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError, SubmitError
 from train_anywhere.files import ROOT
-from train_anywhere.launch.preflight import data_problems
 from train_anywhere.slurm import rules
 from train_anywhere.slurm.rules import local_rules
 from train_anywhere.slurm.rules.job_rules import Request
@@ -23,6 +22,7 @@ from train_anywhere.slurm.submission.allocation import Allocation, is_only_node
 from train_anywhere.slurm.submission.prepare import placeholder_job
 from train_anywhere.slurm.submission.resubmit import resubmit
 from train_anywhere.slurm.testbed.testbed_cluster import Testbed
+from train_anywhere.training.preflight import data_problems
 
 MakeConfig = Callable[..., Config]
 

@@ -7,11 +7,11 @@ import sys
 import pytest
 
 from train_anywhere.files import ROOT
-from train_anywhere.training.stop import Stop
+from train_anywhere.job.rank_process import Stop
 
 PROGRAM = """
 import sys, time
-from train_anywhere.training.stop import Stop
+from train_anywhere.job.rank_process import Stop
 stop = Stop().install()
 if sys.argv[1] == "taken":
     import ctypes, signal

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
-from train_anywhere.checkpoints.disk.copy_files import find_disk_error, print_line
 from train_anywhere.checkpoints.disk.event_files import EventFileSync
 from train_anywhere.checkpoints.disk.manifest import CheckpointInfo, SavedCheckpoint
 from train_anywhere.checkpoints.disk.staging import Staging, Write
 from train_anywhere.checkpoints.store import CheckpointStore
 from train_anywhere.errors import CheckpointError
+from train_anywhere.files.copy_files import find_disk_error, print_line
 from train_anywhere.files.removal import print_once
 
 MAX_RETRY_S = 300.0

@@ -10,14 +10,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
-from train_anywhere.checkpoints.disk.copy_files import copy_leftovers, print_line
 from train_anywhere.checkpoints.disk.event_files import EventFileSync
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
-from train_anywhere.checkpoints.disk.staging import open_staging, read_record, write_record
+from train_anywhere.checkpoints.disk.staging import Staging, read_record, write_record
 from train_anywhere.checkpoints.store import CheckpointStore
 from train_anywhere.config.load import load
 from train_anywhere.errors import CheckpointError, ProjectError
 from train_anywhere.files.atomic import make_folder
+from train_anywhere.files.copy_files import copy_leftovers, print_line
+from train_anywhere.files.node_disk import find_run_folder, list_rank_folders
 from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.lock import RunLock
 from train_anywhere.runs.reopen.frozen import read_frozen
@@ -38,7 +39,8 @@ def open_checkpointer(config: "Checkpoint", run: RunDir, sharded: bool = False) 
     store = CheckpointStore(
         run.checkpoints, config.mode or "min", config.keep_last, config.keep_every_n_epochs
     )
-    staging = open_staging(run, config.local)
+    local = find_run_folder(run.path, config.local)
+    staging = Staging(local) if local else None
     if staging and (problem := staging.find_problem()):
         print_line(f"{staging.folder} takes no checkpoints ({problem}); continuing without it.")
         staging = None
@@ -86,8 +88,8 @@ def _recover_program(run: RunDir) -> list[str]:
     with suppress(ProjectError):  # without a readable configuration nothing names the disk
         tree = read_frozen(run)
         is_program = tree.get("program", {}).get("command")
-        staging = open_staging(run, load(tree).checkpoint.local) if is_program else None
-        if places := staging.list_rank_folders() if staging else []:
+        local = find_run_folder(run.path, load(tree).checkpoint.local) if is_program else None
+        if places := list_rank_folders(local) if local else []:
             make_folder(run.checkpoints)
             return [why for place in places if (why := copy_leftovers(place, run.checkpoints))]
     return []

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
-from train_anywhere.checkpoints.disk.copy_files import print_line, sync_folder
 from train_anywhere.checkpoints.disk.manifest import (
     CheckpointInfo,
     SavedCheckpoint,
@@ -30,6 +29,7 @@ from train_anywhere.checkpoints.disk.manifest import (
 from train_anywhere.checkpoints.disk.staging import Retention
 from train_anywhere.errors import CheckpointError, listed
 from train_anywhere.files.atomic import dumps, move, set_aside, write_atomic
+from train_anywhere.files.copy_files import print_line, sync_folder
 from train_anywhere.files.removal import (
     NotOwnedError,
     OwnedFolder,

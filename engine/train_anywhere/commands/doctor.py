@@ -41,7 +41,6 @@ from train_anywhere.files import ROOT
 from train_anywhere.files.terminal.fit import fit_page, terminal_width
 from train_anywhere.files.terminal.printable import printable
 from train_anywhere.launch.local_run import local_problems
-from train_anywhere.launch.preflight import data_problems
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.recorder import read_reports
 from train_anywhere.slurm.presets import resolve_current
@@ -56,6 +55,7 @@ from train_anywhere.slurm.site_facts import (
     make_patch,
 )
 from train_anywhere.slurm.submission.prepare import refusals
+from train_anywhere.training.preflight import CHECKS
 
 TOOLS = {"none": (), "slurm": ("sbatch", "squeue", "scontrol"), "pbs": ("qsub", "qstat")}
 FACTS = "--facts"
@@ -93,7 +93,9 @@ def collect_facts(config: Config) -> Iterator[Fact]:
         yield Fact(tool, where or "", "" if where else "not on PATH: this is not a login node of the cluster")
     yield _results(Path(config.paths.results))
     local = config.cluster.scheduler == "none"
-    problems = local_problems(config) if local else refusals(config, None, None, None, data_problems)
+    problems = (
+        local_problems(config, CHECKS) if local else refusals(config, None, None, None, CHECKS.problems)
+    )
     for problem in problems:
         yield Fact("request", "", problem)
 

@@ -31,7 +31,6 @@ from train_anywhere.files import ROOT
 from train_anywhere.files.root import refuse_deleted_folder
 from train_anywhere.launch.command import HELP, run_command
 from train_anywhere.launch.exits import leave
-from train_anywhere.launch.preflight import refuse_unreadable
 from train_anywhere.plugins import SEARCH_OPTIONS
 from train_anywhere.plugins.launchers import print_sweep
 from train_anywhere.plugins.optuna import refuse_without_optuna
@@ -51,6 +50,7 @@ from train_anywhere.runs.summary import is_program
 from train_anywhere.slurm.presets import resolve_current
 from train_anywhere.slurm.submission.prepare import start
 from train_anywhere.slurm.submission.snapshot import missing_problem
+from train_anywhere.training.preflight import CHECKS as TRAINING
 
 FOLDER = "program.folder="
 SEARCH = "hydra/sweeper=optuna"
@@ -92,8 +92,8 @@ def main() -> int:
     if tree["cluster"].get("scheduler") == "none":
         from train_anywhere.launch.local_run import start as start_here  # a submission does not need it
 
-        return start_here(tree, words)
-    start([tree], [words], job_problems, refuse_unreadable)
+        return start_here(tree, words, CHECKS)
+    start([tree], [words], *CHECKS[:2])
     return 0
 
 
@@ -126,19 +126,20 @@ def _sweep(words: Sequence[str], search: Sequence[str], program: Mapping[str, An
             [*added, *overrides],
             options,
             lambda member: _compose(member, program),
-            job_problems if submits else None,
+            CHECKS,
+            submits,
         )
         return 0
     members = list_members(overrides)
     trees = [_compose(member, program) for member in members]
     if submits:
-        results = start(trees, members, job_problems, refuse_unreadable)
+        results = start(trees, members, *CHECKS[:2])
         if failed := [one for one in results if isinstance(one, Exception)]:
             raise failed[0]
     else:
         from train_anywhere.launch.local_run import run_all  # a submission does not need it
 
-        print_sweep(run_all(trees, members))
+        print_sweep(run_all(trees, members, CHECKS))
     return 0
 
 
@@ -158,6 +159,10 @@ def job_problems(config: Config, devices: int, look: bool) -> list[str]:
         if (ROOT / name).is_relative_to(top):
             problems += missing_problem(os.path.relpath(ROOT / name, top), config.paths.results, top)
     return problems
+
+
+CHECKS = TRAINING._replace(problems=job_problems)
+"""The checks of a program."""
 
 
 def run() -> NoReturn:

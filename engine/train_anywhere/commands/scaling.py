@@ -19,6 +19,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,6 @@ from train_anywhere.files.terminal.printable import printable_output
 from train_anywhere.files.terminal.table import Column, format_table
 from train_anywhere.launch.command import run_command
 from train_anywhere.launch.local_run import local_problems
-from train_anywhere.launch.preflight import data_problems
 from train_anywhere.runs.facts import read_config
 from train_anywhere.runs.folder import ATTEMPTS, RunDir, new_run_id
 from train_anywhere.runs.summary import command_path, display_path, train_command
@@ -48,6 +48,7 @@ from train_anywhere.slurm.status.find_runs import RunEntry, read_entry
 from train_anywhere.slurm.status.gather import OVER, Report, gather
 from train_anywhere.slurm.submission import prepare
 from train_anywhere.slurm.submission.submit import wait_for_jobs
+from train_anywhere.training.preflight import CHECKS
 
 AXES = {
     "nodes": "trainer.nodes",
@@ -196,14 +197,14 @@ def check_cells(cells: Mapping[str, Sequence[str]], here: bool, dry: bool) -> di
     """
 
     def job_problems(config: Config) -> list[str]:
-        return prepare.refusals(config, None, None, None, data_problems)
+        return prepare.refusals(config, None, None, None, CHECKS.problems)
 
     configs: dict[str, Config] = {}
     wrong: list[tuple[str, list[str]]] = []
     for name, words in cells.items():
         try:
             tree = compose_words([*words, f"dry_run={str(dry).lower()}"])
-            configs[name] = load(tree, local_problems if here else job_problems)
+            configs[name] = load(tree, partial(local_problems, checks=CHECKS) if here else job_problems)
         except ConfigError as error:
             wrong.append((name, error.problems))
     problems = merge_problems(wrong, len(cells))

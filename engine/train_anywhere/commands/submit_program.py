@@ -21,11 +21,11 @@ from train_anywhere.errors import ConfigError, ProjectError, SubmitError, listed
 from train_anywhere.files import WORK
 from train_anywhere.files.root import find_top, resolve_as_typed
 from train_anywhere.launch.command import run_command
-from train_anywhere.launch.preflight import refuse_unreadable
 from train_anywhere.plugins.anywhere import MEMBER
 from train_anywhere.program.named_program import FIXED
 from train_anywhere.slurm.presets import resolve_current
 from train_anywhere.slurm.submission.prepare import start
+from train_anywhere.training.preflight import CHECKS
 
 SECTIONS = {
     "trainer.": ("nodes", "devices", "total_devices", "accelerator"),
@@ -89,7 +89,7 @@ def submit(request: Mapping[str, Any]) -> list[str] | None:
         section = tree["program"] | program | {"command": words}
         trees.append(deepcopy(tree) | {"program": section, "args": {"member": state}})
         overrides.append([*(f"{key}={value}" for key, value in values.items()), *member])
-    results = start(trees, overrides, job_problems, refuse_unreadable)
+    results = start(trees, overrides, job_problems, CHECKS.refuse_unreadable)
     return None if dry else [str(one) if isinstance(one, SubmitError) else "" for one in results]
 
 

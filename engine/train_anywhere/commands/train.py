@@ -19,6 +19,7 @@ from train_anywhere.launch.command import (
     run_command,
 )
 from train_anywhere.launch.exits import leave
+from train_anywhere.training.preflight import CHECKS
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -43,7 +44,7 @@ def train(config: "DictConfig") -> None:
     """Train on this machine. With `cluster=` or `-m`, Hydra calls a launcher in hydra_plugins instead."""
     from train_anywhere.launch.local_run import start  # a submission does not need it
 
-    sys.exit(run_command(lambda: start(to_plain_tree(config), sys.argv[1:])))
+    sys.exit(run_command(lambda: start(to_plain_tree(config), sys.argv[1:], CHECKS)))
 
 
 def run() -> NoReturn:

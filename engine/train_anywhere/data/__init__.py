@@ -11,13 +11,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from train_anywhere.data.archives import is_archive
     from train_anywhere.data.dataset import ArraySet, Splits, image_splits
     from train_anywhere.data.download import fetch
-    from train_anywhere.data.known import Known, Staged, as_it_is
+    from train_anywhere.data.known import Known
     from train_anywhere.data.listing import describe, is_hidden, left_out, walk
     from train_anywhere.data.order.shuffle import permutation
     from train_anywhere.data.prepared_folder import prepare_folder
+    from train_anywhere.files.node_disk import Staged, as_it_is, is_archive
 
 __all__ = [
     "ArraySet",
@@ -37,24 +37,24 @@ __all__ = [
 ]
 
 _MODULES = {
-    "ArraySet": "dataset",
-    "Known": "known",
-    "Splits": "dataset",
-    "Staged": "known",
-    "as_it_is": "known",
-    "describe": "listing",
-    "fetch": "download",
-    "image_splits": "dataset",
-    "is_archive": "archives",
-    "is_hidden": "listing",
-    "left_out": "listing",
-    "permutation": "order.shuffle",
-    "prepare_folder": "prepared_folder",
-    "walk": "listing",
+    "ArraySet": "data.dataset",
+    "Known": "data.known",
+    "Splits": "data.dataset",
+    "Staged": "files.node_disk",
+    "as_it_is": "files.node_disk",
+    "describe": "data.listing",
+    "fetch": "data.download",
+    "image_splits": "data.dataset",
+    "is_archive": "files.node_disk",
+    "is_hidden": "data.listing",
+    "left_out": "data.listing",
+    "permutation": "data.order.shuffle",
+    "prepare_folder": "data.prepared_folder",
+    "walk": "data.listing",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return getattr(importlib.import_module(f"train_anywhere.{_MODULES[name]}"), name)

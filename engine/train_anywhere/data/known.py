@@ -1,17 +1,8 @@
 """Facts about a data set that are known before a run starts. A submission imports this module, so it needs no numpy."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
-
-Staged = Callable[[Path], Path]
-"""A function that returns where to read a file or folder: the copy on this node's disk with data.stage=true, else the path itself."""
-
-
-def as_it_is(path: Path) -> Path:
-    """Return the path itself: the `Staged` function that copies nothing."""
-    return path
 
 
 @dataclass(frozen=True)

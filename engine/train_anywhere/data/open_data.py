@@ -11,8 +11,8 @@ from train_anywhere.config.choices import Data
 from train_anywhere.config.instantiate import instantiate, locate
 from train_anywhere.data.array_data import array_rows, is_array, leaves
 from train_anywhere.data.dataset import Splits
-from train_anywhere.data.known import Staged, as_it_is
 from train_anywhere.errors import ConfigError
+from train_anywhere.files.node_disk import Staged, as_it_is
 
 SPLIT_NAMES = {"train": ("train",), "val": ("val", "validation", "valid"), "test": ("test",)}
 """The splits, each with its accepted names in the object that a target returns."""

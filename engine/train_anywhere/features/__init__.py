@@ -31,10 +31,10 @@ from train_anywhere.config.choices import FeatureClass
 from train_anywhere.config.instantiate import explain_target_errors, instantiate
 from train_anywhere.config.keys import TARGET, split_section
 from train_anywhere.config.schema import Config
-from train_anywhere.data.known import Staged, as_it_is
 from train_anywhere.errors import ConfigError
 from train_anywhere.features.feature import Check, Feature, NodeService, Observer, Rank, Step
 from train_anywhere.files import ROOT
+from train_anywhere.files.node_disk import Staged, as_it_is
 from train_anywhere.monitor import verdicts as rules
 from train_anywhere.monitor.run_facts import Facts
 from train_anywhere.runs.folder import RunDir

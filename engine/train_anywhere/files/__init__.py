@@ -2,7 +2,8 @@
 
 atomic         opens ordinary files without following a link, replaces them in one step; JSON that every parser accepts
 removal        marks folders that this project made, and removes them; the only module that removes anything
-node_disk      folders that all jobs of a user share on a node's disk
+node_disk      folders on a node's disk: those that all jobs of a user share, and those of a run
+copy_files     copies what a program writes there into the run folder; writing in chunks, and errors of a disk
 root           the folders of the project and of the engine; paths that keep the links the user typed
 terminal       output that survives a closed terminal; printable strings; progress in bytes
 """

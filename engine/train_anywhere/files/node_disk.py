@@ -9,13 +9,18 @@
 A power cut may leave files of a complete folder empty, so a folder from before the last boot is filled again. Before a new folder is
 filled, folders that no job requested within `KEEP_DAYS` days are removed. If space is short, so are folders requested with `hold`
 that no process reads any more. Only this user may enter the folders, and jobs never use a folder of another user.
+
+The folders of one run are next to them, see `checkpoints/disk/staging.py`:
+
+<local disk>/<name>-<user id>/<run id>        its checkpoints
+                              <run id>.rank-3 files of rank 3
 """
 
 import fcntl
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -31,6 +36,12 @@ BOOT = "boot"
 
 USERS = "users"
 """File of a complete folder, locked in shared mode by each reader; a process that locks it exclusively may remove the folder."""
+
+TAR = (".tar", ".tar.gz", ".tgz")
+"""File name endings of archives."""
+
+Staged = Callable[[Path], Path]
+"""A function that returns where to read a file or folder: the copy on this node's disk with data.stage=true, else the path itself."""
 
 _users_locks: list[int] = []
 """Descriptors of the `USERS` files that this process locks until it exits."""
@@ -74,6 +85,50 @@ def provide(
             _users_locks.append(os.open(place.path / USERS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             fcntl.flock(_users_locks[-1], fcntl.LOCK_SH)
     return place.path, not found
+
+
+def as_it_is(path: Path) -> Path:
+    """Return the path itself: the `Staged` function that copies nothing."""
+    return path
+
+
+def is_archive(path: Path) -> bool:
+    """Return whether a path is a file with the name of an archive, which is unpacked when it is staged on a node."""
+    return path.name.endswith(TAR) and path.is_file()
+
+
+def find_run_folder(run: Path, location: str | None, environ: Mapping[str, str] = os.environ) -> Path | None:
+    """Return the folder of a run on this node's disk, which may not exist yet, or None: write to the run folder.
+
+    `location` is `checkpoint.local`: null for none, a folder, or auto. Auto means the scheduler's folder for the job or the node's
+    disk, unless the run folder is on the same disk. TRAIN_LOCAL_DISK is cluster.local_disk.
+    """
+    if location is None:
+        return None
+    places = [environ.get(name) for name in ("TRAIN_LOCAL_DISK", "SLURM_TMPDIR", "TMPDIR")]
+    roots = [*places, "/tmp"] if location == "auto" else [location]
+    for root in (Path(os.path.abspath(os.path.expandvars(r))) for r in roots if r):
+        if location != "auto" or (os.access(root, os.W_OK) and root.stat().st_dev != run.stat().st_dev):
+            return root.joinpath(*run_folder_names(run))
+    return None
+
+
+def run_folder_names(run: Path) -> tuple[str, str]:
+    """Return the names of the two nested folders below a local disk for a run folder and this user."""
+    return f"{run.parent.name}-{os.getuid()}", run.name
+
+
+def rank_folder(folder: Path, rank: int) -> OwnedFolder:
+    """Return the folder of one rank's files, next to the `folder` of its run."""
+    names = (folder.parent.name, f"{folder.name}.rank-{rank}")
+    return OwnedFolder(folder.parents[1], names, f"part of rank {rank} of run {folder.name}")
+
+
+def list_rank_folders(folder: Path) -> list[OwnedFolder]:
+    """Return the folders of `rank_folder` that exist on this node."""
+    found = folder.parent.glob(f"*{folder.name}.rank-*")  # hidden ones too, left by a killed removal
+    ranks = {path.name.rpartition("-")[2].removesuffix(".removed") for path in found}
+    return [rank_folder(folder, int(rank)) for rank in ranks if rank.isdecimal()]
 
 
 def shared_folder(local_disk: Path) -> OwnedFolder:

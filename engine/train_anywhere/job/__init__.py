@@ -9,6 +9,7 @@ restart          decides after a failure whether the ranks start again, and on w
 batch_job        a job: its nodes, its launcher, commands next to it
 requeue          what a job asks of Slurm's queue, and the end of a job whose supervisor was killed
 running_ranks    its launcher while it runs, job steps next to it, and the rank that was killed first
+rank_process     what a rank's process has besides the configuration, and its signals
 start.sh         what the batch script sources: signals, and the start of the supervisor
 clean.sh         removes variables that an earlier launcher or job has left in the submitting shell
 """

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from io import StringIO
+from typing import NamedTuple
 
 from train_anywhere.config.command.command_line import split_flags, to_hydra_overrides
 from train_anywhere.config.command.compose import CONFIGS, compose, install_choice_loader, quote_value
@@ -13,16 +14,33 @@ from train_anywhere.config.command.help_comments import add_comments, keys_about
 from train_anywhere.config.command.yaml_files import refuse_unusable_files
 from train_anywhere.config.keys import flatten
 from train_anywhere.config.other_names import OTHER_WAYS, keys_meant, page_address
+from train_anywhere.config.schema import Config
 from train_anywhere.config.search_terms import find_page
 from train_anywhere.config.strict import did_you_mean
+from train_anywhere.distributed.layout import Layout
 from train_anywhere.errors import INTERRUPTED, REFUSED, ConfigError, ProjectError, listed
 from train_anywhere.files.root import refuse_deleted_folder
 from train_anywhere.files.terminal.fit import fit, fit_message, terminal_width
 from train_anywhere.files.terminal.output import escape_characters, output_problem
 from train_anywhere.files.terminal.printable import printable
+from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.summary import as_typed
 
 HELP = {"-h", "--help"}
+
+
+class Checks(NamedTuple):
+    """What a run here or a search asks of its training, or of its program: this package imports neither data nor checkpoints.
+
+    Attributes:
+        problems: returns why it can't start on a number of devices; the last argument is false if the data may be elsewhere.
+        refuse_unreadable: raises CheckpointError for a run that can't be resumed.
+        header: returns the first lines of the run, as far as they are known before it starts.
+    """
+
+    problems: Callable[[Config, int, bool], list[str]]
+    refuse_unreadable: Callable[[RunDir], None]
+    header: Callable[[Config, Layout], list[str]]
 
 
 def build_hydra_arguments(arguments: Sequence[str]) -> list[str]:

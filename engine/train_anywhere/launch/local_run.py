@@ -12,14 +12,14 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
 from train_anywhere import features
-from train_anywhere.checkpoints.store import refuse_unreadable
 from train_anywhere.config.checks.contradictions import batch_size_problem, machine_problems
-from train_anywhere.config.checks.targets import import_call_notes, task_has_network, unreadable_target_notes
+from train_anywhere.config.checks.targets import import_call_notes, unreadable_target_notes
 from train_anywhere.config.command.members import load_members, refuse_mixed_members
 from train_anywhere.config.load import load
 from train_anywhere.config.paths import results_problems
@@ -37,7 +37,8 @@ from train_anywhere.files import ROOT
 from train_anywhere.files.terminal.fit import fit, terminal_width
 from train_anywhere.files.terminal.output import protect_output
 from train_anywhere.files.terminal.printable import one_line
-from train_anywhere.launch.preflight import check_data, data_problems
+from train_anywhere.job.rank_process import SIGNALS
+from train_anywhere.launch.command import Checks
 from train_anywhere.launch.processes import ForkServers, refuse_nested_launch, run_here, run_monitor
 from train_anywhere.runs.folder import (
     ATTEMPTS,
@@ -56,12 +57,9 @@ from train_anywhere.runs.reopen.frozen import write_frozen
 from train_anywhere.runs.reopen.resume import completion_message, is_complete, merge_resumed, move_aside
 from train_anywhere.runs.reopen.trust import remember
 from train_anywhere.runs.summary import display_path
-from train_anywhere.training.plan import make_plan
-from train_anywhere.training.reporting.header import Header, cpu_name
-from train_anywhere.training.stop import SIGNALS
 
 
-def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
+def start(tree: Mapping[str, Any], overrides: Sequence[str], checks: Checks) -> int:
     """Check, make or reopen the run folder, train, and return the exit code.
 
     `overrides` is the command line, which is kept in the run folder.
@@ -71,7 +69,9 @@ def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
         CheckpointError: another job trains in the run folder, or none of its checkpoints can be read.
     """
     run = open_run(tree["resume"]) if tree["resume"] else None
-    config = load(merge_resumed(tree, run, overrides) if run else tree, local_problems)
+    config = load(
+        merge_resumed(tree, run, overrides) if run else tree, partial(local_problems, checks=checks)
+    )
     layout = local_layout(config)
     refuse_nested_launch()
     if run:
@@ -80,9 +80,9 @@ def start(tree: Mapping[str, Any], overrides: Sequence[str]) -> int:
             if is_complete(run, config):
                 print(completion_message(run, config))
                 return 0
-            refuse_unreadable(run)
+            checks.refuse_unreadable(run)
     if config.dry_run:
-        print(format_dry_run(config, layout))
+        print(format_dry_run(config, layout, checks))
         return 0
     if run and config.from_scratch and (kept := move_aside(run)):
         print(f"from_scratch=true: the earlier results are kept in {display_path(kept)}.", flush=True)
@@ -151,7 +151,7 @@ def freeze(run: RunDir, config: Config, overrides: Sequence[str], layout: Layout
         ) from error
 
 
-def local_problems(config: Config) -> list[str]:
+def local_problems(config: Config, checks: Checks) -> list[str]:
     """Return why this machine can't run it."""
     devices = local_layout(config).device_count
     problems = [
@@ -159,7 +159,10 @@ def local_problems(config: Config) -> list[str]:
         *features.problems(config, "any", "here"),
     ]
     if not config.program:  # its data, batches and packages are its own
-        problems += [batch_size_problem(config.data.batch_size, devices), *data_problems(config, devices)]
+        problems += [
+            batch_size_problem(config.data.batch_size, devices),
+            *checks.problems(config, devices, True),
+        ]
     if config.resume is None:
         problems += results_problems(Path(config.paths.results), config.name)
     if config.trainer.accelerator == "gpu" and visible_gpus() == 0:
@@ -173,7 +176,7 @@ def local_problems(config: Config) -> list[str]:
     return [p for p in problems if p]
 
 
-def format_dry_run(config: Config, layout: Layout) -> str:
+def format_dry_run(config: Config, layout: Layout, checks: Checks) -> str:
     """Return the lines that `dry_run=true` prints: the run's first ones, as far as known."""
     if config.program:
         shown = (
@@ -181,33 +184,14 @@ def format_dry_run(config: Config, layout: Layout) -> str:
             f"{'Processes:':<15}{layout.world_size} (program.processes={layout.strategy})"
         )
         return f"{shown}\ndry run: nothing was written or started."
-    own = task_has_network(config.task, config.framework)
-    model, optimizer = config.task if own else config.model, config.optimizer
-    gpu, devices = visible_gpus() and config.trainer.accelerator != "cpu", layout.device_count
-    device = {"mps": "Apple GPU"}.get(config.trainer.accelerator) or ("GPU" if gpu else cpu_name())
-    length = check_data(config.data, look=True).length
-    # a module with a network may leave out an incomplete batch, or have loaders of its own
-    plan = make_plan(config, length // config.data.batch_size, 1, 1, devices) if length and not own else None
-    facts = {"training rows": length}
-    header = Header(_describe(model, config.framework), None, None, facts, device, devices, layout.strategy)
-    scaled = f" (scale_lr={optimizer.scale_lr})" if optimizer.scale_lr != "none" else ""
-    unless = ", unless the task has its own" if own else ""
     rows = {
-        "Optimizer": f"{_describe(optimizer, config.framework)}, lr {optimizer.lr:g}{scaled}, schedule {config.schedule.name}{unless}",
         "Framework": f"{config.framework}, {layout.world_size} process{'es' if layout.world_size > 1 else ''}",
         "Run folder": config.resume or f"{config.paths.results}/{config.name}/<run id>",
     }
-    lines = [*header.lines(config, plan), *(f"{k + ':':<15}{v}" for k, v in rows.items())]
+    lines = [*checks.header(config, layout), *(f"{k + ':':<15}{v}" for k, v in rows.items())]
     notes = [f"note: {note}" for note in [*unreadable_target_notes(config), *import_call_notes(config)]]
     shown = "\n".join([*lines, *notes, "dry run: nothing was written or started."])
     return fit(shown, terminal_width())
-
-
-def _describe(section: object, framework: str) -> str:
-    """Return the name of a choice, and the class or function that the user named for it."""
-    target = getattr(section, "target", {}).get(framework)
-    name = str(getattr(section, "name", ""))
-    return f"{name} ({target})" if name == "custom" and target else name
 
 
 @dataclass(frozen=True)
@@ -219,7 +203,9 @@ class FinishedMember:
     code: int
 
 
-def run_all(trees: Sequence[Mapping[str, Any]], overrides: Sequence[Sequence[str]]) -> list[FinishedMember]:
+def run_all(
+    trees: Sequence[Mapping[str, Any]], overrides: Sequence[Sequence[str]], checks: Checks
+) -> list[FinishedMember]:
     """Run each member, also after one has failed. A signal stops the sweep.
 
     Returns:
@@ -231,12 +217,14 @@ def run_all(trees: Sequence[Mapping[str, Any]], overrides: Sequence[Sequence[str
         SystemExit: another signal, after the same.
     """
     refuse_mixed_members(trees, submitted=False)
-    members = load_members(trees, overrides, local_problems)
+    members = load_members(trees, overrides, partial(local_problems, checks=checks))
     layouts = [local_layout(m.config) for m in members]
     shared = [w for w in overrides[0] if len(overrides) > 1 and all(w in words for words in overrides)]
     names = [" ".join(w.lstrip("+") for w in words if w not in shared) for words in overrides]
     if members[0].config.dry_run:
-        numbers = [format_dry_run(m.config, layout) for m, layout in zip(members, layouts, strict=True)]
+        numbers = [
+            format_dry_run(m.config, layout, checks) for m, layout in zip(members, layouts, strict=True)
+        ]
         print("\n\n".join(f"{name}\n{n}" for name, n in zip(names, numbers, strict=True)))
         return []
     protect_output()

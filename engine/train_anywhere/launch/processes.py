@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from train_anywhere.checkpoints.recovery import recover_leftovers
 from train_anywhere.config.checks.strategy_table import LAUNCHERS
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.discover import discover
@@ -19,6 +18,7 @@ from train_anywhere.errors import INTERRUPTED, NOT_FINITE, STOPPED, ConfigError,
 from train_anywhere.features import Features
 from train_anywhere.files import ROOT, with_engine
 from train_anywhere.files.terminal.output import outlive_terminal, protect_output
+from train_anywhere.job.rank_process import SIGNALS
 from train_anywhere.job.restart import Nodes
 from train_anywhere.job.supervisor import Signals, Supervisor
 from train_anywhere.launch.exits import follow_parent, rank_environment
@@ -28,7 +28,6 @@ from train_anywhere.launch.rank import run_rank
 from train_anywhere.runs.attempts import STARTED, describe_exit_code, next_start
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
 from train_anywhere.runs.reopen.frozen import load_frozen
-from train_anywhere.training.stop import SIGNALS
 
 MONITOR_EXIT_S = 0.2
 """How long a run that has ended waits for its monitor process, which may take longer because its priority is low."""
@@ -151,7 +150,8 @@ class LocalRun:
     def publish(self, again: bool = False) -> None:
         """Publish the complete checkpoints that killed ranks left on this node's disk."""
         if self.program or not again:
-            recover_leftovers(self.run)
+            words = self.in_container("-m", "train_anywhere.checkpoints.recovery", str(self.run.path))
+            subprocess.call(words, env=with_engine(), cwd=ROOT, start_new_session=True)
 
     def find_nodes(self) -> Nodes:
         """Return no nodes: all ranks run here."""

@@ -26,6 +26,7 @@ from train_anywhere.errors import (
 from train_anywhere.features import Features, describe
 from train_anywhere.files.terminal.output import keep_log, mark_lines, outlive_terminal, protect_output
 from train_anywhere.files.terminal.printable import printable
+from train_anywhere.job.rank_process import RankProcess, Stop
 from train_anywhere.launch.exits import catch_os_exit, end_now, follow_parent
 from train_anywhere.launch.failure import (
     is_consequence,
@@ -50,11 +51,6 @@ from train_anywhere.runs.summary import (
     format_summary,
     not_recorded_message,
 )
-from train_anywhere.training.rank_process import RankProcess
-from train_anywhere.training.stop import Stop
-
-SHARDS = "train_anywhere.data.shards.open.open_shards"
-"""The target of data=shards, whose index is written before the ranks connect."""
 
 
 def run_rank(run: RunDir | str | Path) -> int:
@@ -152,15 +148,7 @@ def publish_heartbeat(config: Config, run: RunDir, topology: Topology) -> Iterat
 
 def train(config: Config, process: RankProcess) -> Outcome:
     """Train with the loop of the configured framework, the only one that is imported."""
-    if config.data.target.get(config.framework) == SHARDS:
-        from train_anywhere.data.shards.open import index_ahead
-
-        before = process.run.read_info().get("data")
-        facts = index_ahead(config.data.arguments, before, process.heartbeat.pulse)
-        if process.recorder:
-            process.recorder.record_facts({"data": facts})
-    framework = import_framework_module(config.framework, "run")
-    outcome: Outcome = framework.train(config, process)
+    outcome: Outcome = import_framework_module(config.framework, "run").train(config, process)
     return outcome
 
 

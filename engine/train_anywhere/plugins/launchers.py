@@ -97,8 +97,8 @@ class SlurmLauncher(_Composer):
             ConfigError: lists all problems; nothing was written.
             SubmitError: has the scheduler's message; nothing was submitted and no folder stays.
         """
-        from train_anywhere.launch.preflight import data_problems, refuse_unreadable
         from train_anywhere.slurm.submission.prepare import start
+        from train_anywhere.training.preflight import data_problems, refuse_unreadable
 
         members = replace_current_cluster(self, job_overrides)
         sweeper = str(self.config.hydra.sweeper.get("_target_", ""))
@@ -121,8 +121,9 @@ class HereLauncher(_Composer):
         """
         from train_anywhere.launch.local_run import run_all
         from train_anywhere.slurm.status.best import sweep_result
+        from train_anywhere.training.preflight import CHECKS
 
-        ended = run_all(self.compose_members(job_overrides), job_overrides)
+        ended = run_all(self.compose_members(job_overrides), job_overrides, CHECKS)
         sweeper = str(self.config.hydra.sweeper.get("_target_", ""))
         if sweeper.endswith(".ProductSweeper"):
             print_sweep(ended)

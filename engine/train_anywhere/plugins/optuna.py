@@ -39,8 +39,8 @@ class OptunaSweeper(ComposedSweeper):
                 "several values."
             )
         refuse_without_optuna()
-        from train_anywhere.launch.preflight import data_problems
         from train_anywhere.search.loop import search
+        from train_anywhere.training.preflight import CHECKS
 
         words = replace_current_cluster(launcher, [*(f"{k}={v}" for k, v in self.params.items()), *arguments])
         overrides = OverridesParser.create(self.context.config_loader).parse_overrides([*words])
@@ -48,9 +48,7 @@ class OptunaSweeper(ComposedSweeper):
         def compose(member: Sequence[str]) -> dict[str, Any]:
             return launcher.compose_members([member])[0]
 
-        search(
-            overrides, self.options, compose, data_problems if isinstance(launcher, SlurmLauncher) else None
-        )
+        search(overrides, self.options, compose, CHECKS, submits=isinstance(launcher, SlurmLauncher))
 
 
 def refuse_without_optuna() -> None:

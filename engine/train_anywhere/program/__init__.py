@@ -3,7 +3,7 @@
 named_program        what `src/run.py` accepts: keys that mean something, and a script, module or command
 program_environment  the command, environment and process of a program, and the signal that asks it to stop
 program_metrics      the numbers that the program writes, for metrics.csv, the progress and the best value
-run_program          one rank: starts the program, passes signals on, copies its files (checkpoints.disk.copy_files), records how it ended
+run_program          one rank: starts the program, passes signals on, copies its files (files.copy_files), records how it ended
 
 `log` is for programs, so this module imports nothing of the engine.
 """

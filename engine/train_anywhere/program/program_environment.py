@@ -22,7 +22,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from train_anywhere import ENVIRON
-from train_anywhere.checkpoints.disk.copy_files import with_descendants
 from train_anywhere.config.checks.program import (
     VALUE,
     choose_processes,
@@ -40,6 +39,7 @@ from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import TopologyError
 from train_anywhere.features import Features
 from train_anywhere.files import ROOT, with_engine
+from train_anywhere.files.copy_files import with_descendants
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.summary import ON
 
@@ -278,7 +278,7 @@ class ProgramProcess:
         Each is due a moment after it has come, the same on all ranks, because the launcher may still be sending it to other processes.
 
         Args:
-            received: signals of this process, and when they came, see `training/stop.py`.
+            received: signals of this process, and when they came, see `job/rank_process.py`.
             waits: Slurm may have sent TERM, at a cancel or at a preemption, at which the job sends USR1 too.
         """
         late = VERDICT_S if waits and self.handles(signal.SIGUSR1) else 0.0

@@ -16,10 +16,10 @@ from train_anywhere.config.schema import Config
 from train_anywhere.features import Features
 from train_anywhere.features.feature import Observers, Rank, Step
 from train_anywhere.files.atomic import open_file
+from train_anywhere.job.rank_process import RankProcess
 from train_anywhere.monitor.live import Live
 from train_anywhere.runs.folder import ATTEMPTS
-from train_anywhere.training.rank_process import RankProcess
-from train_anywhere.training.reporting.metrics_csv import CsvLog
+from train_anywhere.runs.metrics_csv import CsvLog
 
 EVERY_S = 1.0
 """Seconds between two reads."""

@@ -15,8 +15,6 @@ from select import select
 from typing import IO
 
 from train_anywhere import ENVIRON, IGNORED
-from train_anywhere.checkpoints.disk.copy_files import EVERY_S, Copier, copy_leftovers
-from train_anywhere.checkpoints.disk.staging import open_staging
 from train_anywhere.config.checks.program import choose_processes, launcher_of
 from train_anywhere.config.cluster import SIGNAL_S
 from train_anywhere.config.schema import Config
@@ -25,9 +23,12 @@ from train_anywhere.distributed.topology import ZERO_EXIT_LAUNCHERS
 from train_anywhere.errors import INTERRUPTED, NOT_FINITE, STOPPED, NotFiniteError, ProjectError
 from train_anywhere.features import describe
 from train_anywhere.files.atomic import make_folder, read_text, write_atomic
+from train_anywhere.files.copy_files import EVERY_S, Copier, copy_leftovers
+from train_anywhere.files.node_disk import find_run_folder, rank_folder
 from train_anywhere.files.removal import OwnedFolder, make_owned, remove
 from train_anywhere.files.terminal.output import end_log_line
 from train_anywhere.files.terminal.printable import one_line, printable
+from train_anywhere.job.rank_process import RankProcess
 from train_anywhere.program.program_environment import (
     ProgramProcess,
     build_command,
@@ -53,7 +54,6 @@ from train_anywhere.runs.summary import (
     find_nonfinite_loss,
     not_recorded_message,
 )
-from train_anywhere.training.rank_process import RankProcess
 
 POLL_S, RECORD_S, LOOK_S = 0.2, 10.0, 1.0
 """Seconds between two looks at the program, two records of the time, and two searches for ranks of its launcher."""
@@ -116,10 +116,10 @@ def run_program(config: Config, process: RankProcess) -> int:
 
 def _open_local_folder(config: Config, run: RunDir, rank: int) -> tuple[Path | None, OwnedFolder | None]:
     """Return the rank's empty folder on its node's disk, and how it is removed."""
-    staging = open_staging(run, config.checkpoint.local)
-    if staging is None:
+    local = find_run_folder(run.path, config.checkpoint.local)
+    if local is None:
         return None, None
-    place = staging.rank_folder(rank)
+    place = rank_folder(local, rank)
     try:
         # of an attempt that was killed here
         why = copy_leftovers(place, run.checkpoints) if place.path.is_dir() else ""

@@ -17,7 +17,7 @@ results/<name>/<run id>/ holds these files, each with its writer:
     debug/                        ranks and their launcher: full tracebacks and output that the log leaves out
     before-1/                     `from_scratch=true`: the results of the earlier training
 
-`folder`: the folder and run.json. `recorder`: rank 0's writer of run.json. `attempts`: its attempts, and RUN/debug. `facts`: the reader of
-the other files. `lock`: one job at a time. `reopen`: resuming a run folder, and checks of the code that it brings. `provenance`: the commit
-and versions of packages. `summary`: the lines printed at the end.
+`folder`: the folder and run.json. `recorder`: rank 0's writer of run.json. `attempts`: its attempts, and RUN/debug. `metrics_csv`: the
+writer of the curve, `facts`: the reader of the other files. `lock`: one job at a time. `reopen`: resuming a run folder, and checks of the
+code that it brings. `provenance`: the commit and versions of packages. `summary`: the lines printed at the end.
 """

@@ -25,9 +25,9 @@ from train_anywhere.files.atomic import open_file, read_json
 from train_anywhere.files.removal import remove
 from train_anywhere.files.terminal.output import protect_output
 from train_anywhere.launch import local_run
+from train_anywhere.launch.command import Checks
 from train_anywhere.launch.exits import rank_environment
 from train_anywhere.launch.forkserver import Process
-from train_anywhere.launch.preflight import refuse_unreadable
 from train_anywhere.launch.processes import ForkServers
 from train_anywhere.runs.folder import RunDir, claim, new_run_id, no_empty_folders, point_latest
 from train_anywhere.runs.reopen.frozen import read_frozen
@@ -45,7 +45,6 @@ from train_anywhere.runs.study import (
     owned_folder,
 )
 from train_anywhere.search.space import make_space
-from train_anywhere.slurm.rules.job_rules import DataCheck
 from train_anywhere.slurm.script.job import Job
 from train_anywhere.slurm.status.find_runs import read_entry, recorded_state
 from train_anywhere.slurm.status.sweep_page import sweep_lines
@@ -59,12 +58,16 @@ POLL_S = 0.2
 
 
 def search(
-    overrides: Sequence[Override], options: Mapping[str, Any], make_tree: Compose, data: DataCheck | None
+    overrides: Sequence[Override],
+    options: Mapping[str, Any],
+    make_tree: Compose,
+    checks: Checks,
+    submits: bool,
 ) -> None:
     """Check the first and the last trial, then submit or run all of them. A dry run only checks and prints.
 
     `overrides` are those of the command line and of `hydra.sweeper.params`, and `options` the other keys. `make_tree` composes a
-    configuration. `data` checks the data set of a job; None: the trials run on this machine.
+    configuration. `submits`: the trials are jobs; else they run on this machine.
 
     Raises:
         ProjectError: a refusal. A new study is removed if it has no run folder yet; any other study is kept.
@@ -74,30 +77,30 @@ def search(
         raise ConfigError(*problems)
     space, at_once = make_space(overrides), options["n_jobs"]
     trees = [{**make_tree(words)} for words in space.extremes()]
-    for tree in trees if data else ():
+    for tree in trees if submits else ():
         tree["cluster"] = {**tree["cluster"], "max_running": tree["cluster"].get("max_running") or at_once}
-    member = check_trials(space, trees, data)
+    member = check_trials(space, trees, checks, submits)
     config, arguments = member.config, sorted(o.input_line or "" for o in overrides)
     study = Study(arguments, options["n_trials"], options["sampler"], options["pruner"], config.seed, space)
     runs = Path(config.paths.results) / config.name
-    folder = find_folder(runs, study, options["study_name"], resumes=not data)
+    folder = find_folder(runs, study, options["study_name"], resumes=not submits)
     if config.dry_run:
         compared = f"{config.checkpoint.monitor} ({config.checkpoint.mode})"
         print(f"Searched keys; trials are compared by {compared}:")
         print("".join(f"{key:<18}{form}\n" for key, form in space.describe().items()))
-    if data:
-        submit(study, folder, trees[0], member, data)
+    if submits:
+        submit(study, folder, trees[0], member, checks)
     elif config.dry_run:
-        print(local_run.format_dry_run(config, local_layout(config)))
+        print(local_run.format_dry_run(config, local_layout(config), checks))
     else:
         with written(study, folder):
             trial = replace(config, study=folder.name)
             LocalTrials(trial, member.overrides, folder, at_once).run(study.trials)
-    if not config.dry_run and (config.wait or not data):
+    if not config.dry_run and (config.wait or not submits):
         print(sweep_lines([read_entry(run.path) for run in members(folder).values()]), flush=True)
 
 
-def submit(study: Study, folder: Path, tree: Mapping[str, Any], member: Member, data: DataCheck) -> None:
+def submit(study: Study, folder: Path, tree: Mapping[str, Any], member: Member, checks: Checks) -> None:
     """Submit the trials that the study does not have yet as one array."""
     first = len(members(folder))
     if first >= study.trials:
@@ -107,7 +110,8 @@ def submit(study: Study, folder: Path, tree: Mapping[str, Any], member: Member, 
         )
     trees = [{**tree, "study": folder.name}] * (study.trials - first)
     with nullcontext() if member.config.dry_run else written(study, folder):
-        start(trees, [member.overrides] * len(trees), data, refuse_unreadable, first=first)
+        words = [member.overrides] * len(trees)
+        start(trees, words, checks.problems, checks.refuse_unreadable, first=first)
 
 
 @contextmanager
@@ -145,7 +149,7 @@ def option_problems(options: Mapping[str, Any]) -> list[str]:
     return problems
 
 
-def check_trials(space: Space, trees: Sequence[Mapping[str, Any]], data: DataCheck | None) -> Member:
+def check_trials(space: Space, trees: Sequence[Mapping[str, Any]], checks: Checks, submits: bool) -> Member:
     """Check the trials with all lowest and all highest values, and return the first.
 
     Raises ConfigError if a trial has problems or uses resume=, or has no metric for comparing trials.
@@ -155,13 +159,13 @@ def check_trials(space: Space, trees: Sequence[Mapping[str, Any]], data: DataChe
     wrong: list[tuple[str, list[str]]] = []
 
     def check(config: Config) -> list[str]:
-        if not data:
-            return local_run.local_problems(config)
-        return refusals(config, None, range(2), None, data, jobs)
+        if not submits:
+            return local_run.local_problems(config, checks)
+        return refusals(config, None, range(2), None, checks.problems, jobs)
 
     for words, tree in zip(space.extremes(), trees, strict=True):
         try:
-            refuse_mixed_members([tree], submitted=bool(data))
+            refuse_mixed_members([tree], submitted=submits)
             found += load_members([tree], [words], check)
         except ConfigError as error:
             wrong.append((" ".join(o.lstrip("+") for o in words if o not in space.fixed), error.problems))

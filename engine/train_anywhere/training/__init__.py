@@ -8,8 +8,9 @@
 4. Every few steps all ranks reduce their metrics, and agree in the same collective whether to stop or save; rank 0 writes the metrics
    (`reporting`, `tracking`). The observers of `train_anywhere.features` are called.
 5. Each epoch ends with validation, early stopping and a checkpoint.
-6. A signal only sets a flag (`stop`): the step is finished, a checkpoint is saved, and `train` returns "preempted".
+6. A signal only sets a flag (`job.rank_process`): the step is finished, a checkpoint is saved, and `train` returns "preempted".
 7. At the end the best checkpoint is tested.
 
+`preflight` checks data and packages before a run starts, `build_once` lets libraries download, `stage_data` copies the data set to a node.
 `lightning` and `keras` use the same names for the same duty, and never import each other.
 """

@@ -9,12 +9,14 @@ from typing import Any, Literal, SupportsFloat
 from train_anywhere.config.instantiate import locate
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
+from train_anywhere.job.rank_process import RankProcess, TrainingStopped
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.training.own_loop import OwnLoop
-from train_anywhere.training.rank_process import RankProcess
-from train_anywhere.training.stop import TrainingStopped
 
 __all__ = ["Training"]
+
+SHARDS = "train_anywhere.data.shards.open.open_shards"
+"""The target of data=shards."""
 
 State = Literal["completed", "preempted", "failed"]
 
@@ -154,6 +156,17 @@ class Training(ABC):
             )
         self._loop = self._loop or OwnLoop(self.config, self.process, self.share)
         return self._loop
+
+
+def index_shards(config: Config, process: RankProcess) -> None:
+    """Write the index of data=shards, before the ranks connect. Raises DataError."""
+    if config.data.target.get(config.framework) == SHARDS:
+        from train_anywhere.data.shards.open import index_ahead
+
+        before = process.run.read_info().get("data")
+        facts = index_ahead(config.data.arguments, before, process.heartbeat.pulse)
+        if process.recorder:
+            process.recorder.record_facts({"data": facts})
 
 
 def run_in_order(training: Training) -> None:

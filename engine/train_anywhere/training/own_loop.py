@@ -12,10 +12,10 @@ from train_anywhere.config.schema import Config
 from train_anywhere.errors import CheckpointError
 from train_anywhere.features import Features
 from train_anywhere.features.feature import Observers, Rank, Step
+from train_anywhere.job.rank_process import RankProcess
 from train_anywhere.monitor.live import Live, Requests
 from train_anywhere.runs.attempts import Outcome
-from train_anywhere.training.rank_process import RankProcess
-from train_anywhere.training.reporting.metrics_csv import CsvLog
+from train_anywhere.runs.metrics_csv import CsvLog
 
 
 class OwnLoop:

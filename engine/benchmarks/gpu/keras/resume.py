@@ -11,11 +11,10 @@ import numpy as np
 from benchmarks.gpu.row import Place, Row, resumed, send_stop, tried
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.topology import Topology
+from train_anywhere.job.rank_process import RankProcess, Stop
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.keras.run import train
-from train_anywhere.training.rank_process import RankProcess
-from train_anywhere.training.stop import Stop
 
 STEPS = ("framework=keras", "trainer.max_epochs=3", "trainer.gradient_clip_val=0.5", "schedule=cosine")
 STOP = "callbacks.stop._target_=benchmarks.gpu.keras.resume.StopAt"

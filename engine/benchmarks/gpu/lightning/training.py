@@ -11,15 +11,14 @@ from train_anywhere.config.schema import Config
 from train_anywhere.data.open_data import open_splits
 from train_anywhere.distributed.layout import local_layout
 from train_anywhere.distributed.topology import Topology
+from train_anywhere.job.rank_process import RankProcess, Stop
 from train_anywhere.launch.local_run import make_run
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.lightning.run import train
 from train_anywhere.training.lightning.setup import make_setup
 from train_anywhere.training.plan import build_network
-from train_anywhere.training.rank_process import RankProcess
 from train_anywhere.training.reporting.header import peak_flops
-from train_anywhere.training.stop import Stop
 
 CLOCK = "callbacks.clock._target_=benchmarks.gpu.lightning.training.Ticks"
 STOP = "callbacks.stop._target_=benchmarks.gpu.lightning.training.StopAt"

@@ -35,12 +35,11 @@ from train_anywhere.distributed.horovod.initialize import import_horovod, start_
 from train_anywhere.distributed.layout import local_layout
 from train_anywhere.distributed.network.addresses import tf_config
 from train_anywhere.distributed.topology import Topology
+from train_anywhere.job.rank_process import RankProcess, Stop
 from train_anywhere.launch.local_run import make_run
 from train_anywhere.training.keras import run as side
 from train_anywhere.training.keras.loop.callbacks import TrainingCallback
 from train_anywhere.training.plan import build_network
-from train_anywhere.training.rank_process import RankProcess
-from train_anywhere.training.stop import Stop
 
 BATCH = 4  # rows of each of two ranks
 WORDS = [

@@ -43,6 +43,7 @@ from train_anywhere.distributed.discover import discover
 from train_anywhere.distributed.horovod.initialize import import_horovod, start_horovod
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.features.feature import Observers
+from train_anywhere.job.rank_process import Stop
 from train_anywhere.training.early_stopping import Timer
 from train_anywhere.training.lightning.dropin.model import ConfiguredOptimizer
 from train_anywhere.training.lightning.loop.callbacks import Agreement, MetricsCallback
@@ -54,7 +55,6 @@ from train_anywhere.training.lightning.trainer import make_trainer
 from train_anywhere.training.plan import build_network, make_user_plan
 from train_anywhere.training.reporting.display import Display
 from train_anywhere.training.reporting.progress import Progress
-from train_anywhere.training.stop import Stop
 
 SYNTHETIC = [
     "data=synthetic",

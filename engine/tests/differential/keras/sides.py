@@ -22,14 +22,13 @@ from train_anywhere.config.load import load
 from train_anywhere.data.order.shuffle import shuffled_rows
 from train_anywhere.distributed.layout import local_layout
 from train_anywhere.distributed.topology import Topology
+from train_anywhere.job.rank_process import RankProcess, Stop
 from train_anywhere.launch.local_run import make_run as new_run
 from train_anywhere.runs.folder import open_run
 from train_anywhere.training.keras.checkpoint import disable_graph_optimizer
 from train_anywhere.training.keras.dropin.gradients import name_variables
 from train_anywhere.training.keras.loop.callbacks import TrainingCallback
 from train_anywhere.training.keras.run import train
-from train_anywhere.training.rank_process import RankProcess
-from train_anywhere.training.stop import Stop
 
 Result = dict[str, Any]
 

@@ -28,10 +28,9 @@ from train_anywhere.config.command.command_line import to_hydra_overrides
 from train_anywhere.config.command.compose import compose
 from train_anywhere.config.load import load
 from train_anywhere.distributed.discover import discover
+from train_anywhere.job.rank_process import RankProcess, Stop
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.lightning import run as engine
-from train_anywhere.training.rank_process import RankProcess
-from train_anywhere.training.stop import Stop
 
 SEED = 5
 NAME = "differential_program"

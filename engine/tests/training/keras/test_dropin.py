@@ -12,10 +12,9 @@ import pytest
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError, ConfigError, DataError, ProjectError
+from train_anywhere.job.rank_process import RankProcess, Stop
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir, open_run
-from train_anywhere.training.rank_process import RankProcess
-from train_anywhere.training.stop import Stop
 
 HERE = "engine.tests.training.keras.strangers"
 BASE = (

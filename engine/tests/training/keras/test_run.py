@@ -13,11 +13,10 @@ import pytest
 
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.topology import Topology
+from train_anywhere.job.rank_process import RankProcess, Stop
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.testing.frameworks import without_noise
-from train_anywhere.training.rank_process import RankProcess
-from train_anywhere.training.stop import Stop
 
 SMALL = (
     "framework=keras",

@@ -15,14 +15,13 @@ from train_anywhere.config.schema import Config
 from train_anywhere.data.dataset import DataSet, Splits
 from train_anywhere.data.order import prefetch
 from train_anywhere.distributed.topology import Topology
+from train_anywhere.job.rank_process import SIGNALS, RankProcess, Stop
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.recorder import RunRecorder
 from train_anywhere.training.lightning import run as side
 from train_anywhere.training.lightning import setup
 from train_anywhere.training.lightning.checkpoint.rank_state import unpack
-from train_anywhere.training.rank_process import RankProcess
-from train_anywhere.training.stop import SIGNALS, Stop
 
 
 @pytest.fixture(autouse=True)

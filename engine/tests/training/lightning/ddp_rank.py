@@ -28,11 +28,10 @@ from train_anywhere.config.command.compose import compose
 from train_anywhere.config.load import load
 from train_anywhere.data.order import prefetch
 from train_anywhere.distributed.discover import discover
+from train_anywhere.job.rank_process import RankProcess, Stop
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.lightning import run as side
 from train_anywhere.training.lightning import setup
-from train_anywhere.training.rank_process import RankProcess
-from train_anywhere.training.stop import Stop
 
 torch.set_num_threads(1)
 topology = discover()

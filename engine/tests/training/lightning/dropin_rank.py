@@ -25,10 +25,9 @@ from train_anywhere.distributed.network.addresses import free_port
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ProjectError
 from train_anywhere.files.atomic import write_atomic
+from train_anywhere.job.rank_process import RankProcess, Stop
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.lightning import run as side
-from train_anywhere.training.rank_process import RankProcess
-from train_anywhere.training.stop import Stop
 
 
 def meet_again(folder: Path) -> Topology:

@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from train_anywhere.distributed.topology import Topology
+from train_anywhere.job.rank_process import RankProcess, Stop
 from train_anywhere.launch.failure import report_failure
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.lightning.run import save_memory_snapshot
-from train_anywhere.training.rank_process import RankProcess
-from train_anywhere.training.stop import Stop
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -17,9 +17,9 @@ from train_anywhere.checkpoints.store import CheckpointStore
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files import ROOT
+from train_anywhere.job.rank_process import SIGNALS
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.plan import build_network
-from train_anywhere.training.stop import SIGNALS
 
 from .conftest import Fit, final_state, load_state
 

@@ -12,11 +12,11 @@ from torch.utils.data.distributed import DistributedSampler
 from train_anywhere.config.command.command_line import to_hydra_overrides
 from train_anywhere.config.schema import Config
 from train_anywhere.data.torch.loader import EpochSampler
+from train_anywhere.job.rank_process import Stop
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.training.lightning.dropin.user_data import Skipping, wrap
 from train_anywhere.training.lightning.strategies.choose import OneDevice
 from train_anywhere.training.lightning.strategies.hooks import RESTORED, RUNS, SharedBatches, shares_rows
-from train_anywhere.training.stop import Stop
 
 from .conftest import Fit
 from .loader_strangers import ROWS, Keeps, Rows

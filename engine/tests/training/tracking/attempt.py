@@ -17,7 +17,7 @@ import psutil
 from train_anywhere.config.command.compose import compose
 from train_anywhere.config.load import load
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.training.reporting.metrics_csv import CsvLog
+from train_anywhere.runs.metrics_csv import CsvLog
 from train_anywhere.training.tracking import open_loggers
 
 

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from train_anywhere.checkpoints.disk.copy_files import CHUNK, find_disk_error, write_all
 from train_anywhere.checkpoints.disk.staging import Staging
 from train_anywhere.files.atomic import make_folder, open_file
+from train_anywhere.files.copy_files import CHUNK, find_disk_error, write_all
 from train_anywhere.files.removal import print_once
 
 

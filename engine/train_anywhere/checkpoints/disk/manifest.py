@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from train_anywhere.checkpoints.disk.copy_files import CHUNK, sync_folder, write_all
 from train_anywhere.files.atomic import dumps, open_file, read_text, write_atomic
+from train_anywhere.files.copy_files import CHUNK, sync_folder, write_all
 from train_anywhere.files.removal import MARKER
 from train_anywhere.runs.folder import FORMAT
 

@@ -13,7 +13,7 @@ import json
 import math
 import os
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -31,7 +31,7 @@ from train_anywhere.checkpoints.disk.manifest import (
     write_manifest,
 )
 from train_anywhere.files.atomic import make_folder, move, read_text, write_atomic
-from train_anywhere.files.node_disk import boot_id
+from train_anywhere.files.node_disk import boot_id, list_rank_folders, run_folder_names
 from train_anywhere.files.removal import (
     NotOwnedError,
     OwnedFolder,
@@ -140,23 +140,10 @@ class Staging:
         if step is None or not remove(self._checkpoint(step, path.name)):
             self._stays.add(path)
 
-    def rank_folder(self, rank: int) -> OwnedFolder:
-        """Return the folder for one rank's files, next to this one."""
-        user, run = self._place.names
-        names = (user, f"{run}.rank-{rank}")
-        return OwnedFolder(self._place.root, names, f"part of rank {rank} of run {run}")
-
-    def list_rank_folders(self) -> list[OwnedFolder]:
-        """Return the folders of `rank_folder` that exist for this run on this node."""
-        # hidden ones too, left by a killed removal
-        found = self.folder.parent.glob(f"*{self.folder.name}.rank-*")
-        ranks = {path.name.rpartition("-")[2].removesuffix(".removed") for path in found}
-        return [self.rank_folder(int(rank)) for rank in ranks if rank.isdecimal()]
-
     def clear(self) -> None:
         """Remove the staging folder, and shards that killed ranks left."""
         remove(self._place)
-        for place in self.list_rank_folders():
+        for place in list_rank_folders(self.folder):
             remove(place)
 
     def is_owned(self) -> bool:
@@ -184,29 +171,6 @@ class Staging:
     def _checkpoint(self, step: int, name: str) -> OwnedFolder:
         names, marker = (*self._place.names, name), ownership_marker(self.folder.name, step)
         return OwnedFolder(self._place.root, names, marker)
-
-
-def open_staging(
-    run: RunDir, location: str | None, environ: Mapping[str, str] = os.environ
-) -> Staging | None:
-    """Return the staging folder of the run, or None: write directly to the run folder.
-
-    `location` is `checkpoint.local`: null for none, a folder, or auto. Auto means the scheduler's folder for the job or the node's
-    disk, unless the run folder is on the same disk. TRAIN_LOCAL_DISK is cluster.local_disk.
-    """
-    if location is None:
-        return None
-    places = [environ.get(name) for name in ("TRAIN_LOCAL_DISK", "SLURM_TMPDIR", "TMPDIR")]
-    roots = [*places, "/tmp"] if location == "auto" else [location]
-    for root in (Path(os.path.abspath(os.path.expandvars(r))) for r in roots if r):
-        if location != "auto" or (os.access(root, os.W_OK) and root.stat().st_dev != run.path.stat().st_dev):
-            return Staging(root.joinpath(*staging_path_names(run)))
-    return None
-
-
-def staging_path_names(run: RunDir) -> tuple[str, str]:
-    """Return the names of the two nested folders below a local disk for this run and this user."""
-    return f"{run.path.parent.name}-{os.getuid()}", run.id
 
 
 def write_record(run: RunDir, staging: Staging, rule: Retention) -> None:
@@ -239,8 +203,8 @@ def _open_recorded(run: RunDir, folder: str) -> Staging:
     """Return the staging folder at a recorded path. Raises NotOwnedError."""
     path = Path(folder)
     clean = path.is_absolute() and ".." not in path.parts and "\0" not in folder
-    if not clean or path.parts[-2:] != staging_path_names(run):
-        place = Path("<local disk>", *staging_path_names(run))
+    if not clean or path.parts[-2:] != run_folder_names(run.path):
+        place = Path("<local disk>", *run_folder_names(run.path))
         raise NotOwnedError(f"{folder} is not this run's staging folder, which is {place}")
     staging = Staging(path)
     if problem := staging.find_problem():

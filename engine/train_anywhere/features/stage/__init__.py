@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from train_anywhere.data.known import Staged
 from train_anywhere.features.feature import Feature
+from train_anywhere.files.node_disk import Staged
 
 
 class Stage(Feature):
@@ -18,9 +18,7 @@ class Stage(Feature):
     @contextmanager
     def supervise(self, job: Any) -> Iterator[None]:
         """Copy the data set to each node before the ranks start to wait for each other."""
-        job.run_on_each_node(
-            job.in_container("-m", "train_anywhere.features.stage.each_node", str(job.run.path))
-        )
+        job.run_on_each_node(job.in_container("-m", "train_anywhere.training.stage_data", str(job.run.path)))
         yield
 
     def stager(self) -> Staged:

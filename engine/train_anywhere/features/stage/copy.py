@@ -22,11 +22,9 @@ from functools import partial
 from pathlib import Path
 
 from train_anywhere.config.paths import expand, resolve_node_path
-from train_anywhere.data.archives import is_archive
-from train_anywhere.data.known import Staged
 from train_anywhere.errors import DataError
 from train_anywhere.files.atomic import loads, read_text, write_atomic
-from train_anywhere.files.node_disk import hold_lock, provide, shared_folder
+from train_anywhere.files.node_disk import Staged, hold_lock, is_archive, provide, shared_folder
 from train_anywhere.files.removal import make_owned, print_once
 from train_anywhere.files.terminal.output import Progress, show_progress
 

@@ -17,10 +17,10 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
-from train_anywhere.checkpoints.disk.copy_files import refuse_compressed
 from train_anywhere.checkpoints.disk.manifest import CheckpointInfo, SavedCheckpoint
 from train_anywhere.config.schema import EarlyStopping, Trainer
 from train_anywhere.errors import CheckpointError
+from train_anywhere.files.copy_files import refuse_compressed
 from train_anywhere.training.adapters import refuse_other_base
 from train_anywhere.training.early_stopping import Patience
 from train_anywhere.training.keras.dropin.gradients import NamedVariables, read_flags

@@ -21,6 +21,7 @@ from train_anywhere.distributed.layout import running_strategy
 from train_anywhere.errors import ProjectError
 from train_anywhere.features import Features
 from train_anywhere.features.feature import Observers, Rank
+from train_anywhere.job.rank_process import RankProcess, TrainingStopped
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.recorder import report_weights
@@ -46,7 +47,7 @@ from train_anywhere.training.keras.loop.tensorboard import MetricsWriter, Tensor
 from train_anywhere.training.keras.module import Module
 from train_anywhere.training.keras.strategies.base import Strategy
 from train_anywhere.training.keras.strategies.choose import make_strategy
-from train_anywhere.training.order import State, Training
+from train_anywhere.training.order import State, Training, index_shards
 from train_anywhere.training.plan import (
     Plan,
     device_count_message,
@@ -55,11 +56,9 @@ from train_anywhere.training.plan import (
     validation_notes,
 )
 from train_anywhere.training.profile import StepProfile
-from train_anywhere.training.rank_process import RankProcess
 from train_anywhere.training.reporting.display import Display
 from train_anywhere.training.reporting.header import Header, cpu_name, peak_flops
 from train_anywhere.training.reporting.progress import Progress
-from train_anywhere.training.stop import TrainingStopped
 
 SEED_STATE = "seed_generator_state"
 """Suffix of the names of random states, which are not loaded: a new run uses its own seed."""
@@ -97,6 +96,7 @@ def _shapes(arrays: dict) -> dict[str, tuple[int, ...]]:
 
 def train(config: Config, process: RankProcess) -> Outcome:
     """Train from the newest checkpoint, if any, and test. All ranks call it. Raises errors."""
+    index_shards(config, process)
     tf.config.experimental.enable_tensor_float_32_execution(config.trainer.tf32)
     # on a CPU results are reproducible bit for bit without it, and it serializes the threads that read data
     if config.trainer.deterministic:

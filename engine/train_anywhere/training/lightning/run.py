@@ -22,6 +22,7 @@ from train_anywhere.errors import CheckpointError, ConfigError, iterate_causes
 from train_anywhere.features import Features
 from train_anywhere.features.feature import Observers, Rank
 from train_anywhere.files.atomic import make_folder
+from train_anywhere.job.rank_process import RankProcess
 from train_anywhere.runs.attempts import Outcome, launch_id
 from train_anywhere.runs.folder import RunDir, open_run
 from train_anywhere.runs.recorder import RunRecorder, report_weights
@@ -64,10 +65,9 @@ from train_anywhere.training.lightning.setup import (
 from train_anywhere.training.lightning.strategies.deferred_weights import DeferredWeights
 from train_anywhere.training.lightning.trainer import Trainer
 from train_anywhere.training.lightning.weights import FileWeights, find_adapters, read_base, stored_base
-from train_anywhere.training.order import State, Training
+from train_anywhere.training.order import State, Training, index_shards
 from train_anywhere.training.plan import refuse_other_framework, uneven_rows_note
 from train_anywhere.training.profile import StepProfile
-from train_anywhere.training.rank_process import RankProcess
 from train_anywhere.training.reporting.display import Display
 from train_anywhere.training.reporting.progress import Progress
 
@@ -119,6 +119,7 @@ def load_initial_weights(
 
 def train(config: Config, process: RankProcess) -> Outcome:
     """Train from the newest checkpoint, if any, and test. All ranks call it. Raises errors."""
+    index_shards(config, process)
     recorder = process.recorder
     try:
         outcome = train_and_test(config, process)

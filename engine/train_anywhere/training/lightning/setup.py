@@ -15,7 +15,6 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import nn
 
 from train_anywhere.checkpoints.disk.event_files import EventFileSync
-from train_anywhere.checkpoints.disk.staging import open_staging
 from train_anywhere.checkpoints.recovery import open_checkpointer
 from train_anywhere.config.checks.monitors import describe_best_checkpoint
 from train_anywhere.config.checks.targets import task_has_network
@@ -30,6 +29,7 @@ from train_anywhere.distributed.layout import running_strategy
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError, ConfigError, RanksDifferError, listed
 from train_anywhere.features import Features
+from train_anywhere.files.node_disk import find_run_folder, rank_folder
 from train_anywhere.monitor.heartbeat import Heartbeat
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.recorder import RunRecorder
@@ -272,8 +272,8 @@ def open_writer(
         trainer.resume_at(saved.step)
     shards = None
     if sharded:  # all ranks open them together
-        staging = open_staging(run, config.checkpoint.local)
-        shards = Shards(run.checkpoints, staging.rank_folder(trainer.global_rank) if staging else None)
+        local = find_run_folder(run.path, config.checkpoint.local)
+        shards = Shards(run.checkpoints, rank_folder(local, trainer.global_rank) if local else None)
     writer = StateWriter(checkpointer, shards, saved)
     trainer.strategy.checkpoint_io = writer
     monitor, mode = config.checkpoint.monitor, config.checkpoint.mode or "min"

@@ -12,7 +12,7 @@ from typing import Any
 from lightning.fabric.utilities.seed import pl_worker_init_function
 from torch.utils.data import DataLoader
 
-from train_anywhere.training.stop import SIGNALS
+from train_anywhere.job.rank_process import SIGNALS
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,9 @@ import numpy as np
 sys.path[:1] = [str(Path(__file__).resolve().parents[5]), str(Path(__file__).resolve().parents[5] / "engine")]
 
 from train_anywhere.distributed.discover import discover  # noqa: E402
+from train_anywhere.job.rank_process import RankProcess, Stop  # noqa: E402
 from train_anywhere.runs.folder import open_run  # noqa: E402
 from train_anywhere.runs.reopen.frozen import load_frozen  # noqa: E402
-from train_anywhere.training.rank_process import RankProcess  # noqa: E402
-from train_anywhere.training.stop import Stop  # noqa: E402
 
 
 def main(folder: str, out: str, signal_after: str | None = None) -> None:

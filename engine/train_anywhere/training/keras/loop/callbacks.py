@@ -22,6 +22,7 @@ from train_anywhere.config.checks.monitors import from_keras_name
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import DataError, RanksDifferError
 from train_anywhere.features.feature import Observers, Step
+from train_anywhere.job.rank_process import Stop
 from train_anywhere.training.early_stopping import (
     Timer,
     checkpoint_score,
@@ -35,7 +36,6 @@ from train_anywhere.training.keras.dropin.user_callbacks import CallbackStates
 from train_anywhere.training.keras.loop.tensorboard import MetricsWriter
 from train_anywhere.training.keras.module import Module, to_numbers
 from train_anywhere.training.plan import Plan, is_multiple, validation_due
-from train_anywhere.training.stop import Stop
 
 WHEN = ("begin", "end")
 

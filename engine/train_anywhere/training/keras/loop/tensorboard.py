@@ -20,9 +20,9 @@ from train_anywhere.checkpoints.disk.event_files import EventFileSync
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.metrics_csv import CsvLog
 from train_anywhere.training.keras.checkpoint import Position
 from train_anywhere.training.profile import Operation
-from train_anywhere.training.reporting.metrics_csv import CsvLog
 from train_anywhere.training.reporting.progress import Progress
 from train_anywhere.training.tracking import open_loggers
 

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, dtype
 
-from train_anywhere.checkpoints.disk.copy_files import CHUNK, write_all
 from train_anywhere.errors import CheckpointError
+from train_anywhere.files.copy_files import CHUNK, write_all
 
 Key = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
 """Address, shape, strides and type of a tensor. Tensors with the same key, such as tied weights, share one copy."""

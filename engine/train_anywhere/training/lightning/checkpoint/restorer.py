@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint import Metadata, TensorStorageMetadata
 
-from train_anywhere.checkpoints.disk.copy_files import refuse_compressed
 from train_anywhere.errors import CheckpointError
+from train_anywhere.files.copy_files import refuse_compressed
 from train_anywhere.training.lightning.checkpoint.load_errors import as_checkpoint_error
 from train_anywhere.training.lightning.checkpoint.shards import ShardPlanner, ShardReader
 from train_anywhere.training.lightning.checkpoint.state import FILE, METADATA

@@ -32,9 +32,9 @@ from torch.distributed.checkpoint.planner import ReadItem
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.checkpoint.storage import WriteResult
 
-from train_anywhere.checkpoints.disk.copy_files import find_disk_error, print_line
 from train_anywhere.checkpoints.disk.manifest import copy_file, list_files
 from train_anywhere.errors import CheckpointError
+from train_anywhere.files.copy_files import find_disk_error, print_line
 from train_anywhere.files.removal import MARKER, OwnedFolder, make_empty, make_owned, remove
 
 _DCP = "torch.distributed.checkpoint"

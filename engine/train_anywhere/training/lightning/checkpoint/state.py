@@ -11,11 +11,12 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from lightning.pytorch.trainer.states import TrainerFn
 
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
-from train_anywhere.checkpoints.disk.copy_files import print_line
 from train_anywhere.checkpoints.disk.manifest import CheckpointInfo, SavedCheckpoint, folder_name
 from train_anywhere.data.torch import random_states
 from train_anywhere.errors import CheckpointError, ConfigError
+from train_anywhere.files.copy_files import print_line
 from train_anywhere.files.removal import print_once
+from train_anywhere.job.rank_process import TrainingStopped
 from train_anywhere.training.early_stopping import checkpoint_score
 from train_anywhere.training.lightning.checkpoint.buffers import Buffers, keep_plain_values
 from train_anywhere.training.lightning.checkpoint.position import (
@@ -33,7 +34,6 @@ from train_anywhere.training.lightning.loop.callbacks import MetricsCallback
 from train_anywhere.training.lightning.loop.epoch_loop import overrides
 from train_anywhere.training.lightning.loop.steps import accumulates, is_last_batch, steps_are_over
 from train_anywhere.training.plan import is_multiple
-from train_anywhere.training.stop import TrainingStopped
 
 FILE = "model.ckpt"
 """Lightning's file in a checkpoint folder: weights, optimizer, schedule, loops, random states."""

@@ -17,8 +17,8 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 
 from train_anywhere.errors import ConfigError
+from train_anywhere.runs.metrics_csv import prefix_reserved_names
 from train_anywhere.training.lightning.loop.private import _LoggerConnector, _ResultCollection
-from train_anywhere.training.reporting.metrics_csv import prefix_reserved_names
 from train_anywhere.training.tracking import GuardedLogger
 
 

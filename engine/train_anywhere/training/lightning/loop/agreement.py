@@ -4,9 +4,9 @@ import lightning.pytorch as pl
 import torch
 
 from train_anywhere.features.feature import Observers
+from train_anywhere.job.rank_process import Stop
 from train_anywhere.training.early_stopping import Timer
 from train_anywhere.training.reporting.progress import Progress
-from train_anywhere.training.stop import Stop
 
 
 class Agreement:

@@ -12,12 +12,12 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 from train_anywhere.config.schema import Config
 from train_anywhere.features.feature import Step
+from train_anywhere.runs.metrics_csv import CsvLog, prefix_reserved_names
 from train_anywhere.training.early_stopping import monitored_value
 from train_anywhere.training.lightning.loop.agreement import Agreement
 from train_anywhere.training.lightning.loop.clock import Clock
 from train_anywhere.training.lightning.loop.steps import accumulates, is_last_batch
 from train_anywhere.training.plan import Plan
-from train_anywhere.training.reporting.metrics_csv import CsvLog, prefix_reserved_names
 from train_anywhere.training.reporting.progress import Progress
 
 

@@ -16,11 +16,11 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException, SI
 from torch.utils.data import BatchSampler, DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
-from train_anywhere.checkpoints.disk.copy_files import refuse_compressed
 from train_anywhere.data.order.assignment import BatchOrder
 from train_anywhere.data.torch.loader import BatchLoader
 from train_anywhere.data.torch.unpadded_batches import UnpaddedOrder
 from train_anywhere.errors import listed, user_error, was_interrupted
+from train_anywhere.files.copy_files import refuse_compressed
 from train_anywhere.training.lightning.checkpoint.load_errors import as_checkpoint_error
 from train_anywhere.training.lightning.dropin.trainable import KEY, set_flags, trainable_state
 from train_anywhere.training.lightning.dropin.user_data import TrainingLoaders, wrap

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.training.reporting import metrics_csv
-from train_anywhere.training.reporting.metrics_csv import CsvLog
+from train_anywhere.runs import metrics_csv
+from train_anywhere.runs.metrics_csv import CsvLog
 
 METRICS = [f"{part}/{name}" for part in ("train", "val", "test") for name in ("loss", "acc")]
 HEADER = "step,epoch,lr,train/loss,train/acc,val/loss,val/acc,test/loss,test/acc"

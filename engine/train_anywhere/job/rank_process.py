@@ -1,10 +1,20 @@
-"""Turn signals into a flag that the training loop reads, so that none interrupts a step."""
+"""The process of one rank: what a training or a program needs besides the configuration, and its signals.
+
+A signal only sets a flag, which the training loop reads, so that none interrupts a step.
+"""
 
 import os
 import signal
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from types import FrameType
+
+from train_anywhere.distributed.topology import Topology
+from train_anywhere.monitor.heartbeat import Heartbeat
+from train_anywhere.runs.folder import RunDir
+from train_anywhere.runs.recorder import RunRecorder
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
@@ -55,3 +65,22 @@ class Stop:
             # Ctrl-C comes from the watcher, and a second one would stop at once
             if self.watcher and number != signal.SIGINT and os.getppid() == self.watcher:
                 os.kill(self.watcher, number)
+
+
+@dataclass(frozen=True)
+class RankProcess:
+    """The process of one rank of a run.
+
+    Attributes:
+        stop: flag set by a signal; training then ends after the current step, with a checkpoint.
+        recorder: writes run.json; None on other ranks than 0.
+        heartbeat: reports the state of this rank to the monitor process of the node; the default is invisible to it.
+        disconnect: called after a failure was reported: other ranks end when they lose the connection to this one.
+    """
+
+    run: RunDir
+    topology: Topology
+    stop: Stop
+    recorder: RunRecorder | None = None
+    heartbeat: Heartbeat = field(default_factory=Heartbeat)
+    disconnect: list[Callable[[], None]] = field(default_factory=list)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from train_anywhere.checkpoints.choice import init_problems, list_weight_files
-from train_anywhere.checkpoints.store import refuse_unreadable as refuse_unreadable
+from train_anywhere.checkpoints.store import refuse_unreadable
 from train_anywhere.config.checks.targets import task_has_network
 from train_anywhere.config.choices import Data
 from train_anywhere.config.instantiate import locate
@@ -17,10 +17,13 @@ from train_anywhere.config.keys import CHECK, LIST_GROUPS
 from train_anywhere.config.schema import Config
 from train_anywhere.data.known import Known
 from train_anywhere.data.order.batch_check import too_large
+from train_anywhere.distributed.layout import Layout, visible_gpus
 from train_anywhere.distributed.packages import package_problem
 from train_anywhere.errors import ConfigError, DataError
 from train_anywhere.files import ENGINE, ROOT
+from train_anywhere.launch.command import Checks
 from train_anywhere.training.plan import make_plan, missing_facts
+from train_anywhere.training.reporting.header import Header, cpu_name
 
 MAX_BATCH_NUMBERS = 2**31
 """Maximum count of numbers in one rank's batch: 8 GiB of float32."""
@@ -50,6 +53,34 @@ def data_problems(config: Config, devices: int, look: bool = True) -> list[str]:
         except ConfigError as error:
             return error.problems
     return found
+
+
+def header_lines(config: Config, layout: Layout) -> list[str]:
+    """Return the header of a run, as far as it is known before the run."""
+    own, optimizer = task_has_network(config.task, config.framework), config.optimizer
+    model = _describe(config.task if own else config.model, config.framework)
+    gpu, devices = visible_gpus() and config.trainer.accelerator != "cpu", layout.device_count
+    device = {"mps": "Apple GPU"}.get(config.trainer.accelerator) or ("GPU" if gpu else cpu_name())
+    length = check_data(config.data, look=True).length
+    # a module with a network may leave out an incomplete batch, or have loaders of its own
+    plan = make_plan(config, length // config.data.batch_size, 1, 1, devices) if length and not own else None
+    header = Header(model, None, None, {"training rows": length}, device, devices, layout.strategy)
+    scaled = f" (scale_lr={optimizer.scale_lr})" if optimizer.scale_lr != "none" else ""
+    unless = ", unless the task has its own" if own else ""
+    named = f"{_describe(optimizer, config.framework)}, lr {optimizer.lr:g}{scaled}"
+    schedule = f"schedule {config.schedule.name}{unless}"
+    return [*header.lines(config, plan), f"{'Optimizer:':<15}{named}, {schedule}"]
+
+
+CHECKS = Checks(data_problems, refuse_unreadable, header_lines)
+"""The checks of a training."""
+
+
+def _describe(section: object, framework: str) -> str:
+    """Return the name of a choice, and the class or function that the user named for it."""
+    target = getattr(section, "target", {}).get(framework)
+    name = str(getattr(section, "name", ""))
+    return f"{name} ({target})" if name == "custom" and target else name
 
 
 def check_data(data: Data, look: bool, installed_here: bool = False) -> Known:

@@ -10,7 +10,7 @@ from PIL import Image
 
 from train_anywhere.config.paths import is_node_only
 from train_anywhere.config.schema import Config
-from train_anywhere.launch.preflight import check_data, data_problems
+from train_anywhere.training.preflight import check_data, data_problems
 
 Make = Callable[..., Config]
 

@@ -1,6 +1,6 @@
 """Copy the data set to this node's own disk, by opening it as a rank does.
 
-python -m train_anywhere.features.stage.each_node RUN
+python -m train_anywhere.training.stage_data RUN
 
 With Slurm the batch script runs this once on each node, so that no rank waits in a collective operation while another node still
 copies. Elsewhere the first rank of a node copies, and the others wait for it.
