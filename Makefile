@@ -76,9 +76,9 @@ cast: setup  ## record the terminal session of the README on a Slurm of this mac
 docs-serve:  ## serve the site on this machine and rebuild it on changes
 	@PYTHON='$(PYTHON)' tools/docs.sh serve
 
-schemas: setup  ## update .vscode/, with which editors complete and check configs/, and docs/reference/keys.md
-	@PYTHONPATH=engine $(bin)/python -m train_anywhere.config.command.json_schema
-	@PYTHONPATH=engine $(bin)/python -m train_anywhere.config.command.keys_page
+schemas: engine setup  ## update .vscode/, with which editors complete and check configs/, and docs/reference/keys.md
+	@PYTHONPATH=engine $(bin)/python engine/tools/json_schema.py
+	@PYTHONPATH=engine $(bin)/python engine/tools/keys_page.py
 
 golden: engine setup  ## update the golden batch scripts and the list of all keys; review the diff
 	@$(bin)/python engine/tests/golden/renew.py
@@ -113,7 +113,7 @@ checksums: engine setup  ## after edits of engine/ in the template itself: from 
 	@$(bin)/python tools/engine.py checksums
 
 horovod: setup  ## install Horovod for the installed frameworks: built once (about 4 minutes), then from the cache
-	@PYTHONPATH=engine $(bin)/python -m train_anywhere.distributed.horovod.build
+	@PYTHONPATH=engine $(bin)/python tools/build_horovod.py
 
 system-packages:  ## as root on Debian: install Slurm, Open MPI and compilers for the tests
 	@tools/system_packages.sh

@@ -166,7 +166,7 @@ def change_makefile(text: str, words: dict[str, str]) -> str:
     text = "\n\n".join(kept)
     phony = re.search(r"^\.PHONY: (.*)$", text, re.M)
     left = [name for name in phony[1].split() if name not in TARGETS] if phony else []
-    text = re.sub(r"tools/(engine|lock|new_task)\.py", r"tools/template.py \1.py", text)
+    text = re.sub(r"tools/(engine|lock|new_task|build_horovod)\.py", r"tools/template.py \1.py", text)
     return re.sub(r"^\.PHONY: .*$", f".PHONY: {' '.join(left)}", text, flags=re.M)
 
 

@@ -6,7 +6,7 @@ import jsonschema
 import pytest
 import yaml
 
-from train_anywhere.config.command import json_schema
+from engine.tools import json_schema
 from train_anywhere.files import ROOT
 
 FILES = [path for path in sorted((ROOT / "configs").rglob("*.yaml")) if path.parent.name != "local"]

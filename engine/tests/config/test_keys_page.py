@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import pytest
 
+from engine.tools import keys_page
 from train_anywhere.config import schema, strict
-from train_anywhere.config.command import keys_page
 from train_anywhere.config.command.compose import CONFIGS, compose, list_groups
 from train_anywhere.config.keys import flatten
 from train_anywhere.config.limits import Count, Probability
@@ -67,8 +67,9 @@ def test_a_choice_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         "# My *best* net, see docs/how-to/your-code.md.\n_target_: src.models.lightning.mlp.mlp\nhidden: [3]  # a | b\n"
     )
     (configs / "callbacks/stop.yaml").write_text("_target_: mine.Stop\nrows: [{a: 1}]\n")
-    for module in ("compose", "keys_page", "help_comments"):
+    for module in ("compose", "help_comments"):
         monkeypatch.setattr(f"train_anywhere.config.command.{module}.CONFIGS", configs)
+    monkeypatch.setattr(keys_page, "CONFIGS", configs)
     page = keys_page.make_page()
     assert "| `mine` | My \\*best\\* net, see [how-to/your-code](../how-to/your-code.md). |\n" in page
     assert "### model=mine\n\n| key |" in page

@@ -208,7 +208,6 @@ OWNERS = {
     "engine/train_anywhere/files/atomic.py": RENAMES | {"replace"},
     # the folder of a Slurm on this machine, for tests: marked by it, and with files of Slurm's own users
     "engine/train_anywhere/slurm/testbed/testbed_cluster.py": {"rmtree"},
-    "engine/train_anywhere/distributed/horovod/build.py": {"replace"},  # in the cache of wheels
     "engine/train_anywhere/plugins/anywhere.py": {
         "replace"
     },  # a member's answer in Hydra's folder; it imports only Hydra

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.distributed.horovod import build
-from train_anywhere.distributed.horovod.build import (
+from tools import build_horovod as build
+from tools.build_horovod import (
     CORRECTIONS,
     BuildError,
     Plan,
@@ -25,7 +25,7 @@ from train_anywhere.distributed.horovod.build import (
 from train_anywhere.distributed.packages import horovod_problem, installed_horovod
 
 ROOT = Path(__file__).resolve().parents[3]
-SCRIPT = [sys.executable, "-m", "train_anywhere.distributed.horovod.build"]
+SCRIPT = [sys.executable, str(ROOT / "tools/build_horovod.py")]
 
 
 @pytest.fixture

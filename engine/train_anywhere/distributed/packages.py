@@ -1,6 +1,6 @@
 """Find missing packages of a framework, and a Horovod that does not fit it.
 
-Horovod's libraries are linked against the exact frameworks they were compiled with. `make horovod` (distributed/horovod/build.py) records
+Horovod's libraries are linked against the exact frameworks they were compiled with. `make horovod` (tools/build_horovod.py) records
 them and the flavours in the version, such as `0.28.1+NAME2.13.0.cpu.openmpi4.1.4.corrected1a2b3c4d`.
 """
 

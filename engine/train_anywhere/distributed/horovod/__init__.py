@@ -1,1 +1,1 @@
-"""Horovod: build and install it, check the installation, and initialize it without MPI."""
+"""Horovod: initialize it without MPI."""
