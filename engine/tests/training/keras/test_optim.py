@@ -97,26 +97,6 @@ def test_adamw_decays_apart_from_the_gradient(make_config) -> None:
     np.testing.assert_allclose(stepped(config, GRADIENTS), weight, rtol=1e-5)
 
 
-def test_adamw_is_that_of_keras_to_the_bit(make_config) -> None:
-    import keras
-    import tensorflow as tf
-
-    from train_anywhere.training.keras.optim import AdamW
-
-    def trained(kind: type) -> list[bytes]:
-        random = np.random.default_rng(0)
-        dense, rows = (keras.Variable(random.normal(size=(9, n)).astype(np.float32)) for n in (5, 33))
-        optimizer = kind(learning_rate=0.003, weight_decay=0.1, global_clipnorm=1.0)
-        optimizer.build([dense, rows])
-        for _ in range(5):
-            some = tf.constant(random.normal(size=(2, 33)), tf.float32)
-            sparse = tf.IndexedSlices(some, tf.constant([1, 7]), tf.constant([9, 33]))
-            optimizer.apply([tf.constant(random.normal(size=(9, 5)), tf.float32), sparse])
-        return [v.numpy().tobytes() for v in (dense, rows, *optimizer.variables)]
-
-    assert trained(AdamW) == trained(keras.optimizers.AdamW)
-
-
 def test_gradients_are_clipped_by_their_global_norm(make_config) -> None:
     config = make_config(
         "optimizer=sgd",

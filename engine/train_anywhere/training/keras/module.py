@@ -27,6 +27,7 @@ from train_anywhere.training.keras.dropin.metric_sums import (
     flatten_result,
 )
 from train_anywhere.training.keras.optim import make_rate_reader
+from train_anywhere.training.keras.private import skip_build
 from train_anywhere.training.keras.strategies.base import Strategy
 
 PARTS = 4
@@ -145,9 +146,7 @@ class Module:
 
             model.train_function = train_function
             self._test: StepFunction = lambda iterator: self.step_logs.keep(test_graph(iterator))
-            if tf.distribute.has_strategy():
-                # `fit` would reduce a batch over the workers to build the model, which is built
-                model._maybe_symbolic_build = lambda **_: None
+            skip_build(model)
             last = tf.function(lambda data: self.distribution.run(test, args=(data,)), autograph=False)
             self._test_last: Callable[[Any], Any] = lambda data: self.step_logs.keep(last(data))
             model.test_function = self.test
@@ -254,7 +253,7 @@ class Module:
 
     def swap_averages(self) -> bool:
         """Exchange weights and their moving averages bit for bit, and return whether there are any."""
-        pairs = weight_averages(self.optimizers, self._averages_always)
+        pairs = weight_averages(self.applies, self._averages_always)
         local = self.strategy.local_values
         for one, other in ((a, b) for pair in pairs for a, b in zip(*map(local, pair), strict=True)):
             value = tf.identity(one)
@@ -331,8 +330,8 @@ class Module:
 
     def moving_statistics(self) -> list[keras.Variable]:
         """Return the float32 ones of batch normalization. Other variables must be equal on all ranks."""
-        layers = find_batch_norms(self.model)
-        return [v for layer in layers for v in layer._non_trainable_variables if v.dtype == "float32"]
+        pairs = ((one, v) for one in find_batch_norms(self.model) for v in one.non_trainable_variables)
+        return [v for one, v in pairs if v.dtype == "float32" and v is not one.gamma and v is not one.beta]
 
     def refuse_different_weights(self) -> None:
         """Raise RanksDifferError if replicas have different weights. All processes call this."""

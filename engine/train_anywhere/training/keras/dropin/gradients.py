@@ -5,17 +5,47 @@ from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from train_anywhere.config.instantiate import explain_target_errors
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.training.adapters import describe_base, hash_weights, select_layers
+from train_anywhere.training.keras.optim import Groups
+from train_anywhere.training.keras.private import keep_gradients
 from train_anywhere.training.keras.strategies.base import Strategy
+
+
+def find_parts(model: keras.Model, kind: type) -> list[Any]:
+    """Return the objects of a kind among the attributes of a model and its layers, each after those within it."""
+    found: list[Any] = []
+    seen: set[int] = set()
+
+    def search(value: Any) -> None:
+        layer = isinstance(value, keras.layers.Layer)
+        if id(value) in seen or not (layer or isinstance(value, kind | list | tuple | dict)):
+            return
+        seen.add(id(value))
+        inner = vars(value) if layer else value
+        for one in (
+            inner.values() if isinstance(inner, dict) else inner if isinstance(inner, list | tuple) else ()
+        ):
+            search(one)
+        if isinstance(value, kind):
+            found.append(value)
+
+    search(model)
+    return found
+
+
+def find_layers(model: keras.Model) -> list[keras.layers.Layer]:
+    """Return the model and all layers in it, each before those within it."""
+    return find_parts(model, keras.layers.Layer)[::-1]
 
 
 def trainable_parts(model: keras.Model) -> list[Any]:
     """Return all layers, each before those within it, then all variables."""
-    return [*model._flatten_layers(), *model.variables]
+    return [*find_layers(model), *model.variables]
 
 
 def read_flags(model: keras.Model) -> list[bool]:
@@ -33,8 +63,7 @@ def set_flags(model: keras.Model, flags: Sequence[bool]) -> None:
 
 def find_batch_norms(model: keras.Model) -> list[keras.layers.BatchNormalization]:
     """Return all batch normalization layers of a model, also nested ones."""
-    layers = model._flatten_layers()  # `layers` has only the outermost ones
-    return [layer for layer in layers if isinstance(layer, keras.layers.BatchNormalization)]
+    return [layer for layer in find_layers(model) if isinstance(layer, keras.layers.BatchNormalization)]
 
 
 def synchronize_batch_norms(model: keras.Model, strategy: Strategy) -> None:
@@ -111,9 +140,6 @@ def average_in_apply(
 ) -> AveragingApply:
     """Make an optimizer average the gradients, in collectives with this `number`."""
     optimizer.apply = AveragingApply(optimizer, strategy, number)
-    # Keras would sum the gradients over the replicas, after clipping them
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    inner._all_reduce_sum_gradients = lambda gradients_and_variables: gradients_and_variables
     return optimizer.apply
 
 
@@ -121,32 +147,44 @@ def build_optimizer(
     optimizer: keras.optimizers.Optimizer, variables: Sequence[keras.Variable], no_decay: Sequence[str]
 ) -> None:
     """Create the optimizer's state, unless it has one. Variables with one of the words of `no_decay` in their path get no weight decay."""
-    if optimizer.built:
-        return
-    words = [word.lower() for word in no_decay]
-    if undecayed := [v for v in variables if any(word in v.path.lower() for word in words)]:
-        inner = getattr(optimizer, "inner_optimizer", optimizer)
-        inner.exclude_from_weight_decay(var_list=undecayed)
-    optimizer.build(list(variables))
+    if not optimizer.built:
+        words = [word.lower() for word in no_decay]
+        undecayed = [v for v in variables if any(word in v.path.lower() for word in words)]
+        if undecayed and not isinstance(inner := inner_optimizer(optimizer), Groups):
+            inner.exclude_from_weight_decay(var_list=undecayed)
+        optimizer.build(list(variables))
+    for one in single_optimizers(optimizer) if tf.distribute.has_strategy() else ():
+        keep_gradients(one)
 
 
-def weight_averages(optimizers: Sequence[keras.optimizers.Optimizer], always: bool) -> list[tuple[Any, Any]]:
+def inner_optimizer(optimizer: keras.optimizers.Optimizer) -> Any:
+    """Return the optimizer within one that scales the loss, or this one."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
+
+
+def single_optimizers(optimizer: keras.optimizers.Optimizer) -> list[Any]:
+    """Return the optimizers of groups of variables, or this one, without the scaling of the loss."""
+    inner = inner_optimizer(optimizer)
+    return list(getattr(inner, "optimizers", [inner]))
+
+
+def weight_averages(applies: Sequence[AveragingApply], always: bool) -> list[tuple[Any, Any]]:
     """Return pairs of weights and their moving averages, for optimizers that have them.
 
     With `always`, include averages that the optimizer itself copies to the weights every `ema_overwrite_frequency` steps.
     """
     return [
-        pair
-        for part in averaging_optimizers(optimizers)
-        if part.built and (always or not part.ema_overwrite_frequency) and part._iterations.numpy()
-        for pair in zip(part._trainable_variables, part._model_variables_moving_average, strict=True)
+        (weight, averages[name])
+        for apply in applies
+        for one in single_optimizers(apply.optimizer)
+        if one.use_ema
+        and one.built
+        and (always or not one.ema_overwrite_frequency)
+        and one.iterations.numpy()
+        for averages in [{v.name: v for v in one.variables}]
+        for weight in apply.variables
+        if (name := f"{weight.path.replace('/', '_')}_average") in averages
     ]
-
-
-def averaging_optimizers(optimizers: Sequence[keras.optimizers.Optimizer]) -> list[Any]:
-    """Return the optimizers, also inner ones, that keep moving averages of the weights."""
-    inner = [getattr(optimizer, "inner_optimizer", optimizer) for optimizer in optimizers]
-    return [part for one in inner for part in getattr(one, "optimizers", [one]) if part.use_ema]
 
 
 ADAPTERS = ("/lora_kernel_a", "/lora_kernel_b", "/lora_embeddings_a", "/lora_embeddings_b")
@@ -191,9 +229,12 @@ def add_adapters(model: keras.Model, config: Config, whole: bool) -> Base | None
         raise ConfigError(
             "model.lora needs the shapes of the weights: give the model an Input, or call build()."
         )
-    layers = {layer.path or layer.name: layer for layer in model._flatten_layers()}
+    layers = {layer.path or layer.name: layer for layer in find_layers(model)}
     trained = {id(v) for name in select_layers(layers, lora.train, "train") for v in layers[name].variables}
-    base = [v for layer in layers.values() for v in layer._trainable_variables if id(v) not in trained]
+    flags = read_flags(model)
+    model.trainable = True  # else weights that the user froze would be missing
+    base = [v for v in model.trainable_variables if id(v) not in trained]
+    set_flags(model, flags)
     for name in sorted(select_layers(layers, lora.targets or [], "targets")):
         layer = layers[name]
         if not hasattr(layer, "enable_lora"):

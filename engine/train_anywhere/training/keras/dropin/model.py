@@ -21,6 +21,7 @@ from train_anywhere.training.keras.checkpoint import disable_graph_optimizer
 from train_anywhere.training.keras.dropin.gradients import (
     add_adapters,
     average_in_apply,
+    find_parts,
     synchronize_batch_norms,
 )
 from train_anywhere.training.keras.dropin.old_task import OldTask
@@ -230,27 +231,4 @@ def check_optimizers(
 
 def find_optimizers(model: keras.Model) -> list[keras.optimizers.Optimizer]:
     """Return all optimizers among the attributes of the model and of models in it."""
-    found: dict[int, keras.optimizers.Optimizer] = {}
-    seen: set[int] = set()
-
-    def search(value: Any) -> None:
-        if id(value) in seen:
-            return
-        seen.add(id(value))
-        if isinstance(value, keras.optimizers.Optimizer):
-            found[id(value)] = value
-        elif isinstance(value, keras.Model):
-            for name, attribute in vars(value).items():
-                if not name.startswith("_"):
-                    search(attribute)
-        elif isinstance(value, dict):
-            for inner in value.values():
-                search(inner)
-        elif isinstance(value, list | tuple):
-            for inner in value:
-                search(inner)
-
-    search(model)
-    if isinstance(model.optimizer, keras.optimizers.Optimizer):
-        search(model.optimizer)
-    return list(found.values())
+    return find_parts(model, keras.optimizers.Optimizer)

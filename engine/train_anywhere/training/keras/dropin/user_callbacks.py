@@ -16,7 +16,7 @@ from train_anywhere.config.instantiate import explain_target_errors, instantiate
 from train_anywhere.config.keys import TARGET
 from train_anywhere.errors import CheckpointError, ConfigError
 from train_anywhere.training.keras.checkpoint import Position
-from train_anywhere.training.keras.dropin.gradients import averaging_optimizers
+from train_anywhere.training.keras.dropin.gradients import single_optimizers
 from train_anywhere.training.keras.module import Module
 from train_anywhere.training.keras.strategies.base import Strategy
 
@@ -99,7 +99,7 @@ class CallbackStates:
         """Yield the JSON of each attribute, or an error with the object that can't be saved."""
         for name, callback in self.callbacks.items():
             # Keras changes the sign of min_delta once, together with a function that is not saved
-            left_out = {"params", "_model", "min_delta" if hasattr(callback, "_set_monitor_op") else ""}
+            left_out = {"params", "_model", "min_delta" if hasattr(callback, "monitor_op") else ""}
             for attribute in vars(callback).keys() - left_out:
                 try:
                     yield (name, attribute), json.dumps(encode(vars(callback)[attribute]))
@@ -127,13 +127,13 @@ def make_callbacks(
             callback = instantiate(section, where, "keras")
         refuse_callback(where, dotted, callback)
         if isinstance(callback, keras.callbacks.SwapEMAWeights):
-            # disabled: the run swaps the averages itself, also for checkpoints
-            if not averaging_optimizers(module.optimizers):
+            # left out: the run swaps the averages itself, also for checkpoints
+            if not any(one.use_ema for o in module.optimizers for one in single_optimizers(o)):
                 raise ConfigError(
                     f"{where} swaps moving averages, and no optimizer has them; add optimizer.use_ema=true, or leave it out."
                 )
             module.average_always()
-            callback._swap_variables = callback._finalize_ema_values = lambda: None
+            continue
         writes = _is_one_of(callback, WRITERS)
         if module.strategy.rank == 0 or not writes:
             callbacks.append(callback)

@@ -1,16 +1,20 @@
 """Create all variables of a user's model without running a step."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.src.backend import get_keras_mask
 
 from train_anywhere.errors import ConfigError
-from train_anywhere.training.keras.dropin.gradients import AveragingApply, NamedVariables, build_optimizer
+from train_anywhere.training.keras.dropin.gradients import (
+    AveragingApply,
+    NamedVariables,
+    build_optimizer,
+    find_layers,
+)
 from train_anywhere.training.keras.dropin.metric_sums import flatten_logs, number_names
 
 TF_RANDOM_OPERATIONS = {
@@ -60,21 +64,11 @@ def build_variables(
     steps use and Keras does not track, notes for the user, and the names of what each step returns. Raises ConfigError without a loss.
     """
     own_step = type(model).train_step is not keras.Model.train_step
-    masked = list[bool]()
+    create_variables(model, lambda data: model(keras.utils.unpack_x_y_sample_weight(data)[0]), train)
+    create_variables(model, lambda data: use_compiled(model, data), train)
+    if own_step:
+        create_variables(model, model.train_step, train)
     with explain_errors(model, target):
-        create_variables(
-            lambda data: model(keras.utils.unpack_x_y_sample_weight(data)[0]), train, quiet=own_step
-        )
-        if not own_step or model._compile_metrics is not None:  # `fit` builds those of an own step, too
-            values = [(v, tf.convert_to_tensor(v.value)) for v in model.variables]
-            create_variables(
-                lambda data: masked.append(build_compiled(model, data) and not own_step),
-                train,
-                quiet=own_step,
-                values=values,
-            )
-        if own_step:
-            create_variables(model.train_step, train, quiet=True)
         graphs, names = [trace_step(model.train_step, train, applies, trained := list[str]())], [trained]
     for apply in applies:
         if apply.variables:
@@ -87,38 +81,31 @@ def build_variables(
         # the first run of a step would initialize it, but a resumed run has to restore it before
         raise ConfigError(late_creation_message(target))
     notes = [TF_RANDOM_NOTE] if any(uses_tf_random(graph) for graph in graphs) else []
-    if any(masked) and any(apply.strategy.replicas > 1 for apply in applies):
-        notes.append(MASK_NOTE)
+    if not own_step and any(apply.strategy.replicas > 1 for apply in applies):
+        layers = find_layers(model)
+        masks = [o for o in layers if isinstance(o, keras.layers.Masking) or getattr(o, "mask_zero", False)]
+        notes += [MASK_NOTE] if masks else []
     extra = {} if tf.distribute.has_strategy() else find_untracked_variables(model, applies, graphs)
     return extra, notes, names
 
 
-def build_compiled(model: keras.Model, data: Any) -> bool:
-    """Create the variables of compiled losses and metrics; return whether a mask is used."""
+def use_compiled(model: keras.Model, data: Any) -> None:
+    """Call the compiled losses and metrics, which create their variables; also those that an own step does not use."""
     x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
     predicted = model(x)
-    if model._compile_loss is not None:
+    with suppress(ValueError):  # no compiled loss
         model.compute_loss(x, y, predicted, weight)
     model.compute_metrics(x, y, predicted, weight)
-    return any(get_keras_mask(value) is not None for value in tf.nest.flatten(predicted))
 
 
-def create_variables(
-    step: Callable[[Any], Any],
-    spec: Any,
-    quiet: bool,
-    values: Sequence[tuple[keras.Variable, tf.Tensor]] = (),
-) -> None:
-    """Trace a step to create its variables. A regularizer needs the `values` of others.
+def create_variables(model: keras.Model, step: Callable[[Any], Any], spec: Any) -> None:
+    """Trace a step to create its variables. A regularizer needs the values of others.
 
-    With `quiet`, ignore an error, since gradients of missing variables can't be computed.
+    Ignore an error: gradients of missing variables can't be computed, and the step is traced again.
     """
-    try:
-        with keras.StatelessScope(values):
-            tf.function(step, autograph=False).get_concrete_function(spec)
-    except Exception:
-        if not quiet:
-            raise
+    values = [(v, tf.convert_to_tensor(v.value)) for v in model.variables]
+    with suppress(Exception), keras.StatelessScope(values):
+        tf.function(step, autograph=False).get_concrete_function(spec)
 
 
 def trace_step(
