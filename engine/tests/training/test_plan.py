@@ -53,11 +53,12 @@ def test_refusals_come_together(make_config: Make) -> None:
     assert "use data.batch_size=51" in caught.value.problems[0]
 
 
-def test_validation_is_due_every_few_epochs_and_at_the_end(make_config: Make) -> None:
+def test_validation_is_due_every_few_epochs(make_config: Make) -> None:
     config = make_config("data.batch_size=100", "trainer.max_epochs=5", "trainer.check_val_every_n_epoch=2")
     plan = make_plan(config, 10, 1, 1, 1)
     due = [validation_due(config.trainer, plan, epoch, 10, 10 * (epoch + 1)) for epoch in range(5)]
-    assert due == [False, True, False, True, True]
+    assert due == [False, True, False, True, False]
+    assert validation_due(config.trainer, plan, 4, 7, 50)  # trainer.max_steps ends the run within an epoch
     none = make_plan(make_config("data.batch_size=100", "trainer.limit_val_batches=0"), 10, 1, 1, 1)
     assert not validation_due(config.trainer, none, 4, 10, 50)
 

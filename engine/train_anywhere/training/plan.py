@@ -162,15 +162,15 @@ def batches_per_step(trainer: Trainer) -> int:
 
 
 def validation_due(trainer: Trainer, plan: Plan, epoch: int, batch: int, step: int) -> bool:
-    """Return whether a validation follows an optimizer step, as always the last one.
+    """Return whether a validation follows an optimizer step, as the last one of an epoch with validations or of an incomplete one.
 
     `epoch` counts from 0; `batch` batches of it, and `step` optimizer steps of the run, are done.
     """
-    if step >= plan.total_steps or not plan.val_batches:
-        return plan.val_batches > 0
     every = trainer.check_val_every_n_epoch
-    done = step if every is None else batch // plan.accumulate
-    return done % plan.val_every == 0 and (every is None or (epoch + 1) % every == 0)
+    listed = every is None or (epoch + 1) % every == 0
+    if step >= plan.total_steps or not plan.val_batches:
+        return plan.val_batches > 0 and (listed or batch < plan.train_batches)
+    return listed and (step if every is None else batch // plan.accumulate) % plan.val_every == 0
 
 
 def limit_batches(batches: int, limit: LimitBatches, fast_dev_run: bool) -> int:

@@ -71,7 +71,6 @@ def translations(spec: Spec) -> set[str]:
         key
         for key, meets in {
             "keras-order": spec["train"] == "arrays",
-            "keras-last-validation": bool(spec["val"]) and spec["epochs"] % spec["freq"] > 0,
             "keras-limit": bool(spec["steps"])
             and spec["train"] in ("tf.data", "PyDataset")
             and spec["steps"] < batches,
@@ -135,8 +134,6 @@ def run_alone(spec: Spec, keys: set[str]) -> Result:
         data.length, steps = steps, None
     if "keras-order" in keys:
         words["shuffle"] = False
-    if "keras-last-validation" in keys:
-        freq = [*range(freq, spec["epochs"], freq), spec["epochs"]]
     val, arrays = programs.open_split("val"), spec["train"] == "arrays" and "keras-order" not in keys
     if arrays:
         words |= dict(zip(("x", "y", "sample_weight"), data, strict=False))

@@ -112,6 +112,14 @@ def compiled(optimizer: str | None = None, loss: str = "mse") -> keras.Model:
     return model
 
 
+def lacking(name: str) -> keras.Model:
+    """Return a model under a Keras that does not have a private name."""
+    from train_anywhere.training.keras import private
+
+    private.has = lambda owner, known: known != name and hasattr(owner, known)
+    return compiled()
+
+
 def deep() -> keras.Model:
     """Return a model so large that TensorFlow's graph optimizer could change its results."""
     model = keras.applications.ResNet50(weights=None, classes=10, classifier_activation=None)

@@ -14,7 +14,6 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager import context
 
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
 from train_anywhere.checkpoints.disk.manifest import CheckpointInfo, SavedCheckpoint
@@ -112,19 +111,16 @@ def disable_graph_optimizer() -> None:
 
 @contextmanager
 def keep_random_state(module: Module) -> Iterator[None]:
-    """Restore the random states of Python, numpy, TensorFlow and the model after the block."""
+    """Restore the random states of Python, numpy and the model after the block."""
     states = [v for v in module.model.variables if v.name == "seed_generator_state"]
     copies = [copy for state in states for copy in module.strategy.local_values(state)]
     before = [copy.numpy() for copy in copies]
-    seeds = getattr(context.context(), "_rng", None)  # of operations without a seed
-    python, own, drawn = random.getstate(), np.random.get_state(), seeds.getstate() if seeds else None
+    python, own = random.getstate(), np.random.get_state()
     yield
     for copy, value in zip(copies, before, strict=True):
         copy.assign(value)
     random.setstate(python)
     np.random.set_state(own)
-    if seeds:
-        seeds.setstate(drawn)
 
 
 def split_seeds(module: Module) -> None:

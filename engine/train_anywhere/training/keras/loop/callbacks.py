@@ -420,8 +420,7 @@ class TrainingCallback(keras.callbacks.CallbackList):
         position, plan, trainer = self.position, self.plan, self.config.trainer
         epoch = position.epoch
         due = validation_due(trainer, plan, epoch, position.batch, position.step)
-        # as `validation_freq` of `fit`
-        listed = is_multiple(epoch + 1, trainer.check_val_every_n_epoch or 1) or epoch + 1 == plan.max_epochs
+        listed = is_multiple(epoch + 1, trainer.check_val_every_n_epoch or 1)  # as `validation_freq` of `fit`
         ends = position.timed_out or (position.ended and listed)
         validates = due or bool(ends and plan.val_batches)
         if position.ended or position.ends_epoch(plan):
