@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from train_anywhere.errors import ConfigError
 from train_anywhere.testing.weights import final_weights, largest_difference
 
 Train = Callable[..., "CompletedProcess[str]"]
@@ -259,3 +260,17 @@ def test_an_unknown_argument_of_the_trainer_is_refused(train: Train, tmp_path: P
     assert (
         "trainer.extra.foo is not an argument" in done.stderr and "Did you mean 'benchmark'?" in done.stderr
     )
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("extra.epochs=3", "other arguments have keys of their own, see docs/how-to/keras-fit.md"),
+        ("extra.shuffle=batch", "trainer.extra.shuffle=batch is neither true nor false"),
+        ("extra.class_weight=[1,2]", "is not a number for each class"),
+        ("extra.class_weight={a: 1}", "is not a number for each class"),
+    ],
+)
+def test_arguments_of_fit_are_checked(make_config: Callable[..., Any], word: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        make_config("framework=keras", f"trainer.{word}")

@@ -136,7 +136,10 @@ class Trainer:
     sync_batchnorm: bool = key(
         False, "true: batch normalisation over the rows of all ranks; false: of each rank"
     )
-    extra: Mapping[str, Any] = key({}, "Lightning: arguments of its Trainer, such as extra.benchmark=true")
+    extra: Mapping[str, Any] = key(
+        {},
+        "arguments of Lightning's Trainer, such as extra.benchmark=true; class_weight and shuffle of Keras' fit",
+    )
 
     @property
     def node_range(self) -> tuple[int, int]:

@@ -399,6 +399,21 @@ def tf_batches(x: np.ndarray, y: np.ndarray):
     return tf.data.Dataset.from_tensor_slices((x, y)).batch(16)
 
 
+def test_class_weights_are_those_of_fit(make_run: Make) -> None:
+    zero = "trainer.extra.class_weight={" + ", ".join(f"{n}: 0.0" for n in range(10)) + "}"
+    config, run = make_run("framework=keras", "model=mlp", "trainer.max_epochs=1", zero)
+    metrics = run_keras(config, run).metrics
+    assert metrics["train/loss"] == 0 < metrics["val/loss"]
+
+
+def test_rows_are_in_their_own_order_without_shuffle(make_run: Make) -> None:
+    one, other = (
+        trained(make_run, task("OwnStep"), *NO_EVALUATION, f"trainer.{words}")[0]
+        for words in ("extra.shuffle=false", "overfit_batches=1.0")
+    )
+    assert bits(one) == bits(other) != bits(trained(make_run, task("OwnStep"), *NO_EVALUATION)[0])
+
+
 def test_a_regularizer_and_the_hooks_of_a_pydataset_are_those_of_fit(make_run: Make) -> None:
     """The weights equal those of plain Keras bit for bit."""
     import keras

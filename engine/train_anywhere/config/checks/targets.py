@@ -146,8 +146,8 @@ MAIN = 'if __name__ == "__main__":.'
 
 def check_extra(trainer: Trainer, framework: str) -> Iterator[str]:
     """Yield a sentence for each argument that can't be in `trainer.extra`."""
-    if trainer.extra and framework != "lightning":
-        yield "trainer.extra passes arguments to Lightning's Trainer, and framework=keras has none; leave it out."
+    if framework == "keras":
+        yield from _check_fit_arguments(trainer)
         return
     own = {key.name: f"trainer.{key.name}" for key in fields(trainer)} | OWN_ARGUMENTS
     del own["profiler"]  # Lightning's argument of that name measures its hooks, not operations
@@ -159,6 +159,26 @@ def check_extra(trainer: Trainer, framework: str) -> Iterator[str]:
         for name in others:
             if known and name not in known:
                 yield f"trainer.extra.{name} is not an argument of Lightning's Trainer{did_you_mean(name, names)}"
+
+
+def _check_fit_arguments(trainer: Trainer) -> Iterator[str]:
+    """Yield a sentence for each argument that `fit` of Keras does not get from `trainer.extra`."""
+    weights, shuffle = trainer.extra.get("class_weight", {}), trainer.extra.get("shuffle", True)
+    for name in trainer.extra.keys() - {"class_weight", "shuffle"}:
+        yield (
+            f"trainer.extra.{name}: with framework=keras `fit` gets class_weight and shuffle from here; other arguments have keys of their "
+            "own, see docs/how-to/keras-fit.md."
+        )
+    if not isinstance(shuffle, bool):
+        yield f"trainer.extra.shuffle={shuffle} is neither true nor false."
+    pairs = weights.items() if isinstance(weights, Mapping) else [("", weights)]
+    if not all(str(number).isdigit() and isinstance(weight, int | float) for number, weight in pairs):
+        yield f"trainer.extra.class_weight={weights} is not a number for each class; type 'trainer.extra.class_weight={{0: 1.0, 1: 5.0}}'."
+    elif weights and trainer.accumulate_grad_batches > 1:
+        yield (
+            f"trainer.extra.class_weight and trainer.accumulate_grad_batches={trainer.accumulate_grad_batches} do not work together; use a "
+            "larger data.batch_size."
+        )
 
 
 def _check_section(key: str, section: OpenSection, framework: str, problems: list[str]) -> OpenSection:

@@ -99,14 +99,20 @@ class Loader:
 
         The batches of `is_read_again` start at the first epoch, and others at the position.
         """
-        data = self.splits["train"]
+        data, extra = self.splits["train"], self.config.trainer.extra
+        weights = {int(number): weight for number, weight in extra.get("class_weight", {}).items()}
+        if weights and tf.distribute.has_strategy():
+            raise ConfigError(
+                "trainer.extra.class_weight works on one device and with strategy=horovod; return the weight of its class as the third "
+                "value of each row."
+            )
+        options: dict[str, Any] = {"class_weight": weights or None, "shuffle": False}
         if isinstance(data, Stream) and self.is_read_again("train"):
             x = data.for_fit(plan.train_batches, repeats=True, stacked=plan.accumulate > 1)
             x = x if plan.accumulate == 1 else stack_batches(x, plan.accumulate)
-            shuffle = isinstance(x, keras.utils.PyDataset)
-            return {"x": x, "steps_per_epoch": steps_argument(x, plan.steps_per_epoch), "shuffle": shuffle}
-        x = self.training(plan, position)
-        return {"x": x, "steps_per_epoch": plan.steps_per_epoch, "shuffle": False}
+            options["shuffle"] = isinstance(x, keras.utils.PyDataset) and extra.get("shuffle", True)
+            return options | {"x": x, "steps_per_epoch": steps_argument(x, plan.steps_per_epoch)}
+        return options | {"x": self.training(plan, position), "steps_per_epoch": plan.steps_per_epoch}
 
     def training(self, plan: Plan, position: Position) -> tf.data.Dataset:
         """Return endless batches from a position on, in stacks if gradients are accumulated."""
@@ -119,7 +125,8 @@ class Loader:
             batches = batches if plan.accumulate == 1 else stack_batches(batches, plan.accumulate)
             return self.strategy.distribute(batches)
 
-        shuffle = self.config.trainer.overfit_batches is None
+        trainer = self.config.trainer
+        shuffle = trainer.overfit_batches is None and trainer.extra.get("shuffle", True)
 
         def make_rank_batches(rank: int, world_size: int) -> tf.data.Dataset:
             size, seed = self.config.data.batch_size, self.config.seed
