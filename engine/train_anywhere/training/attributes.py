@@ -187,10 +187,10 @@ class Attributes:
                 self._report_not_kept(error)
         return pack(kept, encoder.arrays) if kept else b""
 
-    def restore(self, saved: Iterable[bytes]) -> None:
+    def restore(self, saved: Iterable[bytes], leave: tuple[str, ...] = ()) -> None:
         """Restore what `save` has returned on this rank, or on each rank of a run with another number of ranks.
 
-        Of several ranks only what is equal on all of them is restored.
+        Of several ranks only what is equal on all of them is restored, and nothing whose path starts with one of `leave`.
 
         Raises:
             CheckpointError: the data is damaged.
@@ -200,7 +200,7 @@ class Attributes:
         if not walk:
             return
         decoder = Decoder(walk, ranks[0][1])
-        paths = [path for tree, _ in ranks for path in tree]
+        paths = [path for tree, _ in ranks for path in tree if not path.startswith(leave)]
         # a second name of an object comes after the object
         for path in sorted(dict.fromkeys(paths), key=lambda path: is_second_name(ranks[0][0].get(path))):
             value = ranks[0][0].get(path)

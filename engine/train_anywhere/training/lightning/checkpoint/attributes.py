@@ -1,5 +1,6 @@
 """What a walk over attributes knows about torch and Lightning."""
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import lightning.pytorch as pl
@@ -9,9 +10,10 @@ from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import Strategy
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset, Sampler
+from torchmetrics import Metric
 
-from train_anywhere.training.attributes import Framework
+from train_anywhere.training.attributes import Attributes, Framework
 
 OWN = {
     *vars(nn.Module()),
@@ -32,7 +34,7 @@ class Torch(Framework):
 
     own = (pl.Trainer, Strategy, Logger, DataLoader, torch.device, torch.dtype, torch.finfo)
 
-    walked = (nn.Module, pl.LightningDataModule, Optimizer)
+    walked = (nn.Module, pl.LightningDataModule, Optimizer, pl.Callback, Dataset, Sampler)
 
     def __init__(self, optimizers: list[Optimizer]) -> None:
         self.trained = {id(optimizer) for optimizer in optimizers}
@@ -82,7 +84,7 @@ class Torch(Framework):
         return super().set_random_state(value, state)
 
     def attributes(self, owner: Any) -> dict[str, Any] | None:
-        """Return the attributes of a module, data module or optimizer without those of torch and Lightning."""
+        """Return the attributes of an object of torch or Lightning that are the user's."""
         if isinstance(owner, Optimizer):
             state = (
                 {}
@@ -92,20 +94,63 @@ class Torch(Framework):
             return state | {name: value for name, value in vars(owner).items() if name not in OWN_OPTIMIZER}
         if not isinstance(owner, self.walked):
             return None
-        found = {name: value for name, value in vars(owner).items() if name not in OWN}
+        if isinstance(owner, pl.Callback) and not is_of_user(owner):
+            return {}
+        states = owner.metric_state if isinstance(owner, Metric) else {}
+        found = {n: value for n, value in vars(owner).items() if n not in OWN and n not in states}
         if isinstance(owner, nn.Module):
             tensors = [*owner.named_buffers(recurse=False), *owner.named_parameters(recurse=False)]
             found |= dict([*owner.named_children(), *tensors])
         return found
 
 
-def held_by_checkpoint(trainer: pl.Trainer, persistent: set[str]) -> dict[str, Any]:
-    """Return what a checkpoint of Lightning holds, by name.
+def is_of_user(callback: pl.Callback) -> bool:
+    """Return whether a callback's class is neither Lightning's nor of this project."""
+    return type(callback).__module__.split(".")[0] not in ("lightning", "pytorch_lightning", "train_anywhere")
 
-    Args:
-        persistent: names in the module's state dict.
-    """
+
+def of_trainer(trainer: pl.Trainer, report: Callable[[str], None]) -> Attributes:
+    """Return the attributes of the module, the user's callbacks and data module, and the optimizers."""
+    module, optimizers = trainer.lightning_module, trainer.optimizers
+    persistent = module.state_dict(keep_vars=True).keys()
+
+    def held() -> dict[str, Any]:
+        buffers = ((name, buffer) for name, buffer in module.named_buffers() if name in persistent)
+        schedules = ((f"schedule {n}", c.scheduler) for n, c in enumerate(trainer.lr_scheduler_configs))
+        return dict([*module.named_parameters(), *buffers, *schedules])
+
+    roots: dict[str, Any] = {f"optimizers[{n}]": optimizer for n, optimizer in enumerate(optimizers)}
+    roots |= {"module": module, "data": trainer.datamodule}
+    for number, callback in enumerate(trainer.callbacks):
+        if is_of_user(callback):
+            roots[f"callbacks[{number}]"] = callback
+    return Attributes(roots, Torch(optimizers), held, report)
+
+
+def of_loader(loader: Any, report: Callable[[str], None]) -> Attributes:
+    """Return the attributes of a loader's samplers and of its data set in this process."""
+    names = ("sampler", "batch_sampler", "dataset", "generator")
+    return Attributes(
+        {f"loader.{name}": getattr(loader, name, None) for name in names}, Torch([]), dict, report
+    )
+
+
+def waiting_gradients(trainer: pl.Trainer) -> dict[str, Tensor]:
+    """Return the gradients that no step of the Trainer will compute again, by the parameter's name."""
     module = trainer.lightning_module
-    tensors = [*module.named_parameters(), *((n, b) for n, b in module.named_buffers() if n in persistent)]
-    schedules = {f"schedule {n}": c.scheduler for n, c in enumerate(trainer.lr_scheduler_configs)}
-    return {**dict(tensors), **schedules}
+    stepped = {
+        p for optimizer in trainer.optimizers for group in optimizer.param_groups for p in group["params"]
+    }
+    manual = not module.automatic_optimization
+    named = module.named_parameters()
+    return {name: p.grad for name, p in named if p.grad is not None and (manual or p not in stepped)}
+
+
+def to_tensor(data: bytes) -> Tensor:
+    """Return bytes as uint8 [n], which a checkpoint can store."""
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+
+
+def to_bytes(data: Iterable[Tensor]) -> list[bytes]:
+    """Return the arguments of `to_tensor`."""
+    return [one.numpy().tobytes() for one in data]

@@ -12,6 +12,13 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 
 from train_anywhere.data.torch import random_states
+from train_anywhere.training.attributes import Attributes
+from train_anywhere.training.lightning.checkpoint.attributes import (
+    of_trainer,
+    to_bytes,
+    to_tensor,
+    waiting_gradients,
+)
 from train_anywhere.training.lightning.checkpoint.load_errors import as_checkpoint_error
 from train_anywhere.training.lightning.checkpoint.position import seed_everything
 from train_anywhere.training.plan import device_count_message
@@ -36,6 +43,8 @@ class RankState(pl.Callback):
         self.seed, self.report = seed, report
         self.saved: dict[str, Any] = {}
         self.saved_ranks = 0
+        self.attributes: Attributes | None = None
+        self._others: list[bytes] = []
         self._kept: dict[str, Any] = {}
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -56,9 +65,14 @@ class RankState(pl.Callback):
 
         A run that is stopped in a validation within training runs it again.
         """
-        self._kept = self._kept or _read_state(trainer)
+        self._kept = self._kept or self._read_state(trainer)
 
     before_validation = keep_states
+
+    def _read_state(self, trainer: pl.Trainer) -> dict[str, Any]:
+        attributes = self.attributes.save() if self.attributes else b""
+        gradients = {name: gradient.clone() for name, gradient in waiting_gradients(trainer).items()}
+        return {"attributes": to_tensor(attributes), "gradients": gradients, **_read_state(trainer)}
 
     def release_states(self) -> None:
         """Forget the state that was kept."""
@@ -74,7 +88,7 @@ class RankState(pl.Callback):
         """Gather the states of all ranks."""
         strategy: Any = trainer.strategy
         logged, loaders = _logged_metrics(trainer), strategy.training_loaders.state()
-        own = {"logged": logged, **(self._kept or _read_state(trainer)), "loader": loaders}
+        own = {"logged": logged, **(self._kept or self._read_state(trainer)), "loader": loaders}
         checkpoint["rank_states"] = gather(own, trainer)
 
     def on_load_checkpoint(
@@ -88,7 +102,8 @@ class RankState(pl.Callback):
         with as_checkpoint_error(trainer.ckpt_path):
             saved = checkpoint["rank_states"]
             self.saved_ranks, same = len(saved), len(saved) == trainer.world_size
-            self.saved = unpack(saved[trainer.global_rank if same else 0])
+            ranks = [unpack(one) for one in ([saved[trainer.global_rank]] if same else saved)]
+            self.saved, self._others = ranks[0], to_bytes(one["attributes"] for one in ranks)
             random_states.unpack(self.saved["random"])
         strategy: Any = trainer.strategy
         if same:
@@ -97,11 +112,12 @@ class RankState(pl.Callback):
         self.report(
             f"metrics of the interrupted epoch start anew: {len(saved)} ranks counted them, and this run has {trainer.world_size}."
         )
-        self.saved |= {"metrics": {}, "logged": [], "random": None}
+        self.saved |= {"metrics": {}, "logged": [], "gradients": {}, "random": None}
 
     def training_started(self, trainer: pl.Trainer) -> None:
         """Restore the state after the last batch, without what start hooks drew and logged again."""
         saved, self.saved = self.saved, {}
+        self.attributes = of_trainer(trainer, self.report)
         if not saved or not trainer.ckpt_path:  # LearningRateFinder restores a checkpoint of its own
             return
         module: Any = trainer.lightning_module
@@ -110,8 +126,12 @@ class RankState(pl.Callback):
         trainer.fit_loop.epoch_loop._results.clear()  # Lightning refuses other arguments for a name
         found = dict(_metrics(module))
         for name, state in saved["metrics"].items():
-            if name in found:
-                _restore_metric(found[name], state, module.device)
+            for attribute, value in state.items() if name in found else ():
+                setattr(found[name], attribute, move_data_to_device(value, module.device))
+        counted = () if saved["metrics"] else tuple(f"module.{name}." for name in found)
+        self.attributes.restore(self._others, leave=counted)
+        for name, gradient in saved["gradients"].items():
+            module.get_parameter(name).grad = gradient.to(module.device)
         for entry in saved["logged"]:
             _restore_logged(trainer, module, entry)
         if batches := trainer.fit_loop.epoch_loop.batch_progress.current.ready:
@@ -130,15 +150,7 @@ def _metrics(module: nn.Module) -> list[tuple[str, Metric]]:
 
 
 def _metric_state(metric: Metric) -> dict[str, Any]:
-    state = {n: [*v] if isinstance(v, list) else v.clone() for n, v in metric.metric_state.items()}
-    return {"updates": metric._update_count, "state": state}
-
-
-def _restore_metric(metric: Metric, saved: dict[str, Any], device: torch.device) -> None:
-    for name, value in saved["state"].items():
-        moved = [v.to(device) for v in value] if isinstance(value, list) else value.to(device)
-        setattr(metric, name, moved)
-    metric._update_count, metric._computed = saved["updates"], None
+    return {n: [*v] if isinstance(v, list) else v.clone() for n, v in metric.metric_state.items()}
 
 
 def _logged_metrics(trainer: pl.Trainer) -> list[dict[str, Any]]:

@@ -1,17 +1,18 @@
 """The loaders of a user's module, continued at any batch."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from lightning.fabric.utilities.data import sized_len
-from lightning.fabric.utilities.distributed import DistributedSamplerWrapper
 from torch.utils.data import DataLoader, IterableDataset
 
 from train_anywhere.data.torch import random_states
-from train_anywhere.data.torch.user_loader import raised_by_row, samplers
+from train_anywhere.data.torch.user_loader import raised_by_row
 from train_anywhere.errors import DataError, user_error
+from train_anywhere.files.removal import print_once
+from train_anywhere.training.lightning.checkpoint.attributes import of_loader, to_bytes, to_tensor
 from train_anywhere.training.lightning.loop.steps import is_last_batch, takes_iterator
 
 
@@ -110,6 +111,7 @@ class Place:
 
     def __init__(self, loader: Any, trainer: pl.Trainer, loaders: TrainingLoaders) -> None:
         self.loader, self.trainer, self.loaders = loader, trainer, loaders
+        self.attributes = of_loader(loader, print_once if trainer.is_global_zero else lambda line: None)
         self.is_open, self.passed = False, True
         self.saved: dict[str, Any] | None = None
         self.opened: list[Any] | None = None
@@ -122,20 +124,24 @@ class Place:
         """Continue at a batch of an epoch, from the next time that the loader is opened."""
         if batches and not saved.get("over"):
             started = {"opened": None, "first": None, "ahead": None, "served": batches, "total": batches}
-            self.saved = {"again": False, "epoch": epoch, "generators": [], "state": None, **started, **saved}
-        else:
             self.saved = {
-                "over": True,
-                "epoch": epoch + (batches > 0),
-                "generators": saved.get("generators", []),
+                "again": False,
+                "epoch": epoch,
+                "attributes": None,
+                "state": None,
+                **started,
+                **saved,
             }
+        else:
+            attributes = saved.get("attributes")
+            self.saved = {"over": True, "epoch": epoch + (batches > 0), "attributes": attributes}
         self.passed = not self.saved.get("again")
 
     def state(self) -> dict[str, Any]:
         """Return the position after the last batch trained."""
-        generators = [generator.get_state() for generator in self._generators()]
+        attributes = self._attributes()
         if is_last_batch(self.trainer):  # the next epoch starts from the loader's first batch
-            return {"over": True, "generators": generators}
+            return {"over": True, "attributes": attributes}
         waits = self.loaders.reads_ahead and self.total > self.trainer.fit_loop.batch_idx + 1
         stateful = hasattr(self.loader, "state_dict") and hasattr(self.loader, "load_state_dict")
         return {
@@ -148,7 +154,7 @@ class Place:
             "served": self.served - waits,
             "total": self.total - waits,
             "state": self.loader.state_dict() if stateful and not self.loaders.reads_ahead else None,
-            "generators": generators,
+            "attributes": attributes,
         }
 
     def open(self) -> Iterator[Any]:
@@ -162,7 +168,7 @@ class Place:
         if saved is None or saved.get("over"):
             # the loader is opened before the counters are restored, too
             if saved and saved["epoch"] == self.trainer.current_epoch:
-                self._set_generators(saved["generators"])
+                self._set_attributes(saved["attributes"])
             self.opened = self._capture()
             return self._read(iter(loader), saved)
         with random_states.preserve():
@@ -198,7 +204,7 @@ class Place:
         )
         while True:
             if self.loaders.reads_ahead:
-                self.ahead = self._capture()
+                self.ahead = [random_states.pack(random_states.get_states()), None]
             found = read_batch(batches)
             if self._is_over(found) if agrees else not found:
                 return
@@ -234,30 +240,25 @@ class Place:
             self.ahead = saved["ahead"]
             ahead = [next(batches)]
             self.served, self.total = self.served + 1, self.total + 1
-        self._set_generators(saved["generators"])
+        self._set_attributes(saved["attributes"])
         return ahead
 
     def _capture(self) -> list[Any]:
         states = random_states.pack(random_states.get_states())
-        return [states, [generator.get_state() for generator in self._generators()]]
+        return [states, self._attributes()]
 
     def _restore(self, captured: list[Any] | None) -> None:
         if captured:
             random_states.restore(random_states.unpack(captured[0]))
-            self._set_generators(captured[1])
+            self._set_attributes(captured[1])
 
-    def _set_generators(self, states: Iterable[Any]) -> None:
-        for generator, state in zip(self._generators(), states, strict=False):
-            generator.set_state(state)
+    def _attributes(self) -> torch.Tensor:
+        """Return what has changed in the samplers and the data set since the loader was made."""
+        return to_tensor(self.attributes.save())
 
-    def _generators(self) -> list[torch.Generator]:
-        owners = samplers(self.loader)
-        wrapped = [one.dataset for one in owners if isinstance(one, DistributedSamplerWrapper)]
-        owners += [
-            inner for one in wrapped for inner in vars(one).values()
-        ]  # a user's sampler, on several ranks
-        found = [value for owner in owners for value in getattr(owner, "__dict__", {}).values()]
-        return [*{id(value): value for value in found if isinstance(value, torch.Generator)}.values()]
+    def _set_attributes(self, saved: torch.Tensor | None) -> None:
+        if saved is not None:
+            self.attributes.restore(to_bytes([saved]))
 
 
 def set_epoch(loader: Any, epoch: int) -> None:

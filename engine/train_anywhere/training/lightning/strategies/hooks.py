@@ -162,8 +162,15 @@ class StrategyHooks:
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         """Load the state of the optimizers. Raises CheckpointError if it does not fit."""
         own: Any = self
+        groups = [[*optimizer.param_groups] for optimizer in own.optimizers]
         with as_checkpoint_error(own.lightning_module.trainer.ckpt_path):
             super().load_optimizer_state_dict(checkpoint)  # type: ignore[misc]
+        for optimizer, before in zip(own.optimizers, groups, strict=True):
+            # an optimizer around another one shares its groups, and torch replaces them
+            for old, new in zip(before, optimizer.param_groups, strict=False):
+                old.clear()
+                old.update(new)
+            optimizer.param_groups[: len(before)] = before
 
     def take_loaded(self, loops: dict[str, Any]) -> dict[str, Any]:
         """Return the checkpoint with this state of the loops, once. Empty if the state is that of another object."""

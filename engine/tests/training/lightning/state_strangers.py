@@ -1,0 +1,254 @@
+"""Modules, callbacks and loaders with state that no state_dict holds."""
+
+import collections
+import copy
+import random
+import signal
+from collections.abc import Iterator
+from typing import Any, ClassVar, NamedTuple
+
+import lightning.pytorch as pl
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset
+from torchmetrics import MeanSquaredError, MinMaxMetric, RunningMean
+
+ROWS, BATCH = 24, 4
+
+
+class Net(pl.LightningModule):
+    """A small network that notes the loss of each step, and is stopped after one of them."""
+
+    stop_at = 0
+    losses: ClassVar[list[float]] = []
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = nn.Linear(3, 1)
+
+    def training_step(self, batch: Tensor, index: int) -> Tensor:
+        loss = self.loss(batch)
+        self.note(loss)
+        return loss
+
+    def loss(self, batch: Tensor) -> Tensor:
+        return F.mse_loss(self.net(batch), batch.sum(1, keepdim=True))
+
+    def note(self, loss: Tensor) -> None:
+        Net.losses.append(loss.item())
+        if len(Net.losses) == Net.stop_at:
+            signal.raise_signal(signal.SIGTERM)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), 0.05)
+
+
+class Schedule(Net):
+    """A schedule that is an attribute."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.Adam(self.parameters(), 0.05)
+        self.rates = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 18)
+        return optimizer
+
+    def optimizer_step(self, *arguments: Any, **named: Any) -> None:
+        super().optimizer_step(*arguments, **named)
+        self.rates.step()
+
+
+class Numbers(Net):
+    """Plain numbers, lists and dicts that the loss depends on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen, self.best, self.table = list[float](), None, {"steps": 0}
+
+    def loss(self, batch: Tensor) -> Tensor:
+        loss = super().loss(batch)
+        self.seen.append(loss.item())
+        self.best = min(self.best or 9.0, loss.item())
+        self.table["steps"] += 1
+        return loss * (1 + self.best + sum(self.seen) / len(self.seen) + self.table["steps"] / 10)
+
+
+class Step(NamedTuple):
+    batch: Tensor
+    weight: float
+
+
+class Replay(Net):
+    """A replay buffer, and a generator that draws from it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: Any = collections.deque(maxlen=5)
+        self.draws, self.coins = np.random.default_rng(3), random.Random(4)
+
+    def loss(self, batch: Tensor) -> Tensor:
+        self.steps.append(Step(batch, self.coins.random()))
+        step = self.steps[self.draws.integers(len(self.steps))]
+        return super().loss(step.batch) * step.weight
+
+
+class Averages(Net):
+    """An average of the weights that is hidden in a list, and one in a plain object."""
+
+    class Keeper:
+        """Keeps an average by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.average = [copy.deepcopy(self.net)]
+        self.keeper: Any = self.Keeper()
+        self.keeper.weights = {name: p.detach().clone() for name, p in self.net.named_parameters()}
+
+    def loss(self, batch: Tensor) -> Tensor:
+        with torch.no_grad():
+            for old, new in zip(self.average[0].parameters(), self.net.parameters(), strict=True):
+                old.lerp_(new, 0.3)
+            for name, new in self.net.named_parameters():
+                self.keeper.weights[name] = self.keeper.weights[name] * 0.7 + new * 0.3
+        target = self.average[0](batch).detach() + self.keeper.weights["bias"]
+        return super().loss(batch) + F.mse_loss(self.net(batch), target)
+
+
+class Buffer(Net):
+    """A buffer that is not persistent, and a layer's setting that changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(0.05)
+        self.register_buffer("count", torch.zeros(1), persistent=False)
+
+    def on_train_epoch_start(self) -> None:
+        self.drop.p += 0.1
+
+    def loss(self, batch: Tensor) -> Tensor:
+        self.count += 1
+        return super().loss(self.drop(batch)) * self.count.item()
+
+
+class Inner(torch.optim.Optimizer):
+    """An optimizer around another one."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.05})
+        self.base = torch.optim.SGD(self.param_groups, lr=0.05, momentum=0.9)
+        self.calls = 0
+
+    def step(self, closure: Any = None) -> Any:
+        loss = closure() if closure else None
+        self.calls += 1
+        for group in self.param_groups:
+            group["lr"] = 0.05 / self.calls
+        self.base.step()
+        return loss
+
+
+class Around(Net):
+    """An optimizer around another one."""
+
+    def configure_optimizers(self) -> Any:
+        return Inner(self.parameters())
+
+
+class Waits(Net):
+    """Gradients that wait for the step of three batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch: Tensor, index: int) -> None:
+        optimizer: Any = self.optimizers()
+        loss = self.loss(batch)
+        self.manual_backward(loss)
+        if len(Net.losses) % 4 == 3:
+            optimizer.step()
+            optimizer.zero_grad()
+        self.note(loss)
+
+
+class Metrics(Net):
+    """Metrics with state beside their states."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.extremes, self.mean = MinMaxMetric(MeanSquaredError()), RunningMean(window=3)
+
+    def loss(self, batch: Tensor) -> Tensor:
+        loss = super().loss(batch)
+        self.extremes.update(self.net(batch), batch.sum(1, keepdim=True))
+        self.mean.update(loss.detach())
+        return loss * (1 + self.extremes.compute()["min"] + self.mean.compute())
+
+
+class Counter(pl.Callback):
+    """A callback that scales gradients by its own counter."""
+
+    def __init__(self) -> None:
+        self.steps, self.names = 0, set[str]()
+
+    def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
+        self.steps += 1
+        self.names.add(f"step{self.steps}")
+        for parameter in module.parameters():
+            parameter.grad *= 1 / len(self.names)
+
+
+class Counted(Net):
+    """A module that brings a callback with a counter."""
+
+    def configure_callbacks(self) -> Any:
+        return Counter()
+
+
+class Rows(Dataset[Any]):
+    """Rows, harder in each pass that the sampler reports."""
+
+    def __init__(self) -> None:
+        self.rows = torch.randn(ROWS, 3, generator=torch.Generator().manual_seed(1))
+        self.level, self.reads = 0, 0
+
+    def __len__(self) -> int:
+        return ROWS
+
+    def __getitem__(self, index: int) -> Tensor:
+        self.reads += 1
+        return self.rows[index] * (1 + self.level) + self.reads / 100
+
+
+class Shuffles:
+    """A batch sampler that shuffles its own list in place, and counts its passes."""
+
+    batch_size, drop_last = BATCH, True
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows, self.order, self.passes = rows, [*range(ROWS)], 0
+        self.draws = np.random.default_rng(5)
+
+    def __len__(self) -> int:
+        return ROWS // BATCH
+
+    def __iter__(self) -> Iterator[list[int]]:
+        self.passes += 1
+        self.rows.level = self.passes
+        random.shuffle(self.order)
+        self.draws.shuffle(self.order)
+        yield from (self.order[n : n + BATCH] for n in range(0, ROWS, BATCH))
+
+
+def loader(kind: str) -> Any:
+    """Return a loader of rows."""
+    rows = Rows()
+    return (
+        DataLoader(rows, batch_sampler=Shuffles(rows))
+        if kind == "Order"
+        else DataLoader(rows, BATCH, shuffle=True)
+    )
+
+
+class Order(Net):
+    """A plain module whose loader has state."""

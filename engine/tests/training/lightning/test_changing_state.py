@@ -1,0 +1,48 @@
+"""Runs whose state no state_dict holds end with the same bits after a stop."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from train_anywhere.config.command.command_line import to_hydra_overrides
+from train_anywhere.config.schema import Config
+from train_anywhere.runs.folder import RunDir
+
+from .conftest import Fit, final_state
+from .state_strangers import Net
+
+MakeRun = Callable[..., tuple[Config, RunDir]]
+HERE = "engine.tests.training.lightning.state_strangers"
+KINDS = (
+    "Schedule", "Numbers", "Replay", "Averages", "Buffer", "Around", "Waits", "Metrics", "Counted", "Order",
+)  # fmt: skip
+
+
+@pytest.fixture
+def losses_of(make_run: MakeRun, fit: Fit) -> Callable[..., list[Any]]:
+    """`losses_of("Net", 7, 0)`: the losses and weights of a run that is stopped at step 7, and of its second part."""
+
+    def train(kind: str, *stops: int) -> list[Any]:
+        words = [f"task._target_={HERE}.{kind}", f"data._target_={HERE}.loader", f"data.kind={kind}"]
+        short = ["trainer.max_epochs=3", "monitor.progress=none", "trainer.accelerator=cpu"]
+        config, run = make_run(*to_hydra_overrides([*words, *short]))
+        Net.losses.clear()
+        for stop in stops:
+            Net.stop_at = stop
+            fit(config, run)
+        weights = final_state(run)["state_dict"]
+        return [*Net.losses, *(value.tolist() for value in weights.values())]
+
+    return train
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("at", [3, 8, 12])
+@pytest.mark.quick("8-Schedule", "8-Numbers", "8-Order", "3-Replay")
+def test_a_resumed_run_has_the_same_bits(
+    kind: str, at: int, losses_of: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    straight = losses_of(kind, 0)
+    assert losses_of(kind, at, 0) == straight
+    assert "is not in a checkpoint" not in "".join(capfd.readouterr())
