@@ -5,7 +5,7 @@ of random numbers and objects with a `state_dict` are kept if they have changed.
 property, calls no method of user code but `state_dict`, and writes through `__dict__` or in place.
 """
 
-import base64
+import ast
 import dataclasses
 import datetime
 import functools
@@ -158,6 +158,7 @@ class Attributes:
         self._changed: dict[str, None] = {}
         self._reported: set[str] = set()
         walk = self._walk()
+        self._alive = walk.alive if walk else []
         self._first, self._made = (walk.marks, set(walk.owners)) if walk else ({}, set[str]())
 
     def _walk(self) -> "Walk | None":
@@ -246,6 +247,7 @@ class Walk:
         self.marks: dict[str, Any] = {}
         self.owners: dict[str, Any] = {}
         self.first: dict[int, str] = {}
+        self.alive: list[Any] = []  # an id belongs to a value while it lives
         self._count, self._end = 0, time.thread_time() + SECONDS
         self._queue = [(name, root, 0) for name, root in roots.items()]
         visited = set[int]()
@@ -316,6 +318,7 @@ class Walk:
         if kind in ATOMS:
             return value
         self._count_one(path)
+        self.alive.append(value)
         if name := self.names.get(id(value)):
             return "held", name
         if issubclass(kind, self.framework.walked):
@@ -329,8 +332,15 @@ class Walk:
         is_mapping = issubclass(kind, dict)
         if is_mapping or issubclass(kind, tuple(SEQUENCES.values())):
             if len(value) > ENTRIES and not is_mapping:
-                few = list(value)[:: len(value) // ENTRIES] if issubclass(kind, MUTABLE) else ()
-                return id(value), len(value), [v for v in few if type(v) in NUMBERS]
+                step = len(value) // ENTRIES
+                few = (
+                    value[::step]
+                    if issubclass(kind, list)
+                    else [value[0], value[-1]]
+                    if issubclass(kind, deque)
+                    else []
+                )
+                return id(value), len(value), [v if type(v) in ATOMS else id(v) for v in few]
             if len(value) > ENTRIES or level > DEPTH:
                 return id(value), len(value)
             marks = [
@@ -393,7 +403,6 @@ class Encoder:
         self.walk, self.made = walk, made
         self.arrays: dict[str, np.ndarray] = {}
         self._seen: dict[int, str] = {}
-        self._alive: list[Any] = []  # the id of an object is its own while it lives
         self._bytes = 0
 
     def encode_path(self, path: str) -> list[Any]:
@@ -405,11 +414,7 @@ class Encoder:
     def _encode(self, value: Any, path: str, level: int) -> Any:
         kind = type(value)
         if kind in ATOMS:
-            special = {
-                complex: lambda: {"complex": [value.real, value.imag]},
-                bytes: lambda: {"bytes": to_text(value)},
-            }
-            return special[kind]() if kind in special else value
+            return {"literal": repr(value)} if kind in (complex, bytes) else value
         walk = self.walk
         if name := walk.names.get(id(value)):
             return {"held": name}
@@ -421,7 +426,7 @@ class Encoder:
             return {"same": seen}
         if not issubclass(kind, tuple):
             self._seen[id(value)] = path
-            self._alive.append(value)
+            walk.alive.append(value)
         if issubclass(kind, (np.ndarray, np.generic)):
             return {
                 "scalar" if issubclass(kind, np.generic) else "array": self._keep(np.asarray(value), path),
@@ -527,10 +532,8 @@ class Decoder:
 
     def _plain(self, kind: str, saved: dict[str, Any], old: Any) -> Any:
         value = saved[kind]
-        if kind == "complex":
-            return complex(*value)
-        if kind == "bytes":
-            return base64.b64decode(value)
+        if kind == "literal":
+            return ast.literal_eval(value)
         values = self.arrays[value]
         if kind == "tensor":
             return self.walk.framework.write(old, values, saved["of"])
@@ -636,11 +639,6 @@ def find_class(name: str) -> type:
 def is_second_name(saved: list[Any] | None) -> bool:
     """Return whether saved data is another name of an object that is saved under its first name."""
     return bool(saved) and isinstance(saved[0], dict) and "same" in saved[0]
-
-
-def to_text(data: bytes) -> str:
-    """Return bytes as text for JSON."""
-    return base64.b64encode(data).decode()
 
 
 def pack(tree: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
