@@ -1,0 +1,112 @@
+"""State that training changes and no `state_dict` holds: attributes of modules, callbacks, samplers and data sets.
+
+A walk starts at the `vars()` of some objects and compares their attributes with the start of training. Plain values, arrays, generators
+of random numbers and objects with a `state_dict` are kept if they have changed. What can't be kept gets one line. The walk reads no
+property, calls no method of user code but `state_dict`, and writes through `__dict__` or in place.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from train_anywhere.errors import CheckpointError
+from train_anywhere.training.attributes.encoding import Decoder, Encoder, pack, unpack
+from train_anywhere.training.attributes.walk import MISSING, Framework, LimitReached, NotKept, Walk
+
+
+class Attributes:
+    """Keeps the attributes of some objects that have changed since this object was made, and restores them.
+
+    Args:
+        roots: the objects by name. An object that can be reached twice has the first path.
+        held: returns what a checkpoint holds anyway, by name.
+        report: called with each line, once.
+    """
+
+    def __init__(
+        self,
+        roots: Mapping[str, Any],
+        framework: Framework,
+        held: Callable[[], Mapping[str, Any]] = dict,
+        report: Callable[[str], None] = print,
+    ) -> None:
+        self.roots, self.framework, self.held, self.report = dict(roots), framework, held, report
+        self._changed: dict[str, None] = {}
+        self._reported: set[str] = set()
+        walk = self._walk()
+        self._alive = walk.alive if walk else []
+        self._first, self._made = (walk.marks, set(walk.owners)) if walk else ({}, set[str]())
+
+    def _walk(self) -> "Walk | None":
+        try:
+            return Walk(self.roots, self.framework, self.held())
+        except LimitReached as error:
+            place = str(error).split("[")[0]
+            self._report(
+                f"{place} has more objects than can be compared at each checkpoint, so attributes that training changes are not in the "
+                "checkpoints; keep data behind fewer objects, such as an array."
+            )
+            return None
+
+    def save(self) -> bytes:
+        """Return the attributes that have changed since the start, for `restore`. Report those that can't be kept."""
+        if not (walk := self._walk()):
+            return b""
+        for path in {**self._first, **walk.marks}:
+            gone = path not in walk.marks and walk.has(path)  # it is a path or a time now
+            if not gone and [walk.marks.get(path, MISSING)] != [self._first.get(path, MISSING)]:
+                self._changed[path] = None  # once changed, it is always saved, even if it changes back
+        kept, encoder = {}, Encoder(walk, self._made)
+        for path in self._changed:
+            try:
+                kept[path] = encoder.encode_path(path)
+            except NotKept as error:
+                self._report_not_kept(error)
+        return pack(kept, encoder.arrays) if kept else b""
+
+    def restore(self, saved: Iterable[bytes], leave: tuple[str, ...] = ()) -> None:
+        """Restore what `save` has returned on this rank, or on each rank of a run with another number of ranks.
+
+        Of several ranks only what is equal on all of them is restored, and nothing whose path starts with one of `leave`.
+
+        Raises:
+            CheckpointError: the data is damaged.
+        """
+        ranks = [unpack(part) for part in saved] or [({}, {})]
+        walk = self._walk()
+        if not walk:
+            return
+        decoder = Decoder(walk, ranks[0][1])
+        paths = [path for tree, _ in ranks for path in tree if not path.startswith(leave)]
+        # a second name of an object comes after the object
+        for path in sorted(dict.fromkeys(paths), key=lambda path: is_second_name(ranks[0][0].get(path))):
+            value = ranks[0][0].get(path)
+            if value is None or any(tree.get(path) != value for tree, _ in ranks):
+                self._report(
+                    f"{path} differed between the ranks, and the number of ranks has changed: it starts anew."
+                )
+                continue
+            try:
+                decoder.set_path(path, value)
+                self._changed[path] = None
+            except NotKept as error:
+                self._report_not_kept(error)
+            except Exception as error:
+                raise CheckpointError(
+                    f"the checkpoint's state of {path} can't be read: {error!r}."
+                ) from error
+
+    def _report_not_kept(self, error: NotKept) -> None:
+        path, what = error.args
+        self._report(
+            f"{path} ({what}) changes in training and is not in a checkpoint; give it state_dict and load_state_dict."
+        )
+
+    def _report(self, line: str) -> None:
+        if line not in self._reported:
+            self._reported.add(line)
+            self.report(line)
+
+
+def is_second_name(saved: list[Any] | None) -> bool:
+    """Return whether saved data is another name of an object that is saved under its first name."""
+    return saved is not None and len(saved) > 0 and isinstance(saved[0], dict) and "same" in saved[0]

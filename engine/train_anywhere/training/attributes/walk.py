@@ -1,0 +1,313 @@
+"""Find the attributes of objects, and a mark of each that differs if it has changed."""
+
+import dataclasses
+import datetime
+import functools
+import io
+import os
+import random
+import re
+import socket
+import sys
+import sysconfig
+import threading
+import time
+import types
+import weakref
+import zlib
+from collections import Counter, OrderedDict, deque
+from collections.abc import Iterator, Mapping
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+
+DEPTH, OBJECTS, BYTES, SECONDS = 6, 20_000, 64 * 2**20, 0.02
+"""Limits of a walk: levels below a root and in a value, values, bytes of the arrays that are kept, CPU seconds to find changes."""
+
+ENTRIES = 10_000
+"""Entries of a container above which only numbers are kept, and a change is looked for in as many of them at most."""
+
+SAMPLED = 8 * 2**20
+"""Bytes of an array above which a change is looked for in 4,096 of its elements."""
+
+ATOMS = (type(None), bool, int, float, str, complex, bytes)
+NUMBERS = {bool, int, float}
+MUTABLE = (list, deque, set, dict)
+SEQUENCES: dict[str, type] = {
+    "list": list,
+    "deque": deque,
+    "set": set,
+    "frozenset": frozenset,
+    "tuple": tuple,
+}
+MAPPINGS: dict[str, type] = {"OrderedDict": OrderedDict, "Counter": Counter, "dict": dict}
+
+QUIET = (
+    type, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, functools.partial, PurePath, io.IOBase,
+    datetime.date, datetime.time, datetime.timedelta, weakref.ref, re.Pattern, socket.socket, threading.Thread, type(threading.Lock()),
+    type(threading.RLock()),
+)  # fmt: skip
+"""Types of values whose change is not a change of the training, or belongs to this process."""
+
+QUIET_PACKAGES = {
+    "wandb",
+    "mlflow",
+    "tqdm",
+    "tensorboard",
+    "logging",
+    "matplotlib",
+    "pandas",
+    "PIL",
+    "rich",
+    "threading",
+}
+"""Packages whose objects report or show: their state does not reach the training."""
+
+CLOCKS = re.compile(r"(^|_)(time|start|started|begin|tic|t0|clock|last)(_|$)")
+LIBRARIES = tuple({str(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "purelib", "platlib")})
+MISSING: Any = object()
+
+
+class LimitReached(Exception):
+    """A walk has more to look at than its limits. The message is the path at which it stopped."""
+
+
+class NotKept(Exception):
+    """A value that can't be kept. The arguments are its path and what it is."""
+
+
+class Framework:
+    """What a walk knows about the objects of a framework. Each framework has a subclass.
+
+    Attributes:
+        own: types of objects that are not looked at, because the checkpoint holds them or they belong to the framework.
+        walked: types of objects whose `attributes` are looked at, though they have a `state_dict`.
+    """
+
+    own: tuple[type, ...] = ()
+    walked: tuple[type, ...] = ()
+
+    def is_array(self, kind: type) -> bool:
+        """Return whether values of this type are arrays of the framework."""
+        return False
+
+    def version(self, array: Any) -> Any:
+        """Return a value that differs after each change of an array in place. None if there is none."""
+
+    def read(self, array: Any) -> np.ndarray | None:
+        """Return the values of an array; as bytes (uint8) if numpy lacks the type, None if it has no values."""
+
+    def describe(self, array: Any) -> list[Any]:
+        """Return what `write` needs to make such an array, as JSON data."""
+
+    def write(self, old: Any, values: np.ndarray, described: list[Any]) -> Any:
+        """Return `old` with new values if it is such an array, else a new array."""
+
+    def random_state(self, value: Any) -> Any:
+        """Return the state of a generator of random numbers. None for any other value."""
+        if isinstance(value, random.Random) and not isinstance(value, random.SystemRandom):
+            return value.getstate()
+        if isinstance(value, np.random.Generator):
+            return value.bit_generator.state
+        return value.get_state(legacy=False) if isinstance(value, np.random.RandomState) else None
+
+    def set_random_state(self, value: Any, state: Any) -> bool:
+        """Set the state of a generator. Return False for any other value."""
+        if isinstance(value, random.Random):
+            value.setstate(state)
+        elif isinstance(value, np.random.Generator):
+            value.bit_generator.state = state
+        elif isinstance(value, np.random.RandomState):
+            value.set_state(state)
+        else:
+            return False
+        return True
+
+    def attributes(self, owner: Any) -> dict[str, Any] | None:
+        """Return the attributes of an object of the framework that are looked at. None for any other object."""
+        return None
+
+
+class Walk:
+    """One pass over all attributes.
+
+    Attributes:
+        marks: a mark of each attribute by path. Another mark differs if the attribute has changed.
+        owners: the objects with attributes, by path.
+        first: the first path of each value that is not an atom, by its id.
+    """
+
+    def __init__(self, roots: Mapping[str, Any], framework: Framework, held: Mapping[str, Any]) -> None:
+        self.framework, self.held = framework, held
+        self.names = {id(value): name for name, value in held.items()}
+        self.marks: dict[str, Any] = {}
+        self.owners: dict[str, Any] = {}
+        self.first: dict[int, str] = {}
+        self.alive: list[Any] = []  # an id belongs to a value while it lives
+        self._count, self._end = 0, time.thread_time() + SECONDS
+        self._queue = [(name, root, 0) for name, root in roots.items()]
+        visited = set[int]()
+        for path, owner, depth in self._queue:
+            if id(owner) not in visited and (attributes := self.attributes(owner)) is not None:
+                self.owners[path] = owner
+                self.first[id(owner)] = path
+                visited.add(id(owner))
+                for name, value in attributes.items():
+                    if not belongs_to_process(name, value):
+                        self._look_at(f"{path}.{name}", value, depth)
+
+    def attributes(self, owner: Any) -> dict[str, Any] | None:
+        """Return the attributes that are looked at. None for an object that is kept as a whole, or not at all."""
+        kind = type(owner)
+        is_array = issubclass(kind, np.ndarray) or self.framework.is_array(kind)
+        if id(owner) in self.names or is_array or issubclass(kind, self.framework.own):
+            return None
+        if (own := self.framework.attributes(owner)) is not None:
+            return own
+        if (
+            issubclass(kind, QUIET)
+            or has_state(kind)
+            or self.framework.random_state(owner) is not None
+            or is_iterator(kind)
+        ):
+            return None
+        try:
+            attributes = object.__getattribute__(owner, "__dict__")
+        except AttributeError:
+            return None
+        if type(attributes) is not dict:
+            return None
+        if is_library(kind):
+            quiet = kind.__module__.split(".")[0] in QUIET_PACKAGES
+            return None if quiet else {n: v for n, v in attributes.items() if not n.startswith("_")}
+        return attributes.copy()
+
+    def _look_at(self, path: str, value: Any, depth: int) -> None:
+        if depth < DEPTH:
+            self._queue += self._objects(path, value, depth + 1, 0)
+        self.marks[path] = self._mark(value, path, 0)
+        if type(value) not in ATOMS:
+            self.first.setdefault(id(value), path)
+
+    def _objects(self, path: str, value: Any, depth: int, level: int) -> Iterator[tuple[str, Any, int]]:
+        """Yield the objects behind a value that may have attributes: itself, or those in a container."""
+        kind = type(value)
+        if kind in ATOMS or id(value) in self.names or level > DEPTH:
+            return
+        if not issubclass(kind, (*SEQUENCES.values(), dict)):
+            yield path, value, depth
+        elif len(value) <= ENTRIES:
+            for key, item in list(value.items() if issubclass(kind, dict) else enumerate(value)):
+                if type(item) not in ATOMS:
+                    self._count_one(path)
+                    yield from self._objects(
+                        f"{path}[{key!r}]" if type(key) in ATOMS else path, item, depth, level + 1
+                    )
+
+    def _count_one(self, path: str) -> None:
+        self._count += 1
+        if self._count > OBJECTS or (self._count % 64 == 0 and time.thread_time() > self._end):
+            raise LimitReached(path)
+
+    def _mark(self, value: Any, path: str, level: int, is_copy: bool = False) -> Any:
+        kind = type(value)
+        if kind in ATOMS:
+            return value
+        self._count_one(path)
+        self.alive.append(value)
+        if name := self.names.get(id(value)):
+            return "held", name
+        if issubclass(kind, self.framework.walked):
+            return "object", id(value)
+        if issubclass(kind, (np.ndarray, np.generic)) or self.framework.is_array(kind):
+            return 0 if is_copy else id(value), self._array_mark(value, kind, is_copy)
+        if issubclass(kind, QUIET):
+            return "quiet", kind.__name__
+        if is_iterator(kind):
+            return object()  # it may have moved
+        is_mapping = issubclass(kind, dict)
+        if is_mapping or issubclass(kind, tuple(SEQUENCES.values())):
+            if len(value) > ENTRIES and not is_mapping:
+                few = value[:: len(value) // ENTRIES] if issubclass(kind, list) else ()
+                few = (value[0], value[-1]) if issubclass(kind, deque) else few
+                return id(value), len(value), [v if type(v) in ATOMS else id(v) for v in few]
+            if len(value) > ENTRIES or level > DEPTH:
+                return id(value), len(value)
+            marks = [
+                self._mark(v, path, level + 1, is_copy) for v in list(value.values() if is_mapping else value)
+            ]
+            return (
+                kind.__name__,
+                [k if type(k) in ATOMS else id(k) for k in value] if is_mapping else None,
+                marks,
+            )
+        if (state := self.framework.random_state(value)) is not None:
+            return "random", repr(state) if isinstance(state, dict) else self._mark(
+                state, path, level + 1, True
+            )
+        if has_state(kind) and not issubclass(kind, (*self.framework.own, *self.framework.walked)):
+            return id(value), self._mark(value.state_dict(), path, level + 1, True)
+        return "object", id(value), [v for f in fields(kind) if type(v := getattr(value, f)) in ATOMS]
+
+    def _array_mark(self, array: Any, kind: type, is_copy: bool) -> Any:
+        is_numpy = issubclass(kind, (np.ndarray, np.generic))
+        if not is_numpy and not is_copy and (version := self.framework.version(array)) is not None:
+            return version
+        values = array if is_numpy else self.framework.read(array)
+        if values is None or values.dtype.hasobject:
+            return None
+        if values.nbytes > SAMPLED:
+            values = values.reshape(-1)[:: values.size // 4096]
+        return values.shape, values.dtype.str, zlib.crc32(values.tobytes())
+
+    def find(self, path: str) -> tuple[Any, str]:
+        """Return the object that has an attribute, and the attribute's name. Raises NotKept without the object."""
+        for end in range(len(path) - 1, 0, -1):
+            if path[end] == "." and (owner := self.owners.get(path[:end])) is not None:
+                if is_library(type(owner)) and self.framework.attributes(owner) is None:
+                    raise NotKept(path[:end], type(owner).__name__)
+                return owner, path[end + 1 :]
+        raise NotKept(path.rpartition(".")[0], "made in training")
+
+    def has(self, path: str) -> bool:
+        """Return whether there is such an attribute."""
+        owner, _, name = path.rpartition(".")
+        return owner in self.owners and name in (self.attributes(self.owners[owner]) or {})
+
+    def value(self, owner: Any, name: str) -> Any:
+        """Return an attribute, or MISSING."""
+        return (self.attributes(owner) or {}).get(name, MISSING)
+
+
+def belongs_to_process(name: str, value: Any) -> bool:
+    """Return whether a value is a path, host, process id or time, which is another one in another process."""
+    kind = type(value)
+    if kind is str:
+        return value.startswith(("/", "~/")) or value == socket.gethostname()
+    if kind is float:
+        day = abs(value - time.time()) < 10 * 365 * 86400
+        return day or (bool(CLOCKS.search(name)) and 1 < value <= time.perf_counter())
+    return kind is int and ((value == os.getpid() and "pid" in name) or name.endswith("port"))
+
+
+def has_state(kind: type) -> bool:
+    """Return whether objects of this type have `state_dict` and `load_state_dict`."""
+    return callable(getattr(kind, "state_dict", None)) and callable(getattr(kind, "load_state_dict", None))
+
+
+def is_iterator(kind: type) -> bool:
+    """Return whether objects of this type yield values once."""
+    return hasattr(kind, "__next__") and not issubclass(kind, io.IOBase)
+
+
+def is_library(kind: type) -> bool:
+    """Return whether a type is of Python or of an installed package."""
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return kind.__module__ != "__main__" and (file is None or str(file).startswith(LIBRARIES))
+
+
+def fields(kind: type) -> tuple[str, ...]:
+    """Return the names of the fields of a dataclass of user code. Empty for any other type."""
+    known = dataclasses.is_dataclass(kind) and not is_library(kind)
+    return tuple(field.name for field in dataclasses.fields(kind)) if known else ()
