@@ -552,6 +552,7 @@ class KeepsState(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         self.begun.append(epoch)
+        self.odd = self.odd and object()
         self.rates[epoch] = 0.01 / (len(self.begun) + len(self.seen) + len(self.rates))
         self.model.optimizer.learning_rate = self.rates[epoch] * (1 + float(self.mean[1]))
 

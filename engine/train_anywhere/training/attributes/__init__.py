@@ -63,10 +63,10 @@ class Attributes:
                 self._report_not_kept(error)
         return pack(kept, encoder.arrays) if kept else b""
 
-    def restore(self, saved: Iterable[bytes], leave: tuple[str, ...] = ()) -> None:
+    def restore(self, saved: Iterable[bytes], leave: Callable[[str], bool] = lambda path: False) -> None:
         """Restore what `save` has returned on this rank, or on each rank of a run with another number of ranks.
 
-        Of several ranks only what is equal on all of them is restored, and nothing whose path starts with one of `leave`.
+        Of several ranks only what is equal on all of them is restored, and no path for which `leave` returns True.
 
         Raises:
             CheckpointError: the data is damaged.
@@ -76,7 +76,7 @@ class Attributes:
         if not walk:
             return
         decoder = Decoder(walk, ranks[0][1])
-        paths = [path for tree, _ in ranks for path in tree if not path.startswith(leave)]
+        paths = [path for tree, _ in ranks for path in tree if not leave(path)]
         # a second name of an object comes after the object
         for path in sorted(dict.fromkeys(paths), key=lambda path: is_second_name(ranks[0][0].get(path))):
             value = ranks[0][0].get(path)

@@ -222,7 +222,7 @@ class Walk:
             return "object", id(value)
         if issubclass(kind, (np.ndarray, np.generic)) or self.framework.is_array(kind):
             return 0 if is_copy else id(value), self._array_mark(value, kind, is_copy)
-        if issubclass(kind, QUIET):
+        if issubclass(kind, QUIET) or (callable(value) and is_library(kind)):
             return "quiet", kind.__name__
         if is_iterator(kind):
             return object()  # it may have moved

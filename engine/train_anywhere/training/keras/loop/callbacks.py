@@ -217,8 +217,6 @@ class TrainingCallback(keras.callbacks.CallbackList):
         super().on_train_begin(logs)
         for copy, value in zip(copies, before, strict=True):
             copy.assign(value)
-        for line in self.states.unsaved_notes():
-            self.metrics.progress.note(line)
         if self.restored:
             set_flags(self.model, self.restored["flags"])
             self.module.saved_flags = self.restored["traced"] or None

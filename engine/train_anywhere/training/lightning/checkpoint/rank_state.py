@@ -129,7 +129,7 @@ class RankState(pl.Callback):
             for attribute, value in state.items() if name in found else ():
                 setattr(found[name], attribute, move_data_to_device(value, module.device))
         counted = () if saved["metrics"] else tuple(f"module.{name}." for name in found)
-        self.attributes.restore(self._others, leave=counted)
+        self.attributes.restore(self._others, leave=lambda path: path.startswith(counted))
         for name, gradient in saved["gradients"].items():
             module.get_parameter(name).grad = gradient.to(module.device)
         for entry in saved["logged"]:

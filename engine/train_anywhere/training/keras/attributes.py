@@ -1,0 +1,92 @@
+"""What a walk over attributes knows about Keras and TensorFlow."""
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from train_anywhere.training.attributes import Framework
+
+ARRAYS = (tf.Tensor, tf.Variable, keras.Variable)
+
+
+def own_names() -> set[str]:
+    """Return the attributes that Keras gives to models, layers and callbacks."""
+    model = keras.Model()
+    model.compile(loss="mse")
+    return {*vars(model), *vars(keras.layers.Layer()), *vars(keras.callbacks.Callback())}
+
+
+class Keras(Framework):
+    """Keras and TensorFlow."""
+
+    own = (
+        tf.distribute.Strategy,
+        tf.data.Dataset,
+        keras.losses.Loss,
+        keras.optimizers.Optimizer,
+        keras.optimizers.schedules.LearningRateSchedule,
+        keras.KerasTensor,
+    )
+    walked = (keras.layers.Layer, keras.callbacks.Callback, keras.metrics.Metric)
+
+    def __init__(self) -> None:
+        self._own = own_names()
+
+    def is_array(self, kind: type) -> bool:
+        """Return whether values of this type are tensors or variables."""
+        return issubclass(kind, ARRAYS)
+
+    def read(self, array: Any) -> np.ndarray | None:
+        """Return the values. None for a type that numpy lacks, and for a tensor of a graph."""
+        try:
+            values = np.asarray(array)
+        except (TypeError, NotImplementedError):
+            return None
+        return values if values.dtype.kind in "biufc" else None
+
+    def describe(self, array: Any) -> list[Any]:
+        """Return the type of the values."""
+        return [str(array.dtype)]
+
+    def write(self, old: Any, values: np.ndarray, described: list[Any]) -> Any:
+        """Assign to `old` if it is a variable of this shape, else return a new tensor."""
+        if isinstance(old, (tf.Variable, keras.Variable)) and tuple(old.shape) == values.shape:
+            old.assign(values)
+            return old
+        return tf.constant(values)
+
+    def random_state(self, value: Any) -> Any:
+        """Return the state of a generator."""
+        if isinstance(value, (tf.random.Generator, keras.random.SeedGenerator)):
+            return np.asarray(value.state)
+        return super().random_state(value)
+
+    def set_random_state(self, value: Any, state: Any) -> bool:
+        """Set the state of a generator. Return False for any other value."""
+        if isinstance(value, (tf.random.Generator, keras.random.SeedGenerator)):
+            value.state.assign(state)
+            return True
+        return super().set_random_state(value, state)
+
+    def attributes(self, owner: Any) -> dict[str, Any] | None:
+        """Return the attributes of a model, layer, metric or callback that are the user's."""
+        if not isinstance(owner, self.walked):
+            return None
+        is_kerass = type(owner).__module__.startswith("keras.")
+        if isinstance(owner, keras.callbacks.Callback):
+            # Keras changes the sign of min_delta once, together with a function that is not saved
+            left_out = {*self._own, "min_delta"} if is_kerass else self._own
+        else:
+            left_out = {*vars(owner)} if is_kerass else self._own
+        layers = owner.layers if isinstance(owner, keras.Model) else []
+        found = {name: value for name, value in vars(owner).items() if name not in left_out}
+        return found | {layer.name: layer for layer in layers}
+
+
+def held_by_checkpoint(model: keras.Model) -> dict[str, Any]:
+    """Return the variables of a model and its optimizer, by name."""
+    optimizer = getattr(model, "optimizer", None)
+    variables = [*model.variables, *(optimizer.variables if optimizer is not None else [])]
+    return {f"{number} {variable.path}": variable for number, variable in enumerate(variables)}
