@@ -100,6 +100,7 @@ class Framework:
 
     def describe(self, array: Any) -> list[Any]:
         """Return what `write` needs to make such an array, as JSON data."""
+        return []
 
     def write(self, old: Any, values: np.ndarray, described: list[Any]) -> Any:
         """Return `old` with new values if it is such an array, else a new array."""

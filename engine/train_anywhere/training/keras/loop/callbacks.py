@@ -141,7 +141,7 @@ class TrainingCallback(keras.callbacks.CallbackList):
         self._counted_rows = 0, position.step
         self._measured = self._skipped = self._logged = self._leaving = self._averaged = False
         self._before: list[tuple[Any, np.ndarray]] = []
-        self._states_before: dict[str, dict[str, str]] = {}
+        self._states_before: dict[str, str] = {}
 
     @property
     def has_users(self) -> bool:
@@ -602,7 +602,7 @@ class TrainingCallback(keras.callbacks.CallbackList):
         """Average the moving statistics. They are linear in the batches, so this may be late."""
         self.module.strategy.average_variables(self.module.moving_statistics())
 
-    def save(self, value: float | None = None, states: dict[str, dict[str, str]] | None = None) -> None:
+    def save(self, value: float | None = None, states: dict[str, str] | None = None) -> None:
         """Save a checkpoint, with the value of `checkpoint.monitor` if it was just measured."""
         self._average_statistics()
         self.save_requested, self.position.seconds = False, self.timer.seconds
