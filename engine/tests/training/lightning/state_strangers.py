@@ -252,3 +252,32 @@ def loader(kind: str) -> Any:
 
 class Order(Net):
     """A plain module whose loader has state."""
+
+
+class Probe(pl.Callback):
+    """Adds a layer to the module before training, and trains it."""
+
+    def on_fit_start(self, trainer: Any, module: Any) -> None:
+        module.probe = nn.Linear(3, 1)
+        self.optimizer = torch.optim.Adam(module.probe.parameters(), 0.1)
+
+    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, index: int) -> None:
+        F.mse_loss(module.probe(batch), module.net(batch).detach()).backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+class Probed(Net):
+    """A module to which a callback adds a layer."""
+
+    def configure_callbacks(self) -> Any:
+        return Probe()
+
+
+class Lazy(Net):
+    """A module that adds a layer in its first step."""
+
+    def loss(self, batch: Tensor) -> Tensor:
+        if not hasattr(self, "late"):
+            self.late = nn.Linear(3, 1)
+        return super().loss(batch) + self.late(batch).pow(2).mean().detach()

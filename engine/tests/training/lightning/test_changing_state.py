@@ -7,7 +7,9 @@ import pytest
 
 from train_anywhere.config.command.command_line import to_hydra_overrides
 from train_anywhere.config.schema import Config
+from train_anywhere.errors import CheckpointError
 from train_anywhere.runs.folder import RunDir
+from train_anywhere.training.lightning.inference import open_trained_model
 
 from .conftest import Fit, final_state
 from .state_strangers import Net
@@ -15,7 +17,7 @@ from .state_strangers import Net
 MakeRun = Callable[..., tuple[Config, RunDir]]
 HERE = "engine.tests.training.lightning.state_strangers"
 KINDS = (
-    "Schedule", "Numbers", "Replay", "Averages", "Buffer", "Around", "Waits", "Metrics", "Counted", "Order",
+    "Schedule", "Numbers", "Replay", "Averages", "Buffer", "Around", "Waits", "Metrics", "Counted", "Order", "Probed",
 )  # fmt: skip
 
 
@@ -46,3 +48,26 @@ def test_a_resumed_run_has_the_same_bits(
     straight = losses_of(kind, 0)
     assert losses_of(kind, at, 0) == straight
     assert "is not in a checkpoint" not in "".join(capfd.readouterr())
+
+
+def test_weights_that_a_step_adds_are_named(losses_of: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(
+        CheckpointError, match=r"holds late.weight, late.bias, which this model does not have"
+    ):
+        losses_of("Lazy", 8, 0)
+    said = "".join(capfd.readouterr())
+    assert said.count("late.weight, late.bias: added after training had started") == 1
+
+
+def test_weights_that_only_training_adds_are_left_out_of_the_model(
+    losses_of: Any, make_run: MakeRun, fit: Fit, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = [f"task._target_={HERE}.Probed", f"data._target_={HERE}.loader", "data.kind=Probed"]
+    config, run = make_run(*to_hydra_overrides([*words, "trainer.max_epochs=1", "trainer.accelerator=cpu"]))
+    fit(config, run)
+    newest = run.checkpoints / (run.checkpoints / "newest").read_text().strip()
+    model = open_trained_model(config, newest)
+    assert not hasattr(model.module, "probe")
+    assert "probe.weight, probe.bias: weights that only training adds are left out." in "".join(
+        capfd.readouterr()
+    )

@@ -25,6 +25,7 @@ from train_anywhere.data.open_data import open_splits
 from train_anywhere.data.torch.user_loader import batch_count
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import CheckpointError, ConfigError
+from train_anywhere.files.removal import print_once
 from train_anywhere.training.lightning.checkpoint.position import seed_everything
 from train_anywhere.training.lightning.checkpoint.restorer import WEIGHTS, read_checkpoint
 from train_anywhere.training.lightning.dropin.model import explain_lightning_errors, make_task
@@ -82,7 +83,11 @@ def open_trained_model(config: Config, folder: Path) -> "TrainedModel":
     if add_adapters(network, config, network is module):
         load_initial_weights(config.init, module, lambda line: None)  # checkpoints do not hold the base
     try:
-        module.load_state_dict(state[WEIGHTS], strict=module.strict_loading)
+        found = module.load_state_dict(state[WEIGHTS], strict=False)
+        if module.strict_loading and found is not None and found.missing_keys:
+            raise RuntimeError(f"Missing key(s) in state_dict: {', '.join(found.missing_keys)}.")
+        if module.strict_loading and found is not None and found.unexpected_keys:
+            print_once(f"{', '.join(found.unexpected_keys)}: weights that only training adds are left out.")
     except RuntimeError as error:
         message = " ".join(str(error).split())
         raise CheckpointError(f"{folder} holds the weights of another model: {message}") from error

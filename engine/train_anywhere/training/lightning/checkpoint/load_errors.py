@@ -30,6 +30,11 @@ def _to_checkpoint_error(path: object, error: BaseException) -> ProjectError:
             f"{path} is damaged, or holds more than tensors and numbers; it is not read, because that could run code. "
             "Move its folder away to resume from the checkpoint before it."
         )
+    if "loading state_dict" in str(error):
+        lines = " ".join(line.strip() for line in str(error).splitlines()[1:])
+        return CheckpointError(
+            f"{path} holds the weights of another model: {lines} Use the code and the configuration that wrote it."
+        )
     message = (str(error).strip().splitlines() or [type(error).__name__])[0]
     return CheckpointError(
         f"{path} can't be resumed: {message} It is damaged, or was written with another model or version. "

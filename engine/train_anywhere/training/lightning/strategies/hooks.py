@@ -3,7 +3,7 @@
 import copy
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,9 @@ from torch.utils.data.distributed import DistributedSampler
 from train_anywhere.data.order.assignment import BatchOrder
 from train_anywhere.data.torch.loader import BatchLoader
 from train_anywhere.data.torch.unpadded_batches import UnpaddedOrder
-from train_anywhere.errors import listed, user_error, was_interrupted
+from train_anywhere.errors import CheckpointError, listed, user_error, was_interrupted
 from train_anywhere.files.copy_files import refuse_compressed
+from train_anywhere.files.removal import print_once
 from train_anywhere.training.lightning.checkpoint.load_errors import as_checkpoint_error
 from train_anywhere.training.lightning.dropin.trainable import KEY, set_flags, trainable_state
 from train_anywhere.training.lightning.dropin.user_data import TrainingLoaders, wrap
@@ -58,6 +59,7 @@ class StrategyHooks:
     def __init__(self, *arguments: Any, completes: bool = False, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self.completes, self.loaded = completes, dict[str, Any]()
+        self._late, self._names = dict[str, Any](), set[str]()
         self._trainable: dict[str, Any] = {}
         self._handlers: dict[int, Any] = {}
         self.launcher, self.training_loaders = Launcher(), TrainingLoaders()
@@ -89,6 +91,7 @@ class StrategyHooks:
         own: Any = self
         super().on_train_start()  # type: ignore[misc]
         trainer = own.lightning_module.trainer
+        self._load_late()
         for callback in trainer.callbacks:
             if hasattr(callback, "training_started"):
                 callback.training_started(trainer)
@@ -120,6 +123,7 @@ class StrategyHooks:
         own: Any = self
         trainer = own.lightning_module.trainer
         checkpoint[KEY] = trainable_state(trainer)
+        self._report_late(checkpoint["state_dict"])
         found = (c.validated for c in trainer.callbacks if isinstance(c, ValidatedWeights))
         checkpoint = with_validated_weights(checkpoint, next(found, {}))
         if callable(storage_options):
@@ -156,8 +160,41 @@ class StrategyHooks:
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         """Load the weights. Raises CheckpointError for those of another model."""
         own: Any = self
-        with as_checkpoint_error(own.lightning_module.trainer.ckpt_path):
+        module = own.lightning_module
+        with as_checkpoint_error(module.trainer.ckpt_path):
+            if strict and not self.saves_on_all_ranks:
+                found = module.load_state_dict(checkpoint["state_dict"], strict=False)
+                if found is not None and not found.missing_keys:
+                    self._late = {name: checkpoint["state_dict"][name] for name in found.unexpected_keys}
+                    return
             super().load_model_state_dict(checkpoint, strict)  # type: ignore[misc]
+
+    def _load_late(self) -> None:
+        """Load the weights that start hooks have added. Raises CheckpointError if some are still missing."""
+        own: Any = self
+        module, late, self._late = own.lightning_module, self._late, {}
+        path = module.trainer.ckpt_path
+        with as_checkpoint_error(path):
+            if late and (left := module.load_state_dict(late, strict=False).unexpected_keys):
+                raise CheckpointError(
+                    f"{path} holds {', '.join(left)}, which this model does not have when training starts; add them in setup, "
+                    "configure_model or on_fit_start."
+                )
+        if not self.saves_on_all_ranks:
+            self._names = {*module.state_dict()}
+
+    def _report_late(self, names: Collection[str]) -> None:
+        """Print the names of weights that a resumed run could not load. They are added in training."""
+        own: Any = self
+        if (
+            self._names
+            and own.is_global_zero
+            and (added := [name for name in names if name not in self._names])
+        ):
+            print_once(
+                f"{', '.join(added)}: added after training had started, so a resumed run can't load them; add them in setup, "
+                "configure_model or on_fit_start."
+            )
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         """Load the state of the optimizers. Raises CheckpointError if it does not fit."""
