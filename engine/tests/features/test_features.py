@@ -11,7 +11,7 @@ from train_anywhere import features
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.features import Feature, Features
-from train_anywhere.features.feature import Observer, Observers
+from train_anywhere.features.feature import Observer, Observers, Rank
 from train_anywhere.inference.trained_model import use_one_device
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.slurm.submission.prepare import common_job, placeholder_job
@@ -140,6 +140,53 @@ def test_each_restart_is_shown_in_its_parts(tmp_path: Path) -> None:
     assert "Restarts" not in features.rows(run, {"attempts": [newest]}) and "Restarts" not in features.rows(
         run, {}
     )
+
+
+class Every53(Feature):
+    """Writes each step that it wants, every 53rd, into the run folder."""
+
+    def observer(self, rank: Rank) -> Observer:
+        return Notes(rank.run.path / "steps.txt")
+
+
+class Notes(Observer):
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def next_step(self, step: int) -> int:
+        return (step // 53 + 1) * 53
+
+    def at_step(self, step: int) -> bool:
+        with open(self.file, "a") as file:
+            file.write(f"{step}\n")
+        return False
+
+
+def ten_steps_per_call() -> Any:
+    """Return a model of Keras for digits."""
+    import keras
+
+    model = keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(10)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer=None, loss=loss, steps_per_execution=10)
+    return model
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("framework=lightning", "model=mlp"),
+        ("framework=keras", "model=mlp"),
+        ("framework=keras", "data=digits", "task=custom", f"task._target_={__name__}.ten_steps_per_call"),
+    ],
+    ids=["lightning", "keras", "ten steps per call"],
+)
+def test_a_feature_gets_every_53rd_of_quick_steps(train: Callable[..., Any], tmp_path: Path, words) -> None:
+    options = ("data.batch_size=8", "trainer.limit_train_batches=120", "trainer.max_epochs=2")
+    feature = f"+features.every._target_={__name__}.Every53"
+    done = train(*words, *options, feature, "trainer.accelerator=cpu", f"paths.results={tmp_path}")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "latest" / "steps.txt").read_text().split() == ["53", "106", "159", "212"]
 
 
 def test_every_wanted_step_is_reached_once_with_several_steps_in_a_call() -> None:

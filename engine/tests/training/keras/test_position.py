@@ -1,7 +1,5 @@
 """The position, step by step."""
 
-import pytest
-
 from train_anywhere.training.early_stopping import Patience
 from train_anywhere.training.keras.checkpoint import Position
 from train_anywhere.training.plan import Plan
@@ -46,17 +44,3 @@ def test_a_run_that_has_stopped_early_is_over_after_its_epoch(make_config) -> No
     assert not Position(step=1, patience=Patience(0.5, 1)).is_complete(PLAN, rule)
     assert not Position(step=1, patience=Patience(0.5, 2), pending=True).is_complete(PLAN, rule)
     assert Position(step=1, patience=Patience(0.5, 2)).is_complete(PLAN, rule)
-
-
-@pytest.mark.parametrize("best", [None, 0.25])
-def test_numbers_tell_everything_that_ranks_agree_on(best: float | None) -> None:
-    position = Position(
-        epoch=1,
-        batch=4,
-        step=5,
-        metrics={"val/acc": 1.0},
-        pending=True,
-        patience=Patience(best, 3),
-        ended=True,
-    )
-    assert Position.from_numbers(position.numbers(), position.metrics) == position

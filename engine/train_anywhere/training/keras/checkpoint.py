@@ -2,10 +2,9 @@
 
 import io
 import json
-import math
 import random
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,15 +15,17 @@ import numpy as np
 import tensorflow as tf
 
 from train_anywhere.checkpoints.checkpointer import AsyncCheckpointer
+from train_anywhere.checkpoints.choice import read_chosen, select_weights
 from train_anywhere.checkpoints.disk.manifest import CheckpointInfo, SavedCheckpoint
-from train_anywhere.config.schema import EarlyStopping, Trainer
+from train_anywhere.config.schema import EarlyStopping, Init, Trainer
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files.copy_files import refuse_compressed
-from train_anywhere.training.adapters import refuse_other_base
+from train_anywhere.runs.folder import open_run
+from train_anywhere.training.adapters import refuse_adapters_alone, refuse_other_base
 from train_anywhere.training.early_stopping import Patience
-from train_anywhere.training.keras.dropin.gradients import NamedVariables, read_flags
+from train_anywhere.training.keras.dropin.gradients import ADAPTERS, NamedVariables, read_flags
 from train_anywhere.training.keras.module import Module
-from train_anywhere.training.plan import Plan, validation_due
+from train_anywhere.training.plan import Plan, refuse_other_framework, validation_due
 
 
 @dataclass
@@ -50,20 +51,6 @@ class Position:
     preempted: bool = False
     seconds: float = 0.0
     timed_out: bool = False
-
-    def numbers(self) -> list[float]:
-        """Return the values that all ranks must share, for `from_numbers`."""
-        best = math.nan if self.patience.best is None else self.patience.best
-        waited, seconds = self.patience.waited, self.seconds
-        return [self.epoch, self.batch, self.step, self.pending, best, waited, self.ended, seconds]
-
-    @classmethod
-    def from_numbers(cls, numbers: list[float], metrics: dict[str, float]) -> "Position":
-        """Return the position whose `numbers` these are, with the given metrics."""
-        epoch, batch, step, pending, best, waited, ended, seconds = numbers
-        patience = Patience(None if math.isnan(best) else best, int(waited))
-        at, over = (int(epoch), int(batch), int(step)), bool(ended)
-        return cls(*at, metrics, bool(pending), patience, over, seconds=seconds)
 
     def advance(self, plan: Plan, trainer: Trainer, steps: int = 1) -> None:
         """Count optimizer steps of an epoch as done."""
@@ -113,12 +100,10 @@ def disable_graph_optimizer() -> None:
 def keep_random_state(module: Module) -> Iterator[None]:
     """Restore the random states of Python, numpy and the model after the block."""
     states = [v for v in module.model.variables if v.name == "seed_generator_state"]
-    copies = [copy for state in states for copy in module.strategy.local_values(state)]
-    before = [copy.numpy() for copy in copies]
+    restore_states = module.strategy.snapshot(states)
     python, own = random.getstate(), np.random.get_state()
     yield
-    for copy, value in zip(copies, before, strict=True):
-        copy.assign(value)
+    restore_states()
     random.setstate(python)
     np.random.set_state(own)
 
@@ -297,6 +282,40 @@ def check_base(where: str, module: Module, lora: Sequence[str] | None) -> None:
     """Raise CheckpointError unless the adapters in `where` fit the base of the module."""
     if module.base and lora:
         refuse_other_base(where, lora, module.base.identity)
+
+
+SEED_STATE = "seed_generator_state"
+"""Suffix of the names of random states, which are not loaded: a new run uses its own seed."""
+
+
+def load_initial_weights(init: Init, module: Module, report: Callable[[str], None]) -> None:
+    """Load the weights that `init` names, if any, into the model.
+
+    Raises:
+        CheckpointError: the weights can't be read, or do not fit.
+    """
+    if init.run is None:
+        return
+
+    def read(saved: SavedCheckpoint) -> tuple[dict[str, Any], list[str] | None]:
+        refuse_other_framework(saved, "keras")
+        return dict(read_weights(saved.path)), read_state(saved.path / "state.json")["lora"]
+
+    stored, lora = read_chosen(open_run(init.run), init.checkpoint, read)
+    if lora and module.base is None:
+        refuse_adapters_alone(init.run, lora[1])
+    check_base(f"init.run={init.run}", module, lora)
+    weights = module.weights()
+    if module.base and not lora:  # the weights of the base, not those of its adapters
+        weights = {n: v for n, v in (weights | module.base.variables).items() if not n.endswith(ADAPTERS)}
+    own = {name: variable for name, variable in weights.items() if not name.endswith(SEED_STATE)}
+    stored = {name: array for name, array in stored.items() if not name.endswith(SEED_STATE)}
+    for name in select_weights(_shapes(own), _shapes(stored), init, report):
+        own[name].assign(stored[name])
+
+
+def _shapes(arrays: dict) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(array.shape) for name, array in arrays.items()}
 
 
 def restore_weights(folder: Path, weights: NamedVariables) -> None:

@@ -20,13 +20,13 @@ from train_anywhere.errors import ConfigError
 from train_anywhere.training.keras.batches import Loader
 from train_anywhere.training.keras.checkpoint import (
     check_base,
+    load_initial_weights,
     read_state,
     restore_weights,
 )
 from train_anywhere.training.keras.dropin.model import open_model
 from train_anywhere.training.keras.export import export_model, inference_arguments
 from train_anywhere.training.keras.module import Module
-from train_anywhere.training.keras.run import load_initial_weights
 from train_anywhere.training.keras.strategies.choose import make_strategy
 from train_anywhere.training.plan import limit_batches
 

@@ -318,16 +318,6 @@ class Module:
         """Continue from these states on the rank that reads the checkpoint. Others start at zero."""
         self.metrics.restore([array for key, array in arrays.items() if key.startswith("state/")])
 
-    def copy_metrics(self) -> list[np.ndarray]:
-        """Return a copy of the states of the metrics on this process, for `assign_metrics`."""
-        return [np.array(copy) for v in self.metrics.variables for copy in self.strategy.local_values(v)]
-
-    def assign_metrics(self, arrays: Sequence[np.ndarray]) -> None:
-        """Continue from the states that `copy_metrics` has returned."""
-        copies = [copy for v in self.metrics.variables for copy in self.strategy.local_values(v)]
-        for copy, array in zip(copies, arrays, strict=True):
-            copy.assign(array)
-
     def moving_statistics(self) -> list[keras.Variable]:
         """Return the float32 ones of batch normalization. Other variables must be equal on all ranks."""
         pairs = ((one, v) for one in find_batch_norms(self.model) for v in one.non_trainable_variables)

@@ -3,17 +3,17 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from train_anywhere.checkpoints.choice import read_chosen, select_weights
 from train_anywhere.checkpoints.disk.manifest import SavedCheckpoint
 from train_anywhere.checkpoints.recovery import open_checkpointer
 from train_anywhere.config.checks.monitors import describe_best_checkpoint
-from train_anywhere.config.schema import Config, Init, Trainer
+from train_anywhere.config.schema import Config, Trainer
 from train_anywhere.data.dataset import DataSet, Splits
 from train_anywhere.data.open_data import open_splits
 from train_anywhere.data.tf.pipeline import plain_data_errors
@@ -23,22 +23,20 @@ from train_anywhere.features import Features
 from train_anywhere.features.feature import Observers, Rank
 from train_anywhere.job.rank_process import RankProcess, TrainingStopped
 from train_anywhere.runs.attempts import Outcome
-from train_anywhere.runs.folder import RunDir, open_run
+from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.recorder import report_weights
-from train_anywhere.training.adapters import refuse_adapters_alone
+from train_anywhere.training.early_stopping import Patience
 from train_anywhere.training.keras.batches import Loader
 from train_anywhere.training.keras.checkpoint import (
     RAW_WEIGHTS,
     Position,
     StateWriter,
-    check_base,
+    load_initial_weights,
     read_state,
-    read_weights,
     restore,
     restore_weights,
     split_seeds,
 )
-from train_anywhere.training.keras.dropin.gradients import ADAPTERS
 from train_anywhere.training.keras.dropin.model import open_model
 from train_anywhere.training.keras.dropin.user_callbacks import make_callbacks
 from train_anywhere.training.keras.loop.callbacks import TrainingCallback
@@ -60,39 +58,6 @@ from train_anywhere.training.reporting.display import Display
 from train_anywhere.training.reporting.header import Header, cpu_name, peak_flops
 from train_anywhere.training.reporting.progress import Progress
 
-SEED_STATE = "seed_generator_state"
-"""Suffix of the names of random states, which are not loaded: a new run uses its own seed."""
-
-
-def load_initial_weights(init: Init, module: Module, report: Callable[[str], None]) -> None:
-    """Load the weights that `init` names, if any, into the model.
-
-    Raises:
-        CheckpointError: the weights can't be read, or do not fit.
-    """
-    if init.run is None:
-        return
-
-    def read(saved: SavedCheckpoint) -> tuple[dict[str, Any], list[str] | None]:
-        refuse_other_framework(saved, "keras")
-        return dict(read_weights(saved.path)), read_state(saved.path / "state.json")["lora"]
-
-    stored, lora = read_chosen(open_run(init.run), init.checkpoint, read)
-    if lora and module.base is None:
-        refuse_adapters_alone(init.run, lora[1])
-    check_base(f"init.run={init.run}", module, lora)
-    weights = module.weights()
-    if module.base and not lora:  # the weights of the base, not those of its adapters
-        weights = {n: v for n, v in (weights | module.base.variables).items() if not n.endswith(ADAPTERS)}
-    own = {name: variable for name, variable in weights.items() if not name.endswith(SEED_STATE)}
-    stored = {name: array for name, array in stored.items() if not name.endswith(SEED_STATE)}
-    for name in select_weights(_shapes(own), _shapes(stored), init, report):
-        own[name].assign(stored[name])
-
-
-def _shapes(arrays: dict) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(array.shape) for name, array in arrays.items()}
-
 
 def train(config: Config, process: RankProcess) -> Outcome:
     """Train from the newest checkpoint, if any, and test. All ranks call it. Raises errors."""
@@ -110,12 +75,7 @@ def train(config: Config, process: RankProcess) -> Outcome:
     process.stop.reinstall()  # TensorFlow's server for several processes replaces the handler of SIGTERM
     process.heartbeat.at("preparing")
     with strategy.explain_lost_ranks(), plain_data_errors():
-        return train_and_test(strategy, name, config, process)
-
-
-def train_and_test(strategy: Strategy, name: str, config: Config, process: RankProcess) -> Outcome:
-    """Train and test, after the devices are chosen and the ranks are connected."""
-    return KerasTraining(strategy, name, config, process).run()
+        return KerasTraining(strategy, name, config, process).run()
 
 
 class KerasTraining(Training):
@@ -399,9 +359,8 @@ def broadcast_state(position: Position, module: Module) -> Position:
     base = module.base.variables if module.base else {}
     weights = {**base, **module.weights()}
     strategy.broadcast_variables([*weights.values(), *module.optimizer_state().values()])
-    numbers = position.numbers()
-    agreed = strategy.sum(numbers if strategy.rank == 0 else [0.0] * len(numbers))
-    return Position.from_numbers(agreed, position.metrics)
+    known = strategy.broadcast_json(asdict(position))
+    return Position(**known | {"patience": Patience(**known["patience"])})
 
 
 def test(callback: TrainingCallback, newest: SavedCheckpoint | None) -> None:

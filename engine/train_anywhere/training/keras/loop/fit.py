@@ -5,7 +5,8 @@ from collections.abc import Callable
 import keras
 
 from train_anywhere.training.keras.checkpoint import keep_random_state
-from train_anywhere.training.keras.loop.callbacks import Stopped, TrainingCallback
+from train_anywhere.training.keras.loop.callbacks import TrainingCallback
+from train_anywhere.training.keras.loop.step_work import Stopped
 
 
 def fit(callback: TrainingCallback) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -168,3 +168,14 @@ class Strategy:
     def local_values(self, variable: keras.Variable) -> list[tf.Variable]:
         """Return the variable's copy on each replica of this process."""
         return [variable.value]
+
+    def snapshot(self, variables: Iterable[keras.Variable]) -> Callable[[], None]:
+        """Return a function that assigns the current values again, those of each replica of this process."""
+        copies = [copy for variable in variables for copy in self.local_values(variable)]
+        values = [np.array(copy) for copy in copies]
+
+        def restore() -> None:
+            for copy, value in zip(copies, values, strict=True):
+                copy.assign(value)
+
+        return restore

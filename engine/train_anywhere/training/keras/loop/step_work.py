@@ -1,0 +1,374 @@
+"""The work between the steps of `fit`: metrics, validations within an epoch, signals, checkpoints."""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import keras
+import numpy as np
+
+from train_anywhere.config.schema import Config
+from train_anywhere.features.feature import Observers, Step
+from train_anywhere.job.rank_process import Stop
+from train_anywhere.training.early_stopping import (
+    Timer,
+    checkpoint_score,
+    describe_early_end,
+    monitored_value,
+)
+from train_anywhere.training.keras.batches import Loader
+from train_anywhere.training.keras.checkpoint import Position, StateWriter
+from train_anywhere.training.keras.dropin.user_callbacks import CallbackStates
+from train_anywhere.training.keras.loop.tensorboard import MetricsWriter
+from train_anywhere.training.keras.module import Module
+from train_anywhere.training.plan import Plan, is_multiple, validation_due
+
+WHEN = ("begin", "end")
+
+
+class Stopped(Exception):
+    """Leaves `fit` or `evaluate` after a signal."""
+
+
+def overrides(callbacks: Iterable[keras.callbacks.Callback], *hooks: str) -> bool:
+    """Return whether a callback has one of these hooks."""
+    base = keras.callbacks.Callback
+    pairs = ((getattr(c, name), getattr(base, name)) for c in callbacks for name in hooks)
+    return any(getattr(hook, "__func__", hook) is not original for hook, original in pairs)
+
+
+class StepWork(keras.callbacks.CallbackList):
+    """The callbacks of one call of `fit`, and the work between its steps.
+
+    Reading the metrics waits for the device and, with several ranks, is a collective. So they are read every `log_every_n_steps` steps and
+    at the end of an epoch, together with requests of any rank to stop and of rank 0 to save.
+
+    Args:
+        checkpoints: writes checkpoints, on rank 0; None on other ranks.
+        users: the callbacks of the configuration, with a History.
+        observers: called after steps, validations and checkpoints.
+        restored: content of state.json in the checkpoint that the run resumes from.
+
+    Attributes:
+        added: metrics that callbacks added to the logs of the last epoch.
+        ended_by: a line about the end, if user code ended training before its last step.
+        validations: the epochs that `fit` validates, from 1: the current one, or none.
+        replaying: whether `fit` has not reached the position of the checkpoint yet.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        plan: Plan,
+        position: Position,
+        module: Module,
+        loader: Loader,
+        metrics: MetricsWriter,
+        checkpoints: StateWriter | None,
+        stop: Stop,
+        users: list[keras.callbacks.Callback],
+        states: CallbackStates,
+        observers: Observers,
+        restored: dict[str, Any] | None,
+    ) -> None:
+        options = {"verbose": 0, "epochs": plan.max_epochs, "steps": plan.steps_per_epoch}
+        super().__init__(users, add_history=False, add_progbar=False, model=module.model, **options)
+        self.config, self.plan, self.position = config, plan, position
+        self.module, self.loader, self.states = module, loader, states
+        self.metrics, self.checkpoints, self.stop = metrics, checkpoints, stop
+        self.heartbeat, self.pace = metrics.progress.heartbeat, module.strategy.pace
+        self.timer = Timer(config.trainer, position.seconds)
+        self.observers, self.restored = observers, restored
+        self.save_requested = self.end_requested = False
+        self.added: dict[str, float] = {}
+        self.stopper: str | None = None
+        self.ended_by: str | None = None
+        self.validations: list[int] = []
+        self.train_hooks = overrides(
+            users, *(f"on_{of}_{when}" for of in ("train_batch", "batch") for when in WHEN)
+        )
+        self.test_hooks = overrides(
+            users, *(f"on_{of}_{when}" for of in ("test", "test_batch") for when in WHEN)
+        )
+        self.split = "val"
+        self.load: Callable[[], object] = module.swap_averages
+        self.epoch = self.first_epoch = 0
+        self.replaying = False
+        self._functions: tuple[Any, Any] = None, None
+        self._restore_counts = module.strategy.snapshot(module.metrics.variables)
+        self._first = 0
+        self._counted_rows = 0, position.step
+        self._measured = self._skipped = self._logged = self._leaving = self._averaged = False
+        self._restore: Callable[[], None] = lambda: None
+        self._states_before: dict[str, str] = {}
+
+    @property
+    def has_users(self) -> bool:
+        """Whether all ranks have a callback of the user."""
+        return any(not isinstance(one, keras.callbacks.History) for one in self.states.callbacks.values())
+
+    def is_complete(self) -> bool:
+        """Return whether training is complete."""
+        return self.position.is_complete(self.plan, self.config.trainer.early_stopping)
+
+    def evaluate(self) -> None:
+        """Validate now, within an epoch or after training."""
+        arguments = self.module.evaluation(self.loader, "val", self.plan.val_batches)
+        self.model.evaluate(**arguments, callbacks=self, verbose=0)
+
+    def _call(self, hook: str, number: int, logs: Any = None) -> None:
+        """Call a hook of each callback, and note the one that sets `stop_training`."""
+        for one in self.callbacks:
+            getattr(one, hook)(number, logs)
+            if self.stopper is None and self.model.stop_training:
+                self.stopper = type(one).__name__
+
+    # ---- steps
+
+    def _end_step(self, steps: int) -> None:
+        """Count steps, report metrics, and save if a checkpoint is due."""
+        position, before, every = self.position, self.position.step, self.config.trainer.log_every_n_steps
+        if self.checkpoints:
+            self.checkpoints.checkpointer.check()
+        position.advance(self.plan, self.config.trainer, steps)
+        single = self.module.strategy.processes == 1
+        if single:
+            self._end_training(self.timer.is_over)
+        self._take_stop()
+        if single and self.end_requested:
+            self._end_early(True)
+        metrics = None
+        if position.pending or position.step // every > before // every:
+            metrics = self._measure()
+            if not position.pending:  # else the end of the epoch writes the row, together with the validation
+                self.metrics.write(position.step, position.epoch, metrics)
+            at = (position.step, position.epoch, position.batch)
+            self.observers.after_step(Step(*at, metrics, last=position.pending))
+        if metrics is not None:
+            self._count_rows(position.step)
+        loss = lambda: float(self.module.batch_logs().get("loss", math.nan))  # noqa: E731  # of this process
+        self.metrics.progress.add_batches(
+            position.epoch, position.batch - 1, metrics, steps * self.plan.accumulate, loss
+        )
+        self.check_stop_flag()
+        self.save_requested |= self.observers.reach(position.step)
+        if (profile := self.metrics.progress.profile) and profile.is_on:
+            profile.after_step(position.step)
+        if self.save_requested and not (position.pending or position.preempted):
+            self.save()
+        self.heartbeat.trained_batch(position.step)
+
+    def _count_rows(self, step: int) -> None:
+        """Use the rows that were trained since the last call for the training speed, if the data has its own batches."""
+        rows, at = self.module.rows, (self.module.rows, step)
+        (before, since), self._counted_rows = self._counted_rows, at
+        if self.loader.is_read_again("train") and rows > before:
+            throughput, batches = self.metrics.progress.throughput, (step - since) * self.plan.accumulate
+            throughput.rows = (rows - before) / batches * self.metrics.progress.units_per_row
+
+    def _end_interval(self) -> None:
+        """Validate within an epoch, or choose whether `fit` validates at its end."""
+        position, plan, trainer = self.position, self.plan, self.config.trainer
+        epoch = position.epoch
+        due = validation_due(trainer, plan, epoch, position.batch, position.step)
+        listed = is_multiple(epoch + 1, trainer.check_val_every_n_epoch or 1)  # as `validation_freq` of `fit`
+        ends = position.timed_out or (position.ended and listed)
+        validates = due or bool(ends and plan.val_batches)
+        if position.ended or position.ends_epoch(plan):
+            self.validations[:] = [epoch + 1] if validates else []
+            return
+        restore_counts = self.module.strategy.snapshot(self.module.metrics.variables)
+        self.evaluate()
+        restore_counts()
+        self._take_stop()
+        if self.end_requested and self.module.strategy.processes == 1:
+            self._end_early(False)
+        metrics = self._metrics(True)
+        self._count_patience(epoch, metrics, True)
+        self._measured = True
+        if position.timed_out or position.ended or position.patience.should_stop(trainer.early_stopping):
+            self.validations.clear()  # `fit` ends the epoch here
+            self.model.stop_training = self._leaving = True
+            return
+        self._report_epoch(epoch, metrics)
+        self._close(epoch, metrics, False)
+        self._measured = False
+
+    def _metrics(self, validated: bool) -> dict[str, float]:
+        """Return the metrics of an epoch, or of the steps before a validation."""
+        splits = ("train", "val") if validated else ("train",)
+        metrics = self.position.metrics
+        return {k: v for k, v in metrics.items() if k == "lr" or k.partition("/")[0] in splits}
+
+    def _count_patience(self, epoch: int, metrics: Mapping[str, float], validated: bool) -> None:
+        position, trainer = self.position, self.config.trainer
+        within = not (position.ended or position.ends_epoch(self.plan))
+        rule = trainer.early_stopping
+        if (validated or not self.plan.val_batches) and rule.patience is not None:
+            value = monitored_value(metrics, rule.monitor, "trainer.early_stopping.monitor")
+            position.patience.update(value, rule)
+            if (epoch if within else epoch + 1) < (trainer.min_epochs or 0):
+                position.patience.postpone(rule)
+
+    def _report_epoch(self, epoch: int, metrics: Mapping[str, float]) -> None:
+        position, rule = self.position, self.config.trainer.early_stopping
+        self.metrics.write(position.step, epoch, metrics)
+        self.metrics.progress.end_epoch(epoch, metrics, position.batch - 1)
+        if position.patience.should_stop(rule):
+            self.metrics.progress.note(position.patience.describe(rule))
+        self.observers.after_validation(position.step, metrics)
+
+    def _close(self, epoch: int, metrics: Mapping[str, float], validated: bool) -> None:
+        """Move on to the next step, and save if a checkpoint is due."""
+        self.position.close_epoch(self.plan)
+        every = self.config.checkpoint.every_n_epochs
+        if self.is_complete() or self.save_requested or is_multiple(epoch + 1, every):
+            self.save(self._score(metrics, validated))
+
+    def _score(self, metrics: Mapping[str, float], validated: bool) -> float | None:
+        """Return the value of `checkpoint.monitor`. Raises ConfigError if no metric has the name."""
+        monitor = self.config.checkpoint.monitor
+        if monitor and (validated or monitor.startswith("train/")):
+            monitored_value(metrics, monitor, "checkpoint.monitor")
+        return checkpoint_score(metrics, monitor) if monitor else None
+
+    # ---- signals, and other ends
+
+    def leave(self) -> None:
+        """Save, and leave `fit` after a signal. Raises Stopped."""
+        self.save()
+        self.timer.stop()
+        raise Stopped
+
+    def _keep_state(self) -> None:
+        """Keep what a validation may change: all variables if a callback has hooks, else those that no optimizer trains."""
+        if self.split != "val" or self.load != self.module.swap_averages:
+            return
+        module, trained = self.module, {id(v) for v in self.model.trainable_variables}
+        own = [v for v in module.weights().values() if self.test_hooks or id(v) not in trained]
+        kept = [*own, *module.optimizer_state().values()] if self.test_hooks else own
+        self._restore = module.strategy.snapshot([*kept, *module.metrics.variables])
+        self._states_before = self.states.save()
+
+    def _leave_test(self) -> None:
+        """Leave a validation or test after a signal; the validation will run again. Raises Stopped."""
+        if not self.position.preempted:
+            return
+        if self.split != "val" or self.load != self.module.swap_averages:
+            raise Stopped
+        self.module.swap_averages()
+        self._restore()
+        self.save(states=self._states_before)
+        self.timer.stop()
+        raise Stopped
+
+    def reduce(self, split: str) -> dict[str, float]:
+        """Return the metrics over all ranks, and agree to stop or save. All ranks call this."""
+        requests = [
+            float(self.stop.requested is not None),
+            float(self._requests_checkpoint()),
+            float(self.metrics.progress.take_profile()),
+            float(self.end_requested),
+            float(self.timer.is_over),
+            *self.heartbeat.efficiency.numbers(),
+        ]
+        reduced = self.module.strategy.sum([*self.module.take(), *requests])
+        *sums, to_stop, to_save, to_profile, to_end, over, whole, waited = reduced
+        self.metrics.progress.request_profile(int(to_profile))
+        self.heartbeat.efficiency.set_sums([whole, waited])
+        self.position.preempted |= to_stop > 0
+        self.save_requested |= to_save > 0
+        if to_end > 0:
+            self._end_early(split == "train")
+        self._end_training(over > 0)
+        return self.module.report(split, sums)
+
+    def check_stop_flag(self) -> None:
+        """Check for requests to stop or save in a single process, which needs no agreement of ranks."""
+        if self.module.strategy.processes == 1:
+            self.position.preempted |= self.stop.requested is not None
+            self.save_requested |= self._requests_checkpoint()
+            self.metrics.progress.request_profile(self.metrics.progress.take_profile())
+
+    def _requests_checkpoint(self) -> bool:
+        """Return whether rank 0 wants to save now, as a feature or `jobs.py save` requests."""
+        requested = bool(self.metrics.progress.requests.save) or self.observers.requests_checkpoint()
+        return self.checkpoints is not None and requested
+
+    def _take_stop(self) -> None:
+        """Note that a callback has set `stop_training`, on which the ranks have to agree."""
+        self.end_requested |= bool(self.model.stop_training)
+        self.model.stop_training = False
+
+    def _end_training(self, over: bool) -> None:
+        """End training at this step if `trainer.max_time` is over."""
+        position = self.position
+        if over and not (position.timed_out or position.step >= self.plan.total_steps):
+            position.timed_out = position.pending = True
+            self.metrics.progress.note(self.timer.end(position.step))
+
+    def _agree_on_end(self) -> None:
+        """Check at the end of an epoch whether a callback has set `stop_training`. All processes call this."""
+        self._take_stop()
+        requested = float(self.end_requested)
+        if self.module.strategy.processes > 1 and self.has_users:
+            requested = self.module.strategy.sum([requested])[0]
+        if requested:
+            self._end_early(False)
+
+    def _end_early(self, at_step: bool) -> None:
+        """End training after `stop_training`. At a step, a validation ends the epoch as in `fit`."""
+        position = self.position
+        if position.ended:
+            return
+        position.ended = True
+        if position.step < self.plan.total_steps:
+            self.ended_by = describe_early_end(self.stopper, position.step, self.plan.total_steps)
+            self.metrics.progress.note(self.ended_by)
+        position.pending |= at_step
+
+    def _measure(self) -> dict[str, float]:
+        """Return and store the metrics of training over all ranks, and the learning rate."""
+        metrics = self.reduce("train") | {"lr": self.module.learning_rate()}
+        self.position.metrics |= metrics
+        return metrics
+
+    # ---- checkpoints
+
+    def _average_statistics(self) -> None:
+        """Average the moving statistics. They are linear in the batches, so this may be late."""
+        self.module.strategy.average_variables(self.module.moving_statistics())
+
+    def save(self, value: float | None = None, states: dict[str, str] | None = None) -> None:
+        """Save a checkpoint, with the value of `checkpoint.monitor` if it was just measured."""
+        self._average_statistics()
+        self.save_requested, self.position.seconds = False, self.timer.seconds
+        metric_state = self.module.metric_state()
+        with self.heartbeat.within("checkpoint"):
+            start = time.monotonic()
+            if self.checkpoints:
+                callbacks = self.states.save() if states is None else states
+                self.checkpoints.save(self.module, self.position, metric_state, callbacks, value)
+            self.observers.after_checkpoint(time.monotonic() - start)
+            self.metrics.progress.requests.saved(self.position.step)
+
+    def _save_changed(self, weights: Mapping[str, Any], before: Mapping[str, np.ndarray]) -> None:
+        """Validate and save weights that callbacks changed when training ended; training would continue from those before."""
+        position = self.position
+        self.metrics.progress.note(
+            "callbacks changed the weights in on_train_end: the new weights are validated, saved and tested."
+        )
+        self.module.strategy.broadcast_variables(list(weights.values()))
+        try:
+            if self.plan.val_batches:
+                self.load = lambda: False
+                self.evaluate()
+            elif self.checkpoints:
+                self.checkpoints.keep_validated(self.module, position)
+        finally:
+            for name, variable in weights.items():
+                variable.assign(before[name])
+        metrics = {name: v for name, v in position.metrics.items() if name.startswith("val/")}
+        self.metrics.write(position.step, position.last_epoch, metrics)
+        self.save(self._score(position.metrics | self.added, bool(metrics)))
