@@ -2,6 +2,7 @@
 
 import csv
 import os
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.topology import Topology
-from train_anywhere.errors import CheckpointError, ConfigError, DataError, ProjectError
+from train_anywhere.errors import CheckpointError, ConfigError, DataError
 from train_anywhere.job.rank_process import RankProcess, Stop
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir, open_run
@@ -45,9 +46,9 @@ def trained(make_run: Make, *overrides: str) -> tuple[Outcome, RunDir]:
     return run_keras(config, run), run
 
 
-def test_a_step_that_changes_nothing_is_an_error(make_run: Make) -> None:
-    with pytest.raises(ProjectError, match=r"nothing was trained: \d+ steps changed no weight"):
-        trained(make_run, task("Idle"), *NO_EVALUATION)
+def test_a_step_that_changes_nothing_is_noted(make_run: Make, capsys) -> None:
+    trained(make_run, task("Idle"), *NO_EVALUATION)
+    assert re.search(r"nothing was trained: \d+ steps changed no weight", capsys.readouterr().out)
 
 
 def rows(run: RunDir) -> list[dict[str, str]]:

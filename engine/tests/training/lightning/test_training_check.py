@@ -23,12 +23,9 @@ SHORT = (
     "trainer.limit_val_batches=0",
 )
 SKIPPED = "batches were skipped (training_step or the loader returned None)"
-ERRORS = {
-    "skips all": f"all 8 {SKIPPED}",
-    "the parameters of another": "no parameter of the optimizer ever had a gradient",
-    "leaves each epoch": "no batch reached training_step",
-}
 NOTES = {
+    "skips all": f"nothing was trained: all 8 {SKIPPED}",
+    "the parameters of another": "nothing was trained: no parameter of the optimizer ever had a gradient",
     "skips one": "2 of 8 batches were skipped",
     "no optimizer": "the module has no optimizer, so no weight was changed.",
     "by hand": "",
@@ -36,12 +33,10 @@ NOTES = {
 }
 
 
-@pytest.mark.parametrize("how", ERRORS)
-def test_nothing_was_trained(how: str, make_run: MakeRun, fit: Fit) -> None:
-    config, run = make_run(f"task.how={how}", f"data._target_={HERE}.rows", *SHORT)
-    with pytest.raises(ProjectError, match="nothing was trained") as caught:
+def test_no_step_is_an_error(make_run: MakeRun, fit: Fit) -> None:
+    config, run = make_run("task.how='leaves each epoch'", f"data._target_={HERE}.rows", *SHORT)
+    with pytest.raises(ProjectError, match=r"nothing was trained: no batch reached training_step\."):
         fit(config, run)
-    assert ERRORS[how] in str(caught.value)
 
 
 @pytest.mark.parametrize("how", NOTES)
@@ -55,10 +50,10 @@ def test_a_part_was_trained(
     assert NOTES[how] in printed and ("skipped" in printed) == ("skip" in how)
 
 
-def test_a_loader_without_batches(make_run: MakeRun, fit: Fit) -> None:
+def test_a_loader_without_batches(make_run: MakeRun, fit: Fit, capsys: pytest.CaptureFixture[str]) -> None:
     config, run = make_run("task.how=''", f"data._target_={HERE}.gaps", *SHORT)
-    with pytest.raises(ProjectError, match=r"nothing was trained: all 8 batches were skipped"):
-        fit(config, run)
+    fit(config, run)
+    assert "nothing was trained: all 8 batches were skipped" in capsys.readouterr().out
 
 
 def test_metrics_named_like_a_column_get_another_one_with_a_note(

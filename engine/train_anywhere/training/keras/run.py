@@ -18,7 +18,6 @@ from train_anywhere.data.dataset import DataSet, Splits
 from train_anywhere.data.open_data import open_splits
 from train_anywhere.data.tf.pipeline import plain_data_errors
 from train_anywhere.distributed.layout import running_strategy
-from train_anywhere.errors import ProjectError
 from train_anywhere.features import Features
 from train_anywhere.features.feature import Observers, Rank
 from train_anywhere.job.rank_process import RankProcess, TrainingStopped
@@ -289,14 +288,14 @@ def fit_and_publish(
 
 
 def fit_and_check(callback: TrainingCallback) -> None:
-    """Train. Raises ProjectError if the steps change neither weights nor optimizers."""
+    """Train. Print a note if the steps change neither weights nor optimizers."""
     module, position = callback.module, callback.position
     weights, first = fingerprint(module), position.step
     fit(callback)
     if not position.preempted:
         callback.observers.at_end()
     if position.step > first and weights and fingerprint(module) == weights:
-        raise ProjectError(
+        callback.metrics.progress.note(
             f"nothing was trained: {position.step - first} steps changed no weight and called no optimizer; let train_step apply "
             "the gradients (self.optimizer.apply)."
         )

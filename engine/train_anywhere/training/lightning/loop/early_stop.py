@@ -101,18 +101,18 @@ class TrainingCheck(pl.Callback):
         self.skipped += not outputs and pl_module.automatic_optimization
 
     def check(self, trainer: pl.Trainer) -> str:
-        """Return a note about skipped batches, or "". Raises ProjectError if nothing was trained."""
+        """Return a note about what was not trained, or "". Raises ProjectError if no step ran."""
         if not self.batches and not trainer.should_stop:
             raise ProjectError("nothing was trained: no batch reached training_step.")
         skipped = "training_step or the loader returned None"
         if self.batches and self.skipped == self.batches:
-            raise ProjectError(
+            return (
                 f"nothing was trained: all {self.batches} batches were skipped ({skipped}); return the loss."
             )
         if not any(optimizer.param_groups for optimizer in trainer.optimizers):
             return "the module has no optimizer, so no weight was changed."
         if self.stepped and not self.has_gradient:
-            raise ProjectError(
+            return (
                 "nothing was trained: no parameter of the optimizer ever had a gradient; pass the parameters that the loss depends on to "
                 "the optimizer."
             )
