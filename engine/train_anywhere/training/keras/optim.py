@@ -4,7 +4,6 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import keras
@@ -73,113 +72,65 @@ class EpochSchedule(keras.optimizers.schedules.LearningRateSchedule):
         return self.inner(step // self.steps_per_epoch)
 
 
-class Scaled(keras.optimizers.schedules.LearningRateSchedule):
-    """A schedule times a factor."""
+class Grouped:
+    """Mixin of optimizers with learning rates and weight decays by path, see `optimizer.groups` and `optimizer.no_decay`.
 
-    def __init__(self, inner: Callable[[tf.Tensor | int], tf.Tensor], factor: float) -> None:
-        self.inner, self.factor = inner, factor
-
-    def __call__(self, step: tf.Tensor | int) -> tf.Tensor:
-        """Return the learning rate, float32 [], of the step after `step` steps (an integer, [])."""
-        return self.inner(step) * self.factor
-
-
-class SGD(keras.optimizers.SGD):
-    """Keras' SGD with torch's arithmetic: decay in the gradient, momentum without the rate.
-
-    g = gradient + decay * w;  m = momentum * m + g;  w -= lr * (g + momentum * m if nesterov else m).
-    Keras' own applies decay separately from the momentum and accumulates lr * g, which differs once the learning rate changes.
+    Args:
+        section: the section `optimizer`.
     """
 
-    def __init__(self, decay: float = 0.0, **options: object) -> None:
+    def __init__(self, section: Sgd | AdamW, **options: Any) -> None:
         super().__init__(**options)
-        self.decay, self.undecayed = decay, frozenset[str]()
+        self.section, self.undecayed = section, frozenset[str]()
 
     def exclude_from_weight_decay(self, var_list: Sequence[keras.Variable]) -> None:
         """Do not decay these variables."""
         self.undecayed = frozenset(v.path for v in var_list)
 
     def build(self, variables: Sequence[keras.Variable]) -> None:
-        """Create the momentum of each variable."""
-        super().build(variables)
-        momenta = self.momentums or [None] * len(variables)
-        decays = [0.0 if v.path in self.undecayed else self.decay for v in variables]
-        copies = map(tf.distribute.get_strategy().experimental_local_results, (v.value for v in variables))
-        slots = zip(copies, momenta, decays, strict=True)
-        self.slot = {copy.ref(): (m, decay) for local, m, decay in slots for copy in local}.__getitem__
+        """Create the state of each variable, and find its settings."""
+        super().build(variables)  # type: ignore[misc]
+        local = tf.distribute.get_strategy().experimental_local_results
+        numbers = {copy.ref(): number for number, v in enumerate(variables) for copy in local(v.value)}
+        settings = [self._find_settings(v.path) for v in variables]
+        self.number, self.settings = numbers.__getitem__, settings.__getitem__
+
+    def _find_settings(self, path: str) -> tuple[float, float]:
+        """Return the factor of the learning rate, and the weight decay."""
+        lr, decay = group_settings(matching_groups(self.section.groups, path))
+        decay = 0.0 if path in self.undecayed else self.section.weight_decay if decay is None else decay
+        return 1.0 if lr is None else lr / self.section.lr, decay
+
+
+class KerasSGD(Grouped, keras.optimizers.SGD):
+    """Keras' SGD with torch's arithmetic: decay in the gradient, momentum without the rate.
+
+    g = gradient + decay * w;  m = momentum * m + g;  w -= lr * (g + momentum * m if nesterov else m).
+    Keras' own applies decay separately from the momentum and accumulates lr * g, which differs once the learning rate changes.
+    """
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable, learning_rate: tf.Tensor) -> None:
         """Update one variable. The gradient has its shape and dtype, the rate its dtype."""
-        momentum, decay = self.slot(variable.ref())
+        number = self.number(variable.ref())
+        factor, decay = self.settings(number)
         step = gradient + decay * variable if decay else gradient
-        if momentum is not None:
-            new = self.momentum * momentum + step
-            self.assign(momentum, new)
+        if self.momentum:
+            new = self.momentum * self.momentums[number] + step
+            self.assign(self.momentums[number], new)
             step = step + self.momentum * new if self.nesterov else new
-        self.assign_sub(variable, tf.cast(learning_rate, variable.dtype) * step)
+        self.assign_sub(variable, tf.cast(learning_rate * factor, variable.dtype) * step)
 
 
-class Groups(keras.optimizers.MultiOptimizer):
-    """Optimizers of one kind with the learning rates and weight decays of `optimizer.groups`, behind one learning rate.
+class KerasAdamW(Grouped, keras.optimizers.Adam):
+    """Keras' AdamW, with settings of each variable."""
 
-    Args:
-        o: the section `optimizer`.
-        make: returns an optimizer with a learning rate and weight decay.
-        rate: the learning rate of variables without one of their own.
-        clipping: an argument of Keras optimizers that clips the gradients of all variables.
-    """
-
-    def __init__(
-        self,
-        o: Sgd | AdamW,
-        make: Callable[[Any, float], keras.optimizers.Optimizer],
-        rate: Any,
-        clipping: Mapping[str, float],
-    ) -> None:
-        factors = dict[tuple[float, float], keras.optimizers.Optimizer]()
-
-        def choose(variable: keras.Variable) -> keras.optimizers.Optimizer:
-            lr, decay = group_settings(matching_groups(o.groups, variable.path))
-            if any(word.lower() in variable.path.lower() for word in o.no_decay):
-                decay = 0.0
-            factor, decay = 1.0 if lr is None else lr / o.lr, o.weight_decay if decay is None else decay
-            if (factor, decay) not in factors:
-                scaled = rate * factor if isinstance(rate, float) else Scaled(rate, factor)
-                factors[factor, decay] = make(rate if factor == 1 else scaled, decay)
-            return factors[factor, decay]
-
-        super().__init__(choose)
-        self.choose, self.factors, self.clipping = choose, factors.items, clipping
-        self.main = factors[1.0, o.weight_decay] = make(rate, o.weight_decay)
-
-    def build(self, variables: Sequence[keras.Variable]) -> None:
-        """Create the states of all optimizers."""
-        self.trained = variables
-        super().build(variables)
-
-    @property
-    def learning_rate(self) -> Any:
-        """The learning rate of variables without one of their own. Setting it changes all in proportion."""
-        return self.main.learning_rate
-
-    @learning_rate.setter
-    def learning_rate(self, value: Any) -> None:
-        for (factor, _), one in self.factors():
-            one.learning_rate = value * factor
-
-    def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> None:
-        """Clip the gradients of all variables together, and apply each with its optimizer."""
-        if norm := self.clipping.get("global_clipnorm"):
-            grads, _ = tf.clip_by_global_norm(grads, norm)
-        elif value := self.clipping.get("clipvalue"):
-            grads = [g if g is None else tf.clip_by_value(g, -value, value) for g in grads]
-        parts: dict[keras.optimizers.Optimizer, list[Any]] = {}
-        for gradient, variable in zip(grads, trainable_variables or self.trained, strict=True):
-            if gradient is not None:
-                parts.setdefault(self.choose(variable), []).append((gradient, variable))
-        for one, pairs in parts.items():
-            one.apply_gradients(pairs)
-        self.iterations.assign_add(1)
+    def update_step(self, gradient: Any, variable: tf.Variable, learning_rate: tf.Tensor) -> None:
+        """Update one variable. The gradient may be sparse."""
+        factor, decay = self.settings(self.number(variable.ref()))
+        rate = tf.cast(learning_rate, variable.dtype) * factor
+        if decay:
+            self.assign_sub(variable, variable * decay * rate)
+        super().update_step(gradient, variable, rate)
 
 
 def make_optimizer(config: Config, plan: Plan, world_size: int) -> keras.optimizers.Optimizer:
@@ -195,24 +146,17 @@ def make_optimizer(config: Config, plan: Plan, world_size: int) -> keras.optimiz
         rate = lr  # a number: callbacks can change it
     if isinstance(o, OtherOptimizer):
         optimizer = _other(o, rate, clipping)
-    elif o.groups:
-        optimizer = Groups(o, partial(make_plain, o), rate, clipping)
+    elif o.name == "sgd":
+        momentum = {"momentum": float(o.momentum), "nesterov": o.nesterov}
+        optimizer = KerasSGD(o, name="sgd", learning_rate=rate, **momentum, **clipping)
     else:
-        optimizer = make_plain(o, rate, o.weight_decay, **clipping)
+        betas = dict(zip(("beta_1", "beta_2"), o.betas, strict=True))
+        optimizer = KerasAdamW(o, name="adamw", learning_rate=rate, epsilon=o.eps, **betas, **clipping)
     return (
         keras.optimizers.LossScaleOptimizer(optimizer)
         if config.trainer.precision == "16-mixed"
         else optimizer
     )
-
-
-def make_plain(o: Sgd | AdamW, rate: Any, decay: float, **clipping: float) -> keras.optimizers.Optimizer:
-    """Return the optimizer of the section, with a learning rate and weight decay."""
-    if o.name == "sgd":
-        momentum = {"momentum": float(o.momentum), "nesterov": o.nesterov}
-        return SGD(decay=decay, learning_rate=rate, **momentum, **clipping)
-    betas = dict(zip(("beta_1", "beta_2"), o.betas, strict=True))
-    return keras.optimizers.AdamW(learning_rate=rate, epsilon=o.eps, weight_decay=decay, **betas, **clipping)
 
 
 def make_schedule(
@@ -239,17 +183,16 @@ def make_schedule(
 def make_rate_reader(optimizer: keras.optimizers.Optimizer) -> Callable[[], float]:
     """Return a function that returns the learning rate of the optimizer's last step."""
     inner = getattr(optimizer, "inner_optimizer", optimizer)
-    main = getattr(inner, "main", inner)
     count = next(
         v for v in inner.variables if v.name == "iteration"
     )  # `iterations` counts less if it accumulates
 
     def rate() -> float:
-        used, step = rate_source(main), max(0, int(count.numpy()) - 1)
+        used, step = rate_source(inner), max(0, int(count.numpy()) - 1)
         if isinstance(used, LearningRate):  # in double precision, as Lightning logs it
             return used.lr * lr_factor(used.schedule, step, used.steps_per_epoch, used.total_steps)
         scheduled = isinstance(used, keras.optimizers.schedules.LearningRateSchedule)
-        return float(tf.convert_to_tensor(used(step) if scheduled else main.learning_rate))
+        return float(tf.convert_to_tensor(used(step) if scheduled else inner.learning_rate))
 
     return rate
 

@@ -11,7 +11,6 @@ from train_anywhere.config.instantiate import explain_target_errors
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.training.adapters import describe_base, hash_weights, select_layers
-from train_anywhere.training.keras.optim import Groups
 from train_anywhere.training.keras.private import keep_gradients
 from train_anywhere.training.keras.strategies.base import Strategy
 
@@ -150,8 +149,8 @@ def build_optimizer(
     if not optimizer.built:
         words = [word.lower() for word in no_decay]
         undecayed = [v for v in variables if any(word in v.path.lower() for word in words)]
-        if undecayed and not isinstance(inner := inner_optimizer(optimizer), Groups):
-            inner.exclude_from_weight_decay(var_list=undecayed)
+        if undecayed:
+            inner_optimizer(optimizer).exclude_from_weight_decay(var_list=undecayed)
         optimizer.build(list(variables))
     for one in single_optimizers(optimizer) if tf.distribute.has_strategy() else ():
         keep_gradients(one)
