@@ -211,6 +211,7 @@ CHANGES = {
     "configs/train.yaml": change_train,
     "environment.yml": change_environment,
     "pyproject.toml": change_settings,
+    "conftest.py": lambda text, words: text.replace('    "tools.testing.plugin",\n', ""),
     ".editorconfig": lambda text, words: text.partition("\n[tests/template")[0],
 }
 """Files that differ from the product's."""

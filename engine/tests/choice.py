@@ -12,6 +12,7 @@ from typing import Any
 
 sys.path[:1] = [str(Path(__file__).resolve().parents[2]), str(Path(__file__).resolve().parents[2] / "engine")]
 
+from tools.testing.weights import final_weights, largest_difference  # noqa: E402
 from train_anywhere.config.command.command_line import to_hydra_overrides  # noqa: E402
 from train_anywhere.config.command.compose import compose  # noqa: E402
 from train_anywhere.config.load import load  # noqa: E402
@@ -19,7 +20,6 @@ from train_anywhere.distributed.topology import Topology  # noqa: E402
 from train_anywhere.errors import ProjectError  # noqa: E402
 from train_anywhere.job.rank_process import RankProcess, Stop  # noqa: E402
 from train_anywhere.runs.folder import RunDir, create  # noqa: E402
-from train_anywhere.testing.weights import final_weights, largest_difference  # noqa: E402
 
 SHORT = [
     "trainer.max_epochs=2",

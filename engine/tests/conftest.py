@@ -1,4 +1,4 @@
-"""Fixtures and marks of the engine's tests besides `train_anywhere.testing.plugin`."""
+"""Fixtures and marks of the engine's tests besides `tools.testing.plugin`."""
 
 import re
 import signal

@@ -78,15 +78,10 @@ ROWS = {
 
 
 def sources() -> list[str]:
-    """Return every module of project and engine without the testbed and helpers of tests."""
+    """Return every module of project and engine without the fixtures of tests."""
     tops = ("src", "slurm", "hydra_plugins", "engine/train_anywhere")
     found = (str(p.relative_to(ROOT)) for top in tops for p in (ROOT / top).rglob("*.py"))
-    apart = (
-        "engine/train_anywhere/slurm/testbed/",
-        "engine/train_anywhere/commands/testbed.py",
-        "engine/train_anywhere/testing/",
-    )
-    return sorted(name for name in found if not name.startswith(apart))
+    return sorted(name for name in found if not name.startswith("engine/train_anywhere/testing/"))
 
 
 def room(module: str) -> str:

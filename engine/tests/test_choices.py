@@ -14,7 +14,7 @@ from train_anywhere.config.command.compose import CONFIGS, list_groups
 from train_anywhere.config.command.yaml_files import default_choices, read_mapping
 from train_anywhere.config.keys import CUSTOM, SINGLE_GROUPS
 from train_anywhere.files import ROOT
-from train_anywhere.testing.frameworks import FRAMEWORKS
+from train_anywhere.testing.plugin import FRAMEWORKS
 
 BESIDES = {
     "data=mnist": "is tried with its own files in tests/data",

@@ -4,8 +4,8 @@ import difflib
 import importlib.util
 import subprocess
 
+from tools.testbed.sites import SITES
 from train_anywhere.files import ENGINE, ROOT
-from train_anywhere.slurm.testbed.sites import SITES
 
 GOLDEN = ROOT / "engine" / "tests" / "golden"
 spec = importlib.util.spec_from_file_location("renew", GOLDEN / "renew.py")

@@ -18,9 +18,9 @@ import pytest
 from PIL import Image
 
 from src.data.digits import FILE
+from tools.testing.frameworks import without_noise
 from train_anywhere.config.command.compose import list_groups
 from train_anywhere.files import ROOT
-from train_anywhere.testing.frameworks import without_noise
 
 Train = Callable[..., "CompletedProcess[str]"]
 FRAMEWORKS = ["lightning", "keras"]

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from train_anywhere.files import ROOT
-from train_anywhere.testing.frameworks import FRAMEWORKS
+from train_anywhere.testing.plugin import FRAMEWORKS
 
 COUNT = """
 import json

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from train_anywhere.files import ROOT
-from train_anywhere.testing.frameworks import FRAMEWORKS
-from train_anywhere.testing.plugin import Command
+from train_anywhere.testing.plugin import FRAMEWORKS, Command
 
 CELLS = json.loads((ROOT / "notebooks/run.ipynb").read_text())["cells"]
 

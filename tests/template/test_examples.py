@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tools.testing.weights import final_weights, info
 from train_anywhere.files import ROOT
 from train_anywhere.slurm.submission.snapshot import take_snapshot
 from train_anywhere.testing.plugin import Command
-from train_anywhere.testing.weights import final_weights, info
 
 EXAMPLES = ROOT / "examples"
 if not EXAMPLES.is_dir():

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tools.testing.weights import final_weights, info, largest_difference
 from train_anywhere.files import ROOT
 from train_anywhere.testing.plugin import Command
-from train_anywhere.testing.weights import final_weights, info, largest_difference
 
 if not (ROOT / "examples/finetune").is_dir():
     pytest.skip("this project has no examples/finetune", allow_module_level=True)

@@ -13,10 +13,10 @@ from subprocess import CompletedProcess
 import pytest
 import yaml
 
+from tools.testing.plugin import require, require_packages
 from train_anywhere.commands import jobs, scaling
 from train_anywhere.config.command.compose import compose, list_groups
 from train_anywhere.files import ENGINE, ROOT
-from train_anywhere.testing.plugin import require, require_packages
 
 Train = Callable[..., "CompletedProcess[str]"]
 PAGES = [

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tools.testbed.testbed_cluster import Testbed
+from tools.testing.projects import copy_project, run_command
 from train_anywhere.files import ROOT
-from train_anywhere.slurm.testbed.testbed_cluster import Testbed
-from train_anywhere.testing.projects import copy_project, run_command
 
 BLOCK = re.compile(r"(?:[Ww]rite `(?P<file>[\w./]+)`:\n\n)?```(?P<kind>bash|python)\n(?P<text>.*?)```", re.S)
 

@@ -34,7 +34,7 @@ exec setpriv --bounding-set=-all --inh-caps=-all "$@"
 TRAINS = 99
 """Exit code of a command that imported a framework: it was not refused."""
 
-TREES = ("src", "slurm", "hydra_plugins", "configs", "engine/train_anywhere")
+TREES = ("src", "slurm", "hydra_plugins", "configs", "tools", "engine/train_anywhere")
 TOOLS = (
     "bash", "sh", "cat", "env", "sleep", "echo", "git", "hostname", "ps", "id", "mkdir", "rm", "ls", "uname", "chmod", "true",
     "false", "printf", "sed", "grep", "dd", "yes",
@@ -108,7 +108,7 @@ class Scratch:
         """Start the server, confined."""
         around = [*["unshare", "--mount", "--propagation", "private", "bash", "-c"], CONFINE, str(self.path)]
         environ = {**self.environ({}), "PATH": os.environ["PATH"]}  # for mount; commands get the other one
-        self.server = ForkServer(["train_anywhere.testing.warm_imports"], environ, self.project, around)
+        self.server = ForkServer(["tools.testing.warm_imports"], environ, self.project, around)
         assert self.ask("-c", ["0"], {}, self.files(), 60)[0] == 0, "the server did not start"
 
     def environ(self, changes: dict[str, str]) -> dict[str, str]:

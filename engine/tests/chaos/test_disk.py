@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from engine.tests.confined import confined, works
-from train_anywhere.testing.frameworks import FRAMEWORKS
+from train_anywhere.testing.plugin import FRAMEWORKS
 
 PROGRAM = Path(__file__).with_name("disk.py")
 KILLS = int(os.environ.get("CHAOS_KILLS", "0"))

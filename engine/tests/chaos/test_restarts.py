@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tools.testbed.namespaces import is_running
 from train_anywhere.distributed.packages import framework_problem
 from train_anywhere.files import ROOT
-from train_anywhere.slurm.testbed.namespaces import is_running
 
 pytestmark = [
     pytest.mark.slow,

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from omegaconf.errors import InterpolationKeyError
 
+from tools.testing.frameworks import FIRST
 from train_anywhere.config.choices import Callback
 from train_anywhere.config.instantiate import explain_target_errors, instantiate
 from train_anywhere.errors import CheckpointError, ConfigError
-from train_anywhere.testing.frameworks import FIRST
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tools.testing.projects import copy_project
 from train_anywhere.config.command.compose import compose
 from train_anywhere.config.keys import OpenSection, defaults, flatten, key_fields, meanings
 from train_anywhere.config.schema import Config
 from train_anywhere.config.strict import field_types, section_class
-from train_anywhere.testing.projects import copy_project
 
 OLD = Path(__file__).with_name("files") / "train_of_135_keys.yaml"
 """A train.yaml of the time when it had to list every key."""

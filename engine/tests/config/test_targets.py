@@ -14,7 +14,7 @@ from train_anywhere.config.load import load, to_tree
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
 from train_anywhere.files import ENGINE, ROOT
-from train_anywhere.testing.frameworks import FRAMEWORKS
+from train_anywhere.testing.plugin import FRAMEWORKS
 
 STRANGER = """
 import lightning.pytorch as pl

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from engine.tests.data.shard_files import write_shards
+from tools.testing.frameworks import FIRST
 from train_anywhere.config.choices import Data
 from train_anywhere.config.command.compose import list_groups
 from train_anywhere.config.instantiate import locate
@@ -15,7 +16,6 @@ from train_anywhere.config.schema import Config
 from train_anywhere.data.array_data import array_rows, leaves
 from train_anywhere.data.open_data import open_splits
 from train_anywhere.errors import ConfigError, DataError
-from train_anywhere.testing.frameworks import FIRST
 
 MakeConfig = Callable[..., Config]
 OVERRIDES = {

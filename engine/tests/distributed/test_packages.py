@@ -4,11 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
+from tools.testing.frameworks import FIRST
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed import packages
 from train_anywhere.distributed.packages import framework_problem
 from train_anywhere.launch.local_run import local_problems
-from train_anywhere.testing.frameworks import FIRST, FRAMEWORKS
+from train_anywhere.testing.plugin import FRAMEWORKS
 from train_anywhere.training.preflight import CHECKS
 
 SAYS = f"framework={FIRST} needs zzq_none, which this environment does not have: run `make setup FRAMEWORK={FIRST}`"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tools.testing.projects import copy_project
 from train_anywhere.files import ROOT
-from train_anywhere.testing.projects import copy_project
 
 PAGE = (ROOT / "docs/how-to/add-a-feature.md").read_text()
 

@@ -206,8 +206,6 @@ SHELL = re.compile(r"(?:^|[\s;&|(`'\"])(rm|rmdir|unlink|shred|mv)\s+[-\"'$\w/.{]
 OWNERS = {
     "engine/train_anywhere/files/removal.py": REMOVES | RENAMES,
     "engine/train_anywhere/files/atomic.py": RENAMES | {"replace"},
-    # the folder of a Slurm on this machine, for tests: marked by it, and with files of Slurm's own users
-    "engine/train_anywhere/slurm/testbed/testbed_cluster.py": {"rmtree"},
     "engine/train_anywhere/plugins/anywhere.py": {
         "replace"
     },  # a member's answer in Hydra's folder; it imports only Hydra

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tools.testing.weights import final_weights, largest_difference
 from train_anywhere.inference import load_model
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.testing.weights import final_weights, largest_difference
 
 from .conftest import SHORT, Evaluate, Trained, train_a_run
 

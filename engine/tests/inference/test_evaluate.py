@@ -15,10 +15,11 @@ import pytest
 from PIL import Image
 
 from src.data.digits import open_digits
+from tools.testing.frameworks import FIRST
 from train_anywhere.files import ROOT
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.lock import RunLock
-from train_anywhere.testing.frameworks import FIRST, FRAMEWORKS
+from train_anywhere.testing.plugin import FRAMEWORKS
 
 from .conftest import SHORT, Evaluate, Trained, train_a_run
 

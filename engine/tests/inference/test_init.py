@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import yaml
 
+from tools.testing.weights import final_weights, largest_difference
 from train_anywhere.config.load import to_tree
 from train_anywhere.errors import CheckpointError
 from train_anywhere.launch.local_run import local_problems
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.testing.weights import final_weights, largest_difference
 from train_anywhere.training.preflight import CHECKS
 
 from .conftest import SHORT, Evaluate, Trained

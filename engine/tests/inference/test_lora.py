@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tools.testing.weights import final_weights, largest_difference
 from train_anywhere.config.keys import unflatten
 from train_anywhere.config.load import load
 from train_anywhere.distributed.topology import Topology
@@ -18,7 +19,6 @@ from train_anywhere.inference import load_model
 from train_anywhere.job.rank_process import RankProcess, Stop
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import read_frozen
-from train_anywhere.testing.weights import final_weights, largest_difference
 from train_anywhere.training.adapters import refuse_other_base, select_layers
 
 from .conftest import SHORT, Evaluate, Trained

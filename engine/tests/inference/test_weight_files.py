@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from tools.testing.weights import final_weights, largest_difference
 from train_anywhere.checkpoints.choice import init_problems
 from train_anywhere.errors import CheckpointError
 from train_anywhere.launch.local_run import local_problems
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.testing.weights import final_weights, largest_difference
 from train_anywhere.training.lightning.weights import FileWeights, choose_names, plain_name
 from train_anywhere.training.preflight import CHECKS
 

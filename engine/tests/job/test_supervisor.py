@@ -23,6 +23,7 @@ from engine.tests.slurm.scripts import (
     snapshot,
     tool,
 )
+from tools.testbed.namespaces import is_running
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import NOT_FINITE, STOPPED
 from train_anywhere.job import requeue
@@ -33,7 +34,6 @@ from train_anywhere.launch.processes import LocalRanks
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import write_frozen
 from train_anywhere.slurm.script.render import render
-from train_anywhere.slurm.testbed.namespaces import is_running
 
 MakeConfig = Callable[..., Config]
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tools.testing.frameworks import FIRST, PAGES
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import STOPPED, DataError, LostRankError, ProjectError
 from train_anywhere.files import ROOT
@@ -20,7 +21,7 @@ from train_anywhere.launch.failure import report_failure, save_traceback, wait_f
 from train_anywhere.runs.attempts import CAUSE, append_debug, claim_first
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.summary import describe_error, display_path
-from train_anywhere.testing.frameworks import FIRST, FRAMEWORKS, PAGES
+from train_anywhere.testing.plugin import FRAMEWORKS
 
 Train = Callable[..., "CompletedProcess[str]"]
 Capture = pytest.CaptureFixture[str]

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
+from tools.testing.weights import final_weights, largest_difference
 from train_anywhere.distributed.packages import framework_problem
 from train_anywhere.files import ROOT
 from train_anywhere.launch.fork_main import read_line
 from train_anywhere.launch.forkserver import LOST_EXIT_CODE, ForkedProcess, ForkServer
 from train_anywhere.launch.processes import ForkServers
-from train_anywhere.testing.frameworks import FRAMEWORKS
-from train_anywhere.testing.weights import final_weights, largest_difference
+from train_anywhere.testing.plugin import FRAMEWORKS
 
 pytestmark = pytest.mark.new_process
 

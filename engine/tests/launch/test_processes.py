@@ -13,6 +13,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
+from tools.testing.weights import final_weights, largest_difference
 from train_anywhere.config.schema import Config
 from train_anywhere.files import ROOT
 from train_anywhere.launch import processes as launch
@@ -20,7 +21,6 @@ from train_anywhere.launch.forkserver import ForkServer
 from train_anywhere.launch.processes import LocalRanks, LocalRun
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import write_frozen
-from train_anywhere.testing.weights import final_weights, largest_difference
 
 AS_ONE = ("model=mlp", "model.hidden=[32]", "model.dropout=0", "optimizer=sgd", "trainer.accelerator=cpu")
 """A training whose weights do not depend on the number of ranks."""

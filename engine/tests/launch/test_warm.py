@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from tools.testbed.namespaces import is_running
 from train_anywhere.files import ENGINE, ROOT
 from train_anywhere.job.running_ranks import find_ranks
 from train_anywhere.launch import warm_node
 from train_anywhere.launch.forkserver import ForkServer
-from train_anywhere.slurm.testbed.namespaces import is_running
 
 pytestmark = [
     pytest.mark.new_process,

@@ -21,7 +21,7 @@ from train_anywhere.files import ROOT
 from train_anywhere.monitor import verdicts as rules
 from train_anywhere.monitor.run_facts import read_facts
 from train_anywhere.runs.folder import open_run
-from train_anywhere.testing.frameworks import FRAMEWORKS
+from train_anywhere.testing.plugin import FRAMEWORKS
 
 Train = Callable[..., "subprocess.CompletedProcess[str]"]
 

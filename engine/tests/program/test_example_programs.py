@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tools.testing.weights import info
 from train_anywhere.files import ROOT
 from train_anywhere.runs.facts import curves
-from train_anywhere.testing.weights import info
 
 TWO = ("trainer.devices=2", "trainer.accelerator=cpu", "program.processes=rank")
 OWN_LOOP = (

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from tools.testing.weights import info
 from train_anywhere.commands import jobs
 from train_anywhere.files import ROOT
 from train_anywhere.runs.facts import curves
-from train_anywhere.testing.weights import info
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tools.testing.weights import info
 from train_anywhere.commands import jobs
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.topology import Topology
@@ -26,7 +27,6 @@ from train_anywhere.job.rank_process import RankProcess, Stop
 from train_anywhere.program.run_program import _finish
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.recorder import RunRecorder
-from train_anywhere.testing.weights import info
 
 SHOW = """
 import json, os, sys

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.tests.properties.cases import SCALARS, TEXT, bounded, composed
+from tools.testing.frameworks import FIRST
 from train_anywhere.commands.scaling import COLUMNS, make_row
 from train_anywhere.errors import ProjectError
 from train_anywhere.features import describe
@@ -32,7 +33,6 @@ from train_anywhere.slurm.status.best import find_best
 from train_anywhere.slurm.status.find_runs import RunEntry
 from train_anywhere.slurm.status.gather import Report, gather
 from train_anywhere.slurm.status.text_page import page, table, to_json
-from train_anywhere.testing.frameworks import FIRST
 
 START = "2026-01-01T00:00:00+00:00"
 SECONDS = {"before": 1.0, "start": 2.0, "step": 70.0, "data": 20.0, "others": 30.0, "checkpoint": 9.0}

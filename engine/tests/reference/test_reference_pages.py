@@ -10,8 +10,7 @@ import pytest
 from train_anywhere import errors
 from train_anywhere.files import ENGINE, ROOT
 from train_anywhere.runs.reopen import frozen
-from train_anywhere.testing.frameworks import FRAMEWORKS
-from train_anywhere.testing.plugin import Command
+from train_anywhere.testing.plugin import FRAMEWORKS, Command
 
 REFERENCE = ROOT / "docs/reference"
 

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from engine.tests.confined import INSIDE
-from train_anywhere.testing import warm
-from train_anywhere.testing.projects import copy_project
+from tools.testing import warm
+from tools.testing.projects import copy_project
 
 NEEDED = {"sshd": "openssh-server", "ssh": "openssh-client", "rsync": "rsync", "unshare": "util-linux"}
 

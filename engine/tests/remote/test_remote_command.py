@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from engine.tests.remote.conftest import Laptop, Site
-from train_anywhere.testing.projects import git
+from tools.testing.projects import git
 
 pytestmark = [pytest.mark.git, pytest.mark.new_process]
 

@@ -7,10 +7,10 @@ import pytest
 import yaml
 
 from engine.tests.remote.conftest import Laptop, Site
+from tools.testing.weights import final_weights, info, largest_difference
 from train_anywhere.runs.folder import RunDir, claim_named
 from train_anywhere.runs.lock import RunLock
 from train_anywhere.runs.reopen.frozen import REQUIRED_KEYS
-from train_anywhere.testing.weights import final_weights, info, largest_difference
 
 pytestmark = [pytest.mark.git, pytest.mark.new_process]
 

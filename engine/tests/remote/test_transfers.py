@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from engine.tests.remote.conftest import Laptop, Site
+from tools.testing.projects import commit, git
 from train_anywhere.runs.reopen.frozen import REQUIRED_KEYS
-from train_anywhere.testing.projects import commit, git
 
 pytestmark = [pytest.mark.git, pytest.mark.new_process]
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from optuna.trial import TrialState
 
+from tools.testing.weights import info
 from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError
@@ -26,7 +27,6 @@ from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import load_frozen, read_frozen, write_frozen
 from train_anywhere.runs.study import JOURNAL, Space, Study, members
 from train_anywhere.search.loop import find_folder, option_problems
-from train_anywhere.testing.weights import info
 
 Train = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., Trial]

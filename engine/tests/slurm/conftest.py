@@ -2,7 +2,7 @@
 
     testbed              4 nodes of the site `slurm`, up for the whole session
     newer_slurm          the same with the Slurm of a newer Debian
-    testbed_for(site)    the same for another site; keywords as for train_anywhere.slurm.testbed.testbed_cluster.Testbed
+    testbed_for(site)    the same for another site; keywords as for tools.testbed.testbed_cluster.Testbed
     login                a person on its login node, with a new shared_dir
     project              the folder of a small project, for snapshots
     on_again             nodes that the test powers off are on again at its end
@@ -23,8 +23,8 @@ from typing import Any
 import pytest
 
 from engine.tests.slurm.login import Login, set_step_seconds
-from train_anywhere.slurm.testbed.testbed_cluster import Testbed
-from train_anywhere.slurm.testbed.testbed_config import describe_missing
+from tools.testbed.testbed_cluster import Testbed
+from tools.testbed.testbed_config import describe_missing
 
 MAKE_ROOT = Path(__file__).with_name("make_root.sh")
 

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from tools.testbed.testbed_cluster import Testbed
+from tools.testing.weights import info
 from train_anywhere.files import ROOT
-from train_anywhere.slurm.testbed.testbed_cluster import Testbed
-from train_anywhere.testing.weights import info
 
 SMALL = ("trainer.max_epochs=1", "monitor.tensorboard=false", "monitor.ranks=true")
 """A training of seconds whose ranks print their place."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.tests.slurm.login import EACH_STEP, Login, check_curve, log, set_step_seconds, trained, wait_for
-from train_anywhere.testing.weights import final_weights, info, largest_difference
+from tools.testing.weights import final_weights, info, largest_difference
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 

@@ -9,8 +9,8 @@ import pytest
 
 from engine.tests.slurm.login import Login, log, wait_for
 from engine.tests.slurm.test_program import LIGHTNING, folder_of, submit
-from train_anywhere.slurm.testbed.testbed_cluster import Testbed
-from train_anywhere.testing.weights import info
+from tools.testbed.testbed_cluster import Testbed
+from tools.testing.weights import info
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 

@@ -8,7 +8,7 @@ import pytest
 
 from engine.tests.slurm import test_program, test_requeue
 from engine.tests.slurm.login import Login
-from train_anywhere.slurm.testbed.testbed_cluster import Testbed
+from tools.testbed.testbed_cluster import Testbed
 
 FREEZER = Path("/sys/fs/cgroup/freezer/cgroup.procs")
 

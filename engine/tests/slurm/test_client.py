@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from engine.tests.slurm.login import SMALL, Login
+from tools.testbed import testbed_config
+from tools.testbed.testbed_cluster import Testbed
+from tools.testing.weights import info
 from train_anywhere.errors import SubmitError
 from train_anywhere.features import restarts
 from train_anywhere.runs import lock
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.slurm.scheduler import client
-from train_anywhere.slurm.testbed import testbed_config
-from train_anywhere.slurm.testbed.testbed_cluster import Testbed
-from train_anywhere.testing.weights import info
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 

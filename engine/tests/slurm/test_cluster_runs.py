@@ -11,8 +11,8 @@ import pytest
 
 from engine.tests.monitor.nvidia import fake_nvidia_smi
 from engine.tests.slurm.login import SMALL, Login, log, per_host, wait_for
-from train_anywhere.slurm.testbed.testbed_cluster import Testbed
-from train_anywhere.testing.weights import info
+from tools.testbed.testbed_cluster import Testbed
+from tools.testing.weights import info
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 
@@ -147,7 +147,7 @@ def test_ranks_in_a_container(
     login: Login, shared_dir: Path, launch: str, require: Callable[[object, str], None]
 ) -> None:
     """The testbed's stand-in for pyxis shows this machine's programs but not the results folder."""
-    from train_anywhere.slurm.testbed.testbed_config import PACKAGES, can_build, make_image
+    from tools.testbed.testbed_config import PACKAGES, can_build, make_image
 
     require(can_build(), f"install {PACKAGES}")
     base = Path(os.path.realpath(sys.executable)).parents[1]

@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from engine.tests.slurm.login import EACH_STEP, Login, check_curve, log, trained, wait_for
-from train_anywhere.testing.weights import info
+from tools.testing.weights import info
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 

@@ -10,11 +10,11 @@ import pytest
 
 from engine.tests.slurm.fakes import Fakes
 from engine.tests.slurm.login import SMALL, Login, log, wait_for
+from tools.testing.weights import info
 from train_anywhere.errors import ConfigError, ProjectError
 from train_anywhere.files import ROOT
 from train_anywhere.slurm.scheduler.client import submit_script
 from train_anywhere.slurm.status.dependency import find_dependency
-from train_anywhere.testing.weights import info
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tools.testbed.testbed_cluster import Testbed
 from train_anywhere.files import ROOT
-from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from engine.tests.slurm.login import SMALL, Login, log
-from train_anywhere.testing import projects
-from train_anywhere.testing.plugin import require_packages
+from tools.testing import projects
+from tools.testing.plugin import require_packages
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from engine.tests.properties.cases import bounded, composed
 from engine.tests.slurm.login import Login
+from tools.testbed.testbed_cluster import Testbed
 from train_anywhere.config.load import load
 from train_anywhere.slurm.scheduler import queue
 from train_anywhere.slurm.scheduler.client import submit_script
 from train_anywhere.slurm.script import clean_environment
 from train_anywhere.slurm.script.job import make_job
 from train_anywhere.slurm.script.render import render
-from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 
 SCRIPT = "#!/bin/bash\n#SBATCH --job-name=x\n#SBATCH --partition=main\n"
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tools.testbed import testbed_config
+from tools.testbed.testbed_cluster import Testbed
+from tools.testing.projects import copy_project
 from train_anywhere.commands import doctor, new_cluster
 from train_anywhere.config.schema import Config
 from train_anywhere.slurm import site_facts
 from train_anywhere.slurm.presets import stale_facts_notes
-from train_anywhere.slurm.testbed import testbed_config
-from train_anywhere.slurm.testbed.testbed_cluster import Testbed
-from train_anywhere.testing.projects import copy_project
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from engine.tests.slurm.login import Login
-from train_anywhere.slurm.testbed.testbed_cluster import Testbed
-from train_anywhere.testing.projects import copy_project
+from tools.testbed.testbed_cluster import Testbed
+from tools.testing.projects import copy_project
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tools.testing.projects import add_submodule, commit, git, list_files, modify, take_snapshot
 from train_anywhere.errors import SubmitError
 from train_anywhere.runs.provenance import describe_code
 from train_anywhere.slurm.submission import snapshot
-from train_anywhere.testing.projects import add_submodule, commit, git, list_files, modify, take_snapshot
 
 pytestmark = pytest.mark.git
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from engine.tests.slurm.login import Login, log, steps, wait_for
+from tools.testbed.testbed_cluster import Testbed
+from tools.testing.weights import info
 from train_anywhere.features import verdicts
 from train_anywhere.monitor.run_facts import read_facts
 from train_anywhere.monitor.verdicts import goodput
 from train_anywhere.runs.folder import open_run
-from train_anywhere.slurm.testbed.testbed_cluster import Testbed
-from train_anywhere.testing.weights import info
 
 # not parallel: it compares shares of the time with those by hand
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root, pytest.mark.slow, pytest.mark.alone]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from engine.tests.slurm.login import SMALL, log
-from train_anywhere.slurm.testbed.testbed_cluster import Testbed
-from train_anywhere.testing.projects import copy_project
-from train_anywhere.testing.weights import info
+from tools.testbed.testbed_cluster import Testbed
+from tools.testing.projects import copy_project
+from tools.testing.weights import info
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 

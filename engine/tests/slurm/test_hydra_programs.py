@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from engine.tests.slurm.login import Login, log, wait_for
+from tools.testing.weights import info
 from train_anywhere.files import with_engine
-from train_anywhere.testing.weights import info
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 

@@ -6,8 +6,8 @@ import pytest
 
 from engine.tests.slurm.login import Login, log, wait_for
 from engine.tests.slurm.test_program import script, submit
+from tools.testing.weights import info
 from train_anywhere.runs.folder import ATTEMPTS
-from train_anywhere.testing.weights import info
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 

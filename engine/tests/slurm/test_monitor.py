@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from engine.tests.slurm.login import EACH_STEP, Login, log, wait_for
+from tools.testbed.testbed_cluster import Testbed
+from tools.testing.weights import final_weights, info, largest_difference
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.slurm.testbed.testbed_cluster import Testbed
-from train_anywhere.testing.weights import final_weights, info, largest_difference
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root, pytest.mark.slow]
 

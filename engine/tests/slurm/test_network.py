@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from engine.tests.slurm.login import SMALL, Login, log
-from train_anywhere.slurm.testbed import testbed_config
-from train_anywhere.slurm.testbed.testbed_cluster import Testbed
-from train_anywhere.testing.weights import info
+from tools.testbed import testbed_config
+from tools.testbed.testbed_cluster import Testbed
+from tools.testing.weights import info
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tools.testbed.testbed_cluster import Testbed
 from train_anywhere.commands import new_cluster
 from train_anywhere.commands.new_cluster import make_preset
 from train_anywhere.errors import SubmitError
 from train_anywhere.slurm.site_facts import Kind, SlurmFacts, parse_gpus
-from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 
 KINDS = {
     Kind("gpu", "a100", 4, (128, 64), 515000): 20,

@@ -11,8 +11,8 @@ import pytest
 
 from engine.tests.slurm import test_again, test_cluster_runs, test_requeue, test_strategies
 from engine.tests.slurm.login import EACH_STEP, Login, check_curve, log, per_host, trained, wait_for
-from train_anywhere.slurm.testbed.testbed_cluster import Testbed
-from train_anywhere.testing.weights import info
+from tools.testbed.testbed_cluster import Testbed
+from tools.testing.weights import info
 
 pytestmark = [pytest.mark.slow, pytest.mark.slurm, pytest.mark.mpi, pytest.mark.needs_root]
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tools.testbed.testbed_cluster import Testbed
 from train_anywhere.commands import jobs
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.trust import remember_job
 from train_anywhere.slurm.scheduler.client import submit_script
-from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 

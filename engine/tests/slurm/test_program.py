@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from engine.tests.slurm.login import Login, log, wait_for
+from tools.testing.weights import info
 from train_anywhere.files import ROOT
-from train_anywhere.testing.weights import info
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 
@@ -271,8 +271,8 @@ def test_variables_of_the_job_replace_those_of_an_image(
     login: Login, shared_dir: Path, require: Callable[[object, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The stand-in for pyxis gives an image precedence, as pyxis does, but for the names in --container-env."""
+    from tools.testbed.testbed_config import PACKAGES, can_build, make_image
     from train_anywhere.files import ROOT
-    from train_anywhere.slurm.testbed.testbed_config import PACKAGES, can_build, make_image
 
     require(can_build(), f"install {PACKAGES}")
     own = {"HF_HOME": "/own", "NCCL_SOCKET_IFNAME": "own0", "SITE": "a,b"}

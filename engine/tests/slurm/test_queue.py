@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from tools.testbed.testbed_cluster import Testbed
 from train_anywhere.errors import SchedulerError
 from train_anywhere.slurm.scheduler import queue
 from train_anywhere.slurm.scheduler.client import submit_script
-from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 
 
 @pytest.mark.slurm

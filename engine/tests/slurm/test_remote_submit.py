@@ -11,8 +11,8 @@ import pytest
 
 from engine.tests.remote.conftest import Laptop, Site
 from engine.tests.slurm.login import SMALL
-from train_anywhere.slurm.testbed.testbed_cluster import Testbed
-from train_anywhere.testing.projects import copy_project
+from tools.testbed.testbed_cluster import Testbed
+from tools.testing.projects import copy_project
 
 pytestmark = [pytest.mark.slurm, pytest.mark.git, pytest.mark.slow, pytest.mark.new_process]
 

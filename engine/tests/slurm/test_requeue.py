@@ -20,10 +20,10 @@ from engine.tests.slurm.login import (
     trained,
     wait_for,
 )
+from tools.testbed.testbed_cluster import Testbed
+from tools.testing.frameworks import PAGES
+from tools.testing.weights import final_weights, info, largest_difference
 from train_anywhere.files import ROOT
-from train_anywhere.slurm.testbed.testbed_cluster import Testbed
-from train_anywhere.testing.frameworks import PAGES
-from train_anywhere.testing.weights import final_weights, info, largest_difference
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tools.testing.frameworks import FIRST
 from train_anywhere.config.command.compose import compose, list_groups
 from train_anywhere.config.keys import flatten
 from train_anywhere.config.schema import Config
@@ -16,7 +17,6 @@ from train_anywhere.slurm.rules.job_rules import Request
 from train_anywhere.slurm.script import render
 from train_anywhere.slurm.script.options import OPTIONS, OWN_PBS
 from train_anywhere.slurm.submission.prepare import placeholder_job
-from train_anywhere.testing.frameworks import FIRST
 from train_anywhere.training.preflight import data_problems
 
 MakeConfig = Callable[..., Config]

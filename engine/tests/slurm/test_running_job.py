@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine.tests.slurm.login import EACH_STEP, Login, log, trained, wait_for
-from train_anywhere.testing.weights import info
+from tools.testing.weights import info
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root, pytest.mark.slow]
 SIZE = ("cluster=slurm", "trainer.nodes=2", "trainer.devices=1", "monitor.tensorboard=false")

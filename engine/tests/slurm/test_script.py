@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from engine.tests.slurm.login import EACH_STEP, Login, hosts, log, trained, wait_for
+from tools.testing.weights import info
 from train_anywhere.distributed.discover import job_port
 from train_anywhere.files import ROOT
-from train_anywhere.testing.weights import info
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from engine.tests.slurm.login import Login, log, set_step_seconds, wait_for
+from tools.testing.weights import info
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.study import members
-from train_anywhere.testing.weights import info
 
 SEARCH = (
     "-m",

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine.tests.slurm.fakes import Fakes
+from tools.testbed.testbed_cluster import Testbed
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import ConfigError, SubmitError
 from train_anywhere.files import ROOT
@@ -21,7 +22,6 @@ from train_anywhere.slurm.status import find_runs
 from train_anywhere.slurm.submission.allocation import Allocation, is_only_node
 from train_anywhere.slurm.submission.prepare import placeholder_job
 from train_anywhere.slurm.submission.resubmit import resubmit
-from train_anywhere.slurm.testbed.testbed_cluster import Testbed
 from train_anywhere.training.preflight import data_problems
 
 MakeConfig = Callable[..., Config]

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tools.testing.projects import add_submodule, commit, git, list_files, take_snapshot
 from train_anywhere.errors import SubmitError
 from train_anywhere.files import ROOT
 from train_anywhere.slurm.submission import snapshot
-from train_anywhere.testing.projects import add_submodule, commit, git, list_files, take_snapshot
 
 pytestmark = pytest.mark.git
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from engine.tests.slurm.login import Login, log, wait_for
+from tools.testbed.testbed_cluster import Testbed
+from tools.testing.frameworks import PAGES
+from tools.testing.weights import final_weights, fingerprints, info, largest_difference
 from train_anywhere.config.checks.strategy_table import SUPPORTED
 from train_anywhere.distributed.packages import horovod_problem
 from train_anywhere.files import ROOT
-from train_anywhere.slurm.testbed.testbed_cluster import Testbed
-from train_anywhere.testing.frameworks import PAGES
-from train_anywhere.testing.weights import final_weights, fingerprints, info, largest_difference
 
 pytestmark = [
     pytest.mark.slurm,

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from engine.tests.slurm.login import EACH_STEP, SMALL, Login, log, wait_for
+from tools.testbed.testbed_cluster import Testbed
+from tools.testing.weights import info
 from train_anywhere.files import ROOT
-from train_anywhere.slurm.testbed.testbed_cluster import Testbed
-from train_anywhere.testing.weights import info
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 

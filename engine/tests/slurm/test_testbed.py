@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from engine.tests.slurm.testbeds import AS_ASKED, submit, wait_for
-from train_anywhere.slurm.testbed.testbed_cluster import REPOSITORY, Testbed
-from train_anywhere.slurm.testbed.testbed_config import PACKAGES, can_build, make_image
+from tools.testbed.testbed_cluster import REPOSITORY, Testbed
+from tools.testbed.testbed_config import PACKAGES, can_build, make_image
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 
@@ -32,7 +32,7 @@ def test_nodes_see_the_repository_and_the_shared_folder(testbed: Testbed, shared
             "--nodes=2",
             "ls",
             str(shared_dir),
-            str(REPOSITORY / "engine/train_anywhere/slurm/testbed/testbed_cluster.py"),
+            str(REPOSITORY / "tools/testbed/testbed_cluster.py"),
         ]
     )
     assert done.returncode == 0, done.stderr

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from engine.tests.slurm.testbeds import AS_ASKED, wait_for
-from train_anywhere.slurm.testbed.namespaces import TestbedError
-from train_anywhere.slurm.testbed.sites import SITES
-from train_anywhere.slurm.testbed.testbed_cluster import REPOSITORY, Testbed
+from tools.testbed.namespaces import TestbedError
+from tools.testbed.sites import SITES
+from tools.testbed.testbed_cluster import REPOSITORY, Testbed
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 
@@ -56,7 +56,9 @@ def test_every_site_comes_up_beside_the_others(site: str, tmp_path: Path, testbe
 
 
 def test_it_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
-    code = "import sys; from train_anywhere.slurm.testbed.testbed_cluster import Testbed\nTestbed(sys.argv[1], nodes=1).up()\n"
+    code = (
+        "import sys; from tools.testbed.testbed_cluster import Testbed\nTestbed(sys.argv[1], nodes=1).up()\n"
+    )
     words = [sys.executable, "-u", "-c", code + "print('up'); input()", str(tmp_path / "t")]
     pipe = subprocess.PIPE
     with subprocess.Popen(words, cwd=REPOSITORY, stdin=pipe, stdout=pipe) as owner:
@@ -115,8 +117,6 @@ def test_without_root_it_says_so(tmp_path: Path) -> None:
         "python3",
         "-c",
     ]
-    code = (
-        "from train_anywhere.slurm.testbed.testbed_config import describe_missing; print(describe_missing())"
-    )
+    code = "from tools.testbed.testbed_config import describe_missing; print(describe_missing())"
     done = subprocess.run([*words, code], capture_output=True, text=True, cwd="/")
     assert "needs root" in done.stdout, done.stderr

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from engine.tests.confined import confined
-from train_anywhere.slurm.testbed.namespaces import TestbedError
-from train_anywhere.slurm.testbed.testbed_cluster import Testbed
+from tools.testbed.namespaces import TestbedError
+from tools.testbed.testbed_cluster import Testbed
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tools.testbed.testbed_cluster import REPOSITORY, Testbed
 from train_anywhere.distributed.packages import horovod_problem
-from train_anywhere.slurm.testbed.testbed_cluster import REPOSITORY, Testbed
 
 pytestmark = [pytest.mark.slurm, pytest.mark.needs_root]
 

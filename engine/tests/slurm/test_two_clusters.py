@@ -13,10 +13,10 @@ import pytest
 
 from engine.tests.remote.conftest import Laptop, Site
 from engine.tests.slurm.login import EACH_STEP, SMALL, log, set_step_seconds, trained, wait_for
-from train_anywhere.slurm.testbed import namespaces
-from train_anywhere.slurm.testbed.testbed_cluster import Testbed
-from train_anywhere.testing.projects import copy_project
-from train_anywhere.testing.weights import final_weights, info, largest_difference
+from tools.testbed import namespaces
+from tools.testbed.testbed_cluster import Testbed
+from tools.testing.projects import copy_project
+from tools.testing.weights import final_weights, info, largest_difference
 
 pytestmark = [pytest.mark.slurm, pytest.mark.git, pytest.mark.slow, pytest.mark.new_process]
 

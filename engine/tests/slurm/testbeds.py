@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from train_anywhere.slurm.testbed.testbed_cluster import Testbed
+from tools.testbed.testbed_cluster import Testbed
 
 AS_ASKED = ["--account=def-me", "--comment=field=nlp;appl=pytorch"]  # required by one site or another
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.testing.projects import copy_project, run_command
+from tools.testing.projects import copy_project, run_command
 
 FILES = ("engine/tests/slurm/test_units.py", "engine/tests/monitor/test_stragglers.py")
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tools import engine
+from tools.testing.projects import copy_project, git, run_command
 from train_anywhere.files import ROOT
-from train_anywhere.testing.projects import copy_project, git, run_command
 
 pytestmark = pytest.mark.git
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tools.testing.projects import commit
 from train_anywhere.files import ROOT
-from train_anywhere.testing.projects import commit
 
 pytestmark = pytest.mark.git
 

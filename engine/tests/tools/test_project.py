@@ -16,8 +16,8 @@ import pytest
 
 from tools import engine
 from tools import project as template
+from tools.testing.projects import git, run_command
 from train_anywhere.files import ROOT
-from train_anywhere.testing.projects import git, run_command
 
 pytestmark = pytest.mark.git
 

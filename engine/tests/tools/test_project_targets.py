@@ -10,8 +10,8 @@ import pytest
 
 from engine.tests.tools.test_project import install, make
 from engine.tests.tools.test_setup import PROGRAMS
-from train_anywhere.testing.plugin import require
-from train_anywhere.testing.projects import git, run_command
+from tools.testing.plugin import require
+from tools.testing.projects import git, run_command
 
 pytestmark = [pytest.mark.git, pytest.mark.slow]
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from train_anywhere.testing.weights import final_weights
+from tools.testing.weights import final_weights
 
 
 @pytest.fixture(scope="module")

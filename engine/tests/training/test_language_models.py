@@ -10,9 +10,9 @@ import psutil
 import pytest
 
 from engine.tests.chaos.test_ranks import outcome, ranks, start, state, wait_for_checkpoint
+from tools.testing.weights import final_weights, info, largest_difference
 from train_anywhere.config.checks.strategy_table import SUPPORTED
 from train_anywhere.distributed.packages import horovod_problem
-from train_anywhere.testing.weights import final_weights, info, largest_difference
 
 SAME = (
     "task=language_model",

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tools.testing.weights import final_weights, fingerprints, info, largest_difference
 from train_anywhere.config.checks.strategy_table import SHARDED_STRATEGIES, SUPPORTED
 from train_anywhere.distributed.packages import horovod_problem
 from train_anywhere.launch.processes import free_port
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.testing.weights import final_weights, fingerprints, info, largest_difference
 
 SAME = (
     "model=mlp",  # no batch normalisation: each device has its own batch statistics

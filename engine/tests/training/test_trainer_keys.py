@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from tools.testing.weights import final_weights, largest_difference
 from train_anywhere.errors import ConfigError
-from train_anywhere.testing.weights import final_weights, largest_difference
 
 Train = Callable[..., "CompletedProcess[str]"]
 FRAMEWORKS = pytest.mark.parametrize("framework", ["lightning", "keras"])

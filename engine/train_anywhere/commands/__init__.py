@@ -16,7 +16,6 @@ __all__ = [
     "report",
     "run",
     "scaling",
-    "testbed",
     "train",
 ]
 

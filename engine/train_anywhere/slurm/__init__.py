@@ -6,7 +6,6 @@ rules         checks against the limits of a site
 scheduler     calls of sbatch, squeue, sacct, scancel and their PBS counterparts
 status        `jobs.py status`, `list`, `best`, `logs`
 presets       the preset of this machine
-testbed       a real Slurm on one machine, for tests
 
 The project's slurm/templates/ include `templates/`. The batch script runs programs of `open_mpi` and `ssh_by_srun`.
 """

@@ -1,1 +1,1 @@
-"""Tools for tests: fixtures (`plugin`), and functions that several test files use."""
+"""What the tests of a project use: fixtures (`plugin`), and files of data sets (`data_files`)."""

@@ -1,30 +1,25 @@
-"""Fixtures for all tests: configurations, the command line, and missing tools."""
+"""Fixtures for the tests of a project: configurations, the command line, and frameworks that are not installed."""
 
 import os
-import re
-import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from train_anywhere.config.checks.strategy_table import SUPPORTED
 from train_anywhere.config.command.command_line import to_hydra_overrides
 from train_anywhere.config.command.compose import compose, quote_value
 from train_anywhere.config.load import load
 from train_anywhere.config.schema import Config
-from train_anywhere.distributed.layout import local_layout
-from train_anywhere.distributed.packages import framework_problem, horovod_problem
+from train_anywhere.distributed.packages import framework_problem
 from train_anywhere.files import ROOT
-from train_anywhere.launch.local_run import make_run as new_run
-from train_anywhere.runs.folder import RunDir
-from train_anywhere.slurm.rules.local_rules import SHARED_BY_TESTBED, TEMPORARY
-from train_anywhere.slurm.testbed.testbed_config import describe_missing
-from train_anywhere.testing import warm
-from train_anywhere.testing.frameworks import FRAMEWORKS, PREFIXES
+
+FRAMEWORKS = tuple(SUPPORTED)
+PREFIXES = {"torch": "lightning", "tf": "keras"}
+"""Prefixes of the names of files that are for one framework."""
 
 if os.environ.get("TMPDIR", "/tmp").startswith("/tmp"):
     tempfile.tempdir = (
@@ -90,54 +85,6 @@ def mark_slow(items: list[pytest.Item]) -> None:
             found[name].add_marker(pytest.mark.slow)
 
 
-def require(there: object, what: str) -> None:
-    """Skip the test if `there` is false. In CI a missing tool is a failure."""
-    if there:
-        return
-    if os.environ.get("CI") == "true":
-        pytest.fail(f"missing in CI: {what}")
-    pytest.skip(what)
-
-
-def require_packages(stderr: str) -> None:
-    """Skip if a command was refused because Horovod, a framework or an optional package is not installed."""
-    optional = re.search(r"needs the package (\w+).*", stderr)
-    if optional and not find_spec(optional[1]):
-        pytest.skip(optional[0])
-    for framework in FRAMEWORKS:
-        horovod = [horovod_problem(framework, mpi=mpi) for mpi in (False, True)]
-        for problem in filter(None, (framework_problem(framework), *horovod)):
-            require(problem not in stderr, problem)
-
-
-def missing_program(program: str, package: str) -> str | None:
-    """Return what to install if a program is missing."""
-    return None if shutil.which(program) else f"apt-get install {package}"
-
-
-TOOLS: dict[str, Callable[[], str | None]] = {
-    "slurm": lambda: describe_missing(accounting=True, ssh=True, pbs=True),
-    "mpi": lambda: missing_program("mpirun", "openmpi-bin libopenmpi-dev, then `make horovod`"),
-    "horovod": horovod_problem,
-    "git": lambda: missing_program("git", "git"),
-    "needs_root": lambda: None if os.getuid() == 0 else "run as root",
-}
-"""Functions by mark of a test that return what to install if the tool is missing."""
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test whose marks name a tool that is missing."""
-    for problem in [problem() for mark, problem in TOOLS.items() if item.get_closest_marker(mark)]:
-        require(problem is None, str(problem))
-
-
-@pytest.fixture(scope="session", name="require")
-def _require() -> Callable[[object, str], None]:
-    """Return `require`, to be called as `require(condition, "install ...")`."""
-    return require
-
-
 @pytest.fixture(autouse=True)
 def environment() -> Iterator[None]:
     """Restore the environment after each test."""
@@ -149,54 +96,15 @@ def environment() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def warm_processes() -> Iterator[None]:
-    """Start commands of this project as forks of warm processes (testing/warm.py)."""
-    warm.ENVIRON.update(os.environ)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(subprocess, "Popen", warm.Popen)
-        yield
-
-
-@pytest.fixture(autouse=True)
-def new_processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start new interpreters in a test with the mark new_process."""
-    if request.node.get_closest_marker("new_process"):
-        monkeypatch.setattr(subprocess, "Popen", warm.NEW)
-
-
-@pytest.fixture(scope="session", autouse=True)
 def state_home(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Keep the record of trusted values out of the home of the user who runs the tests."""
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
-
-
-@pytest.fixture(scope="session", autouse=True)
-def shared_project(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Count the project as shared if it is in /tmp, and return PATH without that."""
-    path = os.environ["PATH"]
-    if ROOT.is_relative_to(TEMPORARY) or Path(sys.prefix).is_relative_to(TEMPORARY):
-        top = tmp_path_factory.mktemp("shared")
-        (top / SHARED_BY_TESTBED).parent.mkdir(parents=True)
-        (top / SHARED_BY_TESTBED).write_text(f"{ROOT}\n{sys.prefix}\n")
-        os.environ["PATH"] += f"{os.pathsep}{top / 'bin'}"
-    return path
 
 
 @pytest.fixture(scope="session")
 def make_config() -> Callable[..., Config]:
     """Return a function for the configuration of a command line."""
     return lambda *overrides: load(compose([quote_value(word) for word in to_hydra_overrides(overrides)]))
-
-
-@pytest.fixture
-def make_run(tmp_path: Path) -> Callable[..., tuple[Config, RunDir]]:
-    """Return a function for a configuration and a new run folder with it."""
-
-    def make(*overrides: str) -> tuple[Config, RunDir]:
-        config = load(compose([*to_hydra_overrides(overrides), f"paths.results={tmp_path / 'results'}"]))
-        return config, new_run(config, overrides, local_layout(config))
-
-    return make
 
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -214,16 +122,3 @@ def train() -> Command:
         return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment)
 
     return run
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path, require: Callable[[object, str], None]) -> Iterator[Path]:
-    """Mount a disk of 1 MiB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)], capture_output=True
-    )
-    require(mounted.returncode == 0, "run as root: the test mounts a small disk")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)

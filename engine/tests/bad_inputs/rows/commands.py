@@ -3,7 +3,7 @@
 import json
 
 from engine.tests.bad_inputs.row import Damage, Row, fifo, huge
-from train_anywhere.testing.frameworks import FIRST
+from tools.testing.frameworks import FIRST
 
 QUEUE = {"squeue": "echo '4001|FAILED'", "sbatch": "echo 9", "scancel": ":", "scontrol": ":", "sacct": ":"}
 JOBS = {

@@ -41,7 +41,7 @@ def test_two_ranks_train_and_measure_as_one(train, require, strategy: str, overr
 
 def start(train, folder: Path, *options: str) -> tuple[dict[str, float], dict[str, np.ndarray]]:
     """Metrics and weights of a run that ended well."""
-    from train_anywhere.testing.weights import final_weights, info
+    from tools.testing.weights import final_weights, info
 
     done = train(*BASE, *options, "trainer.max_epochs=2", f"paths.results={folder}")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -49,7 +49,7 @@ def start(train, folder: Path, *options: str) -> tuple[dict[str, float], dict[st
 
 
 def assert_agree(one, other) -> None:
-    from train_anywhere.testing.weights import largest_difference
+    from tools.testing.weights import largest_difference
 
     assert one[0].keys() == other[0].keys()
     assert one[0] == pytest.approx(other[0], rel=1e-4)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from train_anywhere.testing.weights import info
+from tools.testing.weights import info
 
 from .test_dropin import BASE, task
 

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tools.testing.frameworks import without_noise
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.job.rank_process import RankProcess, Stop
 from train_anywhere.runs.attempts import Outcome
 from train_anywhere.runs.folder import RunDir, open_run
-from train_anywhere.testing.frameworks import without_noise
 
 SMALL = (
     "framework=keras",

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from tools.testing.weights import final_weights, largest_difference
 from train_anywhere.distributed.packages import horovod_problem
-from train_anywhere.testing.weights import final_weights, largest_difference
 
 from .test_ddp import places
 

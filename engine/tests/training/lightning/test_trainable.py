@@ -10,11 +10,11 @@ import torch
 from torch.nn import functional
 from torch.utils.data import default_collate
 
+from tools.testing.weights import final_weights, largest_difference
 from train_anywhere.config.command.command_line import to_hydra_overrides
 from train_anywhere.config.schema import Config
 from train_anywhere.distributed.packages import horovod_problem
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.testing.weights import final_weights, largest_difference
 from train_anywhere.training.lightning.inference import open_trained_model
 
 from .conftest import Fit, assert_resumes, final_state

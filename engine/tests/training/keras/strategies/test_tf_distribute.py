@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tools.testing.weights import final_weights, largest_difference
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.files import ROOT
 from train_anywhere.launch.processes import free_port
 from train_anywhere.runs.folder import RunDir
-from train_anywhere.testing.weights import final_weights, largest_difference
 
 PROGRAM = Path(__file__).with_name("ranks.py")
 CONFIG = (

@@ -7,7 +7,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from engine.tests.training.lightning.test_ddp import train as train_ranks
-from train_anywhere.testing.weights import final_weights, info, largest_difference
+from tools.testing.weights import final_weights, info, largest_difference
 
 Train = Callable[..., "CompletedProcess[str]"]
 

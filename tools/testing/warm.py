@@ -29,7 +29,7 @@ _servers: dict[str, ForkServer] = {}
 def server(framework: str) -> ForkServer:
     """Return this process's server for commands with a framework, or without one ("")."""
     if framework not in _servers:
-        modules = ["train_anywhere.testing.warm_imports"]
+        modules = ["tools.testing.warm_imports"]
         if framework:
             modules += [*MONITOR_MODULES, f"train_anywhere.training.{framework}.run"]
         _servers[framework] = ForkServer(modules, ENVIRON)

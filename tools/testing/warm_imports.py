@@ -3,9 +3,9 @@
 import socket
 from importlib import import_module
 
+from tools.testing import warm
 from train_anywhere.launch import fork_main
 from train_anywhere.launch.forkserver import ForkServer
-from train_anywhere.testing import warm
 
 NAMES = (
     "antlr4", "argparse", "difflib", "fnmatch", "getpass", "jinja2.runtime", "yaml",

@@ -1,12 +1,9 @@
-"""The frameworks of this project, and what they print."""
+"""The default framework of a run, and what the frameworks print."""
 
 import re
 
-from train_anywhere.config.checks.strategy_table import SUPPORTED
+from train_anywhere.testing.plugin import FRAMEWORKS
 
-FRAMEWORKS = tuple(SUPPORTED)
-PREFIXES = {"torch": "lightning", "tf": "keras"}
-"""Prefixes of the names of files that are for one framework."""
 FIRST = FRAMEWORKS[0]
 """The default framework of a run."""
 

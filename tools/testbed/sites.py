@@ -7,8 +7,8 @@ their sources; the number of nodes is the testbed's.
 
 from dataclasses import dataclass
 
+from tools.testbed.namespaces import TestbedError
 from train_anywhere.errors import listed
-from train_anywhere.slurm.testbed.namespaces import TestbedError
 
 GB = 1024
 DAYS = "-00:00:00"

@@ -5,11 +5,18 @@ import os
 import sys
 from pathlib import Path
 
-from train_anywhere.errors import REFUSED, ProjectError
-from train_anywhere.slurm.testbed.namespaces import TestbedError
-from train_anywhere.slurm.testbed.sites import SITES
-from train_anywhere.slurm.testbed.testbed_cluster import Testbed, default_dir
-from train_anywhere.slurm.testbed.testbed_config import PACKAGES, can_build, make_image
+TOP = Path(__file__).resolve().parents[2]
+PROJECT = Path(os.environ.get("TEMPLATE_PROJECT") or TOP)
+sys.path[:1] = [str(TOP), str(PROJECT / "engine")]  # in a project without engine/, the installed one
+
+import train_anywhere.commands  # noqa: E402, F401  one message if the Python lacks a package of the engine
+
+# isort: split
+from tools.testbed.namespaces import TestbedError  # noqa: E402
+from tools.testbed.sites import SITES  # noqa: E402
+from tools.testbed.testbed_cluster import Testbed, default_dir  # noqa: E402
+from tools.testbed.testbed_config import PACKAGES, can_build, make_image  # noqa: E402
+from train_anywhere.errors import REFUSED, ProjectError  # noqa: E402
 
 HOW_TO = """\
 Slurm is up: {nodes} with {gres} each, partitions {partitions}.
@@ -113,3 +120,8 @@ def _kill(a: argparse.Namespace) -> None:
 
 def _boot(a: argparse.Namespace) -> None:
     Testbed.attach(a.dir).boot_node(a.node)
+
+
+if __name__ == "__main__":
+    os.environ.pop("TEMPLATE_PROJECT", None)  # a shell of the testbed does not inherit it
+    sys.exit(main())

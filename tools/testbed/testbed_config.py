@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from string import Template
 
+from tools.testbed.namespaces import TestbedError
+from tools.testbed.sites import RULES, Site
 from train_anywhere.slurm.rules.local_rules import SHARED_BY_TESTBED
-from train_anywhere.slurm.testbed.namespaces import TestbedError
-from train_anywhere.slurm.testbed.sites import RULES, Site
 
 PROGRAMS = {
     "unshare": "util-linux",

@@ -11,13 +11,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from tools.testbed import namespaces, testbed_config
+from tools.testbed.namespaces import TestbedError
+from tools.testbed.sites import find_site
+from tools.testbed.testbed_config import describe_missing
 from train_anywhere.errors import listed
-from train_anywhere.files import ROOT
 from train_anywhere.slurm.scheduler.queue import ENDED
-from train_anywhere.slurm.testbed import namespaces, testbed_config
-from train_anywhere.slurm.testbed.namespaces import TestbedError
-from train_anywhere.slurm.testbed.sites import find_site
-from train_anywhere.slurm.testbed.testbed_config import describe_missing
 
 START_TIMEOUT_S = 60
 
@@ -118,7 +117,7 @@ class Machines:
         (self.layout.dir / f"run/{name}.pid").write_text(f"{pid} {namespaces.start_time(pid)}\n")
 
 
-REPOSITORY = ROOT
+REPOSITORY = Path(os.environ.get("TEMPLATE_PROJECT") or Path(__file__).parents[2])
 MARKER = "testbed.json"  # marks a testbed's folder, which `up` may empty
 
 
@@ -132,7 +131,7 @@ class Testbed:
 
     Args:
         dir: the testbed's folder; `up` creates it, and the next `up` empties it.
-        site: the kind of nodes, a name of `train_anywhere.slurm.testbed.sites.SITES`.
+        site: the kind of nodes, a name of `tools.testbed.sites.SITES`.
         accounting: also run slurmdbd with a database, for full `sacct`.
         ssh: also run sshd on every node, for `mpirun` and `horovodrun` with a host list.
         share: folders below `/tmp` that all nodes see, although each node has its own `/tmp`. All nodes also see the
