@@ -172,7 +172,7 @@ def _check_fit_arguments(trainer: Trainer) -> Iterator[str]:
     if not isinstance(shuffle, bool):
         yield f"trainer.extra.shuffle={shuffle} is neither true nor false."
     pairs = weights.items() if isinstance(weights, Mapping) else [("", weights)]
-    if not all(str(number).isdigit() and isinstance(weight, int | float) for number, weight in pairs):
+    if not all(str(number).isdecimal() and isinstance(weight, int | float) for number, weight in pairs):
         yield f"trainer.extra.class_weight={weights} is not a number for each class; type 'trainer.extra.class_weight={{0: 1.0, 1: 5.0}}'."
     elif weights and trainer.accumulate_grad_batches > 1:
         yield (
