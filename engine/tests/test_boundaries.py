@@ -245,7 +245,7 @@ REASONS = {
     "peft": "only model.lora needs it",
     "onnxruntime": "only an export to ONNX needs it",
     "safetensors": "only files of this format need it",
-    "train_anywhere.training.build_once": "only the process that downloads imports a framework",
+    "train_anywhere.training.prepare": "only the process that downloads imports a framework",
     "train_anywhere.data.shards.open": "a rank indexes shards only if it trains on them",
     "train_anywhere.data.shards.index": "a command's help needs no numpy",
     "wandb": "a tracker is imported where it is chosen",

@@ -78,7 +78,7 @@ def test_a_signal_before_the_ranks_is_not_lost(login: Login, shared_dir: Path, s
 def test_a_signal_ends_a_step_ahead_of_the_ranks(login: Login, shared_dir: Path) -> None:
     """The job does not wait for the copied data set, and exits with 75 without a requeue."""
     (srun := shared_dir / "srun").write_text(
-        f"#!/bin/bash\ncase $* in *train_anywhere.training.stage_data*) touch '{shared_dir}/copies'; exec sleep 600; esac\nexit 1\n"
+        f"#!/bin/bash\ncase $* in *train_anywhere.training.prepare*) touch '{shared_dir}/copies'; exec sleep 600; esac\nexit 1\n"
     )
     srun.chmod(0o755)
     (shared_dir / "x").mkdir()

@@ -112,7 +112,7 @@ def test_without_root_it_says_so(tmp_path: Path) -> None:
         "nobody",
         "--",
         "env",
-        f"PYTHONPATH={REPOSITORY}/engine",
+        f"PYTHONPATH={REPOSITORY}:{REPOSITORY}/engine",
         f"TRAIN_ROOT={REPOSITORY}",
         "python3",
         "-c",

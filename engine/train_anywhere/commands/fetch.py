@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
         print(fit_page(__doc__ or "", terminal_width()))
         return 0
     if arguments[:1] == [BUILD]:
-        from train_anywhere.training.build_once import build
+        from train_anywhere.training.prepare import build
 
         return run_command(lambda: build(read_config(arguments[1:])))
     return here_or_there("-m train_anywhere fetch", lambda: run_command(lambda: fetch(arguments)))

@@ -83,7 +83,8 @@ def find_root() -> Path:
     for folder in _candidates(program):
         if is_project(folder):
             return folder
-    if _main_module() == "train_anywhere.__main__":
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if getattr(main, "name", "") == "train_anywhere.__main__":
         return BARE
     if program and not _is_inference():
         return program.parent.parent  # the program reports what is missing there
@@ -102,10 +103,6 @@ def is_project(folder: Path) -> bool:
     except OSError:
         return False
     return "defaults:" not in text or bool(re.search(r"^ *- cluster:", text, re.M))
-
-
-def _main_module() -> str:
-    return getattr(getattr(sys.modules.get("__main__"), "__spec__", None), "name", "")
 
 
 def _is_inference() -> bool:

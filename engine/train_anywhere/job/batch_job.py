@@ -391,18 +391,6 @@ class Job(QueuedJob):
         """Let the ranks save a checkpoint and end, as after a cancel."""
         self.signals.note("INT")
 
-    def run_python(self, *words: str, limit: float) -> None:
-        """Run a module with the ranks' Python at the end of the job, for at most `limit` seconds."""
-        command = self.in_container(*words)
-        if self.options.container:
-            command = self.one_task(self.list_hosts()[0], command)
-        process = spawn(command, self.environ)
-        try:
-            process.wait(limit)
-        except subprocess.TimeoutExpired:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-
     def publish(self, again: bool = False) -> None:
         """Publish complete checkpoints on the disks of the nodes, see `supervisor.Place`.
 

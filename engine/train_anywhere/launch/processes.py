@@ -171,16 +171,6 @@ class LocalRun:
         """Let the ranks save a checkpoint and end."""
         os.kill(os.getpid(), signal.SIGTERM)
 
-    def run_python(self, *words: str, limit: float) -> None:
-        """Run a module with this Python for at most `limit` seconds."""
-        quiet = subprocess.DEVNULL
-        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            command = self.in_container(*words)
-            process = subprocess.Popen(
-                command, env=with_engine(), cwd=ROOT, stdin=quiet, stdout=quiet, start_new_session=True
-            )
-            process.wait(limit)
-
 
 @contextlib.contextmanager
 def run_monitor(run: RunDir, config: Config, start: Start = subprocess.Popen) -> Iterator[None]:

@@ -11,6 +11,6 @@
 6. A signal only sets a flag (`job.rank_process`): the step is finished, a checkpoint is saved, and `train` returns "preempted".
 7. At the end the best checkpoint is tested.
 
-`preflight` checks data and packages before a run starts, `build_once` lets libraries download, `stage_data` copies the data set to a node.
+`preflight` checks data and packages before a run starts, `prepare` opens data and models before it.
 `lightning` and `keras` use the same names for the same duty, and never import each other.
 """

@@ -15,8 +15,7 @@ from train_anywhere.config.choices import Data
 from train_anywhere.config.instantiate import locate
 from train_anywhere.config.keys import CHECK, LIST_GROUPS
 from train_anywhere.config.schema import Config
-from train_anywhere.data.known import Known
-from train_anywhere.data.order.batch_check import too_large
+from train_anywhere.data.known import Known, too_large
 from train_anywhere.distributed.layout import Layout, visible_gpus
 from train_anywhere.distributed.packages import package_problem
 from train_anywhere.errors import ConfigError, DataError

@@ -4,8 +4,8 @@ import numpy as np
 import tensorflow as tf
 
 from train_anywhere.data.dataset import DataSet
+from train_anywhere.data.known import check_batch
 from train_anywhere.data.order.assignment import BatchOrder, batches_per_epoch
-from train_anywhere.data.order.batch_check import check_batch
 from train_anywhere.data.tf.arrays import Structure, to_arrays
 from train_anywhere.data.tf.groups import ENDLESS
 from train_anywhere.data.tf.pipeline import pipeline, row_spec

@@ -18,7 +18,7 @@ class Stage(Feature):
     @contextmanager
     def supervise(self, job: Any) -> Iterator[None]:
         """Copy the data set to each node before the ranks start to wait for each other."""
-        job.run_on_each_node(job.in_container("-m", "train_anywhere.training.stage_data", str(job.run.path)))
+        job.run_on_each_node(job.in_container("-m", "train_anywhere.training.prepare", str(job.run.path)))
         yield
 
     def stager(self) -> Staged:

@@ -9,8 +9,8 @@ import tensorflow as tf
 from train_anywhere.config.limits import MAX_COUNT
 from train_anywhere.config.schema import Config
 from train_anywhere.data.dataset import DataSet, Splits
+from train_anywhere.data.known import too_large
 from train_anywhere.data.order.assignment import BatchOrder, batches_per_epoch
-from train_anywhere.data.order.batch_check import too_large
 from train_anywhere.data.order.blocks import block_order
 from train_anywhere.data.order.row_check import CHECKED, KEPT, refuse_equal_rows
 from train_anywhere.data.tf.pipeline import row_spec

@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from train_anywhere.config.schema import Config, Data
 from train_anywhere.data.dataset import DataSet, ModuleLoaders, Splits
+from train_anywhere.data.known import check_batch
 from train_anywhere.data.order.assignment import BatchOrder
-from train_anywhere.data.order.batch_check import check_batch
 from train_anywhere.data.order.blocks import block_order
 from train_anywhere.data.torch.loader import Batches, BatchLoader, torch_loader
 from train_anywhere.data.torch.samples import Reader, is_map_style

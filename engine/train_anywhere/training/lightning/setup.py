@@ -21,8 +21,7 @@ from train_anywhere.config.checks.targets import task_has_network
 from train_anywhere.config.instantiate import locate
 from train_anywhere.config.schema import Config
 from train_anywhere.config.schema import Trainer as TrainerConfig
-from train_anywhere.data.class_labels import check_labels
-from train_anywhere.data.dataset import Splits
+from train_anywhere.data.dataset import Splits, check_labels
 from train_anywhere.data.open_data import open_splits
 from train_anywhere.data.torch.loader import BatchLoader
 from train_anywhere.distributed.layout import running_strategy

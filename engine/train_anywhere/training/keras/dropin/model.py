@@ -10,8 +10,7 @@ import tensorflow as tf
 from train_anywhere.config.checks.targets import task_has_network
 from train_anywhere.config.instantiate import explain_target_errors, instantiate
 from train_anywhere.config.schema import Config, Trainer
-from train_anywhere.data.class_labels import check_labels
-from train_anywhere.data.dataset import Splits
+from train_anywhere.data.dataset import Splits, check_labels
 from train_anywhere.data.tf.streams import Stream
 from train_anywhere.errors import ConfigError
 from train_anywhere.tasks import OLD_TASK, Task
