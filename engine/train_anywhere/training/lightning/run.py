@@ -5,7 +5,6 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import lightning.pytorch as pl
@@ -62,7 +61,6 @@ from train_anywhere.training.lightning.setup import (
     open_writer,
     refuse_different_weights,
 )
-from train_anywhere.training.lightning.strategies.deferred_weights import DeferredWeights
 from train_anywhere.training.lightning.trainer import Trainer
 from train_anywhere.training.lightning.weights import FileWeights, find_adapters, read_base, stored_base
 from train_anywhere.training.order import State, Training, index_shards
@@ -72,9 +70,7 @@ from train_anywhere.training.reporting.display import Display
 from train_anywhere.training.reporting.progress import Progress
 
 
-def load_initial_weights(
-    init: Init, module: nn.Module, report: Callable[[str], None], deferred: DeferredWeights | None = None
-) -> None:
+def load_initial_weights(init: Init, module: nn.Module, report: Callable[[str], None]) -> None:
     """Load the weights that `init` names, if any, on every rank.
 
     Raises:
@@ -111,9 +107,6 @@ def load_initial_weights(
     if found:
         adapters.set_base({name.removeprefix(prefix): stored.read(name) for name in taken})
         return
-    for name in taken:
-        if own[name].is_meta and deferred:
-            deferred.set_value(own[name], partial(stored.read, name))
     module.load_state_dict({n: stored.read(n) for n in taken if not own[n].is_meta}, strict=False)
 
 
@@ -351,8 +344,7 @@ def fit(setup: Setup, checkpoints: CheckpointCallback, run: RunDir) -> None:
     seed_everything(checkpoints.config.seed)  # user code draws the same numbers as after Lightning's function
     report = checkpoints.metrics.progress.note
     if newest is None:
-        deferred = getattr(trainer.strategy, "deferred", None)
-        load_initial_weights(checkpoints.config.init, setup.module, report, deferred)
+        load_initial_weights(checkpoints.config.init, setup.module, report)
     if adapters := find_adapters(setup.module):
         if newest:  # checkpoints do not hold the base
             load_initial_weights(checkpoints.config.init, setup.module, lambda line: None)

@@ -7,7 +7,7 @@ scattered. See https://arxiv.org/abs/2304.11277 and `torch.distributed.fsdp.full
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partialmethod
 from pathlib import Path
 from typing import Any
@@ -31,12 +31,12 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from train_anywhere.config.strict import did_you_mean
+from train_anywhere.data.torch import random_states
 from train_anywhere.errors import ConfigError
 from train_anywhere.training.lightning.checkpoint.load_errors import as_checkpoint_error
 from train_anywhere.training.lightning.checkpoint.shards import ShardPlanner, ShardReader
 from train_anywhere.training.lightning.dropin.trainable import KEY, restore_groups, set_flags
 from train_anywhere.training.lightning.strategies.ddp import OneDevicePerRank
-from train_anywhere.training.lightning.strategies.deferred_weights import DeferredWeights, build_deferred
 from train_anywhere.training.lightning.strategies.hooks import move_optimizers
 
 CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
@@ -103,10 +103,19 @@ def _layers_with_matrices(network: nn.Module) -> Iterator[nn.Module]:
             yield child
 
 
+def _has_plain_meta(module: nn.Module) -> bool:
+    """Return whether a module has a tensor without memory that is neither a weight nor a buffer."""
+    own = {*vars(nn.Module())}
+    found = [value for name, value in vars(module).items() if name not in own]
+    found += [v for value in found if isinstance(value, dict) for v in value.values()]
+    found += [v for value in found if isinstance(value, (list, tuple)) for v in value]
+    return any(isinstance(value, torch.Tensor) and value.is_meta for value in found)
+
+
 class FullyShardedStrategy(OneDevicePerRank):
     """FSDP over ranks that are already running.
 
-    No rank ever holds a whole model that `build` returned: block by block it gets rank 0's weights and is split.
+    Only the first rank holds a whole model, on its host: block by block all ranks get its weights and split them.
 
     Args:
         blocks: class names of layers that are gathered as a unit; none: see `find_blocks`.
@@ -122,7 +131,6 @@ class FullyShardedStrategy(OneDevicePerRank):
         super().__init__(**options)
         self.blocks, self.group = blocks, group
         self._layer_sync: LayerSync | None = None  # the Trainer sets it
-        self.deferred: DeferredWeights | None = None  # the weights of a module that is not split yet
 
     def _step(self, name: str, context: str, *args: Any, **kwargs: Any) -> Any:
         """Run a step within the module's forward call, which gathers a whole module."""
@@ -140,9 +148,19 @@ class FullyShardedStrategy(OneDevicePerRank):
             return module(*args, **kwargs)
 
     def build(self, make: Callable[[], Any]) -> Any:
-        """Return the result of `make`, if possible without memory for its weights."""
-        built, self.deferred = build_deferred(make)
-        return built
+        """Return the result of `make`, on all ranks but the first without memory for its weights, if that is possible."""
+        if self.global_rank == 0:
+            return make()
+        states = random_states.get_states()
+        with suppress(
+            Exception
+        ):  # a module that needs a value now raises any error; its own come again below
+            with torch.device("meta"):
+                built = make()
+            if isinstance(built, nn.Module) and not any(map(_has_plain_meta, built.modules())):
+                return built
+        random_states.restore(states)
+        return make()
 
     def setup(self, trainer: pl.Trainer) -> None:
         """Send rank 0's weights to all ranks, which keep their parts, then create optimizers."""
@@ -155,9 +173,8 @@ class FullyShardedStrategy(OneDevicePerRank):
         if not isinstance(self.network, FSDPModule):
             shard(self.network, self.root_device, self.blocks, self.group, self._fill)
             self._fill(self.model)
-            self.deferred = None
         self.model_to_device()
-        self._broadcast(self.network.buffers())
+        self._broadcast(self.model.buffers())
         fitting = trainer.state.fn == TrainerFn.FITTING
         if fitting:
             self.setup_optimizers(trainer)
@@ -173,6 +190,9 @@ class FullyShardedStrategy(OneDevicePerRank):
         """Fill the weights of a part that are not split yet with rank 0's values."""
         filled: dict[int, nn.Parameter] = {}  # a weight that two layers share stays shared
         for module in part.modules():
+            for name, buffer in module.named_buffers(recurse=False):
+                if buffer.is_meta:
+                    module._buffers[name] = torch.empty_like(buffer, device=self.root_device)
             for name, weight in module._parameters.items():
                 if weight is not None and not isinstance(weight, DTensor):
                     if id(weight) not in filled:
@@ -181,10 +201,7 @@ class FullyShardedStrategy(OneDevicePerRank):
 
     def _fill_weight(self, weight: nn.Parameter) -> nn.Parameter:
         if weight.is_meta:
-            assert self.deferred
-            drawn = self.deferred.value(weight).to(self.root_device) if self.global_rank == 0 else None
-            value = torch.empty_like(weight, device=self.root_device) if drawn is None else drawn
-            filled = nn.Parameter(value, weight.requires_grad)
+            filled = nn.Parameter(torch.empty_like(weight, device=self.root_device), weight.requires_grad)
             vars(filled).update(vars(weight))
         else:
             filled = weight
