@@ -112,9 +112,9 @@ def open_reader(name: str, folder: Path) -> Callable[[int], Iterable[Any]]:
     files = sorted((folder / "train").iterdir())
     shape = [SIZE, SIZE, 3] if folder.name == "pictures" else [5000]
     if name == "ours":
+        from train_anywhere.data.order.assignment import UnpaddedOrder
         from train_anywhere.data.torch.loader import Batches, torch_loader
         from train_anywhere.data.torch.samples import Reader
-        from train_anywhere.data.torch.unpadded_batches import UnpaddedOrder
 
         data, order = ours(folder)
         return lambda epoch: torch_loader(

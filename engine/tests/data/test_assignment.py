@@ -2,9 +2,8 @@ import numpy as np
 import pytest
 
 from train_anywhere.data.known import check_batch
-from train_anywhere.data.order.assignment import BatchOrder, batches_per_epoch
+from train_anywhere.data.order.assignment import BatchOrder, UnpaddedOrder, batches_per_epoch
 from train_anywhere.data.order.shuffle import SORTED
-from train_anywhere.data.torch.unpadded_batches import UnpaddedOrder
 from train_anywhere.errors import DataError
 
 

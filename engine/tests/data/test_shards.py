@@ -22,7 +22,7 @@ from engine.tests.properties.cases import bounded
 from src.data.shards import Decoder
 from train_anywhere.commands.index import main as index_command
 from train_anywhere.data.dataset import Splits
-from train_anywhere.data.order.assignment import BatchOrder
+from train_anywhere.data.order.assignment import BatchOrder, UnpaddedOrder
 from train_anywhere.data.order.blocks import BlockOrder
 from train_anywhere.data.shards import index, sources
 from train_anywhere.data.shards.checks import list_shards, parse_size, shards
@@ -30,7 +30,6 @@ from train_anywhere.data.shards.index import open_index
 from train_anywhere.data.shards.open import index_ahead, open_shards
 from train_anywhere.data.torch.loader import Batches, torch_loader
 from train_anywhere.data.torch.samples import Reader
-from train_anywhere.data.torch.unpadded_batches import UnpaddedOrder
 from train_anywhere.errors import DataError
 from train_anywhere.files import ROOT
 

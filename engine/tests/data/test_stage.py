@@ -20,8 +20,7 @@ from src.data.imagefolder import ImageFolder, open_imagefolder
 from src.data.mnist import open_mnist
 from train_anywhere.config.schema import Config
 from train_anywhere.data.open_data import open_splits
-from train_anywhere.data.order.assignment import BatchOrder
-from train_anywhere.data.torch.unpadded_batches import UnpaddedOrder
+from train_anywhere.data.order.assignment import BatchOrder, UnpaddedOrder
 from train_anywhere.errors import DataError
 from train_anywhere.features.stage import copy as copy_module
 from train_anywhere.features.stage.copy import make_stager, stage

@@ -58,7 +58,7 @@ from src.data.imagefolder import open_imagefolder
 from train_anywhere.data.order.assignment import BatchOrder
 from train_anywhere.data.torch.loader import Batches, torch_loader
 from train_anywhere.data.torch.samples import Reader
-from train_anywhere.data.torch.unpadded_batches import UnpaddedOrder
+from train_anywhere.data.order.assignment import UnpaddedOrder
 
 folder, out = sys.argv[1:]
 train = open_imagefolder(folder, 16, 3, 0).train

@@ -5,7 +5,7 @@ import random
 import numpy as np
 
 from train_anywhere.data.order.assignment import BatchOrder
-from train_anywhere.data.tf.samples import Samples
+from train_anywhere.data.tf.pipeline import Samples
 
 
 class Noisy:

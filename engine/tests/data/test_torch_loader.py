@@ -10,11 +10,10 @@ import torch
 from src.data.digits import open_digits
 from src.data.imagefolder import open_imagefolder
 from train_anywhere.data.order import prefetch
-from train_anywhere.data.order.assignment import BatchOrder
+from train_anywhere.data.order.assignment import BatchOrder, UnpaddedOrder
 from train_anywhere.data.torch.loader import Batches
 from train_anywhere.data.torch.loader import torch_loader as loader_of
 from train_anywhere.data.torch.samples import Reader
-from train_anywhere.data.torch.unpadded_batches import UnpaddedOrder
 from train_anywhere.errors import DataError
 
 

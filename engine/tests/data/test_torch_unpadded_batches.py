@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from train_anywhere.data.order.assignment import BatchOrder
+from train_anywhere.data.order.assignment import BatchOrder, UnpaddedOrder
 from train_anywhere.data.order.shuffle import permutation
-from train_anywhere.data.torch.unpadded_batches import UnpaddedOrder
 from train_anywhere.errors import DataError
 
 

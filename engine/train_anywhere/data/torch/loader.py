@@ -9,10 +9,9 @@ from torch.utils.data import DataLoader, Dataset, SequentialSampler
 from torch.utils.data.distributed import DistributedSampler
 
 from train_anywhere.data.known import check_batch
-from train_anywhere.data.order.assignment import BatchOrder
+from train_anywhere.data.order.assignment import BatchOrder, UnpaddedOrder
 from train_anywhere.data.order.prefetch import read_ahead
 from train_anywhere.data.torch.samples import Reader
-from train_anywhere.data.torch.unpadded_batches import UnpaddedOrder
 from train_anywhere.errors import DataError, SignalsAsErrors
 
 

@@ -14,11 +14,10 @@ from torch.utils.data import DataLoader, IterableDataset
 from train_anywhere.config.schema import Config, Data
 from train_anywhere.data.dataset import DataSet, ModuleLoaders, Splits
 from train_anywhere.data.known import check_batch
-from train_anywhere.data.order.assignment import BatchOrder
+from train_anywhere.data.order.assignment import BatchOrder, UnpaddedOrder
 from train_anywhere.data.order.blocks import block_order
 from train_anywhere.data.torch.loader import Batches, BatchLoader, torch_loader
 from train_anywhere.data.torch.samples import Reader, is_map_style
-from train_anywhere.data.torch.unpadded_batches import UnpaddedOrder
 from train_anywhere.data.torch.user_loader import is_sharded, is_source, yields_batches
 from train_anywhere.distributed.topology import Topology
 from train_anywhere.errors import ConfigError

@@ -16,9 +16,8 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException, SI
 from torch.utils.data import BatchSampler, DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
-from train_anywhere.data.order.assignment import BatchOrder
+from train_anywhere.data.order.assignment import BatchOrder, UnpaddedOrder
 from train_anywhere.data.torch.loader import BatchLoader
-from train_anywhere.data.torch.unpadded_batches import UnpaddedOrder
 from train_anywhere.errors import CheckpointError, listed, user_error, was_interrupted
 from train_anywhere.files.copy_files import refuse_compressed
 from train_anywhere.files.removal import print_once
