@@ -22,14 +22,15 @@ def keep_gradients(optimizer: keras.optimizers.Optimizer) -> None:
     """Let the optimizer take gradients that are averaged: Keras would sum them over the replicas after clipping them.
 
     Raises:
-        ConfigError: Keras does so elsewhere.
+        ConfigError: Keras does so elsewhere, and the replicas are TensorFlow's.
     """
-    if not has(optimizer, SUMS_GRADIENTS):
+    if has(optimizer, SUMS_GRADIENTS):
+        setattr(optimizer, SUMS_GRADIENTS, lambda gradients_and_variables: gradients_and_variables)
+    elif tf.distribute.has_strategy():
         raise ConfigError(
             f"Keras {keras.__version__} averages gradients in another way than its version 3.15, for which this strategy is written; use "
             "strategy=horovod, or trainer.devices=1."
         )
-    setattr(optimizer, SUMS_GRADIENTS, lambda gradients_and_variables: gradients_and_variables)
 
 
 def skip_build(model: keras.Model) -> None:

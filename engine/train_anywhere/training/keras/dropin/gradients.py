@@ -5,7 +5,6 @@ from typing import Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from train_anywhere.config.instantiate import explain_target_errors
 from train_anywhere.config.schema import Config
@@ -152,7 +151,7 @@ def build_optimizer(
         if undecayed:
             inner_optimizer(optimizer).exclude_from_weight_decay(var_list=undecayed)
         optimizer.build(list(variables))
-    for one in single_optimizers(optimizer) if tf.distribute.has_strategy() else ():
+    for one in single_optimizers(optimizer):
         keep_gradients(one)
 
 
