@@ -377,3 +377,26 @@ def record_stages(trainer_class: Any) -> None:
         return result
 
     trainer_class._run_stage = recorded
+
+
+class Kept:
+    """An object with a counter in another one."""
+
+    def __init__(self) -> None:
+        self.count, self.inner = 0, self
+        self.inner = type(self).__new__(type(self))
+        self.inner.count = 0
+
+
+class Moving(torch.optim.SGD):
+    """An optimizer of values that are in no module."""
+
+    def __init__(self) -> None:
+        self.values = [torch.nn.Parameter(torch.ones(2))]
+        super().__init__(self.values, lr=0.1, momentum=0.9)
+        self.values[0].grad = torch.ones(2)
+
+
+def batches(module: Any) -> int:
+    """Return the number of steps that the module has made."""
+    return int(module.trainer.global_step)

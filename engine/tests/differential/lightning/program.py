@@ -130,6 +130,26 @@ DRAWN = sorted({
 """What the long form draws often enough."""
 
 
+STATES = {
+    "number": ("self.state = 0.0", "self.state += 0.1", "self.state"),
+    "list": ("self.state = []", "self.state.append(len(self.state))", "sum(self.state) / 9"),
+    "deque": ("self.state = deque(maxlen=3)", "self.state.append(x.detach().mean())", "sum(self.state).abs()"),
+    "dict": ("self.state = {'a': {1, 2}}", "self.state['a'].add(batches(self))", "len(self.state['a']) / 9"),
+    "generator": ("self.state = np.random.default_rng(1)", "", "self.state.random()"),
+    "buffer": ("self.register_buffer('state', torch.zeros(1), persistent=False)", "self.state += 0.1", "self.state.mean()"),
+    "object": ("self.state = Kept()", "self.state.inner.count += 1", "self.state.inner.count / 9"),
+    "layer": ("self.state = [nn.Linear(4, 1)]", "self.state[0].weight.data += 0.1", "self.state[0].weight.mean().abs()"),
+    "optimizer": ("self.state = Moving()", "self.state.step()", "self.state.values[0].abs().mean().item()"),
+}  # fmt: skip
+"""State in attributes of a module that no state_dict holds: how it is made, how a step changes it, and the factor of the loss."""
+
+
+def draw_state(seed: int) -> str | None:
+    """Return the state of half of the programs, by a generator of its own: other draws stay the same."""
+    draws = Draws(f"state {seed}")
+    return draws.choice([*STATES]) if draws.maybe(0.5) else None
+
+
 def draw_program(seed: int, ranks: int = 1) -> Spec:
     """Return the program of a seed."""
     draws = Draws(seed)
@@ -162,6 +182,8 @@ def draw_program(seed: int, ranks: int = 1) -> Spec:
                         "batch": draws.randint(0, 2)}  # fmt: skip
     if draws.maybe(0.3):
         spec["logger"] = draws.choice(("csv", "none"))
+    if state := draw_state(seed):
+        spec["module"]["state"] = state
     return spec
 
 
@@ -337,7 +359,8 @@ def render(spec: Spec) -> str:
         f"import {package} as pl", "import torch", "from torch import nn", "from torchmetrics import MeanMetric", "",
         f"from {package}.callbacks import GradientAccumulationScheduler",
         f"from {package}.utilities import CombinedLoader",
-        "from engine.tests.differential.lightning.parts import ids, make_loader, seen, xy", "", "",
+        "from collections import deque", "import numpy as np",
+        "from engine.tests.differential.lightning.parts import Kept, Moving, batches, ids, make_loader, seen, xy", "", "",
         *render_data(spec), *render_module(spec), *render_callbacks(spec),
     ]) + "\n"  # fmt: skip
 
@@ -402,6 +425,8 @@ def render_module(spec: Spec) -> Iterator[str]:
     )
     yield f"        self.net = nn.Sequential(nn.Linear(4, 8), {norm}nn.Tanh(), {dropout}nn.Linear(8, 1))"
     yield "        self.measure, self.count = MeanMetric(), 0"
+    if state := module.get("state"):
+        yield f"        {STATES[state][0]}"
     if module.get("manual"):
         yield "        self.automatic_optimization = False"
     yield ""
@@ -494,6 +519,9 @@ def render_training_step(spec: Spec) -> Iterator[str]:
     yield f"        seen(self, 'training_step', {', '.join(values)})"
     yield f"        x, y = xy({values[0]})"
     yield "        loss = (self(x) - y).square().mean()"
+    if state := module.get("state"):
+        yield f"        {STATES[state][1]}" if STATES[state][1] else "        pass"
+        yield f"        loss = loss * (1 + {STATES[state][2]})"
     if any(one.get("schedule") == "plateau" for one in module.get("optimizers", [])):
         synced = ", sync_dist=True" * bool(module.get("synced"))
         yield f"        self.log('watched', loss, on_step=False, on_epoch=True{synced})"
