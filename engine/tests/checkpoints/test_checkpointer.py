@@ -19,6 +19,7 @@ from train_anywhere.checkpoints.store import CheckpointStore
 from train_anywhere.errors import CheckpointError
 from train_anywhere.files import ROOT
 from train_anywhere.files.node_disk import run_folder_names
+from train_anywhere.launch.processes import LocalRun
 from train_anywhere.runs.folder import RunDir
 
 
@@ -238,15 +239,19 @@ checkpointer.close()
 """
 
 
+@pytest.mark.parametrize("by", ["command", "supervisor of this machine"])
 def test_after_a_kill_another_process_publishes(
-    run: RunDir, store: CheckpointStore, staging: Staging
+    run: RunDir, store: CheckpointStore, staging: Staging, by: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     script = KILLED.format(root=str(ROOT), run=str(run.path), staging=str(staging.folder))
     assert subprocess.run([sys.executable, "-c", script]).returncode == -9
     assert steps(store) == []
-    command = [sys.executable, "-m", "train_anywhere.checkpoints.recovery", str(run.path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0 and "step 7" in done.stderr
+    if by == "command":
+        command = [sys.executable, "-m", "train_anywhere.checkpoints.recovery", str(run.path)]
+        assert subprocess.run(command, cwd=ROOT).returncode == 0
+    else:
+        LocalRun(run, 2).publish()
+    assert "step 7" in capfd.readouterr().err
     assert steps(store) == [7]
     assert recover(run) is None
 
