@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 
 from train_anywhere.distributed import programs
 from train_anywhere.errors import SchedulerError, SubmitError, listed
-from train_anywhere.runs.folder import RunDir
 from train_anywhere.runs.reopen.frozen import read_frozen
 from train_anywhere.runs.summary import is_program
 from train_anywhere.slurm.scheduler import queue
@@ -73,13 +72,9 @@ def cancel(run: RunEntry) -> str:
         find_runs.refuse_unclear(run)
         return f"{run.folder.id} has no queued or running job."
     ending = queue.cancel(run.scheduler or "", living)
-    _record_cancelled(run.folder)
+    if run.folder.read_info().get("state") == "queued":
+        run.folder.update(state="cancelled")
     return f"{run.folder.id}: cancelled job {listed(living)}{', which is ending' if ending else ''}."
-
-
-def _record_cancelled(run: RunDir) -> None:
-    if run.read_info().get("state") == "queued":
-        run.update(state="cancelled")
 
 
 def shell(run: RunEntry, node: str | None) -> NoReturn:

@@ -1,25 +1,58 @@
 """Data with its own batches (`tf.data.Dataset`, `keras.utils.PyDataset` or an iterable), read in its own order by one process.
 
 A resumed run restores its position by reading and skipping the batches that were used before.
+Ranks which split a stream by themselves must read different rows.
 """
 
 import functools
 import itertools
 import time
 from collections.abc import Iterator
+from hashlib import blake2b
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from train_anywhere.data.order.row_check import RowHashes
 from train_anywhere.data.tf.arrays import Structure, dtype_of, to_arrays
 from train_anywhere.data.tf.pipeline import ordered_options
 from train_anywhere.errors import DataError, user_error
 
+CHECKED = (4, 32, 256)
+"""Numbers of batches after which the ranks compare their rows."""
+
+KEPT = 1024
+"""Hashes that a rank keeps, the smallest ones: a sample of its rows, and the same sample on ranks with the same rows."""
+
 LOOK_S = 20.0
 """The most seconds of reading batches ahead to compare their rows over the ranks."""
+
+
+class RowHashes:
+    """The smallest hashes of a rank's rows, 48 bits each."""
+
+    def __init__(self) -> None:
+        self.smallest: list[int] = []
+
+    def add(self, columns: list[Any]) -> None:
+        """Add the rows of a batch, arrays [n, ...]."""
+        rows = (b"".join(value.tobytes() for value in row) for row in zip(*columns, strict=False))
+        found = {int.from_bytes(blake2b(row, digest_size=6).digest()) for row in rows}
+        self.smallest = sorted(found.union(self.smallest))[:KEPT]
+
+
+def refuse_equal_rows(ranks: list[list[int]], batches: int) -> None:
+    """Raise DataError if two ranks have more than half of their rows in common; `ranks` are the `RowHashes` of each."""
+    for one, other in itertools.combinations(range(len(ranks)), 2):
+        low = min((hashes[-1] for hashes in (ranks[one], ranks[other]) if len(hashes) == KEPT), default=2**48)
+        compared = [number for number in ranks[one] if number <= low]
+        common = len({*compared} & {*ranks[other]})
+        if 2 * common > len(compared):
+            raise DataError(
+                f"data.split=own: ranks {one} and {other} read the same rows, {common} of {len(compared)} compared in the first "
+                f"{batches} batches; give each rank rows of its own, by the variables RANK and WORLD_SIZE."
+            )
 
 
 def is_stream(split: Any) -> bool:

@@ -12,9 +12,8 @@ from train_anywhere.data.dataset import DataSet, Splits
 from train_anywhere.data.known import too_large
 from train_anywhere.data.order.assignment import BatchOrder, batches_per_epoch
 from train_anywhere.data.order.blocks import block_order
-from train_anywhere.data.order.row_check import CHECKED, KEPT, refuse_equal_rows
 from train_anywhere.data.tf.pipeline import row_spec, to_data_set
-from train_anywhere.data.tf.streams import Stream, is_stream, share_rows
+from train_anywhere.data.tf.streams import CHECKED, KEPT, Stream, is_stream, refuse_equal_rows, share_rows
 from train_anywhere.data.tf.unpadded_batches import evaluation_batches, training_batches
 from train_anywhere.errors import ConfigError, DataError
 from train_anywhere.training.keras.checkpoint import Position
