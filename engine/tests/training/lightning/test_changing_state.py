@@ -25,10 +25,10 @@ KINDS = (
 def losses_of(make_run: MakeRun, fit: Fit) -> Callable[..., list[Any]]:
     """`losses_of("Net", 7, 0)`: the losses and weights of a run that is stopped at step 7, and of its second part."""
 
-    def train(kind: str, *stops: int) -> list[Any]:
-        words = [f"task._target_={HERE}.{kind}", f"data._target_={HERE}.loader", f"data.kind={kind}"]
+    def train(kind: str, *stops: int, words: tuple[str, ...] = ()) -> list[Any]:
+        named = [f"task._target_={HERE}.{kind}", f"data._target_={HERE}.loader", f"data.kind={kind}"]
         short = ["trainer.max_epochs=3", "monitor.progress=none", "trainer.accelerator=cpu"]
-        config, run = make_run(*to_hydra_overrides([*words, *short]))
+        config, run = make_run(*to_hydra_overrides([*named, *short, *words]))
         Net.losses.clear()
         for stop in stops:
             Net.stop_at = stop
@@ -71,3 +71,10 @@ def test_weights_that_only_training_adds_are_left_out_of_the_model(
     assert "probe.weight, probe.bias: weights that only training adds are left out." in "".join(
         capfd.readouterr()
     )
+
+
+@pytest.mark.parametrize("at", [8, 10, 13])
+def test_an_end_that_user_code_asked_for_survives_a_stop(at: int, losses_of: Any) -> None:
+    straight = losses_of("Ends", 0, words=("trainer.min_epochs=2",))
+    assert len(straight) == 12 + 2
+    assert losses_of("Ends", at, 0, words=("trainer.min_epochs=2",)) == straight
