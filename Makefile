@@ -104,7 +104,7 @@ gpu-check: engine  ## on a machine with a GPU: check results and measure speed; 
 	@PYTHONPATH=engine $(PYTHON) -m benchmarks.gpu $(ARGS)
 
 lint: setup  ## run ruff and mypy
-	@$(bin)/ruff check . && $(bin)/ruff format --check . && $(bin)/mypy$(if $(wildcard examples), && $(bin)/mypy -p examples)$(if $(wildcard engine/benchmarks), && $(bin)/mypy -p benchmarks)$(if $(wildcard tools/testing), && $(bin)/mypy $(wildcard tools/testbed tools/testing tools/build_horovod.py engine/tools/*_page.py engine/tools/*_schema.py))
+	@$(bin)/ruff check . && $(bin)/ruff format --check . && $(bin)/mypy$(if $(wildcard examples), && $(bin)/mypy -p examples)$(if $(wildcard engine/benchmarks), && $(bin)/mypy -p benchmarks)$(if $(wildcard tools/testing), && $(bin)/mypy $(wildcard tools/testbed tools/testing tools/build_*.py engine/tools/*_page.py engine/tools/*_schema.py))
 
 format: setup  ## format the code with ruff
 	@$(bin)/ruff check --fix . ; $(bin)/ruff format .

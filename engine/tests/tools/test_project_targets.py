@@ -90,6 +90,13 @@ def test_a_target_works(project: Path, target: str) -> None:
     assert done.returncode == 0 and RUN[target] in done.stdout + done.stderr, done.stdout + done.stderr
 
 
+def test_the_testbed_is_run_from_the_sdist(project: Path, tmp_path: Path) -> None:
+    program = (str(project / ".venv/bin/python"), "slurm/testbed.py")
+    done = run_command(project, *program, "shell", "--dir", str(tmp_path))
+    assert done.returncode == 2 and done.stderr.startswith(f"there is no testbed in {tmp_path}"), done.stderr
+    assert not (project / "tools/testbed").exists()
+
+
 def test_setup_installs_the_locks_and_the_engine(project: Path, tmp_path: Path) -> None:
     copy = tmp_path / "mine"
     git(project, "worktree", "add", "-q", str(copy), "HEAD")
