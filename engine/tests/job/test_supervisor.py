@@ -27,8 +27,8 @@ from tools.testbed.namespaces import is_running
 from train_anywhere.config.schema import Config
 from train_anywhere.errors import NOT_FINITE, STOPPED
 from train_anywhere.job import requeue
-from train_anywhere.job.batch_job import Job, fill
-from train_anywhere.job.running_ranks import ENDED, find_first_exit
+from train_anywhere.job.batch_job import JobRanks, fill
+from train_anywhere.job.running_ranks import ENDED, NodeSteps, find_first_exit
 from train_anywhere.job.supervisor import End, Signals
 from train_anywhere.launch.processes import LocalRanks
 from train_anywhere.runs.folder import RunDir
@@ -356,9 +356,9 @@ def test_a_node_that_slurm_took_out_of_the_job_is_not_waited_for(
         "signal_seconds": 0,
         "inside": "",
     }
-    job = Job(argparse.Namespace(**options, retries=0, requeue=True, restarts=0), Signals(), print)
-    job.hosts, found = ["node1", "node2", "node3"], list[str]()
-    monkeypatch.setattr(job, "ask", lambda *command: listed)
+    job = JobRanks(argparse.Namespace(**options, retries=0, requeue=True, restarts=0), Signals(), print)
+    job.steps.hosts, found = ["node1", "node2", "node3"], list[str]()
+    monkeypatch.setattr(job.queue, "ask", lambda *command: listed)
     monkeypatch.setattr(job, "_answers", lambda host: found.append(host) or host == "node1")
     assert job.find_nodes().left == ("node1",) and sorted(found) == asked
 
@@ -367,9 +367,9 @@ def test_a_signal_while_slurm_does_not_answer_shortens_the_wait(monkeypatch: pyt
     """The time after the warning counts from the warning, not from the first failure."""
     reader, writer = os.pipe()
     options = argparse.Namespace(
-        run=Path("/run"), scheduler="slurm", fewest=None, program=False, signal_seconds=0
+        run=Path("/run"), scheduler="slurm", fewest=None, program=False, signal_seconds=0, inside=""
     )
-    job = requeue.QueuedJob(options, Signals(reader))
+    queue = requeue.JobQueue(NodeSteps(options), Signals(reader))
     calls = []
 
     def call() -> bool:
@@ -377,7 +377,7 @@ def test_a_signal_while_slurm_does_not_answer_shortens_the_wait(monkeypatch: pyt
         return False
 
     began = time.monotonic()
-    assert not job.persist(call) and len(calls) == 1 and time.monotonic() - began < 2
+    assert not queue.persist(call) and len(calls) == 1 and time.monotonic() - began < 2
 
 
 @pytest.mark.slow

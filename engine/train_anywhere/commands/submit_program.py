@@ -61,11 +61,9 @@ def main(arguments: Sequence[str]) -> int:
                 return submit_there(request)
             states = submit(request)
         except ConfigError as error:
-            said = [TYPED.sub("hydra.launcher.", one) for one in error.problems]
-            raise ConfigError(*said) from None
-        if states is not None:
-            with open(int(arguments[0]), "w") as file:
-                json.dump(states, file)
+            raise ConfigError(*(TYPED.sub("hydra.launcher.", one) for one in error.problems)) from None
+        with open(int(arguments[0]), "w") as file:
+            file.write(json.dumps(states or []))
         return 0
 
     return run_command(submit_as_typed, overrides=False)
@@ -83,12 +81,12 @@ def submit(request: Mapping[str, Any]) -> list[str] | None:
     if problems:
         raise ConfigError(*problems)
     program, values = find_program(request), job_values(request)
-    tree, trees, overrides = compose_job(values), [], []
+    tree, typed, trees = compose_job(values), [f"{key}={value}" for key, value in values.items()], []
     for member, state in zip(request["members"], request["states"], strict=True):
         words = [*program["command"], *request["kept"], MEMBER + "{args.member}", *member]
         section = tree["program"] | program | {"command": words}
         trees.append(deepcopy(tree) | {"program": section, "args": {"member": state}})
-        overrides.append([*(f"{key}={value}" for key, value in values.items()), *member])
+    overrides = [[*typed, *member] for member in request["members"]]
     results = start(trees, overrides, job_problems, CHECKS.refuse_unreadable)
     return None if dry else [str(one) if isinstance(one, SubmitError) else "" for one in results]
 
@@ -116,15 +114,16 @@ def submit_there(request: Mapping[str, Any]) -> int:
 
 def key_problems(keys: Mapping[str, Any]) -> list[str]:
     """Return a message for each key that the launcher does not have, with what to type instead."""
-    known = listed(list_groups()["cluster"])
-    problems = [] if keys.get("cluster") else [f"hydra.launcher.cluster is missing; name one of {known}."]
-    if keys.get("cluster") == "local":
+    known, problems = listed(list_groups()["cluster"]), list[str]()
+    if not keys.get("cluster"):
+        problems.append(f"hydra.launcher.cluster is missing; name one of {known}.")
+    elif keys["cluster"] == "local":
         problems.append(
             "hydra.launcher.cluster=local: leave hydra/launcher=anywhere out to run members here."
         )
     wrong = [key for key in OPEN if not isinstance(keys.get(key, {}), dict)]
     problems += [f"hydra.launcher.{key} is a section: hydra.launcher.{key}.KEY=VALUE." for key in wrong]
-    for key in [key for key in keys if key not in KEYS and key not in OPEN]:
+    for key in sorted(keys.keys() - KEYS.keys() - {*OPEN}):
         meant = [f"use hydra.launcher.{NAMES[one]}" for one in keys_meant(key, {}) if one in NAMES]
         way = [*filter(None, [SUBMITIT.get(key), *meant, OTHER_WAYS.get(key)])]
         hint = f"; {way[0]}." if way else did_you_mean(key, [*KEYS, *OPEN])

@@ -195,8 +195,8 @@ class Feature:
     def supervise(self, job: Any) -> AbstractContextManager[Any]:
         """Return a context around all starts of the ranks, in the process that watches them.
 
-        `job` is a `train_anywhere.job.batch_job.Job`, or a `train_anywhere.launch.processes.LocalRun`. Both have `run`, `environ` (of the
-        ranks), `run_on_each_node`, `stop`, which lets the ranks save and end, and, at the end of the context, `code`: the
+        `job` is a `train_anywhere.job.batch_job.JobRanks`, or a `train_anywhere.launch.processes.LocalRun`. Both have `run`, `environ` (of
+        the ranks), `run_on_each_node`, `stop`, which lets the ranks save and end, and, at the end of the context, `code`: the
         exit code.
         """
         return nullcontext()

@@ -11,59 +11,31 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 
 from train_anywhere.distributed import programs
 from train_anywhere.distributed.discover import job_port
 from train_anywhere.distributed.topology import expand_hosts
 from train_anywhere.errors import REFUSED, STOPPED, ConfigError, ProjectError, SchedulerError, listed
-from train_anywhere.job.requeue import ANSWER_S, QueuedJob, end_after_death, is_first, stop_ranks
+from train_anywhere.job.requeue import ANSWER_S, JobQueue, end_after_death, is_first, stop_ranks
 from train_anywhere.job.restart import Nodes
-from train_anywhere.job.running_ranks import Launcher, spawn
+from train_anywhere.job.running_ranks import NodeSteps, RankLauncher, spawn
 from train_anywhere.job.supervisor import Signals, Stopped, Supervisor
 from train_anywhere.runs.attempts import STARTED, next_start, running_job, start_of_job
 
 CLOSE_S = 5.0
 """Seconds for the processes from which ranks were forked to end."""
 
-OWN_OF_PROCESS = re.compile(
-    r"(PWD|OLDPWD|SHLVL|_|HOSTNAME|SLURM_.*|PBS_.*|OMPI_.*|PMIX_.*|PRTE_.*|TRAIN_JOB)"
-)
-"""Variables that mpirun does not pass to ranks on other nodes."""
-
-PASSED = {
-    "PATH",
-    "LD_LIBRARY_PATH",
-    "PYTHONPATH",
-    "OMP_NUM_THREADS",
-    "TRAIN_LOCAL_DISK",
-    "TRAIN_HOSTS",
-    STARTED,
-    "MASTER_ADDR",
-    "MASTER_PORT",
-}
-"""Variables that mpirun always passes."""
-
-OF_LIBRARIES = re.compile(
-    r"(TRAIN|NCCL|GLOO|HOROVOD|UCX|OMP|TORCH|TF|XLA|KERAS|HF|TRANSFORMERS|WANDB|MLFLOW)_\w+"
-)
-"""Variables with which users configure libraries. The image of a container may have other values."""
-
-APPTAINER = ("APPTAINERENV_", "SINGULARITYENV_")
-"""Prefixes of variables whose values replace those of an image.
-
-A variable without one does not: https://apptainer.org/docs/user/main/environment_and_metadata.html, Environment Variable Precedence
-"""
-
 
 def supervise_job(options: argparse.Namespace, report_launcher: Callable[[int], None]) -> int:
     """Supervise the ranks of this job. `report_launcher` gets each launcher's process group."""
     signals = Signals(options.signals)
-    job = Job(options, signals, report_launcher)
-    supervisor = Supervisor(job, signals)
+    job = JobRanks(options, signals, report_launcher)
+    queue, supervisor = job.queue, Supervisor(job, signals)
     if options.died is not None:
         job.list_hosts()
-        return end_after_death(supervisor, job, options.died, options.launcher)
+        return end_after_death(supervisor, queue, options.died, options.launcher)
     if options.not_started:
         signals.wait(0)
         print(f"Asked to stop ({signals.told}) before the ranks were started.", flush=True)
@@ -78,22 +50,24 @@ def supervise_job(options: argparse.Namespace, report_launcher: Callable[[int], 
         return 0
     once = job.launcher_killed and code not in (0, STOPPED) and is_first(job.run)
     if (code == STOPPED or once) and options.requeue:
-        job.come_back(supervisor)
-    if job.is_cancelled():  # no job of the run takes GPUs again
-        job.stay_away(ended=True)
-    elif code == STOPPED and not options.requeue and job.find_next_jobs():
+        queue.come_back(supervisor)
+    if queue.is_cancelled():  # no job of the run takes GPUs again
+        queue.stay_away(ended=True)
+    elif code == STOPPED and not options.requeue and queue.find_next_jobs():
         print("The next job of the chain continues.", flush=True)
         return 0
     return code
 
 
-class Job(QueuedJob):
+class JobRanks:
     """The place of the ranks in a job, see `supervisor.Place`.
 
     Args:
         report_launcher: gets the process group of each launcher.
 
     Attributes:
+        steps: the nodes of the job.
+        queue: what the job asks of Slurm.
         code: the exit code of the job; None as long as it is not known.
         launcher_killed: whether the launcher of the newest start was killed.
     """
@@ -103,9 +77,11 @@ class Job(QueuedJob):
     def __init__(
         self, options: argparse.Namespace, signals: Signals, report_launcher: Callable[[int], None]
     ) -> None:
-        super().__init__(options, signals)
+        self.options, self.signals, self.steps = options, signals, NodeSteps(options)
+        self.queue = JobQueue(self.steps, signals)
+        self.run, self.environ, self.explain = self.steps.run, self.steps.environ, self.queue.explain
         self.report_launcher, self.retries = report_launcher, options.retries
-        self.requeues = options.requeue
+        self.program, self.requeues = options.program, options.requeue
         self.code: int | None = None
         self.launcher_killed = False
         self._nodes: Nodes | None = None
@@ -114,9 +90,8 @@ class Job(QueuedJob):
         self._warm_hosts: list[str] = []
         self._parent = os.getppid()
         self._given_port = os.environ.get("MASTER_PORT", "")
-        counted = os.environ.get("SLURM_RESTART_COUNT") or 0 if self.slurm else 0
+        counted = os.environ.get("SLURM_RESTART_COUNT") or 0 if self.steps.slurm else 0
         self._restarts = int(counted if options.restarts is None else options.restarts)
-        self._override_image()
 
     @property
     def start_id(self) -> str:
@@ -126,27 +101,29 @@ class Job(QueuedJob):
     @property
     def several(self) -> bool:
         """True if there are several ranks."""
-        return self.options.ranks > 1 or (self.options.uneven or len(self.hosts)) > 1
+        return self.options.ranks > 1 or (self.options.uneven or len(self.steps.hosts)) > 1
 
     # --- the nodes
 
     def list_hosts(self) -> list[str]:
         """Return the nodes of this job. Raises Stopped if a signal came while Slurm did not answer."""
-        if not self.hosts and self.slurm:
+        if not self.steps.hosts and self.steps.slurm:
             self.use_nodes(tuple(expand_hosts(self.environ["SLURM_JOB_NODELIST"])))
-        elif not self.hosts:
-            self.hosts = list(dict.fromkeys(Path(self.environ["PBS_NODEFILE"]).read_text().split()))
-        return self.hosts
+        elif not self.steps.hosts:
+            self.steps.hosts = list(dict.fromkeys(Path(self.environ["PBS_NODEFILE"]).read_text().split()))
+        return self.steps.hosts
 
     def find_nodes(self) -> Nodes:
         """Return the nodes of an elastic job, and those on which a process starts."""
-        used = (*self.hosts, *self._idle)
-        if not self.elastic:
+        used = (*self.steps.hosts, *self._idle)
+        if not self.steps.elastic:
             return Nodes((), (), 1)
         if self._nodes:
             return self._nodes
         answering: list[str] = []
-        listed = self.ask("squeue", "--noheader", f"--jobs={self.environ['TRAIN_JOB']}", "--format=%N") or ""
+        listed = (
+            self.queue.ask("squeue", "--noheader", f"--jobs={self.environ['TRAIN_JOB']}", "--format=%N") or ""
+        )
         asked = list(used)
         with suppress(ProjectError):  # without an answer each node is asked
             there = {*expand_hosts(listed)}  # without nodes that Slurm has marked as down
@@ -158,7 +135,7 @@ class Job(QueuedJob):
                 answering[:] = [host for host, answers in found if answers]
             return bool(answering)  # if no node answers, not even this one, Slurm itself does not
 
-        self.persist(ask)
+        self.queue.persist(ask)
         self._nodes = Nodes(used, tuple(answering), self.options.fewest, self.options.counts)
         return self._nodes
 
@@ -166,7 +143,7 @@ class Job(QueuedJob):
         end = time.monotonic() + ANSWER_S
         while time.monotonic() < end:
             with suppress(SchedulerError):
-                step = [*self.one_task_on(host), "true"]
+                step = [*self.steps.one_task_on(host), "true"]
                 if programs.run(step, end - time.monotonic(), environ=self.environ).code == 0:
                     return True
             time.sleep(3)
@@ -179,13 +156,15 @@ class Job(QueuedJob):
             nodes, self._idle = chosen or nodes, nodes[len(chosen) :] if chosen else ()
         if self._idle:
             print(f"{len(nodes)} nodes share the batch evenly; idle: {listed(self._idle)}.", flush=True)
-        self.hosts = [*nodes] or self.hosts
+        self.steps.hosts = [*nodes] or self.steps.hosts
 
     def _place_ranks(self, number: int) -> None:
         """Set the variables with which the ranks find each other. Raises Stopped."""
         o, hosts = self.options, self.list_hosts()
         listed = self._ask_places() if o.uneven else ",".join(f"{host}:{o.ranks}" for host in hosts)
-        if self.elastic:  # for mpirun: Slurm's variables still name the nodes with which the job started
+        if (
+            self.steps.elastic
+        ):  # for mpirun: Slurm's variables still name the nodes with which the job started
             names, count = ",".join(hosts), str(len(hosts))
             self.environ |= {"SLURM_NNODES": count, "SLURM_JOB_NUM_NODES": count}
             self.environ |= {"SLURM_NODELIST": names, "SLURM_JOB_NODELIST": names}
@@ -196,14 +175,14 @@ class Job(QueuedJob):
             self.environ[STARTED] = next_start(self.environ)
         port = str(self._port(first, number))
         self.environ |= {"TRAIN_HOSTS": listed, "MASTER_ADDR": first, "MASTER_PORT": port}
-        self._override_image()
+        self.steps.override_image()
 
     def _ask_places(self) -> str:
         """Return the nodes with their ranks, as Slurm distributes them."""
         o, found, refusals = self.options, list[str](), set[str]()
         # the options of the launcher that place the ranks
         words = [w for w in o.command if w.startswith(("--distribution=", "--nodelist="))]
-        nodes, cpus = len(self.hosts), o.cpus_per_task
+        nodes, cpus = len(self.steps.hosts), o.cpus_per_task
         step = [
             "srun",
             *words,
@@ -233,7 +212,7 @@ class Job(QueuedJob):
                     print(why, file=sys.stderr, flush=True)
             return bool(found)
 
-        self.persist(ask)
+        self.queue.persist(ask)
         return ",".join(f"{host}:{found.count(host)}" for host in dict.fromkeys(found))
 
     def _port(self, host: str, number: int) -> int:
@@ -253,25 +232,25 @@ class Job(QueuedJob):
 
     # --- the ranks
 
-    def start(self, number: int) -> "Launcher":
+    def start(self, number: int) -> RankLauncher:
         """Start the launcher of the ranks, and what runs next to them. Raises Stopped."""
         self._place_ranks(number)
         self._nodes, self.launcher_killed = None, False
         command = self._warm_command(number)
         process = spawn(fill(command, self._placeholders()), self.environ)
         self.report_launcher(process.pid)  # before anything else, so that the script can end it
-        return Launcher(
-            self, process, self.signals.note, self._is_lost, lambda: self._stop_orphans(process.pid)
-        )
+        stop = partial(self._stop_orphans, process.pid)
+        cancelled = self.queue.is_cancelled
+        return RankLauncher(self.steps, process, self.signals.note, self._is_lost, stop, cancelled)
 
     def _stop_orphans(self, group: int) -> None:
         """Stop ranks whose launcher was killed."""
         self.launcher_killed = True
-        stop_ranks(self, group)
+        stop_ranks(self.queue, group)
 
     def _is_lost(self) -> bool:
         """Return whether the batch script, which would end this job, was killed: this process then has another parent."""
-        self.stay_away()
+        self.queue.stay_away()
         return os.getppid() != self._parent
 
     def _warm_command(self, number: int) -> list[str]:
@@ -287,14 +266,16 @@ class Job(QueuedJob):
                     flush=True,
                 )
             return list(o.command)
-        if self._warm and self._warm.poll() is not None and self._warm_hosts == self.hosts:
+        if self._warm and self._warm.poll() is not None and self._warm_hosts == self.steps.hosts:
             return list(o.command)  # it does not start on these nodes, or has ended
         if not self._warm or self._warm.poll() is not None:
             kept = ["--cpu-bind=none", *(["--no-kill"] if o.no_kill else [])]
-            step = self.each_node(self.in_container("-m", "train_anywhere.launch.warm_node", rank[-1]), kept)
-            self._warm_hosts = [*self.hosts]
+            step = self.steps.each_node(
+                self.steps.in_container("-m", "train_anywhere.launch.warm_node", rank[-1]), kept
+            )
+            self._warm_hosts = [*self.steps.hosts]
             quiet, pipe = subprocess.DEVNULL, subprocess.PIPE
-            self._warm = spawn(step, self.whole_environment(), stdin=pipe, stderr=quiet)
+            self._warm = spawn(step, self.steps.whole_environment(), stdin=pipe, stderr=quiet)
         return [*before, "-m", "train_anywhere.launch.warm_rank", rank[-1]]
 
     def close(self) -> None:
@@ -308,57 +289,26 @@ class Job(QueuedJob):
 
     def _placeholders(self) -> dict[str, list[str]]:
         """Return the words for `{nodes}` and the other placeholders of a command."""
-        ranks = self.options.uneven or self.options.ranks * len(self.hosts)
+        ranks = self.options.uneven or self.options.ranks * len(self.steps.hosts)
         return {
-            "nodes": [str(len(self.hosts))],
-            "nodelist": [",".join(self.hosts)],
+            "nodes": [str(len(self.steps.hosts))],
+            "nodelist": [",".join(self.steps.hosts)],
             "ranks": [str(ranks)],
             "hosts": [self.environ["TRAIN_HOSTS"]],
-            "exports": [w for name in self._exports() for w in ("-x", name)],
-            "names": self.names_in_container(),
+            "exports": [w for name in self.steps.exports() for w in ("-x", name)],
+            "names": self.steps.names_in_container(),
         }
 
-    def names_in_container(self) -> list[str]:
-        """Return the variables of the job that replace those of the image. Paths of programs stay the image's."""
-        own = {name for name in self.environ if OF_LIBRARIES.fullmatch(name)}
-        # a module sets variables for the programs of the node
-        modules = self._before().get("LOADEDMODULES") != self.environ.get("LOADEDMODULES")
-        names = {*(PASSED | self._named() if modules else self._exports())} & {*self.environ}
-        return sorted({n for n in names | own if not n.startswith(APPTAINER)} - {"PATH", "LD_LIBRARY_PATH"})
-
-    def _override_image(self) -> None:
-        """Set Apptainer's variables for the job's in the container. Those that the user has set stay."""
-        if self.options.inside:
-            typed = {name.partition("_")[2] for name in os.environ if name.startswith(APPTAINER)}
-            own = {*self.names_in_container()} - typed
-            self.environ |= {APPTAINER[0] + name: self.environ[name] for name in own}
-
-    def _named(self) -> set[str]:
-        """Return the variables that the batch script exports for features and in `cluster.setup`."""
-        return {*self.options.export.split(",")} - {""}
-
-    def _before(self) -> dict[str, str]:
-        """Return the environment with which the batch script started. Empty without /proc."""
-        with suppress(OSError):
-            text = Path(f"/proc/{self._parent}/environ").read_bytes().decode(errors="surrogateescape")
-            return dict(line.split("=", 1) for line in text.split("\0") if "=" in line)
-        return {}
-
-    def _exports(self) -> list[str]:
-        """Return the variables that mpirun passes on to its daemons on other nodes."""
-        before = self._before()
-        changed = {
-            k for k, v in self.environ.items() if before.get(k) != v and not OWN_OF_PROCESS.fullmatch(k)
-        }
-        names = (PASSED | self._named() | changed) & {*self.environ}
-        return sorted(name for name in names if re.fullmatch(r"[A-Za-z_]\w*", name))
+    def in_container(self, *words: str) -> list[str]:
+        """Return a command of the ranks' Python, inside the container if there is one."""
+        return self.steps.in_container(*words)
 
     def run_on_each_node(self, command: Sequence[str]) -> None:
         """Run a command once on each node before the ranks start. A signal ends it."""
-        if not self.slurm:
+        if not self.steps.slurm:
             return
         self.list_hosts()
-        process = spawn(self.each_node(command), self.whole_environment())
+        process = spawn(self.steps.each_node(command), self.steps.whole_environment())
         while process.poll() is None:
             self.signals.wait(0.1)
             if self.signals.told:
@@ -399,11 +349,16 @@ class Job(QueuedJob):
         every = self.program or self.options.launch == "torchrun"
         if again and not every:
             return
-        hosts = list(self.find_nodes().left) if self.elastic else self.hosts[: None if every else 1]
-        command = self.in_container("-m", "train_anywhere.checkpoints.recovery", str(self.run.path))
+        hosts = (
+            list(self.find_nodes().left) if self.steps.elastic else self.steps.hosts[: None if every else 1]
+        )
+        command = self.steps.in_container("-m", "train_anywhere.checkpoints.recovery", str(self.run.path))
         for host in hosts:
             for pause in (1, 4, 0):
-                if spawn(self.one_task(host, command), self.environ).wait() == 0 or not self.slurm:
+                if (
+                    spawn(self.steps.one_task(host, command), self.environ).wait() == 0
+                    or not self.steps.slurm
+                ):
                     break
                 time.sleep(pause)
 

@@ -3,7 +3,6 @@
 If the supervisor of a job was killed, the batch script starts a second one, which stops the ranks and records the cause.
 """
 
-import argparse
 import math
 import os
 import re
@@ -17,7 +16,7 @@ from contextlib import suppress
 from train_anywhere.distributed import programs
 from train_anywhere.errors import STOPPED, CheckpointError, SchedulerError
 from train_anywhere.files.atomic import make_folder, read_text, write_atomic
-from train_anywhere.job.running_ranks import Steps
+from train_anywhere.job.running_ranks import NodeSteps, log_size, read_log
 from train_anywhere.job.supervisor import Signals, Supervisor
 from train_anywhere.runs.attempts import describe_exit_code, extend_newest, read_bad_nodes, running_job
 from train_anywhere.runs.folder import ATTEMPTS, RunDir, now
@@ -39,27 +38,48 @@ ANSWER_S = 30.0
 """Seconds for a node, or for one call of Slurm's programs, to answer."""
 
 
-class QueuedJob(Steps):
-    """A job that can ask for its place in the queue."""
+ENDED_BY = re.compile(
+    r"^slurmstepd[^ ]*: error: \*+ JOB \S+ ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+)\b)?", re.M | re.I
+)
+"""The line in which Slurm prints why it ends a job, with no reason, or its signal, after `scancel`. Its queue then no longer shows why."""
 
-    def __init__(self, options: argparse.Namespace, signals: Signals) -> None:
-        super().__init__(options)
-        self.signals, self.program = signals, options.program
-        self._looked, self._start = 0.0, int(self.environ.get("SLURM_RESTART_COUNT") or 0)
+
+class JobQueue:
+    """What a job asks of Slurm's queue about itself.
+
+    Attributes:
+        reason: why Slurm ends this job, see `find_reason`.
+    """
+
+    def __init__(self, steps: NodeSteps, signals: Signals) -> None:
+        self.steps, self.signals, self.options = steps, signals, steps.options
+        self.reason: str | None = None
+        self._looked, self._start = 0.0, int(steps.environ.get("SLURM_RESTART_COUNT") or 0)
+        self._log = log_size()
 
     def _is_running(self) -> bool:
-        shown = self.ask("scontrol", "show", "job", self.environ["TRAIN_JOB"])
+        shown = self.ask("scontrol", "show", "job", self.steps.environ["TRAIN_JOB"])
         return "JobState=RUNNING" in (shown or "")
 
     def find_reason(self) -> str | None:
-        """Return why Slurm ends this job, see `Steps`; SIGNAL if it only has got one, which looks the same in the log."""
-        if self.reason is None and super().find_reason() == "" and self._is_running():
-            self.reason = "SIGNAL"
+        """Return why Slurm ends this job: "" after `scancel`. None if it does not, or that is not known.
+
+        SIGNAL: the job only has got one, which looks like `scancel` in the log.
+        """
+        if self.reason is None and self.steps.slurm and (found := ENDED_BY.search(read_log(self._log))):
+            reason = (found[1] or "").upper()
+            self.reason = "" if reason.startswith("SIGNAL") else reason
+            if self.reason == "" and self._is_running():
+                self.reason = "SIGNAL"
         return self.reason
+
+    def is_cancelled(self) -> bool:
+        """Return whether `scancel` has ended this job."""
+        return self.find_reason() == ""
 
     def explain(self, name: str) -> str:
         """Return USR1 if this job will return to the queue after a signal, else TERM."""
-        if name != "TERM" or not self.slurm:
+        if name != "TERM" or not self.steps.slurm:
             return "USR1" if name == "USR1" else "TERM"
         end = time.monotonic() + VERDICT_S
         while (reason := self.find_reason()) is None and time.monotonic() < end:
@@ -75,8 +95,8 @@ class QueuedJob(Steps):
         """
         if not ended and (self.reason != "" or time.monotonic() < self._looked + LOOK_S):
             return
-        self._looked, job = time.monotonic(), self.environ["TRAIN_JOB"]
-        if self.slurm:
+        self._looked, job = time.monotonic(), self.steps.environ["TRAIN_JOB"]
+        if self.steps.slurm:
             started = re.search(r"\bRestarts=(\d+)", self.ask("scontrol", "show", "job", job) or "")
             if started and int(started[1]) > self._start:
                 # allowed again now; a program that handles TERM would requeue the job at each cancel
@@ -84,7 +104,7 @@ class QueuedJob(Steps):
                     self._looked = math.inf
                 self.ask("scancel", job)
         for one in self.find_next_jobs() if ended else ():
-            self.ask(*(["scancel", "--state=PENDING"] if self.slurm else ["qdel"]), one)
+            self.ask(*(["scancel", "--state=PENDING"] if self.steps.slurm else ["qdel"]), one)
 
     def persist(self, call: Callable[[], bool], suggestion: str = "") -> bool:
         """Repeat a call to Slurm as long as the job has time, then print `suggestion`."""
@@ -94,7 +114,7 @@ class QueuedJob(Steps):
             if self.signals.told:
                 end = self.signals.told_at + self.options.signal_seconds * 0.9
             if time.monotonic() >= end:
-                command = suggestion or f"python src/jobs.py resubmit {shlex.quote(str(self.run.path))}"
+                command = suggestion or f"python src/jobs.py resubmit {shlex.quote(str(self.steps.run.path))}"
                 print(
                     f"Slurm refused, or did not answer in time, and this job does not try again. Type: {command}",
                     file=sys.stderr,
@@ -108,7 +128,7 @@ class QueuedJob(Steps):
         """Requeue this job, without the nodes that failed twice."""
         # the requeue sends TERM to all processes of this script
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        job, back = self.environ["TRAIN_JOB"], list[str]()
+        job, back = self.steps.environ["TRAIN_JOB"], list[str]()
 
         def requeue() -> bool:
             shown = self.ask("scontrol", "show", "job", job)
@@ -122,25 +142,25 @@ class QueuedJob(Steps):
                 print(f"Stopped{back[0]}: back to the queue.", flush=True)
             return self.ask("scontrol", "requeue", job) is not None
 
-        if self.persist(requeue) and back and (bad := read_bad_nodes(self.run)):
+        if self.persist(requeue) and back and (bad := read_bad_nodes(self.steps.run)):
             # Slurm changes ExcNodeList only while the job is pending
             names = ",".join([*filter(None, [self.options.exclude]), *bad])
             change = ["scontrol", "update", f"JobId={job}", f"ExcNodeList={names}"]
             self.persist(lambda: self.ask(*change) is not None, " ".join(change))
 
     def _describe_stop(self, supervisor: Supervisor) -> str:
-        if self.program:
+        if self.options.program:
             return ""
         with suppress(OSError, ValueError):
             preempted = supervisor.read_info().get("state") == "preempted" and not supervisor.hung
-            if preempted and read_text(self.run.checkpoints / "newest").strip():
+            if preempted and read_text(self.steps.run.checkpoints / "newest").strip():
                 return " with a checkpoint saved"
         return " without a new checkpoint"
 
     def ask(self, *command: str) -> str | None:
         """Return the output of one of Slurm's programs, or None if it fails, which is printed."""
         with suppress(SchedulerError):
-            answer = programs.run(command, ANSWER_S, environ=self.environ)
+            answer = programs.run(command, ANSWER_S, environ=self.steps.environ)
             if answer.code == 0:
                 return answer.out
             print(answer.err, end="", file=sys.stderr, flush=True)
@@ -148,19 +168,19 @@ class QueuedJob(Steps):
 
     def find_next_jobs(self) -> list[str]:
         """Return the jobs that wait in the queue with this job's script."""
-        if self.slurm:
+        if self.steps.slurm:
             form = ["--me", "--noheader", "--array", "--states=PENDING", "--format=%i|%T|%o"]
             listed = self.ask("squeue", *form) or ""
             rows = [line.split("|", 2) for line in listed.splitlines() if line.count("|") > 1]
-            own, this = os.path.realpath(self.run.path / "job.sbatch"), self.environ["TRAIN_JOB"]
+            own, this = os.path.realpath(self.steps.run.path / "job.sbatch"), self.steps.environ["TRAIN_JOB"]
             return [job for job, _, script in rows if job != this and os.path.realpath(script) == own]
         found = []
         with suppress(OSError, ValueError):
-            for job in filter(lambda one: re.fullmatch(JOB_ID, one), read_text(self.run.jobs).split()):
+            for job in filter(lambda one: re.fullmatch(JOB_ID, one), read_text(self.steps.run.jobs).split()):
                 shown = (
                     re.sub(r"[\n\t]", "", self.ask("qstat", "-f", job) or "") if job != running_job() else ""
                 )
-                found += [job] if f":{self.run.path}/pbs.out" in shown else []
+                found += [job] if f":{self.steps.run.path}/pbs.out" in shown else []
         return found
 
 
@@ -171,7 +191,7 @@ PATIENCE_S = 5.0
 """Seconds between TERM and KILL to the ranks' launcher."""
 
 
-def end_after_death(supervisor: Supervisor, job: QueuedJob, code: int, group: int) -> int:
+def end_after_death(supervisor: Supervisor, queue: JobQueue, code: int, group: int) -> int:
     """Stop the ranks, record the cause, requeue the job once, and return its exit code.
 
     A run that was complete, or had saved a checkpoint and stopped, stays what it was.
@@ -180,36 +200,38 @@ def end_after_death(supervisor: Supervisor, job: QueuedJob, code: int, group: in
     """
     info = supervisor.read_info()
     state, own = info.get("state"), (info.get(ATTEMPTS) or [{}])[-1].get("job") == running_job()
-    stop_ranks(job, group)
+    stop_ranks(queue, group)
     if state == "completed":
         return 0
     if state == "queued" or (state == "running" and own):  # else another job trains here
         reason = f"the supervisor of the job was killed ({describe_exit_code(code)})"
         print(f"{reason}; its ranks were stopped.", file=sys.stderr, flush=True)
         with suppress(OSError, CheckpointError):
-            ended = {ATTEMPTS: extend_newest(job.run, ended_by="failed", reason=reason)} if own else {}
-            job.run.update(state="failed", ended=now(), **ended)
+            ended = (
+                {ATTEMPTS: extend_newest(queue.steps.run, ended_by="failed", reason=reason)} if own else {}
+            )
+            queue.steps.run.update(state="failed", ended=now(), **ended)
     supervisor.place.publish()
-    decided = state == "failed" and job.options.retries is None  # a failure that no retry follows
-    if decided or not job.options.requeue or not is_first(job.run):
+    decided = state == "failed" and queue.options.retries is None  # a failure that no retry follows
+    if decided or not queue.options.requeue or not is_first(queue.steps.run):
         return 1
-    job.come_back(supervisor)
+    queue.come_back(supervisor)
     return STOPPED
 
 
-def stop_ranks(job: QueuedJob, group: int) -> None:
+def stop_ranks(queue: JobQueue, group: int) -> None:
     """End the launcher and the steps that outlive it. To kill the job itself would cancel it."""
     deadline = time.monotonic() + PATIENCE_S
     _signal(group, signal.SIGTERM)
     while _signal(group, 0) and time.monotonic() < deadline:
         time.sleep(0.1)
     _signal(group, signal.SIGKILL)
-    while job.slurm:
-        steps = job.ask("squeue", "--steps", "--noheader", f"--jobs={running_job()}", "--format=%i") or ""
+    while queue.steps.slurm:
+        steps = queue.ask("squeue", "--steps", "--noheader", f"--jobs={running_job()}", "--format=%i") or ""
         numbered = re.findall(r"^\S+\.\d+$", steps, re.MULTILINE)
         if not numbered or time.monotonic() > deadline + PATIENCE_S:
             return
-        job.ask("scancel", *numbered)
+        queue.ask("scancel", *numbered)
         time.sleep(0.5)
 
 

@@ -10,11 +10,12 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import IO
 
 from train_anywhere.files.atomic import make_folder, open_file, read_text
 from train_anywhere.job.supervisor import default_signals
-from train_anywhere.runs.attempts import describe_exit_code
+from train_anywhere.runs.attempts import STARTED, describe_exit_code
 from train_anywhere.runs.folder import RunDir
 from train_anywhere.slurm.scheduler.queue import NORMAL_END
 
@@ -39,49 +40,60 @@ SIGNALS_OF = {
 LOG_BYTES = 2**16
 """Bytes at the end of the log in which the lines are searched."""
 
-ENDED_BY = re.compile(
-    r"^slurmstepd[^ ]*: error: \*+ JOB \S+ ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z ]+)\b)?", re.M | re.I
+OWN_OF_PROCESS = re.compile(
+    r"(PWD|OLDPWD|SHLVL|_|HOSTNAME|SLURM_.*|PBS_.*|OMPI_.*|PMIX_.*|PRTE_.*|TRAIN_JOB)"
 )
-"""The line in which Slurm prints why it ends a job, with no reason, or its signal, after `scancel`. Its queue then no longer shows why."""
+"""Variables that mpirun does not pass to ranks on other nodes."""
+
+PASSED = {
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "PYTHONPATH",
+    "OMP_NUM_THREADS",
+    "TRAIN_LOCAL_DISK",
+    "TRAIN_HOSTS",
+    STARTED,
+    "MASTER_ADDR",
+    "MASTER_PORT",
+}
+"""Variables that mpirun always passes."""
+
+OF_LIBRARIES = re.compile(
+    r"(TRAIN|NCCL|GLOO|HOROVOD|UCX|OMP|TORCH|TF|XLA|KERAS|HF|TRANSFORMERS|WANDB|MLFLOW)_\w+"
+)
+"""Variables with which users configure libraries. The image of a container may have other values."""
+
+APPTAINER = ("APPTAINERENV_", "SINGULARITYENV_")
+"""Prefixes of variables whose values replace those of an image.
+
+A variable without one does not: https://apptainer.org/docs/user/main/environment_and_metadata.html, Environment Variable Precedence
+"""
 
 PART_OF_NODE = ("SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_TRES_PER_TASK")
 """Variables with which srun gives a step only a part of the CPUs of its node."""
 
 
-class Steps:
-    """The nodes of a job, and the words that start processes there.
+class NodeSteps:
+    """The nodes of a job, and the words and the environment with which processes start there.
 
     Attributes:
+        options: the request of the batch script, see `job/__main__.py`.
+        hosts: the nodes on which the ranks run.
+        environ: the environment of the ranks.
         elastic: whether the ranks may start on fewer nodes than the job has.
-        reason: why Slurm ends this job, see `find_reason`.
     """
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options, self.run, self.environ = options, RunDir(options.run), {**os.environ}
         self.slurm, self.elastic = options.scheduler == "slurm", options.fewest is not None
         self.hosts: list[str] = []
-        self.reason: str | None = None
-        self._log = _log_size()
-
-    def find_reason(self) -> str | None:
-        """Return why Slurm ends this job: "" after `scancel`. None if it does not, or that is not known."""
-        if self.reason is None and self.slurm and (found := ENDED_BY.search(_read_log(self._log))):
-            reason = (found[1] or "").upper()
-            self.reason = "" if reason.startswith("SIGNAL") else reason
-        return self.reason
-
-    def is_cancelled(self) -> bool:
-        """Return whether `scancel` has ended this job."""
-        return self.find_reason() == ""
+        self._parent = os.getppid()
+        self.override_image()
 
     def container_options(self) -> list[str]:
         """Return the options of srun that run a step in the container."""
         names = ",".join(self.names_in_container())
         return [word.replace("{names}", names) for word in shlex.split(self.options.container)]
-
-    def names_in_container(self) -> list[str]:
-        """Return the variables of the job that replace those of the image."""
-        raise NotImplementedError
 
     def in_container(self, *words: str) -> list[str]:
         """Return a command of the ranks' Python, inside the container if there is one."""
@@ -104,20 +116,54 @@ class Steps:
         count = len(self.hosts)
         step = ["srun", "--overlap", "--whole", "--mem=0", *options, f"--nodes={count}", f"--ntasks={count}"]
         nodes = ",".join(self.hosts) if self.elastic else self.environ["SLURM_JOB_NODELIST"]
-        gpus = [f"--gpus={self.options.gpus}"] if self.options.gpus else []
         step += [
             f"--nodelist={nodes}",
             "--ntasks-per-node=1",
-            *gpus,
             "--kill-on-bad-exit=0",
             "--wait=0",
             "--export=ALL",
         ]
+        step += [f"--gpus={self.options.gpus}"] if self.options.gpus else []
         return [*step, *self.container_options(), *command]
 
     def whole_environment(self) -> dict[str, str]:
         """Return the environment of a step that gets whole nodes."""
         return {k: v for k, v in self.environ.items() if k not in PART_OF_NODE}
+
+    def names_in_container(self) -> list[str]:
+        """Return the variables of the job that replace those of the image. Paths of programs stay the image's."""
+        own = {name for name in self.environ if OF_LIBRARIES.fullmatch(name)}
+        # a module sets variables for the programs of the node
+        modules = self._before().get("LOADEDMODULES") != self.environ.get("LOADEDMODULES")
+        names = {*(PASSED | self._named() if modules else self.exports())} & {*self.environ}
+        return sorted({n for n in names | own if not n.startswith(APPTAINER)} - {"PATH", "LD_LIBRARY_PATH"})
+
+    def override_image(self) -> None:
+        """Set Apptainer's variables for the job's in the container. Those that the user has set stay."""
+        if self.options.inside:
+            typed = {name.partition("_")[2] for name in os.environ if name.startswith(APPTAINER)}
+            own = {*self.names_in_container()} - typed
+            self.environ |= {APPTAINER[0] + name: self.environ[name] for name in own}
+
+    def _named(self) -> set[str]:
+        """Return the variables that the batch script exports for features and in `cluster.setup`."""
+        return {*self.options.export.split(",")} - {""}
+
+    def _before(self) -> dict[str, str]:
+        """Return the environment with which the batch script started. Empty without /proc."""
+        with suppress(OSError):
+            text = Path(f"/proc/{self._parent}/environ").read_bytes().decode(errors="surrogateescape")
+            return dict(line.split("=", 1) for line in text.split("\0") if "=" in line)
+        return {}
+
+    def exports(self) -> list[str]:
+        """Return the variables that mpirun passes on to its daemons on other nodes."""
+        before = self._before()
+        changed = {
+            k for k, v in self.environ.items() if before.get(k) != v and not OWN_OF_PROCESS.fullmatch(k)
+        }
+        names = (PASSED | self._named() | changed) & {*self.environ}
+        return sorted(name for name in names if re.fullmatch(r"[A-Za-z_]\w*", name))
 
 
 def spawn(
@@ -147,7 +193,7 @@ def find_ranks(run: str, name: str = "USR1") -> list[str]:
     return ["pkill", f"-{name}", "-f", "--", rf"^([^-]|[^ ]-)+ -u .*/train.py --run .*{folder}$"]
 
 
-class Launcher:
+class RankLauncher:
     """A started launcher with the processes next to it.
 
     They are the monitor process of each node, and the step that waits for a preemption.
@@ -156,35 +202,38 @@ class Launcher:
         note: is called with a signal that the waiting step got.
         lost: returns whether the batch script, which would end this job, was killed.
         orphaned: is called if the launcher was killed, and the ranks live on.
+        cancelled: returns whether `scancel` has ended this steps.
     """
 
     def __init__(
         self,
-        job: Steps,
+        steps: NodeSteps,
         process: "subprocess.Popen[bytes]",
         note: Callable[[str], None],
         lost: Callable[[], bool],
         orphaned: Callable[[], None],
+        cancelled: Callable[[], bool],
     ) -> None:
-        self.job, self._note, self._lost, self._orphaned = job, note, lost, orphaned
-        self._log, self._stopped = _log_size(), False
+        self.steps, self._note, self._lost, self._orphaned = steps, note, lost, orphaned
+        self._cancelled = cancelled
+        self._log, self._stopped = log_size(), False
         self.process, self._seen = process, self._log
         self.failed_at: float | None = None
-        self._monitor = self._start_monitor() if job.options.monitor else None
+        self._monitor = self._start_monitor() if steps.options.monitor else None
         # Slurm signals a preemption only to job steps. Ranks of srun that train save at this TERM too, a program waits for USR1
-        waits = job.slurm and (job.options.launch != "srun" or job.options.program)
+        waits = steps.slurm and (steps.options.launch != "srun" or steps.options.program)
         self._listener: subprocess.Popen[bytes] | None = None
         if waits:
-            step = [*job.one_task_on(job.hosts[0]), "cat"]
-            self._listener = spawn(step, job.environ, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            step = [*steps.one_task_on(steps.hosts[0]), "cat"]
+            self._listener = spawn(step, steps.environ, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
     def _start_monitor(self) -> "subprocess.Popen[bytes]":
-        job = self.job
-        options = [*(["--no-kill"] if job.options.no_kill else []), "--cpu-bind=none"]
-        command = job.in_container("-m", "train_anywhere.features.node", str(job.run.path))
-        with _open_errors(job.run) as errors:
-            step = job.each_node(command, options)
-            return spawn(step, job.whole_environment(), stdin=subprocess.PIPE, stderr=errors)
+        steps = self.steps
+        options = [*(["--no-kill"] if steps.options.no_kill else []), "--cpu-bind=none"]
+        command = steps.in_container("-m", "train_anywhere.features.node", str(steps.run.path))
+        with _open_errors(steps.run) as errors:
+            step = steps.each_node(command, options)
+            return spawn(step, steps.whole_environment(), stdin=subprocess.PIPE, stderr=errors)
 
     def poll(self) -> int | None:
         """Return the exit code of the launcher as of a shell, or None while it runs."""
@@ -194,9 +243,9 @@ class Launcher:
             self._listener = None
         if self._lost():
             self.stop()
-        if self.failed_at is None and (size := _log_size()) > self._seen:
+        if self.failed_at is None and (size := log_size()) > self._seen:
             self._seen = size
-            self.failed_at = time.time() if ENDED.search(_read_log(self._log)) else None
+            self.failed_at = time.time() if ENDED.search(read_log(self._log)) else None
         code = self.process.poll()
         if code is None:
             return None
@@ -212,7 +261,7 @@ class Launcher:
                 with suppress(OSError):
                     process.stdin.close()  # they exit when their input is closed
         with suppress(OSError, ValueError):
-            errors = self.job.run.monitor / "errors.txt"
+            errors = self.steps.run.monitor / "errors.txt"
             lines = read_text(errors).splitlines() if self._monitor else []
             if lines and all(re.match(NORMAL_END, line) for line in lines):
                 open_file(errors, "wb").close()  # only what Slurm prints at any stop
@@ -220,24 +269,24 @@ class Launcher:
 
     def tell(self, name: str) -> None:
         """Pass USR1 or TERM on to the ranks."""
-        job = self.job
-        if name == "USR1" and job.options.launch in ("srun", "mpirun"):
+        steps = self.steps
+        if name == "USR1" and steps.options.launch in ("srun", "mpirun"):
             with suppress(ProcessLookupError):
                 self.process.send_signal(signal.SIGUSR1)
             return
         # torchrun and horovodrun forward no signal, and TERM ends all launchers: find the ranks on their nodes, by their first option
-        kill = find_ranks(str(job.run.path), name)
-        count = len(job.hosts)
+        kill = find_ranks(str(steps.run.path), name)
+        count = len(steps.hosts)
         step = [
             "srun",
             "--overlap",
-            f"--nodelist={','.join(job.hosts)}",
+            f"--nodelist={','.join(steps.hosts)}",
             f"--nodes={count}",
             f"--ntasks={count}",
         ]
         step += ["--ntasks-per-node=1", "--cpus-per-task=1", "--mem=0", "--export=ALL"]
         # in a cancelled job no step starts, and Slurm itself sends TERM to the running ones
-        spawn([*(step if job.slurm and not job.is_cancelled() else []), *kill], job.environ)
+        spawn([*(step if steps.slurm and not self._cancelled() else []), *kill], steps.environ)
 
     def stop(self) -> None:
         """End the launcher, which ends its ranks."""
@@ -247,9 +296,9 @@ class Launcher:
 
     def first_exit(self) -> str:
         """Return which rank was killed first, if the launcher has printed it in the log, or that it was killed itself."""
-        code, name = self.process.returncode or 0, self.job.options.launch
+        code, name = self.process.returncode or 0, self.steps.options.launch
         itself = f"{name} was killed ({describe_exit_code(128 - code)})" if code < 0 else ""
-        return find_first_exit(_read_log(self._log)) or itself
+        return find_first_exit(read_log(self._log)) or itself
 
 
 def find_first_exit(log: str) -> str:
@@ -274,14 +323,14 @@ def _open_errors(run: RunDir) -> IO[bytes]:
     return open(os.devnull, "wb")
 
 
-def _log_size() -> int:
+def log_size() -> int:
     """Return the size of the file to which this process writes its errors, or 0."""
     with suppress(OSError):
         return os.fstat(2).st_size
     return 0
 
 
-def _read_log(start: int) -> str:
+def read_log(start: int) -> str:
     """Return what was written to this process's errors since they had this size."""
     with suppress(OSError, ValueError), open("/proc/self/fd/2", "rb") as file:
         if not file.seekable():

@@ -34,9 +34,6 @@ ANSWERS = ".anywhere"
 BASIC = "hydra._internal.core_plugins.basic_sweeper.BasicSweeper"
 """The only sweeper that needs no results."""
 
-MOST_CHARACTERS = 300
-"""Largest length of an error that a member passes on; its log has all of it."""
-
 
 def register(module: str) -> None:
     """Register the launcher in `module` with Hydra, and make a process of a job run its member."""
@@ -111,28 +108,22 @@ def _job_return(config: DictConfig, member: Sequence[str], state: str, file: Pat
     found: dict[str, Any] = {} if file else {"value": None}
     with suppress(OSError, ValueError):
         found = json.loads(file.read_text()) if file else found
-    failed = state or "value" not in found
+    status = JobStatus.FAILED if state or "value" not in found else JobStatus.COMPLETED
     hydra_config = OmegaConf.create({"hydra": config.hydra})
     with open_dict(config):
         config.pop("hydra")
-    status = JobStatus.FAILED if failed else JobStatus.COMPLETED
-    returned = JobReturn(overrides=member, hydra_cfg=hydra_config, cfg=config, status=status)
     why = " ".join(filter(None, [state, found.get("error", "It returned nothing.")]))
-    returned.return_value = CompactHydraException(why) if failed else found["value"]
-    return returned
+    value = CompactHydraException(why) if status == JobStatus.FAILED else found["value"]
+    return JobReturn(overrides=member, hydra_cfg=hydra_config, cfg=config, status=status, _return_value=value)
 
 
 def run_member(
-    hydra: Hydra,
-    config_name: str | None,
-    task_function: TaskFunction,
-    overrides: list[str],
-    with_log_configuration: bool = True,
+    hydra: Hydra, config_name: str | None, task_function: TaskFunction, overrides: list[str], **_: bool
 ) -> JobReturn:
     """Run the member that the command line names, as Hydra's own launcher does."""
     [word] = [word for word in overrides if word.startswith(MEMBER)]
     state, words = json.loads(unquote(word.removeprefix(MEMBER))), [w for w in overrides if w != word]
-    master = hydra.compose_config(config_name, words, RunMode.MULTIRUN, with_log_configuration)
+    master = hydra.compose_config(config_name, words, RunMode.MULTIRUN, with_log_configuration=True)
     OmegaConf.get_cache(master)["now"] = {(key,): value for key, value in state["times"].items()}
     config = hydra.config_loader.load_sweep_config(master, [*master.hydra.overrides.task])
     with open_dict(config):
@@ -148,19 +139,18 @@ def run_member(
 
 
 def _answer(file: Path, returned: JobReturn) -> None:
-    """Write what a member has returned, and a number as its metric `objective`."""
-    value, failed = returned._return_value, returned.status == JobStatus.FAILED
+    """Write what a member has returned, and a number as its metric `objective`. Its log has the whole of an error."""
+    value, key = returned._return_value, "value"
     with suppress(Exception):  # a tensor or an array of one number
         value = value.item()
-    error = f"{type(value).__name__}: {value}".splitlines()[0][:MOST_CHARACTERS]
+    if returned.status == JobStatus.FAILED:
+        key, value = "error", f"{type(value).__name__}: {value}".splitlines()[0][:300]
     try:
-        text = json.dumps({"error": error} if failed else {"value": value})
+        text = json.dumps({key: value})
     except (TypeError, ValueError):
         text = json.dumps({"error": f"It returned a {type(value).__name__}, which JSON does not have."})
     file.parent.mkdir(exist_ok=True)
-    part = file.with_suffix(f".{os.getpid()}")
-    part.write_text(text)
-    part.replace(file)
-    if not failed and isinstance(value, int | float):
+    file.write_text(text)  # a reader waits for the end of the job
+    if isinstance(value, int | float):
         with suppress(OSError, KeyError), open(os.environ["TRAIN_METRICS"], "a") as metrics:
             metrics.write(f"{json.dumps({'objective': float(value)})}\n")
