@@ -9,32 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from engine.tests.hydra_app import write_app
 from train_anywhere.files import ENGINE, ROOT, with_engine
 
-APP = """
-import hydra
-
-@hydra.main(version_base="1.3", config_path="../configs", config_name="train")
-def main(cfg):
-    return cfg.lr
-
-if __name__ == "__main__":
-    main()
-"""
 DRY = ("-m", "hydra/launcher=anywhere", "hydra.launcher.dry_run=true")
 Start = Callable[..., str]
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return a program in the layout of another template, whose configs/train.yaml is not that of a project."""
-    place = tmp_path / "program"
-    (place / "src").mkdir(parents=True)
-    (place / "src" / "__init__.py").touch()
-    (place / "src" / "app.py").write_text(APP)
-    (place / "configs").mkdir()
-    (place / "configs" / "train.yaml").write_text("defaults: [_self_]\nlr: 0.1\ntext: none\n")
-    return place
+    return write_app(tmp_path / "program")
 
 
 @pytest.fixture

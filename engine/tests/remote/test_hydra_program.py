@@ -7,29 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from engine.tests.hydra_app import write_app
 from engine.tests.remote.conftest import Laptop, Site
 from train_anywhere.files import with_engine
-
-APP = """
-import hydra
-
-@hydra.main(version_base="1.3", config_path="conf", config_name="config")
-def main(cfg):
-    return cfg.lr
-
-if __name__ == "__main__":
-    main()
-"""
 
 
 @pytest.fixture
 def program(tmp_path: Path, site: Site) -> Iterator[Laptop]:
     """A laptop with a program in place of a project, whose host is in the home folder."""
-    folder = tmp_path / "program"
-    (folder / "conf").mkdir(parents=True)
-    (folder / "configs").mkdir()
-    (folder / "app.py").write_text(APP)
-    (folder / "conf" / "config.yaml").write_text("lr: 1\n")
+    folder = write_app(tmp_path / "program")
     laptop = Laptop(tmp_path, folder)
     laptop.knows("site", site, setup=None, cluster="slurm")
     (tmp_path / "home" / ".config" / "train-anywhere").mkdir(parents=True)
@@ -49,11 +35,11 @@ def test_the_command_runs_there_and_verbs_look_there(program: Laptop, site: Site
         )
 
     words = ("hydra.launcher.on=site", "hydra.launcher.dry_run=true", "hydra.launcher.local_disk=/scratch")
-    done = start("app.py", "-m", "hydra/launcher=anywhere", *words, "lr=1,2", "+text='a b, $X'")
+    done = start("src/app.py", "-m", "hydra/launcher=anywhere", *words, "lr=1,2", "text='a b, $X'")
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{site.folder}/results/app" in done.stdout and "#SBATCH --array=0-1" in done.stdout
-    assert "-m train_anywhere status --on site" in done.stderr and (site.folder / "app.py").is_file()
+    assert "-m train_anywhere status --on site" in done.stderr and (site.folder / "src/app.py").is_file()
     done = start("-m", "train_anywhere", "list", "--on", "site")
     assert (done.returncode, "there is no run in" in done.stderr) == (2, True), done.stdout + done.stderr
-    done = start("app.py", "-m", "hydra/launcher=anywhere", *words[:2], "hydra.launcher.timeout_min=3")
+    done = start("src/app.py", "-m", "hydra/launcher=anywhere", *words[:2], "hydra.launcher.timeout_min=3")
     assert (done.returncode, "use hydra.launcher.time." in done.stderr) == (2, True), done.stderr
