@@ -395,20 +395,20 @@ def test_a_supervisor_killed_at_any_operation_loses_no_job(make_config: MakeConf
     ("end", "verdict", "leaves_files"),
     [
         # the ranks saved and stopped
-        (End(75, "preempted", begun=True, told=True), "stopped", False),
-        (End(143, "preempted", begun=True, told=True), "stopped", False),
+        (End(75, "preempted", begun=True, requested=True), "stopped", False),
+        (End(143, "preempted", begun=True, requested=True), "stopped", False),
         (End(75, "preempted", begun=True, ranks_of_program=True), "stopped", True),
         (End(137, "preempted", begun=True, hung=True), "stopped", True),
         # a rank of a program was killed, and the launcher stopped the others
         (End(137, "preempted", begun=True, ranks_of_program=True), "failed", True),
-        (End(137, "preempted", begun=True, told=True, ranks_of_program=True), "stopped", False),
+        (End(137, "preempted", begun=True, requested=True, ranks_of_program=True), "stopped", False),
         # nobody recorded the end
         (End(0, "running", begun=True), "unrecorded", False),
         (End(0, "running", begun=True, ranks_of_program=True), "unrecorded", True),
         # a signal ended ranks that did not handle it yet
-        (End(143, "running", begun=True, told=True), "stopped", False),
-        (End(1, "queued", begun=False, told=True), "stopped", False),
-        (End(1, "running", begun=True, told=True), "failed", True),
+        (End(143, "running", begun=True, requested=True), "stopped", False),
+        (End(1, "queued", begun=False, requested=True), "stopped", False),
+        (End(1, "running", begun=True, requested=True), "failed", True),
         # a rank failed
         (End(137, "running", begun=True), "failed", True),
         (End(1, "failed", begun=True), "failed", True),

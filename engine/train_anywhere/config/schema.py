@@ -222,7 +222,7 @@ class Monitor:
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """What `src/run.py` starts instead of a training. A training has no command, and is false."""
+    """A program that `src/run.py` starts instead of a training. A training has no command, and is false."""
 
     command: list[Any] = key([], "set by src/run.py: the words of the command")
     copied: str | None = key(None, "set by src/run.py: folder outside of the project that a job copies")

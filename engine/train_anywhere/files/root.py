@@ -132,10 +132,10 @@ ROOT = find_root()
 """The folder of the project."""
 
 STANDALONE = not (ROOT / PROJECT_FILE).is_file()
-"""Whether there is no project."""
+"""True if there is no project."""
 
 HAS_PROJECT = not (ROOT / "configs" / "bare.md").is_file()
-"""Whether the runs are those of a project, and not of other programs."""
+"""True if the runs are those of a project, and not of other programs."""
 
 
 def find_top(folder: Path) -> Path:

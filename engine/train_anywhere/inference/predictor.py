@@ -66,7 +66,7 @@ class Predictions:
 
 
 @dataclass(frozen=True)
-class Rows:
+class NewRows:
     """New data as a data set: each item is prepared when it is read.
 
     Attributes:
@@ -123,7 +123,7 @@ class Predictor:
         elif self._own:
             outputs = self._model.predict_samples([*map(self._row_maker(True), listed)])
         else:
-            outputs = self._model.predict_rows(Rows(listed, self._row_maker(bool(files))))
+            outputs = self._model.predict_rows(NewRows(listed, self._row_maker(bool(files))))
         return Predictions(flatten_arrays(outputs), files, self.class_names)
 
     def _row_maker(self, files: bool) -> Any:

@@ -7,7 +7,7 @@ It starts the ranks, watches them, decides about a restart or a requeue, and rec
 supervisor       the same decisions for both
 restart          decides after a failure whether the ranks start again, and on which nodes
 batch_job        a job: its nodes, its launcher, commands next to it
-requeue          what a job asks of Slurm's queue, and the end of a job whose supervisor was killed
+requeue          the requests of a job to Slurm's queue, and the end of a job whose supervisor was killed
 running_ranks    its launcher while it runs, job steps next to it, and the rank that was killed first
 rank_process     what a rank's process has besides the configuration, and its signals
 start.sh         what the batch script sources: signals, and the start of the supervisor

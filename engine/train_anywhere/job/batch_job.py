@@ -21,7 +21,7 @@ from train_anywhere.errors import REFUSED, STOPPED, ConfigError, ProjectError, S
 from train_anywhere.job.requeue import ANSWER_S, JobQueue, end_after_death, is_first, stop_ranks
 from train_anywhere.job.restart import Nodes
 from train_anywhere.job.running_ranks import NodeSteps, RankLauncher, spawn
-from train_anywhere.job.supervisor import Signals, Stopped, Supervisor
+from train_anywhere.job.supervisor import Signals, StoppedAtStart, Supervisor
 from train_anywhere.runs.attempts import STARTED, next_start, running_job, start_of_job
 
 CLOSE_S = 5.0
@@ -38,7 +38,7 @@ def supervise_job(options: argparse.Namespace, report_launcher: Callable[[int], 
         return end_after_death(supervisor, queue, options.died, options.launcher)
     if options.not_started:
         signals.wait(0)
-        print(f"Asked to stop ({signals.told}) before the ranks were started.", flush=True)
+        print(f"Asked to stop ({signals.requested}) before the ranks were started.", flush=True)
         code = STOPPED
     else:
         with ExitStack() as stack:
@@ -60,14 +60,14 @@ def supervise_job(options: argparse.Namespace, report_launcher: Callable[[int], 
 
 
 class JobRanks:
-    """The place of the ranks in a job, see `supervisor.Place`.
+    """The place of the ranks in a job, see `supervisor.RankPlace`.
 
     Args:
         report_launcher: gets the process group of each launcher.
 
     Attributes:
         steps: the nodes of the job.
-        queue: what the job asks of Slurm.
+        queue: its requests to the scheduler.
         code: the exit code of the job; None as long as it is not known.
         launcher_killed: whether the launcher of the newest start was killed.
     """
@@ -198,8 +198,8 @@ class JobRanks:
 
         def ask() -> bool:
             self.signals.wait(0)
-            if self.signals.told:
-                raise Stopped
+            if self.signals.requested:
+                raise StoppedAtStart
             with suppress(SchedulerError):
                 answer = programs.run(
                     [*step, "bash", "-c", 'echo "$SLURM_PROCID $SLURMD_NODENAME"'], 120, environ=self.environ
@@ -311,7 +311,7 @@ class JobRanks:
         process = spawn(self.steps.each_node(command), self.steps.whole_environment())
         while process.poll() is None:
             self.signals.wait(0.1)
-            if self.signals.told:
+            if self.signals.requested:
                 os.killpg(process.pid, signal.SIGTERM)
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(2)
@@ -342,7 +342,7 @@ class JobRanks:
         self.signals.note("INT")
 
     def publish(self, again: bool = False) -> None:
-        """Publish complete checkpoints on the disks of the nodes, see `supervisor.Place`.
+        """Publish complete checkpoints on the disks of the nodes, see `supervisor.RankPlace`.
 
         A training has them on the node of rank 0. With torchrun or a program each node may have some.
         """

@@ -1,4 +1,4 @@
-"""What a job asks of Slurm's queue: its requeue, and the end of jobs that continue it.
+"""The requests of a job to Slurm's queue: its requeue, and the end of jobs that continue it.
 
 If the supervisor of a job was killed, the batch script starts a second one, which stops the ranks and records the cause.
 """
@@ -45,7 +45,7 @@ ENDED_BY = re.compile(
 
 
 class JobQueue:
-    """What a job asks of Slurm's queue about itself.
+    """The requests of a job to the scheduler's queue.
 
     Attributes:
         reason: why Slurm ends this job, see `find_reason`.
@@ -111,8 +111,8 @@ class JobQueue:
         end = time.monotonic() + PERSIST_S
         while not call():
             self.signals.wait(0)
-            if self.signals.told:
-                end = self.signals.told_at + self.options.signal_seconds * 0.9
+            if self.signals.requested:
+                end = self.signals.requested_at + self.options.signal_seconds * 0.9
             if time.monotonic() >= end:
                 command = suggestion or f"python src/jobs.py resubmit {shlex.quote(str(self.steps.run.path))}"
                 print(

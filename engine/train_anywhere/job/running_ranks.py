@@ -267,7 +267,7 @@ class RankLauncher:
                 open_file(errors, "wb").close()  # only what Slurm prints at any stop
         self._monitor = self._listener = None
 
-    def tell(self, name: str) -> None:
+    def pass_on(self, name: str) -> None:
         """Pass USR1 or TERM on to the ranks."""
         steps = self.steps
         if name == "USR1" and steps.options.launch in ("srun", "mpirun"):

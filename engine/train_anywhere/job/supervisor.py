@@ -1,4 +1,4 @@
-"""The supervisor: start the ranks, pass signals on, and decide what follows their end."""
+"""The supervisor: it starts the ranks, passes signals on, and restarts or requeues them."""
 
 import math
 import os
@@ -53,26 +53,26 @@ class Ranks(Protocol):
     def poll(self) -> int | None:
         """Return the exit code as of a shell (128 + n for signal n), or None while they run."""
 
-    def tell(self, name: str) -> None:
+    def pass_on(self, name: str) -> None:
         """Pass a signal on: in a job USR1 to save and go back to the queue, TERM to end."""
 
     def stop(self) -> None:
         """End the ranks without a checkpoint."""
 
     def first_exit(self) -> str:
-        """Return which rank was killed first, such as `rank 1 on n1: SIGKILL`, or ""."""
+        """Return the rank that was killed first, such as `rank 1 on n1: SIGKILL`, or ""."""
 
     @property
     def failed_at(self) -> float | None:
         """Unix time at which the first rank was seen to have ended, if known."""
 
 
-class Place(Protocol):
+class RankPlace(Protocol):
     """The place where the ranks run: a job, or this machine.
 
     Attributes:
         program: whether they run a program (src/run.py).
-        announces: whether a line about a stop is printed; the ranks of this machine do that themselves.
+        announces: whether a line about a stop is printed; the ranks of this machine print it themselves.
         retries: `cluster.retries`; None if the ranks never start again.
         requeues: whether a job can be requeued.
     """
@@ -93,7 +93,7 @@ class Place(Protocol):
         """The id of this start of the ranks, as `features/hangs/stacks.py` writes it."""
 
     def explain(self, name: str) -> str:
-        """Return what the ranks are told after a signal: USR1, TERM or, on this machine, the same."""
+        """Return the signal that the ranks get after a signal: USR1, TERM or, on this machine, the same."""
 
     def start(self, number: int) -> Ranks:
         """Start the ranks for the `number`-th time, from 0. Raises Stopped if a signal came meanwhile."""
@@ -112,19 +112,19 @@ class Place(Protocol):
         """Start the ranks on these nodes from now on."""
 
 
-class Stopped(Exception):
+class StoppedAtStart(Exception):
     """A signal came while the ranks were being started."""
 
 
 class Signals:
-    """The signals that ask a run to stop, in the order in which they came.
+    """The signals that request a stop, in the order of their arrival.
 
     Args:
         pipe: where their names are read, one per line; None: `handle` is the handler of this process.
     """
 
     def __init__(self, pipe: int | None = None) -> None:
-        self.told, self.told_at = "", 0.0
+        self.requested, self.requested_at = "", 0.0
         self.numbers: list[int] = []
         self._pipe, self._new, self._rest = pipe, list[str](), ""
 
@@ -150,53 +150,53 @@ class Signals:
             *names, self._rest = (self._rest + os.read(self._pipe, 4096).decode()).split("\n")
             self._new += names
         new, self._new = self._new, []
-        if new and not self.told:
-            self.told, self.told_at = STOPS.get(new[0], new[0]), time.monotonic()
+        if new and not self.requested:
+            self.requested, self.requested_at = STOPS.get(new[0], new[0]), time.monotonic()
         return new
 
 
 @dataclass(frozen=True)
 class End:
-    """What is known when a start of the ranks has ended.
+    """The facts about a start of the ranks that has ended.
 
     Attributes:
         code: exit code of the launcher.
         state: state in run.json; None if it has none.
         begun: whether rank 0 has recorded its start.
-        told: whether a signal asked to stop.
-        hung: whether the monitor has killed the ranks.
+        requested: whether a signal asked to stop.
+        hung: whether the monitor killed the ranks.
         ranks_of_program: whether they are several processes of a program, which record nothing themselves.
     """
 
     code: int
     state: str | None
     begun: bool
-    told: bool = False
+    requested: bool = False
     hung: bool = False
     ranks_of_program: bool = False
 
     @property
     def preempted(self) -> bool:
-        """Whether the ranks have saved and stopped.
+        """True if the ranks have saved and stopped.
 
         A rank of a program may have been killed: the launcher then stops the others, for which that looks like a preemption.
         """
-        killed = self.ranks_of_program and self.code == KILLED and not self.told and not self.hung
+        killed = self.ranks_of_program and self.code == KILLED and not self.requested and not self.hung
         return self.state == "preempted" and not killed
 
     @property
     def running(self) -> bool:
-        """Whether run.json still says that the ranks run."""
+        """True if run.json still has the ranks as running."""
         return self.begun and (self.state == "running" or (self.state == "preempted" and not self.preempted))
 
     def judge(self) -> str:
-        """Return what this end is: the first of `VERDICTS` that applies."""
+        """Return the first of `VERDICTS` that applies."""
         return next(verdict for verdict, applies in VERDICTS if applies(self))
 
     def leaves_files(self, code: int) -> bool:
         """Return whether checkpoints may be left on a node's disk, for the exit code of the job."""
         failed = code not in (0, STOPPED, REFUSED) and not self.preempted
-        ended = (self.code == 0 and self.running) or (self.code == STOPPED and not self.told)
+        ended = (self.code == 0 and self.running) or (self.code == STOPPED and not self.requested)
         return failed or self.hung or (self.ranks_of_program and ended)
 
 
@@ -204,7 +204,7 @@ VERDICTS: tuple[tuple[str, Callable[[End], bool]], ...] = (
     ("stopped", lambda end: end.preempted),
     ("unrecorded", lambda end: end.code == 0 and end.running),
     # the signal killed ranks that did not handle it yet
-    ("stopped", lambda end: end.told and end.code != 0 and (end.code > 128 or not end.begun)),
+    ("stopped", lambda end: end.requested and end.code != 0 and (end.code > 128 or not end.begun)),
     (
         "failed",
         lambda end: (
@@ -213,21 +213,23 @@ VERDICTS: tuple[tuple[str, Callable[[End], bool]], ...] = (
     ),
     ("ended", lambda end: True),
 )
-"""What an end is, in the order of the questions: saved and stopped; exited with 0 and recorded nothing; failed, which the supervisor
-records; or ended with its own record."""
+"""Verdicts about an end, in the order in which they are checked.
+
+The ranks saved and stopped; they exited with 0 and recorded nothing; they failed, which the supervisor records; or they recorded
+their end."""
 
 
 class Supervisor:
-    """Supervise the ranks of a run.
+    """The supervisor of the ranks of a run.
 
     Attributes:
-        told: the signal that asked to stop; empty if none did.
+        requested: the signal that asked to stop; empty if none did.
         ended: exit code of the launcher at the last start; None if the ranks did not start.
         hung: whether the ranks were killed because they hung, and saved no checkpoint.
         reason: the first cause of the failure of the last start; empty if it did not fail, or the cause is not known.
     """
 
-    def __init__(self, place: Place, signals: Signals) -> None:
+    def __init__(self, place: RankPlace, signals: Signals) -> None:
         self.place, self.signals, self.run = place, signals, place.run
         self.ended: int | None = None
         self.hung = False
@@ -237,9 +239,9 @@ class Supervisor:
         self._killed = self._recorded = self._left_files = False
 
     @property
-    def told(self) -> str:
+    def requested(self) -> str:
         """The signal that asked to stop."""
-        return self.signals.told
+        return self.signals.requested
 
     def supervise(self) -> int:
         """Start the ranks until the run ends or must stop (`STOPPED`), and return the code."""
@@ -272,13 +274,13 @@ class Supervisor:
             # where the ranks of this machine hung, the monitor is not started again
             hung = self.hung and self.place.announces
             final = code != STOPPED if hung else self.hung or code == STOPPED
-            if code == 0 or final or complete or self.told or self.place.retries is None:
+            if code == 0 or final or complete or self.requested or self.place.retries is None:
                 return code
             decided = self._decide(code)
             self.signals.wait(0)
             # a stop that was requested meanwhile: the next start of the job continues
-            if decided or self.told:
-                return STOPPED if decided == STOPPED or self.told else code
+            if decided or self.requested:
+                return STOPPED if decided == STOPPED or self.requested else code
             self.note_end()
             number += 1
 
@@ -287,19 +289,19 @@ class Supervisor:
         before = len(self.read_info().get(ATTEMPTS) or [])
         try:
             self.signals.wait(0)
-            if self.told:
-                raise Stopped
+            if self.requested:
+                raise StoppedAtStart
             ranks = self.place.start(number)
-        except Stopped:
+        except StoppedAtStart:
             self.ended = None
-            print(f"Asked to stop ({self.told}) before the ranks were started.", flush=True)
+            print(f"Asked to stop ({self.requested}) before the ranks were started.", flush=True)
             return STOPPED
         code = self._wait(ranks, before)
         self._seen = ranks.failed_at or time.time()
         return self._judge(code, ranks, before)
 
     def _reset(self) -> None:
-        """Record that the end of an earlier start does not count for this one."""
+        """Set the state of the run to queued if it is that of an earlier start."""
         info = self.read_info()
         attempts = info.get(ATTEMPTS) or [{}]
         own = info.get("state") == "running" and attempts[-1].get("job") == running_job() is not None
@@ -309,47 +311,42 @@ class Supervisor:
 
     def _wait(self, ranks: Ranks, before: int) -> int:
         """Wait for the ranks and pass signals on, and return their exit code."""
-        repeat, told = math.inf, ""
+        repeat, passed = math.inf, ""
         while (code := ranks.poll()) is None:
             for name in self.signals.wait(POLL_S):
                 shown, meaning = STOPS.get(name, name), self.place.explain(name)
                 if not self.place.announces:
-                    ranks.tell(name)
-                elif told in ("", "USR1") and told != meaning:
+                    ranks.pass_on(name)
+                elif passed in ("", "USR1") and passed != meaning:
                     what = "program" if self.place.program else "ranks to save a checkpoint"
                     print(f"Asked to stop ({shown}): telling the {what}.", flush=True)
-                    ranks.tell(told := meaning)
+                    ranks.pass_on(passed := meaning)
                     # ranks that have begun handle it; a second one could kill a rank that is exiting
                     repeat = math.inf if self._begun(before) else time.monotonic() + REPEAT_S
-                elif shown == self.told == "Ctrl-C":
+                elif shown == self.requested == "Ctrl-C":
                     ranks.stop()
             if time.monotonic() >= repeat:
                 repeat = math.inf
                 # ranks that have not begun have nothing to save
                 if self._begun(before):
-                    ranks.tell(told)
+                    ranks.pass_on(passed)
                 else:
                     ranks.stop()
         self.signals.wait(0)
         return code
 
-    def _begun(self, before: int) -> bool:
-        """Return whether rank 0 of this job has recorded its start since the ranks were started."""
-        attempts = self.read_info().get(ATTEMPTS) or []
+    def _begun(self, before: int, info: Mapping[str, Any] | None = None) -> bool:
+        """Return whether rank 0 of this job has recorded its start since the ranks were started. `info` is run.json, if it was read."""
+        attempts = (self.read_info() if info is None else info).get(ATTEMPTS) or []
         return len(attempts) > before and attempts[-1].get("job") == running_job()
 
     def _judge(self, code: int, ranks: Ranks, before: int) -> int:
-        """Record how this start ended, publish what it has left, and return its exit code."""
+        """Record the end of this start, and return its exit code."""
         self.ended, self.reason, self._killed, self._recorded = code, "", False, False
         self.hung = was_killed(self.run, self.place.start_id)
-        end = End(
-            code,
-            self.read_info().get("state"),
-            self._begun(before),
-            bool(self.told),
-            self.hung,
-            self.place.program and self.place.several,
-        )
+        info, ranks_of_program = self.read_info(), self.place.program and self.place.several
+        begun, requested = self._begun(before, info), bool(self.requested)
+        end = End(code, info.get("state"), begun, requested, self.hung, ranks_of_program)
         verdict = end.judge()
         code = STOPPED if verdict == "stopped" else code
         if verdict == "unrecorded":
@@ -360,8 +357,8 @@ class Supervisor:
         return code
 
     def _end_without_record(self, ranks_of_program: bool) -> int:
-        """Record the end of ranks that all exited with 0 and did not record it themselves."""
-        if ranks_of_program and self.told:
+        """Record the end of ranks that all exited with 0 without recording it."""
+        if ranks_of_program and self.requested:
             return STOPPED
         with suppress(OSError, CheckpointError):
             if ranks_of_program or self.place.program:
@@ -421,7 +418,7 @@ class Supervisor:
         return decision.code
 
     def _record_restart(self) -> None:
-        """Add to the newest attempt how long detection and the stop of the ranks took."""
+        """Add the seconds of the detection and of the stop of the ranks to the newest attempt."""
         newest, parts = (extend_newest(self.run) or [{}])[-1], {}
         if self._killed:
             parts["detect"] = 0.0
@@ -432,7 +429,7 @@ class Supervisor:
         self.run.update(**{ATTEMPTS: extend_newest(self.run, restart=parts)})
 
     def note_end(self) -> None:
-        """Write when this start of the batch script ended, for the report."""
+        """Write the time at which this start of the batch script ended, for the report."""
         with suppress(OSError, KeyError):
             line = f"{self.place.environ[STARTED]} {time.time():.0f}\n"
             make_folder(self.run.monitor)

@@ -98,7 +98,7 @@ def run_here(
 
 
 class LocalRun:
-    """The place of the ranks on this machine, see `train_anywhere.job.supervisor.Place`.
+    """The place of the ranks on this machine, see `train_anywhere.job.supervisor.RankPlace`.
 
     Args:
         start: starts them; None: as forks if they may start again, else as new interpreters.
@@ -292,7 +292,7 @@ class LocalRanks:
             p.suffix in running for p in self._checkpoints.glob(".*")
         )
 
-    def tell(self, name: str) -> None:
+    def pass_on(self, name: str) -> None:
         """Pass a signal on."""
         for process in self._processes:
             if process.poll() is None:

@@ -33,7 +33,7 @@ MOST_SAMPLES = 800
 
 
 @dataclass
-class Sums:
+class AttemptSums:
     """Sums over a column of samples.
 
     Attributes:
@@ -53,7 +53,7 @@ class Sums:
     idle: float = 0.0
 
     @classmethod
-    def of(cls, points: Series) -> "Sums | None":
+    def of(cls, points: Series) -> "AttemptSums | None":
         """Return the sums of a curve. None if it is empty."""
         found = cls(*points[0], points[0][1]) if points else None
         for point in points:
@@ -75,10 +75,10 @@ class Sums:
         return self.total / self.count
 
 
-def sum_up(samples: list[dict[str, str]]) -> dict[str, Sums]:
+def sum_up(samples: list[dict[str, str]]) -> dict[str, AttemptSums]:
     """Return the sums of the samples by column."""
     names = filter(SUMMED.fullmatch, samples[0] if samples else ())
-    return {name: sums for name in names if (sums := Sums.of(series(samples, name)))}
+    return {name: sums for name in names if (sums := AttemptSums.of(series(samples, name)))}
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,9 @@ class GpuUse:
 
     index: int
     use: Series
-    power: Sums | None
+    power: AttemptSums | None
     memory: float | None
-    sums: Sums | None = None
+    sums: AttemptSums | None = None
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class NodeUse:
     gpus: tuple[GpuUse, ...] = ()
     ranks_here: tuple[int, ...] = ()
     every: float = 10.0
-    sums: Sums | None = None
+    sums: AttemptSums | None = None
 
     @property
     def ranks(self) -> int | None:
@@ -186,7 +186,7 @@ def node_use(path: Path, samples: bool, newest: Mapping[str, Any] | None) -> Nod
     """Return the use of a node from its file of samples, if it has any."""
     facts = newest or read_json(path.with_suffix(".json"))
     try:
-        sums = {name: Sums(*map(float, values)) for name, values in facts["sums"].items()}
+        sums = {name: AttemptSums(*map(float, values)) for name, values in facts["sums"].items()}
     except (AttributeError, KeyError, TypeError, ValueError):
         sums = {}
     read = rows(path, MOST_SAMPLES if sums else None) if samples or not sums else []
@@ -213,7 +213,7 @@ def node_use(path: Path, samples: bool, newest: Mapping[str, Any] | None) -> Nod
     )
 
 
-def gpu_use(samples: list[dict[str, str]], index: int, sums: Mapping[str, Sums]) -> GpuUse:
+def gpu_use(samples: list[dict[str, str]], index: int, sums: Mapping[str, AttemptSums]) -> GpuUse:
     """Return the use of one GPU."""
     use, memory = f"gpu{index}_use_percent", sums.get(f"gpu{index}_memory_used_gib")
     power = sums.get(f"gpu{index}_power_w")

@@ -15,7 +15,7 @@ from itertools import zip_longest
 from typing import Any
 
 from train_anywhere.monitor.ranks import mappings
-from train_anywhere.monitor.run_facts import IDLE_PERCENT, WARM_UP_S, Facts, Sums
+from train_anywhere.monitor.run_facts import IDLE_PERCENT, WARM_UP_S, AttemptSums, Facts
 from train_anywhere.runs.attempts import step_time
 
 ENOUGH = 6
@@ -85,7 +85,7 @@ def idle_gpus(facts: Facts) -> Iterator[str]:
     for node in facts.nodes:
         ranks = sorted(node.ranks_here)
         for place, gpu in enumerate(node.gpus[: len(ranks) * each or None]):
-            sums = gpu.sums or Sums.of(gpu.use)
+            sums = gpu.sums or AttemptSums.of(gpu.use)
             if not sums or sums.settled < ENOUGH:
                 continue
             if (use := sums.settled_total / sums.settled) < IDLE_PERCENT:
@@ -137,7 +137,7 @@ def idle_cpus(facts: Facts) -> Iterator[str]:
     """Report CPUs of the job that it did not use."""
     cpus, busy = 0, 0.0
     for node in facts.present:
-        sums = node.sums or Sums.of(node.cpu)
+        sums = node.sums or AttemptSums.of(node.cpu)
         if sums and sums.settled >= ENOUGH:
             cpus += node.cpus
             busy += sums.settled_total / sums.settled / 100 * node.cpus

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from train_anywhere.errors import SubmitError
 from train_anywhere.files.atomic import loads
 from train_anywhere.files.terminal.printable import one_line
-from train_anywhere.runs.facts import Progress
+from train_anywhere.runs.facts import RecordedProgress
 from train_anywhere.runs.folder import Check, fits, is_integer, is_string, is_string_list
 from train_anywhere.slurm.status.gather import Report
 
@@ -46,7 +46,7 @@ def _report(run: Mapping[str, Any]) -> Report:
     path, missing = Path(known["path"]), {key for key in REPORT if known[key] is None} - OPTIONAL
     if missing or not fits(known, REPORT) or path.parts[-2:] != (known["name"], known["id"]):
         raise ValueError(f"it names the run {known}")
-    progress = Progress(**{key: known["progress"].get(key) for key in PROGRESS})
+    progress = RecordedProgress(**{key: known["progress"].get(key) for key in PROGRESS})
     best = known["best"] and (known["best"][0], float(known["best"][1]))
     return Report(**{**known, "path": path, "progress": progress, "best": best})
 

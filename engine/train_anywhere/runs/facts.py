@@ -23,7 +23,7 @@ from train_anywhere.runs.reopen.frozen import load_yaml, typed_overrides
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class RecordedCheckpoint:
     """The newest complete checkpoint of a run.
 
     Attributes:
@@ -36,7 +36,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class Progress:
+class RecordedProgress:
     """The progress of a run.
 
     Attributes:
@@ -77,7 +77,7 @@ NOT_HOSTS = ("live", "watch")
 """Names of files in RUN/monitor/ that do not belong to a host; those that begin with `ranks-` do not either."""
 
 
-def read_progress(run: RunDir, info: Mapping[str, Any]) -> Progress:
+def read_progress(run: RunDir, info: Mapping[str, Any]) -> RecordedProgress:
     """Read the progress, from live.json while the run trains, else from run.json."""
     file, newest = run.path / "monitor" / "live.json", (info.get(ATTEMPTS) or [{}])[-1]
     now = read_json(file)
@@ -85,7 +85,7 @@ def read_progress(run: RunDir, info: Mapping[str, Any]) -> Progress:
     # of an earlier attempt, or the end of this one was recorded
     old = written is None or began is None or "step" in newest or written < began - 1
     found = info if old else now
-    progress = Progress(
+    progress = RecordedProgress(
         epoch=_whole(found.get("epoch")),
         step=_whole(found.get("step")),
         steps=_whole(found.get("steps")),
@@ -107,7 +107,7 @@ def read_progress(run: RunDir, info: Mapping[str, Any]) -> Progress:
     )
 
 
-def find_checkpoint(run: RunDir) -> Checkpoint | None:
+def find_checkpoint(run: RunDir) -> RecordedCheckpoint | None:
     """Return the newest checkpoint. Only a complete one is named after its step."""
     try:
         steps = {int(p.name): p for p in run.checkpoints.iterdir() if p.name.isdecimal() and p.is_dir()}
@@ -115,7 +115,7 @@ def find_checkpoint(run: RunDir) -> Checkpoint | None:
         saved = steps[newest].stat().st_mtime
     except (OSError, ValueError):
         return None
-    return Checkpoint(newest, steps[newest], max(0.0, disk_time(run.path) - saved))
+    return RecordedCheckpoint(newest, steps[newest], max(0.0, disk_time(run.path) - saved))
 
 
 def lost_steps(run: RunDir, info: Mapping[str, Any], alive: bool) -> int:

@@ -45,7 +45,7 @@ class Kind(NamedTuple):
 
 
 class SlurmFacts:
-    """What Slurm reports. A client that fails leaves its part empty, and a message.
+    """The answers of Slurm. A client that fails leaves its part empty, and a message.
 
     Attributes:
         kinds: number of nodes of each kind with GPUs, in any state, because a node that is down still belongs to the site.

@@ -15,7 +15,7 @@ import pytest
 
 from train_anywhere.errors import SubmitError
 from train_anywhere.files import ROOT
-from train_anywhere.runs.facts import Progress
+from train_anywhere.runs.facts import RecordedProgress
 from train_anywhere.runs.folder import FORMAT
 from train_anywhere.runs.lock import RunLock
 from train_anywhere.slurm.status import local_runs
@@ -34,7 +34,7 @@ def report(number: int, **facts: object) -> Report:
         path=Path("/results/digits") / run,
         name="digits",
         state="completed",
-        progress=Progress(step=210, steps=210),
+        progress=RecordedProgress(step=210, steps=210),
         started=NOW - 7200 * number,
         took=65.0,
         best=("val/acc", 0.98765),

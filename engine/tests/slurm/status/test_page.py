@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from train_anywhere.runs.facts import Checkpoint, Progress
+from train_anywhere.runs.facts import RecordedCheckpoint, RecordedProgress
 from train_anywhere.slurm.status.gather import Report, differing_keys
 from train_anywhere.slurm.status.job_end import PendingJob
 from train_anywhere.slurm.status.text_page import duration, page, table
@@ -17,7 +17,7 @@ RUNNING = Report(
     written="running",
     where="job 7 on slurm",
     hosts=("node1", "node2"),
-    progress=Progress(
+    progress=RecordedProgress(
         3,
         10,
         230,
@@ -33,7 +33,7 @@ RUNNING = Report(
     ),
     nodes={"node1": {"sample": {"cpu_use_percent": 45}}, "node2": {}},
     verdicts=("rank 1 takes 1.52 times as long as the others",),
-    checkpoint=Checkpoint(200, PATH / "checkpoints" / "00000200", 300.0),
+    checkpoint=RecordedCheckpoint(200, PATH / "checkpoints" / "00000200", 300.0),
     attempts=2,
     steps_lost=1,
     resumed="resumed 1 time, 1 step lost",
@@ -91,7 +91,7 @@ def test_why_a_job_waits() -> None:
 
 
 def member(number: int, state: str, **overrides: str) -> Report:
-    metrics = Progress(step=5, epoch=1, metrics={"val/acc": number / 10})
+    metrics = RecordedProgress(step=5, epoch=1, metrics={"val/acc": number / 10})
     return Report(
         f"s-{number}",
         PATH,
@@ -138,7 +138,7 @@ def test_durations() -> None:
 
 
 def test_a_checkpoint_is_progress_and_a_job_that_ends_makes_none() -> None:
-    saved = replace(RUNNING, checkpoint=Checkpoint(10**6, PATH, 1.0))
+    saved = replace(RUNNING, checkpoint=RecordedCheckpoint(10**6, PATH, 1.0))
     assert f"step {10**6}" in page(saved).splitlines()[0] and "last progress 1 s ago" in page(saved)
     [now] = [
         line for line in page(replace(saved, state="completing")).splitlines() if line.startswith("Now:")

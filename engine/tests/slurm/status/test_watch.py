@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from train_anywhere.files import ROOT
-from train_anywhere.runs.facts import Progress
+from train_anywhere.runs.facts import RecordedProgress
 from train_anywhere.slurm.status.gather import Report, RunReports
 from train_anywhere.slurm.status.show_logs import watch
 from train_anywhere.slurm.status.text_page import page
@@ -21,7 +21,7 @@ def story() -> list[RunReports]:
     """Pending, at step 1, at step 1 still, then completed."""
     steps = [None, 1, 1, 2]
     reports = [
-        Report("a", Path("/a"), state=s, progress=Progress(step=n))
+        Report("a", Path("/a"), state=s, progress=RecordedProgress(step=n))
         for s, n in zip(STATES, steps, strict=True)
     ]
     return [RunReports([report]) for report in reports]

@@ -116,13 +116,13 @@ def read_hint(names: Names, module: Module, annotation: ast.expr | None) -> Any:
     if annotation is None:
         return None
     try:
-        hint = _Reader(names, module).read(annotation, 0)
+        hint = _ParameterReader(names, module).read(annotation, 0)
     except (_UnknownHint, RecursionError):
         return None
     return _sort_union(hint)
 
 
-class _Reader:
+class _ParameterReader:
     def __init__(self, names: Names, module: Module) -> None:
         self.names, self.module = names, module
 
@@ -163,7 +163,7 @@ class _Reader:
         source = self.names.modules.find(origin) if origin else None
         if source is None or not source.in_project or source.text is None:
             raise _UnknownHint
-        return _Reader(self.names, source).read(ast.Name(name), depth)
+        return _ParameterReader(self.names, source).read(ast.Name(name), depth)
 
     def _read_subscript(self, node: ast.Subscript, depth: int) -> Any:
         kind = (self.names.imported_name(self.module, node.value) or "").rpartition(".")

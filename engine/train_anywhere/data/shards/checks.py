@@ -22,14 +22,14 @@ _HELD_OUT = re.compile(
 )
 
 
-class Shards(NamedTuple):
+class ShardFiles(NamedTuple):
     """The kind of the shards below a folder, one of `KINDS`, and the names of the files of each split, relative to the folder."""
 
     kind: str
     splits: dict[str, list[str]]
 
 
-def list_shards(folder: Path) -> Shards:
+def list_shards(folder: Path) -> ShardFiles:
     """Return the sorted shards below a folder: `val/x.tar`, `a-val-x.tar` and the like are not for training.
 
     Raises:
@@ -62,7 +62,7 @@ def list_shards(folder: Path) -> Shards:
         raise DataError(
             f"data.dir={folder} has {have}; use data.dir=FOLDER with *{', *'.join(KINDS)} of one kind to train on."
         )
-    return Shards(kinds.pop(), {split: sorted(names) for split, names in splits.items()})
+    return ShardFiles(kinds.pop(), {split: sorted(names) for split, names in splits.items()})
 
 
 def parse_size(text: str) -> int:

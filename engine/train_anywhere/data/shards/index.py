@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from train_anywhere.data.prepared_folder import prepare_folder
-from train_anywhere.data.shards.checks import Shards, list_shards
+from train_anywhere.data.shards.checks import ShardFiles, list_shards
 from train_anywhere.data.shards.scan import ABSENT, LINE, Scan, check_fields, scan, two_largest
 from train_anywhere.errors import DataError
 from train_anywhere.files.terminal.output import show_progress
@@ -47,7 +47,7 @@ class Index:
 
     root: Path
     place: Path
-    shards: Shards
+    shards: ShardFiles
     info: dict[str, Any]
 
     @cached_property

@@ -38,7 +38,7 @@ CHANGE = 1.3
 
 
 @dataclass(frozen=True)
-class Pace:
+class StepPace:
     """Seconds per batch of one rank, averaged over one window.
 
     Attributes:
@@ -85,7 +85,7 @@ class Stragglers:
     def _complete(self, before: RankStatus, after: RankStatus) -> bool:
         return after.clock - before.clock >= self.window and after.trained - before.trained >= BATCHES
 
-    def _check(self, rank: RankStatus, own: Pace, ordered: Sequence[float]) -> str | None:
+    def _check(self, rank: RankStatus, own: StepPace, ordered: Sequence[float]) -> str | None:
         number = rank.rank
         if len(ordered) < 2:
             return None
@@ -115,14 +115,14 @@ def median_of_others(ordered: Sequence[float], own: float) -> float:
     return (other((count - 1) // 2) + other(count // 2)) / 2
 
 
-def pace(before: RankStatus, after: RankStatus) -> Pace:
+def pace(before: RankStatus, after: RankStatus) -> StepPace:
     """Return the seconds per batch between two states of a rank."""
     batches = after.trained - before.trained
     whole, own, data = after.clock - before.clock, after.own - before.own, after.data - before.data
-    return Pace(own / batches, data / batches, whole / batches)
+    return StepPace(own / batches, data / batches, whole / batches)
 
 
-def sentence(factor: float, own: Pace, usual: float) -> str:
+def sentence(factor: float, own: StepPace, usual: float) -> str:
     """Return how slow a rank is, as the end of a sentence."""
     of_data = f", of which {1000 * own.data:.1f} ms wait for data" if own.data > own.own / 2 else ""
     return (
@@ -137,7 +137,7 @@ STACKS_S = 4.0
 """Seconds for another node to write its stack traces, once it has read of the hang."""
 
 
-class Supervisor:
+class HangWatch:
     """Detects missing, slow and hanging ranks, and decides what the nodes do about a hang.
 
     Args:

@@ -19,7 +19,7 @@ from train_anywhere.config.schema import Monitor
 from train_anywhere.features.feature import NodeService
 from train_anywhere.features.sampler.machine import Gpu, Machine, reader
 from train_anywhere.files.atomic import dumps, make_folder, open_file, set_aside, write_atomic
-from train_anywhere.monitor.run_facts import SUMMED, Sums, sum_up
+from train_anywhere.monitor.run_facts import SUMMED, AttemptSums, sum_up
 from train_anywhere.runs.facts import rows
 from train_anywhere.runs.folder import RunDir
 
@@ -95,7 +95,7 @@ class Sampler(NodeService):
         self.machine, self.read_gpus = Machine(str(run.path)), reader()
         self.facts = {"host": name, "every_seconds": self.every_seconds, **self.machine.facts()}
         curves = config.tensorboard and nodes <= MAX_NODES_WITH_CURVES
-        self.sums: dict[str, Sums] | None = None
+        self.sums: dict[str, AttemptSums] | None = None
         began = time.time()
         with suppress(OSError, ValueError, IndexError), open_file(self.table.path, "rb") as file:
             began = float([*itertools.islice(file, 2)][1].split(b",")[0])
@@ -115,7 +115,7 @@ class Sampler(NodeService):
             at = sample["time"] or 0.0
             for name in filter(SUMMED.fullmatch, sample):
                 if (value := sample[name]) is not None and math.isfinite(value):
-                    self.sums.setdefault(name, Sums(at, at, value)).add(at, value)
+                    self.sums.setdefault(name, AttemptSums(at, at, value)).add(at, value)
         sums = {name: astuple(values) for name, values in self.sums.items()}
         write_atomic(self.newest, dumps({**self.facts, "gpus": known, "sample": sample, "sums": sums}))
         if self.curves:

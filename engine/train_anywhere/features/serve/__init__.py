@@ -28,7 +28,7 @@ class Serve(Feature):
 
     @property
     def on_node(self) -> bool:  # type: ignore[override]
-        """Whether a server runs."""
+        """True if a server runs."""
         return self.config.monitor.serve or self.config.monitor.dashboard is not None
 
     def check(self, stage: Check, members: int) -> list[str]:

@@ -38,7 +38,7 @@ FOLDER = "data"
 
 
 @dataclass(frozen=True)
-class Scan:
+class FolderScan:
     """Result of a scan of the source.
 
     Attributes:
@@ -79,14 +79,14 @@ def stage(source: Path, disk: Path, start: str) -> Path:
         return _use_source(source, error)
 
 
-def scan(source: Path, path: str, start: str) -> Scan:
+def scan(source: Path, path: str, start: str) -> FolderScan:
     """Return size and number of the source's files, and a hash of names, sizes and times."""
     digest, size, files = hashlib.sha256(), 0, 0
     for name, state in sorted(_list_files(source), key=lambda file: file[0]):
         digest.update(f"{name!r} {state.st_size} {state.st_mtime_ns}\n".encode())
         size += state.st_size
         files += 1
-    return Scan(start, f"{path}-{digest.hexdigest()[:16]}", size, files)
+    return FolderScan(start, f"{path}-{digest.hexdigest()[:16]}", size, files)
 
 
 def copy(source: Path, into: Path) -> None:
@@ -101,7 +101,7 @@ def copy(source: Path, into: Path) -> None:
             advance(_copy_file(source, into / FOLDER / source.name))
 
 
-def _make_copy(source: Path, disk: Path, result: Scan) -> Scan:
+def _make_copy(source: Path, disk: Path, result: FolderScan) -> FolderScan:
     """Make the copy unless it exists. If that fails, return a scan without a name."""
     if result.name is None:
         return result
@@ -126,7 +126,7 @@ def _use_source(source: Path, error: Exception) -> Path:
     return source
 
 
-def _staged_path(source: Path, disk: Path, result: Scan) -> Path:
+def _staged_path(source: Path, disk: Path, result: FolderScan) -> Path:
     """Return the path of the copy. For a tar file with a single folder, that folder."""
     if result.name is None:
         return source
@@ -139,10 +139,10 @@ def _staged_path(source: Path, disk: Path, result: Scan) -> Path:
     return inside[0] if len(inside) == 1 and inside[0].is_dir() else top
 
 
-def _read_record(record: Path, start: str) -> Scan | None:
+def _read_record(record: Path, start: str) -> FolderScan | None:
     """Return the scan by another process of the same start, if there is one."""
     with suppress(OSError, ValueError, TypeError):
-        result = Scan(**loads(read_text(record)))
+        result = FolderScan(**loads(read_text(record)))
         if result.start == start and isinstance(result.name, str | None):
             return result
     return None

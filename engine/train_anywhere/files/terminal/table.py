@@ -8,6 +8,7 @@ from train_anywhere.files.terminal.fit import fit
 from train_anywhere.files.terminal.printable import one_line
 
 GAP = "  "
+"""Separator of columns."""
 
 Row = TypeVar("Row")
 
@@ -18,7 +19,7 @@ class Column(Generic[Row]):
 
     Attributes:
         value: returns the text of a row.
-        drop: order in which a narrow terminal loses columns: that with the highest number first; None: it stays.
+        drop: a narrow terminal leaves out the column with the highest number first; None: it is always shown.
         paint: adds colors to the padded text of a row.
     """
 
@@ -35,14 +36,14 @@ def format_table(
     tail: Column[Any] | None = None,
     least: int = 0,
 ) -> str:
-    """Return a line for the titles and one for each row.
+    """Return a table: a line of titles, and a line for each row.
 
     Args:
         columns: all columns but the last, `tail`.
-        rows: what the columns read.
-        width: columns of the terminal; None: nothing is left out or broken.
-        tail: a last column, whose text continues below its row if it does not fit next to it.
-        least: room for the tail that the columns which can be dropped make.
+        rows: the values from which the columns make their text.
+        width: characters in a line of the terminal; None: no limit.
+        tail: a last column, whose text moves below its row if it does not fit.
+        least: width that columns are dropped for, so that the tail fits next to its row.
     """
     table = [[c.title, *(one_line(c.value(row)) for row in rows)] for c in columns]
     widths = [max(map(len, column)) for column in table]

@@ -29,12 +29,14 @@ def compare_runs(first: RunDir, second: RunDir, width: int | None = None) -> lis
     Raises:
         CheckpointError: a file of a run is damaged.
     """
+    runs = (first, second)
+    infos = [run.read_info() for run in runs]
     sections = {
-        "Configuration": _differences(*(_settings(run) for run in (first, second))),
-        "Code": [*_code(first, second)],
-        "Environment": _differences(*(_environment(run.read_info()) for run in (first, second))),
-        "Data": _differences(*(_data(run.read_info()) for run in (first, second))),
-        "Results": _differences(*(_results(run) for run in (first, second))),
+        "Configuration": _differences(*map(_settings, runs)),
+        "Code": [*_code(first, second, *map(_commit, infos))],
+        "Environment": _differences(*map(_environment, infos)),
+        "Data": _differences(*map(_data, infos)),
+        "Results": _differences(*map(_results, runs, infos)),
     }
     header = ("", first.id, second.id)
     rows = [header, *(row for section in sections.values() for row in section)]
@@ -88,9 +90,8 @@ def _shown(value: Any) -> str:
     return MISSING if value is None else str(value)
 
 
-def _code(first: RunDir, second: RunDir) -> Iterator[tuple[str, str, str]]:
+def _code(first: RunDir, second: RunDir, *commits: str) -> Iterator[tuple[str, str, str]]:
     """Yield the commits if they differ, and the files that differ between the two copies of the code, if both runs have one."""
-    commits = [_commit(run.read_info()) for run in (first, second)]
     if commits[0] != commits[1]:
         yield "commit", commits[0], commits[1]
     one, other = first.path / "code", second.path / "code"
@@ -113,9 +114,8 @@ def _lines(path: Path) -> str:
     return f"{len(path.read_bytes().splitlines())} lines" if path.is_file() else MISSING
 
 
-def _results(run: RunDir) -> dict[str, str]:
+def _results(run: RunDir, info: Mapping[str, Any]) -> dict[str, str]:
     """Return the last value of each metric in metrics.csv, and its lowest (losses) or highest value if that is another."""
-    info = run.read_info()
     shown = {key: _shown(info.get(key)) for key in ("state", "step")}
     for name, points in curves(run.metrics_csv).items():
         values = [value for _, value in points if value == value]

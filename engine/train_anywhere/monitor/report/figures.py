@@ -275,7 +275,7 @@ def thin_out(points: Series) -> Series:
 
 
 @dataclass(frozen=True)
-class Span:
+class TimeSpan:
     """One attempt on the axis.
 
     Attributes:
@@ -302,7 +302,7 @@ class Mark:
 class Timeline:
     """Time axis from the first start to the last end; `hours` is its length."""
 
-    spans: tuple[Span, ...]
+    spans: tuple[TimeSpan, ...]
     marks: tuple[Mark, ...]
     hours: float
 
@@ -325,7 +325,9 @@ def timeline(attempts: Sequence[Mapping[str, Any]], checkpoints: Path) -> Timeli
     first, last = min(t for _, t, _ in known), max(t for _, _, t in known)
     length = max(1.0, last - first)
     spans = [
-        Span(100 * (t - first) / length, max(0.4, 100 * (until - t) / length), describe(a), has_ended_well(a))
+        TimeSpan(
+            100 * (t - first) / length, max(0.4, 100 * (until - t) / length), describe(a), has_ended_well(a)
+        )
         for a, t, until in known
     ]
     marks = [

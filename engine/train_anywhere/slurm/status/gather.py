@@ -12,7 +12,7 @@ from train_anywhere.errors import ProjectError, SchedulerError, SubmitError
 from train_anywhere.monitor.run_facts import read_facts
 from train_anywhere.runs import facts
 from train_anywhere.runs.attempts import recorded_reason
-from train_anywhere.runs.facts import Checkpoint, Progress
+from train_anywhere.runs.facts import RecordedCheckpoint, RecordedProgress
 from train_anywhere.runs.folder import ATTEMPTS, RunDir
 from train_anywhere.runs.summary import display_path, is_program, resume_command, train_command
 from train_anywhere.slurm.scheduler import queue
@@ -80,9 +80,9 @@ class Report:
     cluster: str | None = None
     world_size: int | None = None
     hosts: tuple[str, ...] = ()
-    progress: Progress = field(default_factory=Progress)
+    progress: RecordedProgress = field(default_factory=RecordedProgress)
     nodes: dict[str, dict[str, Any]] = field(default_factory=dict)
-    checkpoint: Checkpoint | None = None
+    checkpoint: RecordedCheckpoint | None = None
     verdicts: tuple[str, ...] = ()
     attempts: int = 0
     steps_lost: int = 0
