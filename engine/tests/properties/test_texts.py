@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.tests.properties.cases import DIGITS, TEXT, bounded, composed
-from train_anywhere.commands.jobs_options import _rank
+from train_anywhere.commands.jobs_options import read_rank
 from train_anywhere.config.checks import contradictions
 from train_anywhere.config.command.compose import parse_override
 from train_anywhere.config.limits import Span, span_bounds
@@ -184,7 +184,7 @@ def test_any_jobs_are_ids_or_refused(results: Path, content: bytes) -> None:
 @given(st.text(DIGITS | st.sampled_from("0123456789-+_. "), max_size=12))
 def test_any_text_is_a_rank_or_refused(text: str) -> None:
     try:
-        assert _rank(text) == int(text)
+        assert read_rank(text) == int(text)
     except argparse.ArgumentTypeError as error:
         assert "not a rank" in str(error)
 

@@ -29,7 +29,7 @@ from dataclasses import asdict, replace
 from fnmatch import fnmatch
 from pathlib import Path
 
-from train_anywhere.commands.jobs_options import OPTIONS
+from train_anywhere.commands.jobs_options import add_options
 from train_anywhere.commands.plot import plot
 from train_anywhere.commands.prune import prune
 from train_anywhere.commands.running import job_shell
@@ -161,7 +161,7 @@ def _parser() -> argparse.ArgumentParser:
             )
         sub.add_argument("--results", default=WORK / "results", help="where run folders are (%(default)s)")
         sub.set_defaults(verb=verb, run=None)
-        OPTIONS.get(verb.__name__, lambda sub: None)(sub)
+        add_options(verb.__name__, sub)
     return parser
 
 

@@ -2,141 +2,109 @@
 
 import argparse
 import re
+from collections.abc import Callable
+from typing import Any
+
+Option = tuple[tuple[str, ...], dict[str, Any]]
+"""Names of an option, and the other arguments of `add_argument`."""
 
 
-def _show_options(sub: argparse.ArgumentParser) -> None:
-    how = sub.add_mutually_exclusive_group()
-    how.add_argument("--watch", action="store_true", help="refresh it until no run is active")
-    how.add_argument("--json", action="store_true", help="print one JSON document")
+def option(*names: str, **about: Any) -> Option:
+    """Return an option; it is a flag unless it has a `metavar`, `choices` or `required`."""
+    value = {"metavar", "choices", "required"} & about.keys()
+    return names, about if value else {"action": "store_true", **about}
 
 
-def _list_options(sub: argparse.ArgumentParser) -> None:
-    _show_options(sub)
-    _filter_options(sub)
-    sub.add_argument("--all", action="store_true", help="all runs, not only the newest 50")
-    sub.add_argument("--since", metavar="TIME", help="only runs that started since: 30m, 2h, 3d or a date")
+def parse(pattern: str, kind: type, what: str) -> Callable[[str], Any]:
+    """Return a type for argparse: a value of `kind` that matches the pattern."""
+
+    def read(text: str) -> Any:
+        if not re.fullmatch(pattern, text):
+            raise argparse.ArgumentTypeError(f"{text} is not {what}")
+        return kind(text)
+
+    return read
 
 
-def _filter_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--name", metavar="PATTERN", help="only runs of this name, such as 'digits*'")
-    sub.add_argument(
-        "--state", metavar="STATE", help="only runs in this state, or in one of several: failed,lost"
-    )
+read_rank = parse("[0-9]{1,9}", int, "a rank: they are numbered from 0")
+read_seconds = parse(r"[0-9]{1,9}(\.[0-9]+)?", float, "a number of seconds, such as 600")
+read_steps = parse("[1-9][0-9]{0,5}", int, "a number of steps, such as 10")
 
+JSON = option("--json", help="print one JSON document")
+SHOW = [option("--watch", help="refresh it until no run is active"), JSON]
+FILTER = [
+    option("--name", metavar="PATTERN", help="only runs of this name, such as 'digits*'"),
+    option("--state", metavar="STATE", help="only runs in this state, or in one of several: failed,lost"),
+]
+TIMEOUT = option(
+    "--timeout", type=read_seconds, default=600.0, metavar="SECONDS", help="how long to wait (%(default)g)"
+)
+RUNS = "run folders, run ids, job ids or sweeps (default: {})"
 
-def _diff_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("first", metavar="RUN", help="run folder, run id or job id")
-    sub.add_argument("second", metavar="RUN", help="the run to compare with")
-
-
-def _prune_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument(
-        "runs",
-        nargs="*",
-        metavar="RUN",
-        help="run folders, run ids, job ids or sweeps (default: all)",
-    )
-    _filter_options(sub)
-    sub.add_argument("--until", metavar="TIME", help="only runs that started before: 30d, 2w or a date")
-    sub.add_argument("--yes", action="store_true", help="do not ask")
-
-
-def _plot_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument(
-        "runs",
-        nargs="*",
-        metavar="RUN",
-        help="run folders, run ids, job ids or sweeps (default: the newest run)",
-    )
-    sub.add_argument("--metric", required=True, help="a column of metrics.csv, such as val/acc")
-    sub.add_argument(
-        "--out", required=True, metavar="FILE", help="a new .pdf, .svg, .png or .eps, or .csv of the values"
-    )
-
-
-def _best_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument(
-        "--name", metavar="PATTERN", help="compare runs of this name (default: that of the newest run)"
-    )
-    sub.add_argument("--metric", help="metric to compare (default: checkpoint.monitor)")
-    sub.add_argument("--mode", choices=("min", "max"), help="which is better (default: checkpoint.mode)")
-    sub.add_argument("--json", action="store_true", help="print one JSON document")
-
-
-def _logs_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("-f", "--follow", action="store_true", help="follow it until the job ends")
-    sub.add_argument("--rank", type=_rank, metavar="N", help="the output of this rank")
-
-
-def _save_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--stop", action="store_true", help="then end the run; it can be resumed")
-    _timeout_option(sub)
-
-
-def _timeout_option(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument(
-        "--timeout", type=_seconds, default=600.0, metavar="SECONDS", help="how long to wait (%(default)g)"
-    )
-
-
-def _profile_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--steps", type=_steps, default=10, metavar="N", help="number of steps (%(default)s)")
-    sub.add_argument(
-        "--ranks", default="0", metavar="LIST", help="which ranks, such as 0,3 or 0-3 (%(default)s)"
-    )
-    _timeout_option(sub)
-
-
-def _steps(text: str) -> int:
-    if not re.fullmatch("[1-9][0-9]{0,5}", text):
-        raise argparse.ArgumentTypeError(f"{text} is not a number of steps, such as 10")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]+)?", text):
-        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds, such as 600")
-    return float(text)
-
-
-def _debug_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--rank", type=_rank, metavar="N", help="only this rank")
-
-
-def _shell_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument(
-        "--node", metavar="N", help="number of the node, from 0, or its name (default: that of rank 0)"
-    )
-
-
-def _rank(text: str) -> int:
-    if not re.fullmatch("[0-9]{1,9}", text):
-        raise argparse.ArgumentTypeError(f"{text} is not a rank: they are numbered from 0")
-    return int(text)
-
-
-def _resubmit_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--failed", action="store_true", help="only members of the sweep that failed")
-    sub.add_argument("--trust", action="store_true", help="accept batch scripts that another user wrote")
-
-
-def _pull_options(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--all", action="store_true", help="all checkpoints, exports and the code too")
-
-
-OPTIONS = {
-    "pull": _pull_options,
-    "status": _show_options,
-    "list_": _list_options,
-    "diff": _diff_options,
-    "prune_": _prune_options,
-    "plot_": _plot_options,
-    "best": _best_options,
-    "logs": _logs_options,
-    "save": _save_options,
-    "debug": _debug_options,
-    "shell": _shell_options,
-    "profile": _profile_options,
-    "resubmit": _resubmit_options,
+OPTIONS: dict[str, list[Option]] = {
+    "pull": [option("--all", help="all checkpoints, exports and the code too")],
+    "status": SHOW,
+    "list_": [
+        *SHOW,
+        *FILTER,
+        option("--all", help="all runs, not only the newest 50"),
+        option("--since", metavar="TIME", help="only runs that started since: 30m, 2h, 3d or a date"),
+    ],
+    "diff": [
+        option("first", metavar="RUN", help="run folder, run id or job id"),
+        option("second", metavar="RUN", help="the run to compare with"),
+    ],
+    "prune_": [
+        option("runs", nargs="*", metavar="RUN", help=RUNS.format("all")),
+        *FILTER,
+        option("--until", metavar="TIME", help="only runs that started before: 30d, 2w or a date"),
+        option("--yes", help="do not ask"),
+    ],
+    "plot_": [
+        option("runs", nargs="*", metavar="RUN", help=RUNS.format("the newest run")),
+        option("--metric", required=True, help="a column of metrics.csv, such as val/acc"),
+        option(
+            "--out",
+            required=True,
+            metavar="FILE",
+            help="a new .pdf, .svg, .png or .eps, or .csv of the values",
+        ),
+    ],
+    "best": [
+        option(
+            "--name", metavar="PATTERN", help="compare runs of this name (default: that of the newest run)"
+        ),
+        option("--metric", metavar="METRIC", help="metric to compare (default: checkpoint.monitor)"),
+        option("--mode", choices=("min", "max"), help="which is better (default: checkpoint.mode)"),
+        JSON,
+    ],
+    "logs": [
+        option("-f", "--follow", help="follow it until the job ends"),
+        option("--rank", type=read_rank, metavar="N", help="the output of this rank"),
+    ],
+    "save": [option("--stop", help="then end the run; it can be resumed"), TIMEOUT],
+    "debug": [option("--rank", type=read_rank, metavar="N", help="only this rank")],
+    "shell": [
+        option(
+            "--node", metavar="N", help="number of the node, from 0, or its name (default: that of rank 0)"
+        )
+    ],
+    "profile": [
+        option("--steps", type=read_steps, default=10, metavar="N", help="number of steps (%(default)s)"),
+        option("--ranks", default="0", metavar="LIST", help="which ranks, such as 0,3 or 0-3 (%(default)s)"),
+        TIMEOUT,
+    ],
+    "resubmit": [
+        option("--failed", help="only members of the sweep that failed"),
+        option("--trust", help="accept batch scripts that another user wrote"),
+    ],
 }
-"""Options of each verb besides RUN."""
+"""Options of each verb besides RUN. Those of `SHOW` exclude each other."""
+
+
+def add_options(verb: str, sub: argparse.ArgumentParser) -> None:
+    """Add the options of a verb to its parser."""
+    options = OPTIONS.get(verb, [])
+    exclusive = sub.add_mutually_exclusive_group() if JSON in options else sub
+    for names, about in options:
+        (exclusive if (names, about) in SHOW else sub).add_argument(*names, **about)

@@ -53,7 +53,10 @@ def prune(pairs: Sequence[tuple[RunEntry, Report]], yes: bool) -> int:
         return 0
     deleted = [folder for folder, _ in chosen if delete(folder)]
     for sweep in {sweep_folder(folder) for folder in deleted}:
-        remove_empty_sweep(sweep)
+        members = any(sweep.parent.glob(f"{glob.escape(sweep.name)}-*"))
+        # a run, or a search with its results, is kept
+        if sweep.is_dir() and not members and not any((sweep / name).exists() for name in KEPT):
+            delete(RunDir(sweep))
     for results in {folder.path.parent.parent for folder in deleted}:
         repair_latest(results)
     print(f"Deleted {len(deleted)} of {len(chosen)}.")
@@ -109,13 +112,6 @@ def size_of(folder: Path) -> int:
         with suppress(OSError):  # another process has just removed it
             size += path.lstat().st_size
     return size
-
-
-def remove_empty_sweep(sweep: Path) -> None:
-    """Delete the folder of a sweep whose members are all deleted; a run, or a search with its results, is kept."""
-    used = any(sweep.parent.glob(f"{glob.escape(sweep.name)}-*"))
-    if sweep.is_dir() and not used and not any((sweep / name).exists() for name in KEPT):
-        delete(RunDir(sweep))
 
 
 def repair_latest(results: Path) -> None:

@@ -119,7 +119,9 @@ def compare(words: Sequence[str], weak: bool) -> int:
             f"{folder} can't be created ({error.strerror}); use paths.results=FOLDER."
         ) from error
     print(f"Table: {display_path(folder)}", flush=True)
-    commands = {name: train_words(folder, cells[name]) for name in configs}
+    train = [sys.executable, "-u", str(ROOT / "src" / "train.py")]
+    results = f"paths.results={escape_dollars(str(folder))}"
+    commands = {name: [*train, *cells[name], results] for name in configs}
     return run_here(folder, commands) if here else submit(folder, commands, bool(base["wait"]))
 
 
@@ -212,12 +214,6 @@ def check_cells(cells: Mapping[str, Sequence[str]], here: bool, dry: bool) -> di
         raise ConfigError(*problems)
     print("".join(f"left out: {problem}\n" for problem in problems), end="", flush=True)
     return configs
-
-
-def train_words(folder: Path, words: Sequence[str]) -> list[str]:
-    """Return the command that trains or submits a cell with these overrides."""
-    results = f"paths.results={escape_dollars(str(folder))}"
-    return [sys.executable, "-u", str(ROOT / "src" / "train.py"), *words, results]
 
 
 def run_here(folder: Path, commands: Mapping[str, Sequence[str]]) -> int:

@@ -152,15 +152,9 @@ def _scalar(kind: Any, value: Any) -> tuple[bool, Any]:
     if kind is str:
         # YAML reads name=2024 as a number
         text = _shown(value) if isinstance(value, (int, float)) else value
-        return _is_string(text), text
+        whole = isinstance(text, str) and text.strip() and "\0" not in text
+        return bool(whole) and not any("\ud800" <= c <= "\udfff" for c in text), text
     return isinstance(value, kind), value
-
-
-def _is_string(value: Any) -> bool:
-    """Return whether a value can be a name, path or option."""
-    if not isinstance(value, str) or not value.strip() or "\0" in value:
-        return False
-    return not any("\ud800" <= c <= "\udfff" for c in value)
 
 
 def _misfit(hint: Any, value: Any) -> str:

@@ -17,13 +17,12 @@ from train_anywhere.slurm.status.gather import Report
 T = TypeVar("T")
 
 
-def _is_seconds(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e11
-
-
 REPORT: dict[str, Check] = {
     **dict.fromkeys(("id", "name", "path", "state", "written", "trouble"), is_string),
-    **dict.fromkeys(("started", "took"), _is_seconds),
+    **dict.fromkeys(
+        ("started", "took"),
+        lambda v: isinstance(v, int | float) and not isinstance(v, bool) and 0 <= v < 1e11,
+    ),
     "overrides": lambda value: isinstance(value, Mapping) and is_string_list([*value.values()]),
     "progress": lambda value: isinstance(value, Mapping) and fits(value, PROGRESS),
     "best": lambda value: isinstance(value, list) and [*map(type, value)] in ([str, float], [str, int]),

@@ -191,7 +191,10 @@ def debug(run: RunEntry, rank: int | None) -> None:
 def _collect(run: RunEntry, wanted: set[int]) -> dict[int, str]:
     """Return the stacks that the monitor processes of the nodes write, of all ranks that answer in time."""
     monitor, found = run.folder.monitor, dict[int, str]()
-    if _watches(run) is False:
+    hang_minutes: object = ""
+    with suppress(CheckpointError, KeyError, TypeError):
+        hang_minutes = read_frozen(run.folder)["monitor"]["hang_minutes"]
+    if hang_minutes is None:
         raise SubmitError(
             "its ranks can't be asked: the hang watch reads the stacks, and this run has monitor.hang_minutes=null. "
             "On their node, `py-spy dump --pid PID` prints the stacks of a process; `jobs.py shell` opens a shell there."
@@ -205,13 +208,6 @@ def _collect(run: RunEntry, wanted: set[int]) -> dict[int, str]:
         if wanted <= found.keys():
             break
     return found
-
-
-def _watches(run: RunEntry) -> bool | None:
-    """Return whether the run has a hang watch; None if its configuration can't be read."""
-    with suppress(CheckpointError, KeyError, TypeError):
-        return read_frozen(run.folder)["monitor"]["hang_minutes"] is not None
-    return None
 
 
 def _explain_missing(run: RunEntry, ranks: list[int]) -> str:

@@ -96,7 +96,8 @@ def shell(run: RunEntry, node: str | None) -> NoReturn:
         )
     name = _find_node([str(h) for h in run.folder.read_info().get("hosts") or []], node)
     frozen = read_frozen(run.folder)  # not checked: an older version may have started the run
-    ssh = ssh_command(name, (_section(frozen, "cluster").get("site") or {}).get("login"))
+    login = (_section(frozen, "cluster").get("site") or {}).get("login") or "<login node>"
+    ssh = f"ssh -J {getpass.getuser()}@{login} {getpass.getuser()}@{name}"
     if run.scheduler != "slurm":
         raise SubmitError(
             f"PBS opens no shell in a running job. If the site lets you log in to nodes of your jobs: {ssh}"
@@ -119,12 +120,6 @@ def shell(run: RunEntry, node: str | None) -> NoReturn:
         os.execvpe(command[0], command, programs.client_environment())
     except OSError as error:
         raise SubmitError(f"srun can't be started on this machine: {error.strerror}.") from None
-
-
-def ssh_command(node: str, login: str | None) -> str:
-    """Return the command that reaches a node from outside, through a login node."""
-    user = getpass.getuser()
-    return f"ssh -J {user}@{login or '<login node>'} {user}@{node}"
 
 
 def _container(frozen: dict[str, Any], folder: str) -> tuple[list[str], list[str]]:

@@ -44,18 +44,14 @@ def evaluation_batches(
     refuse_few(len(dataset), order, stop)
 
     def read(batch: int) -> Structure:
-        return to_arrays(dataset.read(evaluation_rows(len(dataset), order, batch), 0, False), "data")
+        first = batch * order.batch_size
+        rows = np.arange(first, min(first + order.batch_size, len(dataset)), dtype=np.int64)
+        # the numbers of rows of two ranks differ by at most one
+        return to_arrays(dataset.read(np.array_split(rows, order.world_size)[order.rank], 0, False), "data")
 
     even = stop * order.batch_size <= len(dataset)
     spec = row_spec(dataset, order.batch_per_rank if even else None, train=False)
     return pipeline(read, spec, start, stop, workers)
-
-
-def evaluation_rows(length: int, order: BatchOrder, batch: int) -> np.ndarray:
-    """Return this rank's rows of an evaluation batch, int64 [n]; the number of rows differs by at most one between ranks."""
-    start = batch * order.batch_size
-    rows = np.arange(start, min(start + order.batch_size, length), dtype=np.int64)
-    return np.array_split(rows, order.world_size)[order.rank]
 
 
 def refuse_few(length: int, order: BatchOrder, limit: int) -> None:

@@ -126,7 +126,9 @@ def figure(
     whole = max(whole, len(curves))
     title += f" (the first {MOST_CURVES} of {whole:,})" if whole > MOST_CURVES else ""
     curves = dict(itertools.islice(curves.items(), MOST_CURVES))
-    logarithmic = any(name in title for name in LOGARITHMIC) and spans_decades(curves)
+    values = [y for points in curves.values() for _, y in points]
+    wide = bool(values) and 0 < DECADES * min(values) < max(values)
+    logarithmic = wide and any(name in title for name in LOGARITHMIC)
     shown = f"{title} (logarithmic)" if logarithmic else title
     return Figure(shown, curves, below, top, dots, logarithmic)
 
@@ -164,12 +166,6 @@ def is_number(text: str) -> bool:
         return abs(float(text)) < LARGEST
     except ValueError:
         return False
-
-
-def spans_decades(curves: Mapping[str, Series]) -> bool:
-    """Return whether all values are positive and their largest is `DECADES` times the smallest."""
-    values = [y for points in curves.values() for _, y in points]
-    return bool(values) and min(values) > 0 and max(values) > DECADES * min(values)
 
 
 def round_ticks(curves: Mapping[str, Series]) -> list[float]:
@@ -326,7 +322,10 @@ def timeline(attempts: Sequence[Mapping[str, Any]], checkpoints: Path) -> Timeli
     length = max(1.0, last - first)
     spans = [
         TimeSpan(
-            100 * (t - first) / length, max(0.4, 100 * (until - t) / length), describe(a), has_ended_well(a)
+            100 * (t - first) / length,
+            max(0.4, 100 * (until - t) / length),
+            describe(a),
+            a.get("ended_by") not in ("killed", "failed"),
         )
         for a, t, until in known
     ]
@@ -348,11 +347,6 @@ def describe(attempt: Mapping[str, Any]) -> str:
     end = str(attempt.get("ended_by", "running"))
     reason = f" ({attempt['reason']})" if attempt.get("reason") else ""
     return f"{steps}{where}{job}: {'stopped by ' if end.startswith('SIG') else ''}{end}{reason}"
-
-
-def has_ended_well(attempt: Mapping[str, Any]) -> bool:
-    """Return whether an attempt was completed, or stopped by a signal with a checkpoint."""
-    return attempt.get("ended_by") not in ("killed", "failed")
 
 
 def checkpoint_times(checkpoints: Path) -> list[tuple[int, float]]:

@@ -82,17 +82,15 @@ def write_report(run: RunDir, describe: Describe, ended: str | None = None) -> l
     """
     path, facts = run.path / NAME, read_facts(run)
     if ended:
-        facts = replace(facts, info=with_end(run, facts.info, ended))
+        # the newest attempt may have been killed before it recorded its end
+        attempts, step = facts.info.get(ATTEMPTS) or [], max(read_logged_step(run), read_recorded_step(run))
+        attempts = [
+            *attempts[:-1],
+            *({"ended_by": "killed", "step": step, **newest} for newest in attempts[-1:]),
+        ]
+        facts = replace(facts, info={**facts.info, "state": ended, ATTEMPTS: attempts})
     write_atomic(path, page(run, facts, describe))
     return [f"{'Report:':<15}{display_path(path)}", *(f"{'Note:':<15}{line}" for line in describe(facts)[0])]
-
-
-def with_end(run: RunDir, info: Mapping[str, Any], state: str) -> dict[str, Any]:
-    """Return run.json with the state, and with the end of the newest attempt if it was killed before it recorded that."""
-    attempts = info.get(ATTEMPTS) or []
-    step = max(read_logged_step(run), read_recorded_step(run))
-    closed = [{"ended_by": "killed", "step": step, **newest} for newest in attempts[-1:]]
-    return {**info, "state": state, ATTEMPTS: [*attempts[:-1], *closed]}
 
 
 def page(run: RunDir, facts: Facts, describe: Describe) -> str:
@@ -163,7 +161,8 @@ def tiles(facts: Facts, whole: Goodput | None) -> dict[str, str]:
         shown |= {"GPU hours": f"{whole.device_hours:.3g}"} if any(n.gpus for n in facts.nodes) else {}
     if (efficiency := step_time(facts.attempts).efficiency) is not None:
         shown["parallel efficiency"] = f"{efficiency:.0%}"
-    if energy := energy_kwh(facts):
+    powers = [g.power for node in facts.nodes for g in node.gpus if g.power]
+    if energy := sum(power.mean * (power.last - power.first) for power in powers) / 3.6e6:
         shown["energy of the GPUs"] = f"{energy:.3g} kWh"
     return shown
 
@@ -171,12 +170,6 @@ def tiles(facts: Facts, whole: Goodput | None) -> dict[str, str]:
 def tile_columns(count: int) -> int:
     """Return the tiles in a row so that all rows have about the same number."""
     return max(4, math.ceil(count / math.ceil(count / MOST_COLUMNS)))
-
-
-def energy_kwh(facts: Facts) -> float:
-    """Return the energy of all GPUs: mean power times the sampled time; 0 without samples."""
-    powers = [g.power for node in facts.nodes for g in node.gpus if g.power]
-    return sum(power.mean * (power.last - power.first) for power in powers) / 3.6e6
 
 
 def slices(whole: Goodput) -> list[Slice]:

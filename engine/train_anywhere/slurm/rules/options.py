@@ -72,7 +72,9 @@ def _not_one_option(text: str) -> list[str]:
 
 def _slurm_problems(text: str, request: Request) -> Iterator[str]:
     written, value = _parse_option(text)
-    option = _complete_name(written)
+    # as sbatch completes an abbreviated long option
+    matching = [name for name in OPTIONS if len(written) > 1 and name.startswith(written)]
+    option = written if written in OPTIONS else min(matching, default=written)
     known = OPTIONS.get(option)
     short = "" if option == written else f" (--{written} is short for it)"
     if option == "constraint":
@@ -112,13 +114,6 @@ def _parse_option(text: str) -> tuple[str, str]:
     if not match:
         return "", ""
     return (match[1], match[2] or "") if match[1] else (SHORT.get(match[3], match[3]), match[4])
-
-
-def _complete_name(option: str) -> str:
-    """Return the full name of an abbreviated long option, as sbatch completes it."""
-    if option in OPTIONS or len(option) < 2:
-        return option
-    return min((name for name in OPTIONS if name.startswith(option)), default=option)
 
 
 def one_line(request: Request) -> Iterator[str]:

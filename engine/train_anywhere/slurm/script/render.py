@@ -112,6 +112,10 @@ def _render(job: Job) -> str:
     given = (
         "SLURM_GPUS" if job.even and c.gpu_request == "gpus-per-node" else "SLURM_GPUS SLURM_GPUS_PER_NODE"
     )
+    values = {**vars(c), "constraint": job.constraint}
+    keys = {o.name: o.text.removeprefix("cluster.") for o in OPTIONS.values() if o.kind == "line"}
+    # the options that have a key of `cluster` as their value, and True for one without a value
+    lines = [(name, values[key]) for name, key in keys.items() if values[key] not in (None, False, "")]
     return (
         make_environment()
         .get_template(f"{c.scheduler}.sh.j2")
@@ -121,7 +125,7 @@ def _render(job: Job) -> str:
             login=bool(c.modules or c.conda),  # only login shells have `module` and `conda`
             log=log_path(job),
             python=shlex.quote(job.python),
-            lines=option_lines(job),
+            lines=lines,
             gpu_type=f"{c.gpu_type}:" if c.gpu_type else "",
             # the variables of the other ways to request GPUs
             gpu_variables=given if job.even or c.gpu_request == "none" else "SLURM_GPUS_PER_NODE",
@@ -137,13 +141,6 @@ def _render(job: Job) -> str:
             supervised=ranks_options(job),
         )
     )
-
-
-def option_lines(job: Job) -> list[tuple[str, object]]:
-    """Return the options that have a key of `cluster` as their value, and True for one without a value."""
-    values = {**vars(job.cluster), "constraint": job.constraint}
-    keys = {o.name: o.text.removeprefix("cluster.") for o in OPTIONS.values() if o.kind == "line"}
-    return [(name, values[key]) for name, key in keys.items() if values[key] not in (None, False, "")]
 
 
 def job_options(job: Job) -> str:

@@ -153,7 +153,9 @@ def format_problems(cluster: Cluster) -> list[str]:
 
 def _pbs_problems(cluster: Cluster) -> Iterator[str]:
     """Report values that only Slurm understands."""
-    if key := _zero_key(cluster):
+    zero = [key for key, size in sizes(cluster).items() if size is not None and megabytes(size) == 0]
+    zero += ["time"] if cluster.time is not None and seconds(cluster.time) == 0 else []
+    for key in zero[:1]:  # for Slurm, all memory of a node, or no time limit
         yield f"cluster.{key}=0 has a meaning for Slurm only; for PBS give an amount, or leave it out."
     yield from _problems_of_kind({"begin": cluster.begin}, to_qsub)
     if cluster.exclusive == "user":
@@ -171,13 +173,6 @@ def _problems_of_kind(
                 yield f"cluster.{key}={value} must be above 0; leave it out if it is not known."
         except ValueError as error:
             yield f"cluster.{key}: {error}"
-
-
-def _zero_key(cluster: Cluster) -> str:
-    """Return the key that is 0: for Slurm, all memory of a node, or no time limit."""
-    zero = [key for key, size in sizes(cluster).items() if size is not None and megabytes(size) == 0]
-    time = ["time"] if cluster.time is not None and seconds(cluster.time) == 0 else []
-    return next(iter(zero + time), "")
 
 
 def _compile_pattern(pattern: str) -> re.Pattern[str]:

@@ -116,16 +116,13 @@ def explain_cancel(run: RunEntry, info: Mapping[str, Any]) -> str:
         found, known = find_runs.query_scheduler(runs)
         for other in found:
             state, its_own = find_runs.read_state(other, known)
-            if _has_failed(other, state, known):
+            failed = state in ENDS or state.upper() in queue.ENDED
+            if state == "completed":  # if the loss is nan, the run completes, but its job fails
+                failed = "FAILED" in known.select(other.job_ids[-1:]).values()
+            if failed:
                 because = explain_cancel(other, its_own) if state == "cancelled" else ""
                 return f"run {other.folder.id}, which it waited for, {_end(state)}{because and ': '}{because or '.'}"
     return ""
-
-
-def _has_failed(run: RunEntry, state: str, known: queue.JobStates) -> bool:
-    if state == "completed":  # if the loss is nan, the run completes, but its job fails
-        return "FAILED" in known.select(run.job_ids[-1:]).values()
-    return state in ENDS or state.upper() in queue.ENDED
 
 
 def settle_state(run: RunEntry, state: str, info: Mapping[str, Any]) -> str:

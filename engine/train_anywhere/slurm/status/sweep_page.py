@@ -8,7 +8,7 @@ from train_anywhere.errors import SubmitError
 from train_anywhere.files.atomic import write_atomic
 from train_anywhere.files.terminal.fit import fit, terminal_width
 from train_anywhere.files.terminal.printable import one_line
-from train_anywhere.monitor.report.figures import Figure, drawable, figure, metric_over_key
+from train_anywhere.monitor.report.figures import drawable, figure, metric_over_key
 from train_anywhere.monitor.report.page import NAME, Comparison, render_comparison
 from train_anywhere.monitor.run_facts import MOST_CURVES
 from train_anywhere.runs.facts import Series, curves
@@ -58,6 +58,12 @@ def comparison(title: str, reports: Sequence[Report]) -> Comparison:
         best = find_best([read_entry(report.path) for report in reports])
     names = dict.fromkeys(name for report in reports for name in report.progress.metrics)
     metrics = [name for name in names if "train" not in name and name != "lr"]
+    best_metric = best.metric if best else ""
+    over_keys = []  # the last value of the metric over each key that differs
+    for key in keys if best else ():
+        known = [(r.overrides, r.progress.metrics.get(best_metric)) for r in reports]
+        points = [(words[key], y) for words, y in known if key in words and y is not None]
+        over_keys += [drawn] if (drawn := metric_over_key(best_metric, key, points)) else []
     return Comparison(
         title=title,
         lead=f"A sweep of {len(reports)} runs, {sum((r.state or r.written) == 'completed' for r in reports)} completed."
@@ -74,7 +80,7 @@ def comparison(title: str, reports: Sequence[Report]) -> Comparison:
             for report in reports
         ],
         figures=[
-            *([] if best is None else over_keys(best.metric, keys, reports)),
+            *over_keys,
             *(
                 figure(name, drawn, "optimizer step")
                 for name, drawn in curves_by_metric(reports, keys).items()
@@ -84,13 +90,6 @@ def comparison(title: str, reports: Sequence[Report]) -> Comparison:
         links=[f"../{report.id}/{NAME}" if (report.path / NAME).is_file() else "" for report in reports],
         best=next((n for n, report in enumerate(reports) if best and report.path == best.path), None),
     )
-
-
-def over_keys(metric: str, keys: Sequence[str], reports: Sequence[Report]) -> list[Figure]:
-    """Return the last value of a metric over each key that differs."""
-    known = [(report.overrides, report.progress.metrics.get(metric)) for report in reports]
-    points = {key: [(words[key], y) for words, y in known if key in words and y is not None] for key in keys}
-    return [drawn for key in keys if (drawn := metric_over_key(metric, key, points[key]))]
 
 
 def curves_by_metric(reports: Sequence[Report], keys: Sequence[str]) -> dict[str, dict[str, Series]]:

@@ -96,7 +96,8 @@ def start(
     job = common_job(jobs)
     request = Request(fill_from_allocation(c, here), job, data_problems, on_node=is_only_node(job, here))
     if run and not c.from_scratch:
-        if has_nothing_left(run, c):
+        if is_complete(run, c):
+            print(completion_message(run, c))
             return [None]
         refuse_unreadable(run)
     if shown:
@@ -111,14 +112,6 @@ def start(
     if here:
         sys.exit(run_in_allocation(request, members[0], run, chosen_nodes(job, here)))
     return submit(request, members, run, followed)
-
-
-def has_nothing_left(run: RunDir, config: Config) -> bool:
-    """Return whether a resumed run is complete, and print that."""
-    complete = is_complete(run, config)
-    if complete:
-        print(completion_message(run, config))
-    return complete
 
 
 def find_followed(request: Request, run: RunDir | None, here: Allocation | None) -> Dependency | None:

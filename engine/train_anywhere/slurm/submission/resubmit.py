@@ -55,7 +55,8 @@ def resubmit(runs: Sequence[RunEntry], results: Path, trust: bool) -> str:
             run.update(state="queued", submission=None)
         submission.mark_written()
         links, ok = _cluster_key(folders[0], "chain", 1), followed.jobs if followed else ()
-        array = _array_members(members, script)
+        limit = re.search(r"(?m)^#(?:SBATCH --array=|PBS -J ).*(%\d+)$", script.read_text(errors="replace"))
+        array = ranges(members) + (limit[1] if limit and len(members) > 1 else "") if members else None
         jobs = submit_recorded(kind, script, links, folders, members or None, array, ok)
     print_notes(script)
     return " -> ".join(jobs)
@@ -66,12 +67,6 @@ def _cluster_key(run: RunDir, key: str, otherwise: Any) -> Any:
     with suppress(CheckpointError, KeyError, TypeError):
         return type(otherwise)(read_frozen(run)["cluster"][key])
     return otherwise
-
-
-def _array_members(members: Sequence[int], script: Path) -> str | None:
-    """Return the members as a list for the scheduler, with the limit of the script."""
-    limit = re.search(r"(?m)^#(?:SBATCH --array=|PBS -J ).*(%\d+)$", script.read_text(errors="replace"))
-    return ranges(members) + (limit[1] if limit and len(members) > 1 else "") if members else None
 
 
 def common_script(runs: Sequence[RunEntry]) -> Path:

@@ -87,7 +87,9 @@ def make_folders(
     results, study = results_folder(members), members[0].config.study
     with no_empty_folders(results / job.name):
         base = run or (RunDir(results / job.name / study) if study else create(results, job.name))
-    code = free_code_folder(base.path / "code")
+    # the first of code, code-2, ... that no earlier job has
+    names = itertools.chain(["code"], (f"code-{number}" for number in itertools.count(2)))
+    code = next(folder for name in names if not (folder := base.path / name).exists())
     if run:
         submission.undo.append(partial(remove, claim_code(code)))
         if members[0].config.from_scratch:
@@ -155,12 +157,6 @@ def remember_runs(script: Path, runs: Sequence[RunDir], members: Sequence[Member
     remember_script(script)
     for run, member in zip(runs, members, strict=True):
         remember(run.path, member.config)
-
-
-def free_code_folder(code: Path) -> Path:
-    """Return the first of code, code-2, ... that no earlier job has."""
-    others = (code.with_name(f"{code.name}-{number}") for number in itertools.count(2))
-    return next(folder for folder in itertools.chain([code], others) if not folder.exists())
 
 
 def record_job(runs: Sequence[RunDir], members: Sequence[int] | None, job_id: str) -> None:
@@ -243,6 +239,7 @@ def format_job(job: Job) -> str:
     """Return the resolved numbers of a job, one per line."""
     gpu = (job.cluster.gpu_type or "") + (" " if job.cluster.gpu_type else "")
     per_node = str(job.devices[0]) if job.even else " + ".join(map(str, job.devices))
+    limit = units.clock(job.time) if job.time else "no limit"
     rows = {
         "cluster": f"{job.cluster.name} ({job.cluster.scheduler})",
         "nodes": f"{job.fewest} to {job.nodes}" if job.elastic else job.nodes,
@@ -252,7 +249,7 @@ def format_job(job: Job) -> str:
         "tasks": f"{job.tasks} ({job.launch})",
         "CPUs": f"{job.cpus_per_task} per rank, {job.cpus_per_task * max(job.ranks)} per node",
         "memory": _memory(job.mem),
-        "time": _time(job.time),
+        "time": "the scheduler's default" if job.time is None else limit,
         "framework": job.framework,
         "strategy": job.strategy,
         "ranks": job.world_size,
@@ -278,12 +275,6 @@ def _memory(mem: int | None) -> str:
     if mem is None:
         return "the scheduler's default"
     return f"{units.short_size(mem)} per node" if mem else "all of each node"
-
-
-def _time(time: int | None) -> str:
-    if time is None:
-        return "the scheduler's default"
-    return units.clock(time) if time else "no limit"
 
 
 def after_notes(after: str | None, results: Path) -> list[str]:
