@@ -45,7 +45,7 @@ class Recording(Protocol):
         """Stop, write the traces, and return all operations. Raises OSError."""
 
 
-class Span(NamedTuple):
+class ProfiledSteps(NamedTuple):
     """Steps to profile.
 
     Attributes:
@@ -67,9 +67,6 @@ class StepProfile:
     Args:
         steps: steps that rank 0 profiles, such as 10-20; None: only when requested.
         begin: starts a profiler, which writes its traces into a folder, under a name for this rank.
-
-    Attributes:
-        is_on: whether `after_step` must be called; False for nearly all steps of nearly all runs.
     """
 
     def __init__(
@@ -82,12 +79,16 @@ class StepProfile:
     ) -> None:
         self.run, self.rank, self._begin = run, rank, begin
         self._report = report if rank == 0 else partial(print, flush=True)
-        self._configured = Span(0, [0], *span_bounds(steps)) if steps else None
-        self._span = self._configured
-        self.is_on = self._span is not None
+        # the last one is next: a request waits for nothing, and `trainer.profiler` waits for requests
+        self._due = [ProfiledSteps(0, [0], *span_bounds(steps))] if steps else []
         self._recording: Recording | None = None
         self._began: int | None = None
         self._step: int | None = None
+
+    @property
+    def is_on(self) -> bool:
+        """True if `after_step` must be called; False for nearly all steps of nearly all runs."""
+        return bool(self._due)
 
     def request(self, number: int) -> None:
         """Profile the steps of a request next. All ranks call this after the same step."""
@@ -98,38 +99,35 @@ class StepProfile:
                 time.sleep(0.1)
         ranks, count = asked.get("ranks"), asked.get("steps")
         if self._began is None and isinstance(count, int) and isinstance(ranks, list):
-            self._span, self.is_on = Span(number, ranks, 0, count), True
+            waiting = [one for one in self._due if not one.number]
+            self._due = [*waiting, ProfiledSteps(number, ranks, 0, count)]
 
     def after_step(self, step: int) -> None:
         """Start or end a profile if it is due after this step, or before the first one."""
-        self._step, span = step, self._span
-        if not span:
+        self._step = step
+        if not self._due:
             return
         if self._recording:
             self._recording.step()
-        if span.first == 0:
-            self._span = span = span._replace(first=step + 1, last=step + span.last)
+        if self._due[-1].first == 0:
+            self._due[-1] = self._due[-1]._replace(first=step + 1, last=step + self._due[-1].last)
+        span = self._due[-1]
         if step >= span.last:
             self._end()
         elif self._began is None and step + 1 >= span.first:
-            self._start(span, step)
+            self._begin_recording(span, step)
 
     def close(self) -> None:
         """End a profile at the end of training, and report one that had no step."""
-        span, step = self._span, self._step
-        if (
-            span
-            and span.first
-            and self.rank in span.ranks
-            and step is not None
-            and self._began in (None, step)
-        ):
-            self._report(
-                f"steps {span.first}-{span.last} are not profiled: training ended after step {step}."
-            )
+        if not self._due:
+            return
+        span, step = self._due[-1], self._step
+        if span.first and self.rank in span.ranks and step is not None and self._began in (None, step):
+            why = f"training ended after step {step}"
+            self._report(f"steps {span.first}-{span.last} are not profiled: {why}.")
         self._end()
 
-    def _start(self, span: Span, step: int) -> None:
+    def _begin_recording(self, span: ProfiledSteps, step: int) -> None:
         self._began = step
         if self.rank not in span.ranks:
             return
@@ -140,26 +138,23 @@ class StepProfile:
             self._report(f"steps {step + 1}-{span.last} are not profiled: {error}")
 
     def _end(self) -> None:
-        """End the current profile, and wait for that of `trainer.profiler` if it is to come."""
-        span, recording = self._span, self._recording
-        if span and not span.number:
-            self._configured = None
-        if span and recording:
-            self._finish(span, recording)
+        """Stop the current profile, and write the slowest operations of its steps."""
+        span, recording, began = self._due.pop(), self._recording, self._began
         self._recording = self._began = None
-        self._span = self._configured
-        self.is_on = self._span is not None
-
-    def _finish(self, span: Span, recording: Recording) -> None:
-        assert self._began is not None and self._step is not None
-        steps = (self._began + 1, self._step)
+        if recording is None or began is None or self._step is None:
+            return
+        first, last, folder = began + 1, self._step, self.run.path / "profile"
         try:
             slowest = sorted(recording.finish(), key=lambda one: -one.ms)[:SLOWEST]
-            if steps[0] > steps[1]:  # training ended
+            if first > last:  # training ended
                 return
-            content = {"number": span.number, "rank": self.rank, "steps": steps, "operations": slowest}
-            write(self.run.path / "profile" / f"rank-{self.rank}.json", content)
+            content = {
+                "number": span.number,
+                "rank": self.rank,
+                "steps": (first, last),
+                "operations": slowest,
+            }
+            write(folder / f"rank-{self.rank}.json", content)
+            self._report(f"steps {first}-{last} of rank {self.rank} are profiled: {folder}")
         except (OSError, RuntimeError) as error:
-            self._report(f"the profile of steps {steps[0]}-{steps[1]} is not written: {error}")
-            return
-        self._report(f"steps {steps[0]}-{steps[1]} of rank {self.rank} are profiled: {self.run.path}/profile")
+            self._report(f"the profile of steps {first}-{last} is not written: {error}")
