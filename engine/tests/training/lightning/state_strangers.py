@@ -243,15 +243,20 @@ class Shuffles:
 def loader(kind: str) -> Any:
     """Return a loader of rows."""
     rows = Rows()
-    return (
-        DataLoader(rows, batch_sampler=Shuffles(rows))
-        if kind == "Order"
-        else DataLoader(rows, BATCH, shuffle=True)
-    )
+    if kind == "Order":
+        return DataLoader(rows, batch_sampler=Shuffles(rows))
+    if kind == "Workers":
+        plain: Any = [*rows.rows]
+        return DataLoader(plain, batch_sampler=Shuffles(rows), num_workers=1, persistent_workers=True)
+    return DataLoader(rows, BATCH, shuffle=True)
 
 
 class Order(Net):
     """A plain module whose loader has state."""
+
+
+class Workers(Net):
+    """A plain module whose workers stay from epoch to epoch."""
 
 
 class Probe(pl.Callback):

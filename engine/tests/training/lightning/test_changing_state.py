@@ -18,6 +18,7 @@ MakeRun = Callable[..., tuple[Config, RunDir]]
 HERE = "engine.tests.training.lightning.state_strangers"
 KINDS = (
     "Schedule", "Numbers", "Replay", "Averages", "Buffer", "Around", "Waits", "Metrics", "Counted", "Order", "Probed",
+    "Workers",
 )  # fmt: skip
 
 
