@@ -298,7 +298,8 @@ def make_horovod(cache: Path, sdist: Path | None = None, wheel_only: bool = Fals
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command line, and return the exit code."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    whole = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=(__doc__ or "").strip(), formatter_class=whole)
     parser.add_argument(
         "--sdist", type=Path, help=f"horovod-{HOROVOD_VERSION}.tar.gz, if there is no internet"
     )

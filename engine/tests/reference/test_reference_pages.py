@@ -26,6 +26,7 @@ NOT_OF_USERS = {
     *("HOROVOD_WITHOUT_MPI", "HOROVOD_WITH_GLOO", "HOROVOD_WITH_MPI", "LC_ALL"),
     *("TOKENIZERS_PARALLELISM", "LD_LIBRARY_PATH", "TEMPLATE_PROJECT", "TRAIN_ANYWHERE_SSH"),
     "PL_SEED_WORKERS",  # of Lightning
+    "MLFLOW_LOGGING_LEVEL",  # of MLflow, which would print its own progress
     *("SLURM_CPUS_PER_TASK", "SLURM_TRES_PER_TASK", "SRUN_CPUS_PER_TASK"),
 }
 """Variables that only programs get which the project starts: Horovod's build, queries and steps of the scheduler, tokenizers."""
