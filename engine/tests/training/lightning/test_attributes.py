@@ -241,7 +241,11 @@ def test_a_walk_stops_at_its_limits() -> None:
 
 @pytest.mark.parametrize(
     "tree",
-    [{"module.x": [{"fields": {}, "class": "os:path"}]}, {"module.x": [{"array": "no"}]}, {"module.x": [{}]}],
+    [
+        {"module.x": [{"fields": {}, "class": "os:path"}, True]},
+        {"module.x": [{"array": "no"}, True]},
+        {"module.x": [{}, True]},
+    ],
 )
 def test_damaged_data_is_refused(tree: dict[str, Any]) -> None:
     made = Plain()

@@ -27,6 +27,7 @@ from train_anywhere.training.attributes.walk import (
     Walk,
     fields,
     has_state,
+    is_plain,
 )
 
 
@@ -47,10 +48,10 @@ class Encoder:
         self._bytes = 0
 
     def encode_path(self, path: str) -> list[Any]:
-        """Return a list with the data of an attribute, empty if it was removed. Raises NotKept."""
+        """Return a list with the data of an attribute, and whether it is plain; empty if it was removed. Raises NotKept."""
         owner, name = self.walk.find(path)
         value = self.walk.value(owner, name)
-        return [] if value is MISSING else [self._encode(value, path, 0)]
+        return [] if value is MISSING else [self._encode(value, path, 0), is_plain(owner, name)]
 
     def _encode(self, value: Any, path: str, level: int) -> Any:
         kind = type(value)
@@ -137,8 +138,8 @@ class Decoder:
         if not saved:
             own.pop(name, None)
         elif (new := self._decode(saved[0], old, path)) is not old:
-            if old is not MISSING and name not in own:
-                raise NotKept(path, "of another shape")
+            if not saved[1] or (old is not MISSING and name not in own):
+                raise NotKept(path, "made in training")
             own[name] = new
 
     def _decode(self, saved: Any, old: Any, path: str) -> Any:
@@ -146,6 +147,8 @@ class Decoder:
             return saved
         kind, value = next(iter(saved.items()))
         if kind == "held":
+            if value not in self.walk.held:
+                raise NotKept(path, "made in training")
             return self.walk.held[value]
         if kind == "same":
             return self._same(value, path)

@@ -155,7 +155,8 @@ class Walk:
                 self.first[id(owner)] = path
                 visited.add(id(owner))
                 for name, value in attributes.items():
-                    if not belongs_to_process(name, value):
+                    registered = id(value) in self.names and not is_plain(owner, name)
+                    if not registered and not belongs_to_process(name, value):
                         self._look_at(f"{path}.{name}", value, depth)
 
     def attributes(self, owner: Any) -> dict[str, Any] | None:
@@ -290,6 +291,11 @@ def belongs_to_process(name: str, value: Any) -> bool:
         day = abs(value - time.time()) < 10 * 365 * 86400
         return day or (bool(CLOCKS.search(name)) and 1 < value <= time.perf_counter())
     return kind is int and ((value == os.getpid() and "pid" in name) or name.endswith("port"))
+
+
+def is_plain(owner: Any, name: str) -> bool:
+    """Return whether an attribute stands in the `__dict__` of its object, and not among the weights of a layer."""
+    return name in object.__getattribute__(owner, "__dict__")
 
 
 def has_state(kind: type) -> bool:
